@@ -26,7 +26,7 @@ from tickertape.testing import RunningServer, running_server, wait_until
 
 SECONDS: Final = 30.0
 TOPIC: Final = "orders"
-REFUSED: Final = "no room to prepare the next segment: No space left on device: free disk space"
+REFUSED: Final = "Cannot prepare the next segment: No space left on device: free disk space"
 BODY_BYTES_MAX: Final = 200_000
 BODY_BYTES_MIN: Final = 100
 """When there is no room for so little there is none."""

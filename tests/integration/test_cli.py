@@ -163,8 +163,8 @@ def test_ctrl_c_ends_a_subscription_without_a_traceback(server: RunningServer) -
 def test_errors_of_the_server_are_one_line(server: RunningServer) -> None:
     done = run("subscribe", "nothing", "--server", server.uri, "--bookmark", "1|1|", "--until-caught-up")
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.startswith(b"tickertape: the log does not hold the bookmark: '1|1|'; start ")
-    assert b"or let the option bookmark_not_found of the client decide" in done.stderr
+    assert done.stderr.startswith(b"tickertape: Cannot find the bookmark in the log: '1|1|'. Start ")
+    assert b"or set the option bookmark_not_found of the client" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 
@@ -343,9 +343,9 @@ def test_subscribe_begins_paused_until_a_line_comes(server: RunningServer) -> No
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--rate", "fast"), b"rate 'fast' is no rate"),
+        (("--rate", "fast"), b"Invalid rate 'fast'"),
         (("--conflation", "auto"), b"conflation=auto"),
-        (("--conflation-key", "/a"), b"conflation_key needs an interval"),
+        (("--conflation-key", "/a"), b"conflation_key requires an interval"),
         (("--select", "+a"), b"select"),
     ],
 )

@@ -159,13 +159,13 @@ def test_exact_35_no_user_counts_as_the_same_user_and_the_log_says_name_in_use(
         wait_until(lambda: bool(closes(server, "twin")), SECONDS)
         (close,) = closes(server, "twin")
         assert "reason=name_in_use " in close
-        assert "name in use" in close
+        assert "took over the client name" in close
 
 
 def test_exact_35_a_logon_carries_a_user_and_another_one_is_refused(server: RunningServer) -> None:
     with tt.Client("twin", server.uri, user="ann") as first:
         for user in ("bob", None):
-            with pytest.raises(tt.NameInUse, match="name in use"):
+            with pytest.raises(tt.NameInUse, match="in use by another user"):
                 tt.Client("twin", server.uri, user=user)
         assert first.connected
         first.publish_flush()

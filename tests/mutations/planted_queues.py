@@ -97,7 +97,7 @@ QUEUE_MUTATIONS: Final = (
     Mutation(
         "messages stay held up when the filter that they waited for is gone",
         "engine/queues/registry.py",
-        "                self._wake(worker)  # the filter may have held up messages for the others\n",
+        "                self._wake(worker)  # the filter may have delayed messages for other consumers\n",
         "",
         (f"{_FILTERS}::test_messages_that_a_filter_held_up_are_delivered_when_its_consumer_is_replaced",),
         promise="R11",

@@ -14,10 +14,10 @@ _ENDS = {
     "connection": "connection_limit",
     "disk": "disk_limit",
     "age": "age_limit",
-    "written": "could not be written",
+    "written": "cannot be written",
     "read": "cannot be read",
     "checksum": "checksum",
-    "short": "shorter than it was",
+    "short": "truncated",
 }
 
 

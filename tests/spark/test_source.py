@@ -154,11 +154,11 @@ def test_a_read_that_stops_early_is_no_error(load: Load, rows: list[Row]) -> Non
     ("options", "line"),
     [
         ({"servers": "UNUSED"}, "Disconnected: none of the servers answers: cannot connect to UNUSED"),
-        ({"topic": "elsewhere"}, "TopicNotRecorded: topic 'elsewhere' is not recorded"),
+        ({"topic": "elsewhere"}, "TopicNotRecorded: Cannot replay topic 'elsewhere'"),
         ({"startingBookmark": "1|1|"}, "BookmarkUnknown: the log does not hold the bookmark"),
         (
             {"endingBookmark": "1|1|"},
-            "BookmarkUnknown: the bookmark at the end of the range is not in the log",
+            "BookmarkUnknown: Cannot find the end of the range in the log",
         ),
         ({"startingBookmark": "soon"}, "BadBookmark: option startingBookmark: Invalid start point 'soon'"),
         ({"filter": "/carrier = "}, "BadFilter: "),

@@ -1,11 +1,11 @@
-"""Broker: a machine without I/O that turns commands, disk answers and time into effects.
+"""Broker: a sans-I/O state machine that turns commands, disk answers and time into effects.
 
-It composes the parts of the engine and hands results from one to the other, in one order of steps after each
-input that may change the log.
+It composes the components of the engine, and runs the same sequence of steps after each input that may change
+the log.
 
 Invariants:
-- It never waits, reads a clock, or touches a socket or file.
-- A misbehaving client gets a `Goodbye` and is closed; it never causes an exception.
+- It never waits, reads a clock, or accesses a socket or file.
+- A misbehaving client gets a `Goodbye` and is closed. It never causes an exception.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ from tickertape.wire.heartbeat import Liveness
 class Broker:
     """The engine.
 
-    `rights` decide about logons. Drain `effects()` after each input; while `has_work`, call `work` between
-    other inputs."""
+    `rights` decides about logons. The driver takes `effects()` after each input. While `has_work`, it calls
+    `work` between other inputs."""
 
     def __init__(
         self,
@@ -188,11 +188,11 @@ class Broker:
     # -- inputs ---------------------------------------------------------------------------------------
 
     def connected(self, conn: int) -> None:
-        """Take in a connection that the driver accepted."""
+        """Add a connection that the driver accepted."""
         self._unauthenticated.add(conn)
 
     def disconnected(self, conn: int) -> None:
-        """Forget a connection that is closed, and end its subscriptions."""
+        """Remove a closed connection, and end its subscriptions."""
         self._unauthenticated.discard(conn)
         self._throttle.forget(conn)
         self.heartbeats.drop(conn)
@@ -206,12 +206,12 @@ class Broker:
             self._submit()
 
     def goodbye(self, conn: int, error: TickertapeError) -> None:
-        """Close a connection with an error, and forget it at once."""
+        """Close a connection with an error, and remove it at once."""
         self._outbox.close(conn, error)
         self.disconnected(conn)
 
     def writable(self, conn: int) -> None:
-        """Go on sending to a connection that has room again."""
+        """Resume sending to a connection that is writable again."""
         session = self._sessions.by_conn.get(conn)
         if session is not None:
             self.services.writable(session)
@@ -239,19 +239,19 @@ class Broker:
         self._after_input()
 
     def probed(self, conn: int, sight: Liveness, now: Now) -> None:
-        """Take the answer to a `ProbeConnection`."""
+        """Handle the answer to a `ProbeConnection`."""
         self._clock.set(now)
         error = self.heartbeats.probed(conn, sight)
         if error is not None:
             self.goodbye(conn, error)
 
     def archive_changed(self, now: Now) -> None:
-        """Look again which segments retention may remove: the archive has changed."""
+        """Let retention check again, after the archive has changed."""
         self._clock.set(now)
         self.retention.freed()
 
     def disk_done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
-        """Take the answer to a `DiskJob`."""
+        """Handle the answer to a `DiskJob`."""
         self._clock.set(now)
         if isinstance(job, RetireSegments):
             self.retention.done(job, error)
@@ -262,7 +262,7 @@ class Broker:
         self._after_input()
 
     def read_done(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError, now: Now) -> None:
-        """Take the answer to a `ReadLog` or an `ArchiveRead`."""
+        """Handle the answer to a `ReadLog` or an `ArchiveRead`."""
         self._clock.set(now)
         self._hand_out(self.reads.answered(token, data))
         self._after_input()
@@ -273,19 +273,19 @@ class Broker:
             self._outbox.put(ReadTaskDone(task))
 
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
-        """Take the answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
+        """Handle the answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
         self._clock.set(now)
         self._transient.spill_done(token, data)
         self._after_input()
 
     def staging_done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
-        """Take the answer to a `StagingJob`: the blocks of an opened file, nothing, or an error."""
+        """Handle the answer to a `StagingJob`: the blocks of an opened file, None, or an error."""
         self._clock.set(now)
         self.transactions.done(token, result)
         self._after_input()
 
     def wake(self, now: Now) -> None:
-        """Do what is due."""
+        """Execute everything that is due."""
         self._clock.set(now)
         self.transactions.wake()
         self._transient.settle()
@@ -298,14 +298,14 @@ class Broker:
         self._after_input()
 
     def work(self, now: Now) -> None:
-        """Do one bounded step of delivery and of reads."""
+        """Execute one bounded step of delivery and of reads."""
         self._clock.set(now)
         self.subscriptions.step()
         self._hand_out(self.reads.step())
         self._after_input()
 
     def close(self, now: Now) -> None:
-        """Start a clean stop (`draining`): accept nothing new, persist the rest, seal the log."""
+        """Start a clean stop (`draining`): accept no new input, persist the rest, seal the log."""
         self._clock.set(now)
         self.draining = True
         self.subscriptions.stop()
@@ -315,18 +315,18 @@ class Broker:
     # -- outputs --------------------------------------------------------------------------------------
 
     def effects(self) -> list[Effect]:
-        """Drain the effects, in order."""
+        """Remove and return the effects, in order."""
         drained = self._outbox.take()
         self._transient.written()
         return drained
 
     @property
     def has_work(self) -> bool:
-        """Whether `work` would do something."""
+        """Whether `work` has something to do."""
         return self.services.has_work or self.reads.has_work
 
     def next_deadline(self, now: Now) -> float | None:
-        """Monotonic second at which `wake` is wanted."""
+        """Return the monotonic time (seconds) at which to call `wake`, or None."""
         self._clock.set(now)
         deadlines = (
             self._commits.next_deadline(),
@@ -350,7 +350,7 @@ class Broker:
         self.queues.begin()
 
     def begin_staged(self, found: Iterable[PreparedPart], now: Now) -> None:
-        """Take over the parts of transactions that a start found on disk."""
+        """Add the parts of transactions that recovery found on disk."""
         self._clock.set(now)
         self.transactions.restore(found)
 
@@ -366,13 +366,13 @@ class Broker:
 
     @property
     def connections(self) -> list[int]:
-        """All connections, those before their logon included."""
+        """All connections, including connections before their logon."""
         return [*self._unauthenticated, *self._sessions.by_conn]
 
     # -- reads ----------------------------------------------------------------------------------------
 
     def _hand_out(self, results: list[ReadResult]) -> None:
-        """Give each result to its owner."""
+        """Route each result to its owner."""
         for owner, result in results:
             if isinstance(owner, Cursor | SharedCursor):
                 self._delivery.read_done(owner, result)
@@ -398,7 +398,7 @@ class Broker:
     # -- the journal ----------------------------------------------------------------------------------
 
     def _after_input(self) -> None:
-        """Do the steps that follow each input, in this order."""
+        """Run the steps that follow each input, in this order."""
         commits = self.journal.take_persisted()
         self.transactions.log_advanced()
         self._submit()
@@ -414,7 +414,7 @@ class Broker:
             self.queues.persisted()
             self._delivery.dispatch()
             self._settle_delivery()
-            self.queues.step()  # an idle consumer need not wait for the next turn
+            self.queues.step()  # an idle consumer need not wait for the next step
             self._submit()
         if "journal" in self._throttle.reasons:
             self._acks.resume_unless_behind()
@@ -431,7 +431,7 @@ class Broker:
         self._delivery.settle()
 
     def _submit(self) -> None:
-        """Hand accepted messages to live subscriptions and to the disk."""
+        """Pass accepted messages to live subscriptions and to the disk."""
         if accepted := self.journal.take_accepted():
             self._delivery.accepted(accepted)
         if jobs := self._commits.jobs():
@@ -448,14 +448,17 @@ class Broker:
 
     def _logon(self, conn: int, command: Command) -> None:
         if not isinstance(command, Logon):
-            raise LogonRequired(f"{type(command).__name__} before the logon")
-        user = self._sessions.user_of(command, self._clock.now)  # before anything else of it is looked at
+            raise LogonRequired(f"Cannot handle {type(command).__name__} before the logon. Log on first.")
+        user = self._sessions.user_of(command, self._clock.now)  # before any other check
         if self.draining:
-            raise NotReady("the server is stopping: connect again later")
+            raise NotReady("Cannot log on: the server is stopping. Connect again later.")
         heartbeat_seconds(command.heartbeat_ms)
         session, old = self._sessions.logon(conn, command, user)
         if old is not None:
-            taken = f"name in use: another connection took over the client name {shown(old.name)}"
+            taken = (
+                f"Another connection took over the client name {shown(old.name)}. "
+                "Use a unique client name for each client."
+            )
             self.goodbye(old.conn, NameInUse(taken))
         self._unauthenticated.discard(conn)
         self.statistics.logged_on()
@@ -479,7 +482,7 @@ class Broker:
         journal, publisher = self.journal, session.publisher
         if journal.highest.get(publisher) == journal.persisted_highest.get(publisher):
             self._outbox.send(conn, logged_on())
-        else:  # with what an earlier connection of this name sent: a new store must not begin below it
+        else:  # after messages of an earlier connection are persisted: a new store must start above them
             self._acks.add_answer(session, logged_on)
 
     def _dispatch(self, session: Session, command: Command, batch: MessageBatch | None) -> None:
@@ -487,23 +490,29 @@ class Broker:
             return
         if isinstance(command, Publish):
             if batch is None:
-                raise BadCommand("a publish without its batch")
+                raise BadCommand(
+                    "Cannot publish: the command has no batch. Send a batch with each publish command."
+                )
             self._publish(session, command, batch)
         elif isinstance(command, Credit):
             self.subscriptions.credit(session, command.sub_id, command.bytes)
         elif isinstance(command, Credits):
             self.subscriptions.credits(session, command)
         elif isinstance(command, Subscribe | Unsubscribe | Pause | Resume | Resolve):
-            # In its turn: settlements that came before it may not end leases that it brings.
+            # In order: earlier settlements must not end leases that this subscription receives.
             self._publish_handler.after(session, lambda: self._answer(session, command))
         elif isinstance(command, Stage | Prepare | Commit | Abort):
             self.transactions.take(session, command, batch)
         elif isinstance(command, Flush):
             self._publish_handler.flush(session, command)
         elif isinstance(command, Logon):
-            raise AlreadyLoggedOn("a second logon on one connection")
+            raise AlreadyLoggedOn(
+                "Cannot log on: the connection is already logged on. Open another connection."
+            )
         elif not isinstance(command, Heartbeat):
-            raise BadCommand(f"{type(command).__name__} does not come from a client")
+            raise BadCommand(
+                f"Unexpected command {type(command).__name__} from a client. Send client commands only."
+            )
         elif command.interval_ms is not None:
             self.heartbeats.begin(session.conn, command.interval_ms)
 
@@ -513,11 +522,11 @@ class Broker:
 
     def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         if self.draining:
-            # Nothing more of it may be taken, lest a later frame or a flush overtakes this one. What it is to
-            # get, acknowledgements of earlier frames among them, still goes out before its goodbye.
+            # No more input is accepted, otherwise a later frame or flush could overtake this one. Deliveries
+            # and acknowledgements of earlier frames are still sent before the goodbye.
             session.draining = True
             return
         self._publish_handler.publish(session, command, batch)
 
     def _close_slow_consumer(self, session: Session, why: str) -> None:
-        self.goodbye(session.conn, SlowClient(f"it does not read what it subscribed to: {why}"))
+        self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}. Read messages faster."))

@@ -8,199 +8,206 @@ from tickertape.base.limits import GIB, KIB, MIB, batch_bytes_target, settlement
 
 # wire
 refused_per_command_messages_max: Final = 10_000
-"""Messages that one `Rejected` names; more of one frame are named by several."""
+"""Messages that one `Rejected` names. Further messages of a frame are named by further commands."""
 topic_names_bytes_max: Final = 192 * KIB
-"""What the names and patterns of the recorded topics and the names of the validated ones may take together in
-the answer to a logon."""
+"""Total size of topic names in the answer to a logon: names and patterns of persistent topics, and names of
+validated topics."""
 searches_per_connection_max: Final = 256
-"""Start points of one connection that may be looked up at a time; the next one is refused."""
+"""Concurrent searches for start points of one connection. Further searches are rejected."""
 bookmarks_sought_per_connection_max: Final = 4_000
-"""Bookmarks of one connection that are looked up at a time, and one list: above it nothing more is read from
-it until they are found."""
+"""Concurrent look-ups of bookmarks of one connection, beside one list. Above it, the connection is not read
+until they are found."""
 bookmarks_sought_max: Final = 400_000
-"""Bookmarks of all connections that are looked up at a time; the next ones are refused."""
+"""Concurrent look-ups of bookmarks of all connections. Further look-ups are rejected."""
 
 # flow
 outbox_bytes_max: Final = 1 * MIB
-"""Bytes queued at one connection's socket above which its subscriptions get nothing more until it drains."""
+"""Bytes in the socket buffer of a connection. Above it, its subscriptions wait until the buffer drains."""
 read_ahead_bytes_max: Final = 32 * MIB
-"""What all who read the log, together, hold of it: reads under way, and what is not sent yet."""
+"""Memory of all readers of the log together: reads in progress, and unsent messages."""
 dispatch_backlog_bytes_max: Final = 8 * MIB
-"""Commits waiting to be handed to those at the end of the log, before these read by themselves."""
+"""Commits that wait for delivery at the end of the log. Above it, the feeds there continue with their own
+cursors."""
 slow_memory_bytes_default: Final = 64 * MIB
-"""Memory of what waits for live subscriptions, all together; from half of it on the connections that wait for
-most have theirs written to disk."""
+"""Memory of the backlogs of all live subscriptions. From half of it on, the largest backlogs are spilled to
+disk."""
 slow_connection_bytes_default: Final = 16 * MIB
-"""What one connection waits for (in cost), above which it is written to disk."""
+"""Backlog of one connection (in cost). Above it, the backlog is spilled to disk."""
 slow_disk_bytes_default: Final = 1 * GIB
-"""Files of what waits on disk; above it the connections that wait for most are ended as slow."""
+"""Size of all spill files. Above it, the connections with the largest backlogs are closed as slow
+consumers."""
 block_bytes_max: Final = 256 * KIB
-"""What waits is kept in blocks of at most this cost, or of one message."""
+"""Cost of a backlog block. A single larger message has its own block."""
 block_pieces_max: Final = 256
-"""Publishes of which a block in memory is put together at most."""
+"""Publishes that are merged into one block in memory."""
 block_seconds_max: Final = 1.0
-"""A block takes what comes within this time, so that it is of one age."""
+"""Time within which messages are appended to a block, so that they have about the same age."""
 block_memory_bytes: Final = 512
-"""What a block counts in memory wherever its messages are."""
+"""Memory overhead of a block, regardless of the location of its messages."""
 slow_age_check_seconds_max: Final = 1.0
-"""It is looked at least this often who has waited longer than the configuration allows."""
+"""Maximum interval between checks for messages that exceed the configured age."""
 spill_file_bytes_max: Final = 16 * MIB
-"""Files of what waits on disk get no longer, or hold one message; a file that nobody needs is deleted."""
+"""Size of a spill file, unless a single message is larger. Unneeded files are deleted."""
 spill_write_bytes_max: Final = 4 * MIB
 """Blocks that are being written to disk at a time."""
 spill_read_bytes_max: Final = 8 * MIB
-"""Blocks that are being read back at a time or wait for their turn to be sent, or one of them."""
+"""Blocks that are being read back or wait to be sent. One larger block is permitted."""
 unrecorded_piece_bytes_max: Final = 256 * KIB
-"""An unrecorded publish is handed on in pieces of at most this cost, or of one message."""
+"""Cost of a piece in which a non-persistent publish is delivered. One larger message is permitted."""
 unrecorded_waiting_bytes_max: Final = 8 * MIB
-"""Unrecorded publishes that wait to be handed on, above which those who publish more are not read from."""
+"""Non-persistent publishes that wait for delivery. Above it, connections that publish more are not read."""
 known_topics_bytes_max: Final = 8 * MIB
-"""Memory of topic names that a server remembers as good; above it starts afresh."""
+"""Memory of cached valid topic names. Above it, the cache is cleared."""
 
 # journal
 binding_bytes_max: Final = 1 * KIB
-"""More than a commit takes that binds a publisher's id to a name."""
+"""Upper bound of the commit that binds a publisher id to a name."""
 retention_check_seconds: Final = 60.0
-"""How often it is looked whether segments are to be removed, when nothing else is a reason to."""
+"""Interval between retention checks without another trigger."""
 retention_retry_seconds: Final = 1.0
-"""When a removal that something brief is in the way of is looked at again."""
+"""Delay before a retention check is repeated after a brief pin."""
 retention_segments_max: Final = 16
-"""Segments that are removed at a time; the next ones follow at once."""
+"""Segments that are deleted at a time. The next ones follow at once."""
 step_bytes_max: Final = 1 * MIB
-"""About what the engine delivers from the log before it looks at its other inputs again."""
+"""Approximate number of bytes delivered from the log before other inputs are handled."""
 owed_max: Final = 50_000
-"""Acknowledgements that wait for the disk, above which those who ask for more are not read from."""
+"""Acknowledgements that wait for the disk. Above it, connections that publish more are not read."""
 notice_seconds: Final = 1.0
-"""Persisted notices to one subscription are at least this far apart."""
+"""Minimum interval between persisted notices to one subscription."""
 notice_subscriptions_max: Final = 256
 """Subscriptions that one persisted notice names."""
 pattern_set_max: Final = 64
-"""Patterns of topics that are searched for together."""
+"""Topic patterns in one pattern set."""
 pattern_set_size_max: Final = 2_000
-"""Instructions of their programs together: each may be gone through for each byte of a topic."""
+"""Total number of program instructions in one pattern set. A search may execute each of them per byte of a
+topic."""
 pattern_set_young_max: Final = 8
-"""New patterns that are searched for one by one, before all are put together again."""
+"""New patterns that are searched one by one, before a new pattern set is compiled."""
 pattern_answers_bytes_max: Final = 8 * MIB
-"""Memory of which patterns topics fit, of all patterns and topics; above it starts afresh."""
+"""Memory of cached results of all patterns and topics. Above it, the cache is cleared."""
 pattern_answer_bytes: Final = 160
-"""What such an answer takes beside the topic: its entry, and a number."""
+"""Memory overhead of a cached result beside its topic: the entry and a number."""
 conflation_all_bytes_max: Final = 64 * MIB
-"""What conflation holds for all subscriptions together; who comes with more has his oldest sent early."""
+"""Messages held by conflation for all subscriptions. A subscription that exceeds it sends its oldest ones
+early."""
 conflation_piece_messages_max: Final = 1024
-"""Messages that conflation looks at before others have their turn."""
+"""Messages that conflation considers before other work runs."""
 replaces_waiting_max: Final = 100
-"""Replaces of one subscription that wait until what came before them was taken; the next one is refused."""
+"""Replacements of one subscription that wait until earlier messages are consumed. Further ones are
+rejected."""
 routes_per_frame_max: Final = 16 * 1024
-"""Deliveries of one frame to several subscriptions: a message counts once for each of them."""
+"""Deliveries in one frame for several subscriptions. A message counts once for each of them."""
 reach_read_bytes_max: Final = 16 * MIB
-"""What is read of the log to find out how far so many messages reach; beyond it the index has to do."""
+"""Bytes read from the log to find the range that a number of messages covers. Beyond it, the index is
+used."""
 positions_per_frame_max: Final = 16 * 1024
-"""Messages of one frame of a subscription that is told where they stand."""
+"""Messages in one frame of a subscription that receives positions."""
 shared_cursors_max: Final = 64
-"""Places in the log at which several subscriptions with filters read it together."""
+"""Cursors that several subscriptions with filters share."""
 shared_cursor_reach_messages: Final = 1 << 16
-"""Who is so far ahead of such a place at most may wait for those there, and go on with them."""
+"""Maximum distance by which a subscription may be ahead of a shared cursor that it joins."""
 shared_cursor_moves_max: Final = 100
-"""Subscriptions that go from one such place to another before others have their turn."""
+"""Subscriptions that move from one shared cursor to another before other work runs."""
 shared_cursor_bytes_max: Final = 16 * MIB
-"""What is looked at for all of them at a time; less when they are few."""
+"""Bytes that a shared cursor examines at a time for many subscriptions. Less for few subscriptions."""
 step_delivery_bytes: Final = 4 * KIB
-"""What one delivery counts in a step beside its bytes."""
+"""Overhead of one delivery, in bytes of the step budget."""
 step_share_bytes: Final = 512
-"""What the share of one subscription in a frame for several counts in a step beside that."""
+"""Additional overhead of each subscription in a shared frame, in bytes of the step budget."""
 
 # pace and conflation
 rate_per_second_min: Final = 0.001
-"""The slowest rate: a message, or a byte, in 1,000 s. A multiple has the same bounds."""
+"""Minimum rate: a message or a byte in 1,000 s. It applies to multiples too."""
 rate_messages_max: Final = 1e9
-"""The fastest rate in messages a second; above it no rate is meant."""
+"""Maximum rate in messages per second."""
 rate_bytes_max: Final = 1e12
-"""The fastest rate in payload bytes a second."""
+"""Maximum rate in payload bytes per second."""
 rate_multiple_max: Final = 1e6
-"""The largest multiple of the original pace: a day in less than 0.1 s."""
+"""Maximum multiple of the original rate: a day in less than 0.1 s."""
 rate_gap_seconds_max: Final = 31_536_000.0
-"""The longest `rate_max_gap`, a year."""
+"""Maximum `rate_max_gap`, one year."""
 rate_catch_up_seconds: Final = 0.05
-"""What a paced subscription that was held up may catch up, at most; or one message."""
+"""Maximum delay that a rate-limited subscription makes up, or one message."""
 rate_tick_seconds: Final = 0.002
-"""A paced subscription asks to be looked at no sooner than after this time, and gets what is due by then at
-once."""
+"""Minimum interval between deliveries of a rate-limited subscription. Everything due within it is sent
+together."""
 ack_conflation_frames_max: Final = 4_096  # publish frames that one conflated acknowledgement covers, at most
 conflation_fields_max: Final = 16
-"""Fields that one conflation key is made of."""
+"""Fields in one conflation key."""
 conflation_key_bytes_max: Final = 4 * KIB
-"""Memory of one key of conflation; a message with a larger one counts as one without."""
+"""Memory of one conflation key. A message with a larger key counts as a message without key."""
 conflation_held_bytes_max: Final = 16 * MIB
-"""Messages and keys that conflation holds for one subscription; above it the oldest are released early."""
+"""Messages and keys held by conflation for one subscription. Above it, the oldest ones are released early."""
 conflation_entry_bytes: Final = 512
-"""What one held message counts in it beside its body, its labels and its key."""
+"""Memory overhead of a held message beside its body, labels and key."""
 
 # administration
 topics_counted_max: Final = 1_000
-"""Topics that are counted one by one; what comes to further ones is summed under one name."""
+"""Topics with individual counters. Further topics are counted together."""
 
 # heartbeats
 beats_a_step_max: Final = 128
-"""Connections whose heartbeats are looked at in one step of a server."""
+"""Connections whose heartbeats are checked in one step of the server."""
 
 # archive
 archive_ahead_bytes_max: Final = 32 * MIB
-"""What a server's readers have asked of the archive, or were given and have not used: all together."""
+"""Memory of all readers of the archive together: reads in progress, and unused messages."""
 
 # queue
 record_ranges_bytes_max: Final = 512 * KIB
-"""What ranges of positions one record has at most: what is scattered more takes several."""
+"""Size of the position ranges in one record. Larger outcomes are split into several records."""
 settlements_per_frame_max: Final = 4_096
-"""Settlements in one publish frame: they are carried out in one step."""
+"""Settlements in one publish frame, which are executed in one step."""
 settlement_runs_per_frame_max: Final = 2 * settlement_runs_max
-"""Runs of bookmarks of all of them."""
+"""Bookmark runs of all settlements of a frame."""
 queue_step_messages_max: Final = 4_096
-"""Messages of a queue that are looked at, or shared out, in one step."""
+"""Messages of a queue that are examined or assigned in one step."""
 queue_step_choices_max: Final = 65_536
-"""Pairs of a message and a consumer whose filter it passes that are weighed in one step."""
+"""Pairs of a message and an eligible consumer that are compared in one step."""
 queue_step_outcomes_max: Final = 65_536
-"""About how many messages expire, or return after their leases, in one step."""
+"""Approximate number of messages that expire, or return after their leases, in one step."""
 queue_filter_scans_max: Final = 8
-"""Scans of one queue's messages for filters of its consumers that run at a time: further ones wait."""
+"""Concurrent scans of the messages of one queue for consumer filters. Further scans wait."""
 queue_frame_messages_max: Final = 1_024
-"""Messages that one frame hands to a consumer."""
+"""Messages in one delivery to a consumer."""
 delivery_bytes_max: Final = batch_bytes_target
-"""About what one frame hands to a consumer."""
+"""Approximate size of one delivery to a consumer."""
 priorities_max: Final = 65_536
-"""Different priorities that one queue tells apart; a further one counts as the nearest below it."""
+"""Distinct priorities in one queue. A further priority counts as the nearest lower one."""
 dead_letter_label_bytes_max: Final = 700
-"""What a dead letter keeps of the correlation id of the message it was."""
+"""Size of the original correlation id in a dead letter."""
 
 # transaction
 staged_bytes_max_default: Final = 16 * GIB
-"""What all that is staged may take on disk, unless configured."""
+"""Disk space of all staged parts, unless configured."""
 transaction_bytes_max_default: Final = 4 * GIB
-"""What one transaction may take on disk, unless configured: the log has to hold it in one segment."""
+"""Disk space of one transaction, unless configured. The log stores a transaction in one segment."""
 staged_age_seconds_default: Final = 3600.0
-"""How long something stays staged that nobody adds to or commits, unless configured."""
+"""Age of a staged transaction without changes or a commit, unless configured."""
 staged_parts_max: Final = 4_096
-"""Parts that are staged at a time, of all transactions."""
+"""Staged parts of all transactions."""
 commits_waiting_max: Final = 8_192
-"""Commits that were asked for and are not answered yet, of all connections."""
+"""Unanswered commit commands of all connections."""
 commits_waiting_each_max: Final = 1_024
-"""The same of one connection."""
+"""Unanswered commit commands of one connection."""
 staging_unwritten_bytes_max: Final = 64 * MIB
-"""What waits to be written to staging files: who brings more is not read from until it is."""
+"""Bytes that wait to be written to staging files. Above it, connections that stage more are not read."""
 staging_jobs_max: Final = 1_024
-"""Blocks, feet and aborts that wait for the disk of staging files, of all connections: a foot is three
-syncs, however small its part is, an abort one. Who brings more is not read from."""
+"""Blocks, footers and aborts of all connections that wait for the disk. Above it, connections that stage more
+are not read. A footer takes three syncs, regardless of the size of its part, and an abort takes one."""
 transaction_batches_max: Final = 16_384
-"""Batches that are staged for one transaction: each becomes a commit of its own in the log, and all of
-a part are looked at in one turn of the event loop."""
+"""Batches staged for one transaction. Each becomes a commit in the log, and the batches of a part are
+processed in one turn of the event loop."""
 transaction_empty_number_max: Final = 10**17 - 1
-"""The highest number to which a commit without parts may bring a space: nine tenths of the numbers are left.
-A space at its end takes no transaction any more."""
+"""Highest number that a commit without parts may set in a space, which leaves nine tenths of the numbers. An
+exhausted space accepts no more transactions."""
 transaction_names_each_max: Final = 16_384
-"""Names of committed transactions that are known of one publisher; those of a space need one place
-a space."""
+"""Stored names of committed transactions of one publisher. Each space needs only one entry in
+total."""
 transaction_names_max: Final = 131_072
-"""Such names of all publishers: beyond it the publisher with most of them loses its oldest."""
+"""Stored transaction names of all publishers. Beyond it, the publisher with most names loses its oldest
+one."""
 transaction_publishers_max: Final = 16_384
-"""Publishers of which such names are known."""
+"""Publishers with stored transaction names."""
 transaction_spaces_max: Final = 65_536
-"""Spaces of which the highest committed number is known."""
+"""Spaces with a stored highest committed number."""

@@ -1,12 +1,12 @@
-"""Retention: removes old segments that the policy does not keep and nobody needs.
+"""Retention: deletes old segments according to the policy, if they are no longer needed.
 
-An attempt gathers what must outlive the segments (reads), has the files of a required archive checked, takes
-the segments out of the view of the readers, and has the disk record it and remove the files.
+An attempt reads the facts that must outlive the segments, and verifies the files of a required archive. It
+then removes the segments from the view of the readers. The disk records the removal and deletes the files.
 
 Invariants:
-- No segment goes that is still needed: the pins are asked before the gathering and right before the segments
+- No required segment is deleted: pins are requested before the attempt, and again right before the segments
   leave the view.
-- A failure is reported and tried again, and ends nothing else.
+- Failures are reported and retried. They do not affect anything else.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tickertape.journal.retention import (
 
 
 class RetentionTask(ReadTask[RetiredFacts | int]):
-    """Gathers what must outlive the segments, or looks for the last message."""
+    """Reads the facts that must outlive the segments, or finds the last message."""
 
 
 class RetentionPin(NamedTuple):
@@ -44,13 +44,13 @@ class RetentionPin(NamedTuple):
 
     position: int
     who: str
-    """For people."""
+    """Name of the owner, for logs."""
     brief: bool = False
-    """It ends soon: not worth an event."""
+    """Whether the pin ends soon, so that no event is logged."""
 
 
 class RetentionManager:
-    """Removes old segments that no pin needs."""
+    """Deletes old segments that no pin needs."""
 
     def __init__(
         self,
@@ -68,65 +68,65 @@ class RetentionManager:
         self._pins: list[Callable[[], RetentionPin | None]] = []
         self._task: RetentionTask | None = None
         self._archive = journal.view.archive if policy.archive_required else None
-        """Nothing is removed that is not in this archive; None: none is required."""
+        """The archive that must contain deleted messages, or None."""
         self._checking: RetiredFacts | None = None
-        """What was gathered before the check of the archive under way."""
+        """Facts gathered before the archive check in progress."""
         self._job: RetireSegments | None = None
-        """The removal that the disk does, or failed to do and tries again."""
+        """The removal in progress, or a failed removal to retry."""
         self._with_disk = False
         self._at: float | None = float("-inf") if policy.active or journal.leftovers else None
         self._put_off_since: float | None = None
-        """Since when something brief has been in the way each time."""
+        """Monotonic time since when only brief pins prevented a removal."""
         self._sealed_through = journal.commits.sealed_through
         if journal.leftovers:
             self._job = RetireSegments(retired=None, numbers=journal.leftovers)
         self.removed_segments = 0
-        """Files removed by this run."""
+        """Files deleted since the start."""
         self.held_segments = 0
-        """Segments that the policy does not keep and that are still needed, at the last check."""
+        """Segments that the policy would delete but that are still needed, at the last check."""
         self.held_bytes = 0
         self.held_by = ""
-        """Name of the pin of the oldest of them."""
+        """Name of the pin that needs the oldest of them."""
         self.failures = 0
-        """Attempts that failed, since the start."""
+        """Failed attempts since the start."""
 
     # -- inputs ---------------------------------------------------------------------------------------
 
     def pin(self, needed: Callable[[], RetentionPin | None]) -> None:
-        """Ask `needed` for a pin each time before segments are removed."""
+        """Register a function that returns a pin. It is called before each removal."""
         self._pins.append(needed)
 
     def log_advanced(self) -> None:
-        """The journal went on: after a seal it is looked whether segments go."""
+        """Check after a segment was sealed whether segments can be deleted."""
         if self._journal.commits.sealed_through != self._sealed_through:
             self._sealed_through = self._journal.commits.sealed_through
             if self._policy.active:
                 self._look()
 
     def persisted(self, part: LogPart) -> None:
-        """A commit became persisted: it may hold the first message of the log."""
+        """Record the first message of the log, if a persisted commit contains it."""
         view = self._journal.view
         if view.first is None and not view.first_unknown:
             view.set_first(first_of(part, view.first_position))
 
     def wake(self) -> None:
-        """A deadline may have come."""
+        """Check now if the deadline has passed."""
         if self._at is not None and self._clock.mono >= self._at:
             self._look()
 
     def freed(self) -> None:
-        """Check again: less may be needed than before."""
+        """Check again soon, because a pin may have moved."""
         if self._policy.active:
             self._at = self._clock.mono
 
     def task_done(self) -> None:
-        """The outcome of the task is known."""
+        """Handle the outcome of the task."""
         assert self._task is not None
         task, self._task = self._task, None
         try:
             found = task.result()
         except TickertapeError as error:
-            self._failed(f"what must outlive old segments cannot be read: {error}")
+            self._failed(f"Cannot remove old segments: reading the facts to keep failed: {error}")
         else:
             if isinstance(found, RetiredFacts):
                 self._gathered(found)
@@ -134,7 +134,7 @@ class RetentionManager:
                 self._found_last(found)
 
     def checked(self, answer: ArchiveAnswer | TickertapeError) -> None:
-        """The answer of the archive to a check."""
+        """Handle the answer of the archive to a check."""
         assert self._checking is not None
         gathered, self._checking = self._checking, None
         if isinstance(answer, TickertapeError):
@@ -143,10 +143,10 @@ class RetentionManager:
             self._remove(gathered)
 
     def done(self, job: RetireSegments, error: OSError | None) -> None:
-        """The disk's answer to a removal."""
+        """Handle the answer of the disk to a removal."""
         self._with_disk = False
         if error is not None:
-            self._failed(f"segments {job.numbers[0]} to {job.numbers[-1]} could not be removed: {error}")
+            self._failed(f"Cannot remove segments {job.numbers[0]} to {job.numbers[-1]}: {error}")
             return
         self._job = None
         self.removed_segments += len(job.numbers)
@@ -159,19 +159,19 @@ class RetentionManager:
         if view.first is not None:
             fields["first_bookmark"] = str(view.first.bookmark)
         self._outbox.log_event("segments_removed", False, fields)
-        self._at = self._clock.mono if self._policy.active else None  # there may be more
+        self._at = self._clock.mono if self._policy.active else None  # more may be removable
 
     # -- outputs --------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which `wake` is wanted."""
+        """Return the monotonic time (seconds) at which to call `wake`, or None."""
         return None if self._busy else self._at
 
-    # -- the machine ----------------------------------------------------------------------------------
+    # -- attempts -------------------------------------------------------------------------------------
 
     @property
     def _busy(self) -> bool:
-        """Whether an attempt is under way."""
+        """Whether an attempt is in progress."""
         return self._task is not None or self._with_disk or self._checking is not None
 
     def _look(self) -> None:
@@ -187,16 +187,16 @@ class RetentionManager:
             view = self._journal.view
             count = self._free()
             if count and view.last_message is None:
-                # After a start: it may lie before control records, and is kept. Then it is looked again.
+                # After a start. The last message is kept, and may precede control records. Check again then.
                 self._run(find_last_message(view))
             elif count:
                 self._run(gather(view, self._journal.journal_id, count))
 
     def _free(self) -> int:
-        """How many of the oldest segments may go now."""
+        """Return how many of the oldest segments can be deleted now."""
         journal = self._journal
         segments = removable(journal.view, journal.commits.sealed_through)
-        # Room is made before it is taken, so that the files stay below the bound.
+        # Includes the next segment, so that the files stay below the limit.
         wanted = due(segments, self._policy, self._clock.wall, journal.file_bytes + journal.upcoming_bytes)
         pin = self._needed() if wanted else None
         free = wanted if pin is None else unneeded(segments[:wanted], pin.position)
@@ -209,20 +209,20 @@ class RetentionManager:
         return min(free, retention_segments_max)
 
     def _needed(self) -> RetentionPin | None:
-        """Return the pin with the lowest position, that of the archive too; None: there is none."""
+        """Return the pin with the lowest position, including the archive, or None."""
         pins = [pin for ask in self._pins if (pin := ask()) is not None]
         if self._archive is not None:
             pins.append(RetentionPin(self._archive.end, "archive", brief=not self._archive.known))
         return min(pins, default=None)
 
     def _put_off(self) -> bool:
-        """Whether a short pin may put the removal off silently: not for long."""
+        """Return whether a brief pin may silently delay the removal, for a limited time."""
         if self._put_off_since is None:
             self._put_off_since = self._clock.mono
         return self._clock.mono < self._put_off_since + retention_check_seconds
 
     def _hold(self, segments: int, size: int, who: str) -> None:
-        """Note what is held back; log when another pin is the reason than before."""
+        """Record the segments that are held. Log an event if the name of the pin changes."""
         if who != self.held_by:
             name = "retention_held" if segments else "retention_released"
             fields: dict[str, str | int] = {}
@@ -237,14 +237,14 @@ class RetentionManager:
             self.task_done()
 
     def _found_last(self, position: int) -> None:
-        """The last message was looked for; a later one may be persisted by now."""
+        """Store the position of the last message, unless a later one is persisted by now."""
         view = self._journal.view
         if view.last_message is None:
             view.last_message = position
         self._look()
 
     def _gathered(self, gathered: RetiredFacts) -> None:
-        """Continue after the gathering: the archive must have what goes, where one is required."""
+        """Continue after gathering: a required archive must contain the segments."""
         archive = self._archive
         begin = self._journal.view.first_position
         if archive is not None and archive.covered.begin is not None:
@@ -256,7 +256,7 @@ class RetentionManager:
         self._reads.read(self, CheckArchived(begin, gathered.retired.first_position))
 
     def _remove(self, gathered: RetiredFacts) -> None:
-        """Take the segments out of the view, unless a new pin needs them."""
+        """Remove the segments from the view, unless a new pin needs them."""
         journal, retired = self._journal, gathered.retired
         pin = self._needed()
         if pin is not None and pin.position < retired.first_position:

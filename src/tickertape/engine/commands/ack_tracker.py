@@ -1,8 +1,8 @@
 """Ack tracker: answers that wait until the log is persisted up to a position.
 
 Invariants:
-- Nothing is acknowledged before it is persisted.
-- One cumulative `Persisted` leaves for each session and commit, and before other answers.
+- Messages are acknowledged only after they are persisted.
+- Each session gets one cumulative `Persisted` per commit, before other answers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class PendingAck(NamedTuple):
     frame: int
     sequence: int
     answer: Callable[[], Command] | None
-    """The command to send then; None: a `Persisted`."""
+    """Creates the command to send. None: a `Persisted`."""
 
 
 class AckTracker:
-    """Pending answers of all sessions, in the order of the log."""
+    """Pending answers of all sessions, in log order."""
 
     def __init__(self, journal: Journal, throttle: ReadThrottle) -> None:
         self._journal = journal
@@ -38,16 +38,16 @@ class AckTracker:
         self._pending: deque[PendingAck] = deque()
 
     def add(self, session: Session, frame: int, sequence: int) -> None:
-        """Acknowledge a publish frame once everything accepted so far is persisted."""
+        """Acknowledge a publish frame once everything accepted until now is persisted."""
         self._pending.append(PendingAck(self._journal.commits.accepted_end, session, frame, sequence, None))
 
     def add_answer(self, session: Session, answer: Callable[[], Command]) -> None:
-        """Send `answer()` once everything accepted so far is persisted."""
+        """Send `answer()` once everything accepted until now is persisted."""
         self._pending.append(PendingAck(self._journal.commits.accepted_end, session, 0, 0, answer))
 
     @property
     def _is_behind(self) -> bool:
-        """Whether more waits for the disk than should, in bytes or in answers."""
+        """Whether too many bytes or answers wait for the disk."""
         return self._journal.commits.congested or len(self._pending) > owed_max
 
     def pause_if_behind(self, session: Session) -> None:
@@ -56,12 +56,12 @@ class AckTracker:
             self._throttle.pause(session.conn, "journal")
 
     def resume_unless_behind(self) -> None:
-        """Read again from publishers that were ahead of the disk."""
+        """Resume reading from publishers that were ahead of the disk."""
         if not self._is_behind:
             self._throttle.resume_all("journal")
 
     def take_due(self) -> list[tuple[Session, Command]]:
-        """Drain the answers that are due."""
+        """Remove and return the answers that are due."""
         end = self._journal.commits.persisted_end
         if not self._pending or self._pending[0].end > end:
             return []

@@ -1,6 +1,6 @@
-"""Body validation: finds the messages of a publish frame that do not fit their validated topic.
+"""Body validation: finds messages of a publish frame that do not conform to their topic.
 
-A frame with good and bad messages is split. Bodies are not changed; those of other topics are not read.
+A frame with valid and invalid messages is split. Bodies are not changed. Bodies of other topics are not read.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class PartialRejection(NamedTuple):
-    """The rejections of a publish frame with bad messages, and the rest of it."""
+    """The rejections of a publish frame with invalid messages, and the rest of the frame."""
 
     rejections: list[Rejected]
     rest: MessageBatch | None
-    """The good messages, with memory of their own; None when there are none."""
+    """Copy of the valid messages. None if all messages are invalid."""
     numbers: Sequence[int]
     """Their numbers in the frame."""
     error: TickertapeError
 
 
 class BodyValidation:
-    """Validation against the topic catalog, and of the length of messages."""
+    """Validation against the topic catalog, and of the size of messages."""
 
     def __init__(self, catalog: TopicCatalog, bytes_max: int = message_bytes_max) -> None:
         self._bytes_max = bytes_max
@@ -43,9 +43,9 @@ class BodyValidation:
     def split(
         self, command: Publish, batch: MessageBatch, numbers: Sequence[int] | None = None
     ) -> PartialRejection | None:
-        """Split the bad messages of a frame from the good ones; None, the usual case: there are none.
+        """Split the invalid messages from a frame. None, the usual case, if all messages are valid.
 
-        `numbers` are the numbers in the frame of the messages of `batch`; None: all."""
+        `numbers` are the numbers of the messages in the frame. None: all."""
         if batch.body_bytes > self._bytes_max and (long := self._too_long(batch)):
             size = int(batch.offsets[long[0] + 1] - batch.offsets[long[0]])
             split = refusing(command, batch, long, message_too_large(size, self._bytes_max), numbers)
@@ -64,7 +64,7 @@ class BodyValidation:
         return refusing(command, batch, bad, BadBody(text), numbers)
 
     def _too_long(self, batch: MessageBatch) -> list[int]:
-        """Return the indexes of messages that are too long; settlements are not messages."""
+        """Return the indices of messages that are too large. Settlements are not messages."""
         long = np.diff(batch.offsets) > self._bytes_max
         if QUEUE_TOPIC in batch.topics:
             own = np.array([topic == QUEUE_TOPIC for topic in batch.topics])
@@ -73,7 +73,7 @@ class BodyValidation:
         return found
 
     def _bad(self, batch: MessageBatch) -> tuple[list[int], str]:
-        """Return the indexes of messages that do not fit their topic, and why the first does not."""
+        """Return the indices of messages that do not conform to their topic, and the reason of the first."""
         offsets = batch.offsets.tolist()
         bodies = batch.bodies.tobytes()
         bad: list[int] = []
@@ -88,7 +88,7 @@ class BodyValidation:
         return bad, reason
 
     def _judged(self, batch: MessageBatch, kind: MessageType) -> Sequence[int]:
-        """Return the indexes of messages whose topic is validated as type `kind`."""
+        """Return the indices of messages whose topic is validated as type `kind`."""
         judged = [self._types.get(topic) is kind for topic in batch.topics]
         if batch.topic_index is None or all(judged):
             return range(batch.count)
@@ -98,10 +98,11 @@ class BodyValidation:
 
 def _text(command: Publish, batch: MessageBatch, bad: list[int], reason: str) -> str:
     first = bad[0]
-    which = f"the one with sequence {batch.sequences[first]}" if command.sequenced else f"number {first}"
+    which = f"with sequence {batch.sequences[first]}" if command.sequenced else f"number {first}"
     return (
-        f"{len(bad)} of {batch.count} messages are not what their validated topic says, the first of them "
-        f"{which}: a body of {int(batch.offsets[first + 1] - batch.offsets[first])} bytes to "
+        f"Cannot store {len(bad)} of {batch.count} messages: they do not conform to their topic. The "
+        "first is "
+        f"the one {which}: a body of {int(batch.offsets[first + 1] - batch.offsets[first])} bytes for "
         f"{shown(batch.topic(first))} is not {reason}"
     )
 
@@ -113,8 +114,8 @@ def refusing(
     error: TickertapeError,
     numbers: Sequence[int] | None = None,
 ) -> PartialRejection:
-    """Reject the messages `bad` (indices, rising, at least one). `numbers` are the numbers in the frame of
-    the messages of `batch`; None: all."""
+    """Reject the messages `bad` (indices, ascending, at least one). `numbers` are the numbers of the messages
+    of `batch` in the frame. None: all."""
     last = int(batch.sequences[bad[-1]]) if command.sequenced else 0
     code, text = error.code, str(error)
     known = range(batch.count) if numbers is None else numbers
@@ -134,7 +135,7 @@ def refusing(
     good[bad] = False
     rest = select(batch, good)
     if not command.sequenced and rest.has_sequences:
-        # The server numbers these without gaps: numbers by which nobody knows them are not kept.
+        # The server assigns consecutive sequences, so the sequences of the batch are dropped.
         run = rest.run(0)
         rest = merge([rest], [Stamp(run.publisher ^ 1, run.first_sequence, run.timestamp)])
     left = [known[index] for index in good.nonzero()[0].tolist()]

@@ -1,6 +1,6 @@
 """Feed services: log delivery, transient delivery and queues, which serve all feeds.
 
-What a command does to all of them, or a step of the broker, has one place here.
+Actions that apply to all services are implemented here once.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ class FeedServices:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether `step` has messages to deliver."""
         return self.log.has_work or self.queues.has_work or self.transient.has_work
 
     def step(self) -> None:
-        """Do one bounded step of delivery."""
+        """Execute one bounded step of delivery."""
         self.log.step()
         self.queues.step()
         self.transient.step()
 
     def writable(self, session: Session) -> None:
-        """Go on sending to a connection that has room again."""
+        """Resume sending to a connection that is writable again."""
         self.log.writable(session)
         self.transient.writable(session)
         self.queues.writable(session)
 
     def stop(self) -> None:
-        """Start a clean stop: send what conflation holds."""
+        """Start a clean stop: send messages held by conflation."""
         self.log.stop()
         self.transient.stop()
 

@@ -1,6 +1,7 @@
-"""Settlements: reads those of one publish frame and puts their outcomes in their place.
+"""Frame settlements: executes the settlements of a publish frame, and replaces them by their outcomes.
 
-Invariant: nothing is settled before the messages of all settlements of the frame are found.
+Invariants:
+- Settling starts only after the messages of all settlements of the frame are found.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class _Asked(NamedTuple):
 class Settlements:
     """Settlements of a batch.
 
-    The log has the first `known` messages. `numbers` are the numbers of the messages in the frame; None:
-    all."""
+    The log already has the first `known` messages. `numbers` are the numbers of the messages in the frame.
+    None: all."""
 
     def __init__(
         self,
@@ -57,7 +58,8 @@ class Settlements:
         indices = self._indices()
         if len(indices) > settlements_per_frame_max:
             raise BadBatch(
-                f"a frame with {len(indices):,} settlements: {settlements_per_frame_max:,} are allowed"
+                f"Invalid frame with {len(indices):,} settlements. Send at most "
+                f"{settlements_per_frame_max:,}."
             )
         for index in indices:
             try:
@@ -68,8 +70,8 @@ class Settlements:
         runs = sum(len(asked.runs) for asked in self._asked)
         if runs > settlement_runs_per_frame_max:
             raise BadBatch(
-                f"a frame whose settlements have {runs:,} runs of bookmarks: "
-                f"{settlement_runs_per_frame_max:,} are allowed"
+                f"Invalid frame: its settlements have {runs:,} runs of bookmarks. "
+                f"Send at most {settlement_runs_per_frame_max:,}."
             )
 
     def _indices(self) -> list[int]:
@@ -89,7 +91,7 @@ class Settlements:
                 self._bad[index] = error
 
     def settle(self, command: Publish) -> tuple[MessageBatch | None, list[PartialRejection]]:
-        """Settle; return the frame with the outcomes, and the rejections."""
+        """Execute the settlements. Return the frame with the outcomes, and the rejections."""
         batch = self._batch
         bodies = batch.bodies_list()
         kinds = np.zeros(batch.count, I1)
@@ -112,7 +114,7 @@ class Settlements:
         return self._without_bad(command, with_bodies(batch, bodies, kinds))
 
     def _alike(self) -> Iterator[list[_Asked]]:
-        """Yield runs of settlements that differ in their bookmarks only: they are settled as one."""
+        """Yield sequences of settlements that differ only in their bookmarks and are settled together."""
         alike: list[_Asked] = []
         for asked in self._asked:
             if asked.at in self._bad:
@@ -150,7 +152,7 @@ def _kind(asked: _Asked) -> tuple[object, ...]:
 
 
 def _together(alike: list[_Asked]) -> _Asked:
-    """Merge settlements that differ in their bookmarks only."""
+    """Merge settlements that differ only in their bookmarks."""
     if len(alike) == 1:
         return alike[0]
     first = alike[0]

@@ -1,9 +1,10 @@
-"""Publish handler: checks publish frames and appends them to the log or delivers them.
+"""Publish handler: validates publish frames, and appends them to the log or delivers them.
 
-While the messages that a settlement names are looked up, later publishes, flushes and subscriptions of the
-connection wait in order, and nothing more is read from it.
+During the look-up of a settlement's messages the connection is not read. Its later publishes, flushes and
+subscriptions wait in order.
 
-Invariant: no sequence of a publisher overtakes an earlier one.
+Invariants:
+- A sequence of a publisher never overtakes an earlier one.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class PublishHandler:
     # -- inputs -----------------------------------------------------------------------------------------
 
     def publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
-        """Handle a publish frame, now or in its turn. Raises what ends the connection."""
+        """Handle a publish frame, now or in order. Raises errors that end the connection."""
         held = self._lookups.of(session.conn)
         if held is None:
             self._take(session, PublishFrame(command, batch))
@@ -58,7 +59,7 @@ class PublishHandler:
             held.waiting.append(PublishFrame(command, batch))
 
     def flush(self, session: Session, command: Flush) -> None:
-        """Answer once everything that the connection published is processed, or persisted."""
+        """Answer once everything that the connection published is processed or persisted."""
         answer = Ack(id=command.id)
 
         def persisted() -> None:
@@ -69,12 +70,12 @@ class PublishHandler:
             self._outbox.send(session.conn, answer)
 
         if command.level not in ("persisted", "processed"):
-            text = f"no flush level {shown(command.level)}"
+            text = f"Invalid flush level {shown(command.level)}. Use persisted or processed."
             self._outbox.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
             return
         act = persisted if command.level == "persisted" else processed
         held = self._lookups.of(session.conn)
-        # What was published to unrecorded topics before may still have to be handed on.
+        # Earlier publishes to non-persistent topics may still wait for delivery.
         if held is None:
             self._transient.after(act)
         else:
@@ -90,10 +91,10 @@ class PublishHandler:
             held.waiting.append(act)
 
     def drop(self, session: Session) -> None:
-        """Handle waiting frames of a connection that is gone, without look-ups.
+        """Handle waiting frames of a closed connection, without look-ups.
 
-        Frames from the first settlement with a sequence on are dropped: the client sends them again, and the
-        duplicate filter would drop them then."""
+        Frames are dropped from the first sequenced settlement on: the client sends them again, and
+        deduplication must not drop them then."""
         held = self._lookups.drop(session.conn)
         if held is None or self._writer.commits.stopping:
             return
@@ -107,7 +108,7 @@ class PublishHandler:
                         return
                     self._take(session, waiting, look_up=False)
         except TickertapeError:
-            return  # what would have ended the connection
+            return  # this would have ended the connection
 
     # -- one frame --------------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class PublishHandler:
             self._settle(session, PublishFrame(command, good), settlements)
 
     def _checked(self, session: Session, command: Publish, batch: MessageBatch) -> bool | None:
-        """Return whether the topics are recorded; None: the frame was rejected."""
+        """Return whether the topics are persistent. None: the frame was rejected."""
         try:
             recorded = self._checks.check_frame(session, command, batch)
             if recorded:
@@ -141,7 +142,7 @@ class PublishHandler:
             raise
         except (BadTopic, JournalFull) as error:
             if command.sequenced and isinstance(error, JournalFull):
-                # A refusal for now must not drop what a store keeps, nor let later sequences overtake it.
+                # A temporary rejection must not drop stored messages, nor let later sequences overtake them.
                 raise
             last = last_sequence(batch) if command.sequenced else 0
             rejected = Rejected(frame=command.frame, sequence=last, code=error.code, text=str(error))
@@ -150,7 +151,7 @@ class PublishHandler:
         return recorded
 
     def _resolve_settlements(self, session: Session, frame: PublishFrame, settlements: Settlements) -> None:
-        """Look up the messages that settlements name."""
+        """Look up the messages that the settlements name."""
         lookup = SettlementLookup(session, frame, settlements)
         if self._lookups.begin(lookup):
             self.looked_up(lookup)
@@ -158,11 +159,11 @@ class PublishHandler:
             self._lookups.pause_or_resume(session.conn)
 
     def looked_up(self, lookup: SettlementLookup) -> None:
-        """Go on after a look-up. Raises what ends the connection."""
+        """Continue after a look-up. Raises errors that end the connection."""
         session = lookup.session
         self._lookups.done(lookup)
         if self._writer.commits.stopping:
-            return  # nothing can be written any more: it is not acknowledged, and the client sends it again
+            return  # no writes any more: without an acknowledgement, the client sends the frame again
         self._settle(session, lookup.frame, lookup.settlements)
         self._resume(session, lookup.waiting)
 
@@ -181,7 +182,7 @@ class PublishHandler:
         self._lookups.pause_or_resume(session.conn)
 
     def _settle(self, session: Session, frame: PublishFrame, settlements: Settlements) -> None:
-        """Settle, and append the frame with the outcomes."""
+        """Execute the settlements, and append the frame with the outcomes."""
         command, batch = frame
         self._writer.check_room(batch)
         settled, refusals = settlements.settle(command)

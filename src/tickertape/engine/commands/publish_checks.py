@@ -1,4 +1,4 @@
-"""Publish checks: the form of publish frames and of staged batches."""
+"""Publish checks: validate publish frames and staged batches."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from tickertape.wire.settlement import QUEUE_TOPIC
 def reject_unroutable(
     catalog: TopicCatalog, command: Publish, batch: MessageBatch
 ) -> PartialRejection | None:
-    """Reject messages to queues without a publish target; None, the usual case: there are none."""
+    """Reject messages to queues without a publish target. None, the usual case, if all can be routed."""
     nowhere = [topic for topic in batch.topics if catalog.publish_target(topic) is None]
     if not nowhere:
         return None
     error = BadTopic(
-        f"{shown(nowhere[0])} is a queue over {shown(catalog.underlying(nowhere[0]))} and has no "
-        "default_publish_target: publish to one of its topics"
+        f"Cannot publish to {shown(nowhere[0])}: it is a queue over {shown(catalog.underlying(nowhere[0]))} "
+        "without default_publish_target. Publish to one of its topics."
     )
     bad = [index for index in range(batch.count) if batch.topic(index) in nowhere]
     return refusing(command, batch, bad, error)
 
 
 def redirect(catalog: TopicCatalog, batch: MessageBatch) -> MessageBatch:
-    """Return the messages under the topics that they go to."""
+    """Return the messages with their final topics."""
     targets = {topic: catalog.publish_target(topic) for topic in batch.topics}
     moved = {topic: target for topic, target in targets.items() if target is not None and target != topic}
     return with_topics(batch, moved) if moved else batch
 
 
 _NAME_BYTES: Final = 128
-"""Memory of a remembered name beside its text: its entry in the set, which has room to grow."""
+"""Memory overhead of a cached name: its entry in the set, with growth."""
 
 
 class Admission(NamedTuple):
-    """What becomes of a batch."""
+    """Result of `admit`."""
 
     batch: MessageBatch | None
-    """The good messages under the topics that they go to; None: there are none."""
+    """The valid messages with their final topics. None if all messages are invalid."""
     numbers: Sequence[int] | None
-    """Their numbers in the frame; None: all."""
+    """Their numbers in the frame. None: all."""
     rejections: list[PartialRejection]
 
 
 class PublishChecks:
-    """Checks against the topic catalog. Valid names are remembered."""
+    """Validation against the topic catalog. Valid names are cached."""
 
     def __init__(self, catalog: TopicCatalog, validation: BodyValidation) -> None:
         self._catalog = catalog
@@ -65,54 +65,71 @@ class PublishChecks:
         self._good_topics_bytes = 0
 
     def check_frame(self, session: Session, command: Publish, batch: MessageBatch) -> bool:
-        """Check a frame; True when its topics are recorded, False when they are not.
+        """Validate a frame. Return whether its topics are persistent.
 
-        Raises `BadCommand`, `BadBatch`, `CorruptBatch` for what no well-behaved client sends, `BadTopic` for
+        Raises `BadCommand`, `BadBatch` or `CorruptBatch` for protocol violations, and `BadTopic` for invalid
         names."""
         if command.frame != session.frames + 1:
             raise BadCommand(
-                f"publish frame {command.frame} after {session.frames}: they are numbered without gaps"
+                f"Invalid publish frame {command.frame} after frame {session.frames}. "
+                "Number frames consecutively."
             )
         session.frames = command.frame
         self._check_batch(batch)
         if command.sequenced:
             if batch.run(0).publisher != session.publisher:
-                raise BadBatch("a run with sequences names the publisher that logged on")
+                raise BadBatch(
+                    "Invalid publisher of a sequenced frame. Use the publisher id of the connection."
+                )
             _check_rising(batch)
         elif batch.has_sequences:
-            raise BadBatch("a frame without sequences has no column of them")
+            raise BadBatch("Invalid frame: it has sequences but is not sequenced. Remove the sequences.")
         for topic in batch.topics:
             self._check_name(topic)
         recorded = {self._catalog.recorded(topic) for topic in batch.topics}
         if len(recorded) > 1 or (command.sequenced and False in recorded):
             raise BadTopic(
-                "recorded and unrecorded topics do not share a frame, and unrecorded ones carry no sequence"
+                "Cannot publish this frame: non-persistent topics cannot have sequences or share a "
+                "frame with "
+                "persistent topics. Send a separate frame."
             )
         return recorded.pop()
 
     def check_staged(self, batch: MessageBatch) -> None:
-        """Check a batch that is staged. Raises `BadBatch`, `CorruptBatch` for what no well-behaved client
-        sends, `BadTopic` for names, and for topics that no transaction can reach."""
+        """Validate a batch to be staged. Raises `BadBatch` or `CorruptBatch` for protocol violations, and
+        `BadTopic` for invalid names and non-persistent topics."""
         self._check_batch(batch)
         if batch.has_sequences:
             raise BadBatch(
-                "a batch that is staged has no sequences: its messages get theirs when they are committed"
+                "Cannot stage a batch with sequences: the server assigns them at the commit. Remove the "
+                "sequences."
             )
         for topic in batch.topics:
             check_topic(topic)
             if not self._catalog.recorded(topic):
-                raise BadTopic(f"{shown(topic)} is not recorded: a transaction is part of the log")
+                raise BadTopic(
+                    f"Cannot stage messages for {shown(topic)}: the topic is not persistent. "
+                    "Use persistent topics in a transaction."
+                )
 
     def check_still_recorded(self, topics: Iterable[str]) -> None:
-        """Raise `BadTopic` for topics of an earlier run that the log does not take any more."""
+        """Raise `BadTopic` for topics of an earlier run that are not persistent any more."""
         for topic in topics:
             if not self._catalog.recorded(topic):
-                raise BadTopic(f"{shown(topic)} is not recorded any more: the configuration has changed")
+                raise BadTopic(
+                    f"Cannot commit messages for {shown(topic)}: after a configuration change, the topic "
+                    "is not "
+                    "persistent. Make it persistent again, or abort the transaction."
+                )
             if self._catalog.publish_target(topic) != topic:
-                raise BadTopic(f"{shown(topic)} is a queue over other topics now: stage and commit again")
+                raise BadTopic(
+                    f"Cannot commit messages for {shown(topic)}: it is a queue over other topics now. "
+                    "Stage and commit the transaction again."
+                )
 
     def admit(self, command: Publish, batch: MessageBatch) -> Admission:
-        """Split off the messages that cannot be stored, and move those for queues to the topics of these."""
+        """Split off messages that cannot be stored. Redirect messages for queues to the topics of the
+        queues."""
         numbers: Sequence[int] | None = None
         rejections: list[PartialRejection] = []
         if self._catalog.queues:
@@ -130,11 +147,11 @@ class PublishChecks:
 
     def _check_batch(self, batch: MessageBatch) -> None:
         if batch.run_count != 1 or batch.kinds is not None:
-            raise BadBatch("a publish frame has one run and no control records")
+            raise BadBatch("Invalid publish frame. Send one run without control records.")
         if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
             raise BadBatch(
-                f"a publish frame of {batch.count} messages to {len(batch.topics)} topics: at most "
-                f"{publish_messages_max} to {publish_topics_max} are allowed"
+                f"Invalid publish frame with {batch.count} messages for {len(batch.topics)} topics. "
+                f"Send at most {publish_messages_max} messages for {publish_topics_max} topics."
             )
         batch.verify()
 
@@ -156,11 +173,12 @@ def _check_rising(batch: MessageBatch) -> None:
         sequences = batch.sequences
         rises = not bool((sequences[1:] <= sequences[:-1]).any())
     if batch.run(0).first_sequence == 0 or not rises:
-        raise BadBatch("sequences start at 1 and rise within a run")
+        raise BadBatch("Invalid sequences. Start at 1 and increase them within a run.")
     last = last_sequence(batch)
     if last > last_persisted_max:
-        # Its own clients could never log on again: they refuse a server that persisted so high a sequence.
+        # A higher sequence would lock its clients out: they reject a server that persisted it.
         raise BadBatch(
-            f"Cannot store sequence {last}: sequences go up to {last_persisted_max}. Publish under another "
-            "client name, which begins at 1."
+            f"Cannot store sequence {last}: the highest sequence is {last_persisted_max}. Publish under "
+            "another "
+            "client name, which starts at 1."
         )

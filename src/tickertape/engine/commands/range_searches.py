@@ -1,7 +1,7 @@
-"""Range searches: look-ups of the replay range of subscribe and resolve commands, with their limits.
+"""Range searches: look up the replay ranges of subscribe and resolve commands, within limits.
 
-A connection that looks up many bookmarks is not read from until they are found. A search holds nothing back
-from retention: it finds what the log has when it ends.
+A connection that looks up many bookmarks is not read until they are found. A search does not block retention:
+it finds the content of the log at its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayR
 
 
 class RangeSearch(ReadTask[ReplayRange]):
-    """The search for the range of one command that names `bookmarks`."""
+    """The search for the range of one command that names `bookmarks` bookmarks."""
 
     def __init__(self, session: Session, steps: ExtentSearch, bookmarks: int) -> None:
         super().__init__(steps, session.conn)
@@ -35,18 +35,24 @@ class RangeSearches:
         self._throttle = throttle
         self._by_conn: dict[int, dict[RangeSearch, None]] = {}
         self.bookmarks = 0
-        """Bookmarks that are being looked up."""
+        """Number of bookmarks that are being looked up."""
 
     def check(self, conn: int, bookmarks: int) -> None:
-        """Raise `NotReady` when a search for that many bookmarks would exceed the limits."""
+        """Raise `NotReady` if a search for that many bookmarks would exceed the limits."""
         own = self._by_conn.get(conn, {})
         if len(own) >= searches_per_connection_max:
-            raise NotReady(f"{len(own)} searches of this connection are under way: wait for their answers")
+            raise NotReady(
+                f"Cannot start the search: {len(own)} searches of this connection are in progress. "
+                "Wait for their answers."
+            )
         if self.bookmarks + bookmarks > bookmarks_sought_max:
-            raise NotReady(f"{self.bookmarks:,} bookmarks are being looked up: try again later")
+            raise NotReady(
+                f"Cannot start the search: the server is looking up {self.bookmarks:,} bookmarks. Try "
+                "again later."
+            )
 
     def begin(self, search: RangeSearch) -> bool:
-        """Start a search that `check` allows; return whether it is done at once."""
+        """Start a search that `check` allows. Return whether it is done at once."""
         self._by_conn.setdefault(search.conn, {})[search] = None
         self.bookmarks += search.bookmarks
         if self._reads.run(search):
@@ -56,7 +62,7 @@ class RangeSearches:
         return False
 
     def finished(self, search: RangeSearch) -> None:
-        """Forget a search that is done."""
+        """Remove a search that is done."""
         own = self._by_conn.get(search.conn, {})
         own.pop(search, None)
         self.bookmarks -= search.bookmarks
@@ -66,13 +72,13 @@ class RangeSearches:
             self._throttle.resume(search.conn, "searches")
 
     def drop(self, conn: int) -> None:
-        """Drop the searches of a connection that is gone."""
+        """Drop the searches of a closed connection."""
         for search in self._by_conn.pop(conn, {}):
             self.bookmarks -= search.bookmarks
             self._reads.drop(search)
 
     def _is_crowded(self, conn: int) -> bool:
-        """Return whether a connection looks up too many bookmarks to be read from."""
+        """Return whether a connection looks up too many bookmarks to be read."""
         return sum(search.bookmarks for search in self._by_conn.get(conn, ())) >= (
             bookmarks_sought_per_connection_max
         )

@@ -1,6 +1,6 @@
 """Settlement look-ups: reads of the messages that the settlements of a publish frame name.
 
-A connection is not read from while its settlements are looked up; what it sent before that waits in order.
+A connection is not read while its settlements are looked up. Its earlier input waits in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PublishFrame(NamedTuple):
 
 
 class SettlementLookup(ReadTask[None]):
-    """Look-up for the settlements of a frame; later frames of the connection wait."""
+    """Look-up for the settlements of a frame. Later frames of the connection wait."""
 
     def __init__(self, session: Session, frame: PublishFrame, settlements: Settlements) -> None:
         super().__init__(settlements.look_up(), session.conn)
@@ -36,7 +36,7 @@ class SettlementLookup(ReadTask[None]):
 
 
 class SettlementLookups:
-    """Look-ups under way, at most one for each connection."""
+    """Look-ups in progress, at most one per connection."""
 
     def __init__(self, reads: LogReads, throttle: ReadThrottle) -> None:
         self._reads = reads
@@ -44,27 +44,27 @@ class SettlementLookups:
         self._by_conn: dict[int, SettlementLookup] = {}
 
     def of(self, conn: int) -> SettlementLookup | None:
-        """Return the look-up of a connection."""
+        """Return the look-up of a connection, or None."""
         return self._by_conn.get(conn)
 
     def begin(self, lookup: SettlementLookup) -> bool:
-        """Start a look-up; return whether it is done at once."""
+        """Start a look-up. Return whether it is done at once."""
         self._by_conn[lookup.conn] = lookup
         return self._reads.run(lookup)
 
     def done(self, lookup: SettlementLookup) -> None:
-        """Forget a look-up that is done."""
+        """Remove a look-up that is done."""
         del self._by_conn[lookup.conn]
 
     def drop(self, conn: int) -> SettlementLookup | None:
-        """End the look-up of a connection that is gone, and return it."""
+        """Remove and return the look-up of a closed connection."""
         lookup = self._by_conn.pop(conn, None)
         if lookup is not None:
             self._reads.drop(lookup)
         return lookup
 
     def pause_or_resume(self, conn: int) -> None:
-        """Read from a connection unless a look-up of it is under way."""
+        """Read from a connection, unless its look-up is in progress."""
         if conn in self._by_conn:
             self._throttle.pause(conn, "settling")
         else:

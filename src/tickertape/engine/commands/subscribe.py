@@ -1,8 +1,8 @@
-"""Subscribe handler: begins, changes and ends subscriptions of all connections.
+"""Subscribe handler: starts, changes and ends subscriptions of all connections.
 
 Invariants:
-- A connection uses a subscription id once at a time.
-- Nothing is left of a connection that is gone.
+- A connection uses a subscription id for at most one subscription at a time.
+- All subscriptions of a closed connection are removed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ANY = 1 << 62
 
 
 class _StartSearch(RangeSearch):
-    """Search for the start of a subscription to recorded topics."""
+    """Search for the start of a subscription to persistent topics."""
 
     def __init__(self, feed: LogFeed, command: Subscribe, steps: ExtentSearch, target: int, backlog: int):
         super().__init__(feed.session, steps, bookmarks_in(command))
@@ -75,12 +75,12 @@ class _RangeLookup(RangeSearch):
         super().__init__(session, steps, bookmarks_in(command))
         self.command = command
         self.topic = topic
-        """Topic to read; empty: the topic of the command."""
+        """Topic to read. Empty: the topic of the command."""
         self.types = types
 
 
 class SubscribeHandler:
-    """Carries out the commands of subscriptions."""
+    """Executes the subscription commands."""
 
     def __init__(
         self,
@@ -109,15 +109,15 @@ class SubscribeHandler:
         }
 
     def of(self, conn: int) -> ConnectionSubscriptions:
-        """Return the subscriptions of a connection; not to be changed."""
+        """Return the subscriptions of a connection. Callers must not change them."""
         return self._registry.of(conn)
 
     def owed(self, conn: int) -> bool:
-        """Return whether messages are still to be sent to a connection, as far as is known."""
+        """Return whether messages remain to be sent to a connection."""
         return self.services.transient.passing or self._registry.of(conn).owed
 
     def stop(self) -> None:
-        """Start a clean stop: accept no subscription, and send what conflation holds."""
+        """Start a clean stop: reject subscriptions, and send messages held by conflation."""
         self._stopping = True
         self.conflation.budget.stop()
         self.services.stop()
@@ -125,17 +125,17 @@ class SubscribeHandler:
     # -- commands -------------------------------------------------------------------------------------
 
     def answer(self, session: Session, command: Request) -> None:
-        """Carry out a command; answer what is wrong with it."""
+        """Execute a command, and answer its errors."""
         try:
             if self._stopping and isinstance(command, Subscribe | Resolve):
-                raise NotReady("the server is stopping: subscribe again after reconnecting")
+                raise NotReady("Cannot subscribe: the server is stopping. Subscribe again after a reconnect.")
             self._handlers[type(command)](session, command)
         except TickertapeError as error:
             self._outbox.reject(session.conn, command.id, error)
 
     def subscribe(self, session: Session, command: Subscribe) -> None:
-        """Start a subscription; answer when its start is found. Raises what `check_subscribe` and
-        `range_search` raise."""
+        """Start a subscription, and answer after its start is found. Raises the errors of `check_subscribe`
+        and `range_search`."""
         replay = command.bookmark is not None or command.positions is not None
         if replay:
             command = of_underlying(self._compiler.catalog, command)
@@ -144,7 +144,7 @@ class SubscribeHandler:
         workers = [] if replay else queues.named(interest)
         check_queue_options(options, queue=bool(workers))
         if options.browse and interest.topic_name is None:
-            raise BadOption("browse reads one queue: name it")
+            raise BadOption("Cannot browse a pattern. Name one queue.")
         backlog = queues.check(session, workers, options.max_backlog)
         content = self._queue_content(session, command, interest, options, workers)
         if options.browse:
@@ -191,19 +191,19 @@ class SubscribeHandler:
         self._outbox.send(session.conn, Ack(id=command.id, backlog=backlog))
 
     def _begin(self, session: Session, command: Subscribe, old: Subscription | None) -> Subscription:
-        """Return the subscription that a command without a bookmark begins, or replaces in its place."""
+        """Return the subscription that a command without a bookmark starts or replaces in place."""
         held = self._registry.hold(session)
-        # A replay that is to replace it must not do so any more once its start is found.
+        # A pending replay with this id must not replace the subscription later.
         self._cancel(held, command.sub_id)
         if old is not None:
-            # What was sent before and is not reported yet is not granted again.
+            # Outstanding bytes of earlier messages are not granted again.
             old.allowance.renew(command.credit)
             return old
         sub = held[command.sub_id] = Subscription(session, command.sub_id, command.credit)
         return sub
 
     def _hold(self, sub: Subscription) -> None:
-        """Hold a subscription to recorded topics. An older one with its id goes on until its start is
+        """Register a subscription to persistent topics. An older one with its id continues until its start is
         found."""
         held = self._registry.hold(sub.session)
         self._cancel(held, sub.sub_id)
@@ -214,7 +214,7 @@ class SubscribeHandler:
 
     @staticmethod
     def _cancel(held: ConnectionSubscriptions, sub_id: str) -> None:
-        """End a subscription that was to replace another."""
+        """End a subscription that would replace another one."""
         coming = held.coming.pop(sub_id, None)
         if coming is not None:
             coming.close()
@@ -222,13 +222,13 @@ class SubscribeHandler:
     def _conflating(
         self, interest: Interest, options: SubscribeOptions, wanted: bool
     ) -> ConflationBuffer | None:
-        """Return a conflation buffer if the options ask for one. Raises `BadOption`."""
+        """Return a conflation buffer if the options request one. Raises `BadOption`."""
         if options.conflation is None or not wanted:
             return None
         return self.conflation.make(interest, options.conflation)
 
     def _parts(self, interest: Interest, replay: bool) -> tuple[bool, bool]:
-        """Return whether a subscription gets recorded messages, and whether it gets others."""
+        """Return whether a subscription gets persistent messages, and whether it gets non-persistent ones."""
         if replay:
             return True, False
         if interest.topic_name is None:
@@ -267,7 +267,7 @@ class SubscribeHandler:
         workers: list[QueueWorker],
         backlog: int,
     ) -> None:
-        """Start to consume queues, or replace what a subscription consumes."""
+        """Start consuming queues, or replace the queues that a subscription consumes."""
         old = sub.feed(QueueFeed)
         if old is not None and workers:
             self.services.queues.replace(old, topic, content, workers, backlog)
@@ -282,14 +282,14 @@ class SubscribeHandler:
     def _begin_transient(
         self, sub: Subscription, interest: Interest | None, conflating: ConflationBuffer | None
     ) -> None:
-        """Start the feed of topics that are not recorded, in place of an older one; none without an
-        interest."""
+        """Start the feed of non-persistent topics, and replace an older one. Without an interest, only remove
+        the older one."""
         transient, old = self.services.transient, sub.feed(TransientFeed)
         if interest is None:
             if old is not None:
                 transient.retire(old)
             return
-        if conflating is not None:  # what it is made of is looked at whole
+        if conflating is not None:  # conflation needs whole bodies
             interest = self._compiler.without_select(interest, sub.session.subscriber)
         feed = TransientFeed(sub, interest, transient, conflating)
         sub.feeds.append(feed)
@@ -305,7 +305,7 @@ class SubscribeHandler:
             self.searched(search)
 
     def searched(self, search: RangeSearch) -> None:
-        """Start the subscription, or report the range, of a search that is done."""
+        """Start the subscription, or report the range, of a finished search."""
         self.searches.finished(search)
         assert isinstance(search, _StartSearch | _RangeLookup)
         try:
@@ -329,11 +329,11 @@ class SubscribeHandler:
         self._outbox.reject(search.conn, search.command.id, error)
 
     def _start(self, search: _StartSearch, extent: ReplayRange) -> None:
-        """Deliver from the start of a range on."""
+        """Start delivery at the start of a range."""
         feed, command = search.feed, search.command
         sub = feed.subscription
         if feed.phase is Phase.ENDED:
-            text = f"subscription {shown(sub.sub_id)} was ended before it began"
+            text = f"Cannot start subscription {shown(sub.sub_id)}: it was ended before its start was found."
             self._not_found(search, SubscriptionUnknown(text))
             return
         held = self._registry.of(search.conn)
@@ -368,30 +368,30 @@ class SubscribeHandler:
         self._outbox.send(search.conn, answer)
 
     def pause(self, session: Session, command: Pause) -> None:
-        """Pause bookmark subscriptions. Raises `SubscriptionUnknown`, `BadOption`; none is paused then."""
+        """Pause bookmark subscriptions. Raises `SubscriptionUnknown` or `BadOption` before any is paused."""
         self.services.log.pause(self._replays(session, command.sub_ids))
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def resume(self, session: Session, command: Resume) -> None:
-        """Resume paused subscriptions. Raises as `pause`."""
+        """Resume paused subscriptions. Raises the errors of `pause`."""
         self.services.log.resume(self._replays(session, command.sub_ids))
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def _replays(self, session: Session, sub_ids: tuple[str, ...]) -> list[LogFeed]:
         held = self._registry.of(session.conn)
-        self._check_known(held, sub_ids, "nothing was changed")
+        self._check_known(held, sub_ids, "No subscription was changed.")
         feeds = {}
         for sub_id in sub_ids:
             feed = held[sub_id].feed(LogFeed)
             if feed is None or not feed.replays:
                 raise BadOption(
-                    f"subscription {shown(sub_id)} has no bookmark: only bookmark subscriptions are paused "
-                    "and resumed; nothing was changed"
+                    f"Cannot pause or resume subscription {shown(sub_id)}: it has no bookmark. "
+                    "No subscription was changed."
                 )
             if feed.live:
                 raise BadOption(
-                    f"subscription {shown(sub_id)} is live, which excludes pause and resume; "
-                    "nothing was changed"
+                    f"Cannot pause or resume subscription {shown(sub_id)}: it is live. "
+                    "No subscription was changed."
                 )
             feeds[sub_id] = feed
         return list(feeds.values())
@@ -401,19 +401,19 @@ class SubscribeHandler:
         for sub_id in sub_ids:
             if sub_id not in held:
                 raise SubscriptionUnknown(
-                    f"no subscription {shown(sub_id)} on this connection; {consequence}"
+                    f"Unknown subscription {shown(sub_id)} on this connection. {consequence}"
                 )
 
     def unsubscribe(self, session: Session, command: Unsubscribe) -> None:
-        """End subscriptions. Raises `SubscriptionUnknown`; none is ended then."""
+        """End subscriptions. Raises `SubscriptionUnknown` before any is ended."""
         held = self._registry.of(session.conn)
-        self._check_known(held, command.sub_ids, "nothing was ended")
+        self._check_known(held, command.sub_ids, "No subscription was ended.")
         for sub_id in command.sub_ids:
             self._end(held, sub_id)
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def resolve(self, session: Session, command: Resolve) -> None:
-        """Search for the positions of a range. Raises what `check_subscribe` and `range_search` raise."""
+        """Search for the positions of a range. Raises the errors of `check_subscribe` and `range_search`."""
         asked, command = command.topic, of_underlying(self._compiler.catalog, command)
         interest, options = self._check(session, command)
         types = {} if command.filter is None else self._compiler.other_types(interest)
@@ -428,9 +428,9 @@ class SubscribeHandler:
         self._search(_RangeLookup(session, command, search, topic, types))
 
     def credit(self, session: Session, sub_id: str, size: int) -> None:
-        """Grant credit to a subscription, unless it is over. Raises `BadCommand`."""
+        """Grant credit to a subscription, unless it has ended. Raises `BadCommand`."""
         if not 0 < size <= credit_bytes_max:
-            raise BadCommand(f"a credit of {size} bytes; 1 to {credit_bytes_max} may be given back")
+            raise BadCommand(f"Invalid credit of {size} bytes. Use 1 to {credit_bytes_max} bytes.")
         sub = self._registry.of(session.conn).get(sub_id)
         if sub is not None:
             sub.grant(size)
@@ -439,8 +439,8 @@ class SubscribeHandler:
         """Grant credit to several subscriptions. Raises `BadCommand`."""
         if not 0 < len(command.sub_ids) == len(command.bytes) <= combined_subscriptions_max:
             raise BadCommand(
-                f"credits of {len(command.bytes)} numbers for {len(command.sub_ids)} subscriptions; "
-                f"as many of each, 1 to {combined_subscriptions_max}"
+                f"Invalid credits: {len(command.bytes)} numbers for {len(command.sub_ids)} subscriptions. "
+                f"Send one number for each of 1 to {combined_subscriptions_max} subscriptions."
             )
         for sub_id, size in zip(command.sub_ids, command.bytes, strict=True):
             self.credit(session, sub_id, size)
@@ -448,7 +448,7 @@ class SubscribeHandler:
     # -- connections ----------------------------------------------------------------------------------
 
     def drop(self, session: Session) -> None:
-        """End the subscriptions of a connection that is gone."""
+        """End the subscriptions of a closed connection."""
         self.searches.drop(session.conn)
         held = self._registry.of(session.conn)
         for sub_id in [*held, *held.coming]:
@@ -458,11 +458,11 @@ class SubscribeHandler:
     # -- time -----------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Do one bounded step of delivery."""
+        """Execute one bounded step of delivery."""
         self.services.step()
         self.forget_ended()
 
-    # -- inside ---------------------------------------------------------------------------------------
+    # -- internals ------------------------------------------------------------------------------------
 
     def _check(self, session: Session, command: Subscribe | Resolve) -> tuple[Interest, SubscribeOptions]:
         held = self._registry.of(session.conn)
@@ -479,7 +479,7 @@ class SubscribeHandler:
             self._registry.forget_if_empty(sub.session.conn)
 
     def forget_ended(self) -> None:
-        """Forget feeds that are over, and subscriptions of which none is left."""
+        """Remove feeds that have ended, and subscriptions without feeds."""
         for feed in self.services.take_ended():
             sub = feed.subscription
             if feed in sub.feeds:
@@ -498,5 +498,7 @@ def _check_replaces(sub: Subscription) -> None:
         waiting += len(rest.line)
     if waiting > replaces_waiting_max:
         raise NotReady(
-            f"{waiting} replaces of this subscription wait until what came before them was taken: consume it"
+            f"Cannot replace the subscription: {waiting} earlier replacements wait until it consumes its "
+            "messages. "
+            "Consume them first."
         )

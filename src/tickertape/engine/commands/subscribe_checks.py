@@ -1,6 +1,6 @@
-"""Subscribe checks: checks of subscribe and resolve commands, and the search for their range.
+"""Subscribe checks: validate subscribe and resolve commands, and create the search for their range.
 
-A refused command changes nothing.
+A rejected command has no effect.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def check_subscribe(
     compiler: InterestCompiler,
     replaces_replay: bool,
 ) -> tuple[Interest, SubscribeOptions]:
-    """Check a command; return its interest and its options. Raises what is wrong with it.
+    """Validate a command. Return its interest and its options. Raises the error of an invalid command.
 
-    `held` are the ids of the connection's subscriptions. `replaces_replay`: the one with the id of the
-    command has a bookmark."""
+    `held` contains the subscription ids of the connection. `replaces_replay`: the subscription with the id of
+    the command has a bookmark."""
     replay = isinstance(command, Resolve) or command.bookmark is not None or command.positions is not None
     options = subscribe_options(command.options, replay=replay or replaces_replay)
     if isinstance(command, Subscribe):
@@ -60,7 +60,8 @@ def check_subscribe(
         interest = compiler.compile(command.topic, command.filter, None, session.subscriber)
     if replay and interest.topic_name is not None and not compiler.catalog.recorded(interest.topic_name):
         raise TopicNotRecorded(
-            f"topic {shown(command.topic)} is not recorded: subscribe without a bookmark, or record it"
+            f"Cannot replay topic {shown(command.topic)}: it is not persistent. "
+            "Subscribe without a bookmark, or make the topic persistent."
         )
     return interest, options
 
@@ -73,42 +74,42 @@ def _check_subscription(
     limits: ClientLimits,
 ) -> None:
     if not 0 < len(command.sub_id.encode()) <= subscription_id_bytes_max:
-        raise BadCommand(f"a subscription id has 1 to {subscription_id_bytes_max} bytes")
+        raise BadCommand(f"Invalid subscription id. Use 1 to {subscription_id_bytes_max} bytes.")
     if not message_cost_bytes <= command.credit <= credit_bytes_max:
-        allowed = f"from {message_cost_bytes} to {credit_bytes_max:,} are allowed"
-        raise BadCommand(f"a credit of {command.credit:,} bytes: {allowed}")
+        allowed = f"Use {message_cost_bytes} to {credit_bytes_max:,} bytes."
+        raise BadCommand(f"Invalid credit of {command.credit:,} bytes. {allowed}")
     if command.sub_id in held and not options.replace:
         raise SubscriptionExists(
-            f"subscription id {shown(command.sub_id)} is in use on this connection; "
-            "the option replace puts another subscription in its place"
+            f"Cannot subscribe: the subscription id {shown(command.sub_id)} is in use on this connection. "
+            "Use another id, or the option replace."
         )
     most = limits.subscriptions_per_connection_max
     if command.sub_id not in held and len(held) >= most:
         raise LimitReached(
-            f"this connection has {most:,} subscriptions, as many as it may "
-            "(subscriptions_per_connection_max): end some, or open another connection"
+            f"Cannot subscribe: this connection has {most:,} subscriptions, which is the maximum "
+            "(subscriptions_per_connection_max). Unsubscribe from some, or open another connection."
         )
     if command.positions is not None:
         _check_positions(command, command.positions, journal)
         if command.numbered and (options.conflation is not None or options.live):
-            raise BadOption("numbered excludes conflation and live: each message is told its place")
+            raise BadOption("Option numbered excludes conflation and live. Remove one of them.")
     elif command.numbered:
-        raise BadOption("numbered needs positions")
+        raise BadOption("Option numbered requires positions.")
     elif command.until_caught_up and command.bookmark is None:
-        raise BadOption("until_caught_up needs a bookmark")
+        raise BadOption("Option until_caught_up requires a bookmark.")
 
 
 def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], journal: Journal) -> None:
     if command.bookmark:
-        raise BadOption("positions and a bookmark exclude each other")
+        raise BadOption("Options positions and bookmark exclude each other. Remove one of them.")
     if command.journal != journal.identity:
         raise WrongJournal(
-            f"the positions are of journal {shown(str(command.journal))}, "
-            f"this server holds {journal.identity}"
+            f"Cannot use positions of journal {shown(str(command.journal))}: this server has journal "
+            f"{journal.identity}. Connect to the server that assigned the positions."
         )
     start, end = positions
     if start > end:
-        raise BadOption(f"positions {start} to {end}: the end is below the start")
+        raise BadOption(f"Invalid positions {start} to {end}: the end is below the start. Swap them.")
     if start < journal.view.first_position and journal.view.archive is None:
         raise expired_error(f"position {start}", journal.view)
 
@@ -116,7 +117,7 @@ def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], j
 def range_search(
     journal: Journal, command: Subscribe | Resolve, options: SubscribeOptions, now: Now
 ) -> ExtentSearch:
-    """Return the search for the range of a checked command. Raises `BadBookmark`."""
+    """Return the search for the range of a validated command. Raises `BadBookmark`."""
     if isinstance(command, Subscribe) and command.positions is not None:
         return _between(journal, command.topic, *command.positions)
     if command.bookmark is None:
@@ -143,13 +144,13 @@ def _between(journal: Journal, topic: str, start: int, end: int) -> ExtentSearch
 
 
 def of_underlying(catalog: TopicCatalog, command: CommandT) -> CommandT:
-    """Return a replay of a queue as one of its underlying topics."""
+    """Convert a replay of a queue into a replay of its underlying topics."""
     topic = catalog.underlying(command.topic)
     return command if topic == command.topic else msgspec.structs.replace(command, topic=topic)
 
 
 def without_queues(interest: Interest, workers: list[QueueWorker]) -> Interest:
-    """Return the interest of a subscription beside its queues."""
+    """Return the interest of a subscription without its queues."""
     if not workers:
         return interest
     if interest.topic_name is not None:
@@ -161,7 +162,7 @@ def without_queues(interest: Interest, workers: list[QueueWorker]) -> Interest:
 
 
 def bookmarks_in(command: Subscribe | Resolve) -> int:
-    """Return about how many bookmarks a command looks up."""
+    """Return the approximate number of bookmarks that a command looks up."""
     return 1 if not command.bookmark else command.bookmark.count(",") + 1
 
 

@@ -12,11 +12,11 @@ class ConnectionSubscriptions(dict[str, Subscription]):
     def __init__(self) -> None:
         super().__init__()
         self.coming: dict[str, Subscription] = {}
-        """Subscriptions that replace another once their start is found."""
+        """Subscriptions that replace another one after their start is found."""
 
     @property
     def owed(self) -> bool:
-        """Whether messages are still to be sent."""
+        """Whether messages remain to be sent."""
         return any(feed.owed for sub in self.values() for feed in sub.feeds)
 
 
@@ -30,15 +30,16 @@ class SubscriptionRegistry:
         self._by_conn: dict[int, ConnectionSubscriptions] = {}
 
     def of(self, conn: int) -> ConnectionSubscriptions:
-        """Return those of a connection; an empty registry, which must not be changed, when it has none."""
+        """Return the subscriptions of a connection. Without any, it is a shared empty mapping: do not change
+        it."""
         return self._by_conn.get(conn, _NONE)
 
     def hold(self, session: Session) -> ConnectionSubscriptions:
-        """Return those of a connection, to add one."""
+        """Return the subscriptions of a connection, to add one."""
         return self._by_conn.setdefault(session.conn, ConnectionSubscriptions())
 
     def forget_if_empty(self, conn: int) -> None:
-        """Forget a connection without subscriptions."""
+        """Remove a connection without subscriptions."""
         held = self.of(conn)
         if not held and not held.coming:
             self._by_conn.pop(conn, None)

@@ -1,8 +1,8 @@
-"""Conflation buffer: messages held for one subscription, under one memory bound for all.
+"""Conflation buffer: messages held for one subscription, within one memory limit for all buffers.
 
 Invariants:
-- No position counts as sent while an earlier message is held.
-- Above `conflation_all_bytes_max` in all, messages are sent early.
+- A position counts as sent only if no earlier message is held.
+- Above a total of `conflation_all_bytes_max`, messages are sent early.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 
 _PATIENCE: Final = 2
-"""Intervals after which a message is released at the latest, whatever the wall clock does."""
+"""Maximum delay of a message in intervals, independent of the wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConflationOptions:
-    """Messages of one key within an interval of the recorded timeline are delivered as one."""
+    """Within an interval of the recorded timeline, messages with the same key are delivered as one."""
 
     interval_micros: int
     fields: tuple[str, ...] = ()
-    """Fields of the key, as they were written; none: the topic is the key."""
+    """Fields of the key, as written by the client. Empty: the topic is the key."""
 
 
 class ConflationBudget:
-    """Bytes that all conflation holds."""
+    """Memory of all conflation buffers, in bytes."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self.bytes_max = conflation_all_bytes_max
         self.stopping = False
-        """Whether the server stops: nothing considered is held back then."""
+        """Whether the server is stopping. Considered messages are then no longer held."""
 
     def count(self, nbytes: int) -> None:
-        """Count bytes that a buffer holds more, or fewer."""
+        """Add a change of the memory of a buffer."""
         self.bytes += nbytes
 
     def stop(self) -> None:
-        """Hold nothing back any more once everything was considered."""
+        """Stop holding messages that are already considered."""
         self.stopping = True
 
 
 class ConflationBuffer:
-    """Held and released messages. Log times are microseconds since 1970 UTC."""
+    """Held and released messages of one subscription. Log times are microseconds since 1970 UTC."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class ConflationBuffer:
         self._content = content
         self._memory = memory
         self._counted = 0
-        """Bytes counted in the budget."""
+        """Bytes that this buffer has counted in the budget."""
         self._over: deque[ConflatedMessage] = deque()
         self.sent = 0
-        """Messages of the first batch that are sent."""
+        """Number of messages of the first batch that are already sent."""
         self._patience: tuple[int, float] | None = None
-        """The log time at which an interval ends, and the monotonic second at which it ends at the latest."""
+        """End of an interval as log time, and the monotonic time (seconds) at which it ends at the latest."""
 
     def consider(self, selection: Selection, low: int, high: int, time: int | None) -> None:
         """Consider the messages `[low, high)`, and end intervals up to the log time `time`."""
@@ -84,7 +84,7 @@ class ConflationBuffer:
             self._take(self._conflater.advance(time))
 
     def consider_live(self, batch: MessageBatch, low: int, high: int, time: int) -> None:
-        """Consider the messages `[low, high)` of a topic that is not recorded, published at `time`."""
+        """Consider the messages `[low, high)` of a non-persistent topic, published at `time`."""
         keys = None
         if self._keys is not None:
             keys = [None] * low + self._keys.of(batch, low, high)
@@ -92,21 +92,23 @@ class ConflationBuffer:
         self._take(self._conflater.add(unplaced, keys, low, high, time))
 
     def settle(self, time: int) -> None:
-        """End intervals up to `time`: all messages are considered. Release all when the server stops."""
+        """End intervals up to `time`, after all messages are considered. Release everything during
+        shutdown."""
         if self._memory.stopping:
             self.flush()
         else:
             self._take(self._conflater.advance(time))
 
     def settle_live(self, time: int) -> bool:
-        """End intervals up to `time`; return False when more is left than is released at a time."""
+        """End intervals up to `time`. Return False if more messages remain than are released at a time."""
         self._take(self._conflater.advance(time, conflation_piece_messages_max))
         at = self._conflater.next_time()
         return at is None or at > time
 
     def patience(self, mono: float) -> float:
-        """Return until when to wait for the clock of the log, monotonic seconds. That clock stops while the
-        wall clock is set back: intervals end by this one then."""
+        """Return the monotonic time (seconds) at which to stop waiting for the log time.
+
+        The log time stops while the wall clock is set back. Intervals then end by the monotonic clock."""
         at = self._conflater.next_time()
         assert at is not None, "nothing is held"
         if self._patience is None or self._patience[0] != at:
@@ -114,19 +116,21 @@ class ConflationBuffer:
         return self._patience[1]
 
     def lose_patience(self, mono: float, time: int) -> None:
-        """Release everything if the maximum delay is over and the clock of the log, at `time`, has not
-        reached the end of the interval. Where it has, the result is that of a replay."""
+        """Release everything if the maximum delay is over but the log time `time` has not reached the
+        interval end.
+
+        If it has, intervals end by log time as in a replay."""
         at = self.next_time()
         if self._patience is not None and self._patience[0] == at and self._patience[1] <= mono and time < at:
             self.flush()
 
     def flush(self, messages_max: int | None = None) -> None:
-        """Release everything, or the oldest `messages_max`."""
+        """Release everything, or the oldest `messages_max` messages."""
         self._patience = None
         self._take(self._conflater.flush(messages_max))
 
     def forget(self) -> None:
-        """Drop everything."""
+        """Discard everything."""
         self._memory.count(-self._counted)
         self._counted = 0
 
@@ -145,16 +149,16 @@ class ConflationBuffer:
 
     @property
     def waits(self) -> bool:
-        """Whether messages wait to be sent."""
+        """Whether released messages wait to be sent."""
         return bool(self._over)
 
     @property
     def first(self) -> ConflatedMessage:
-        """The messages to send next, from message `sent` on."""
+        """The messages to send next, starting at message `sent`."""
         return self._over[0]
 
     def take(self) -> list[MessageBatch]:
-        """Remove and return all messages to send."""
+        """Remove and return all released messages."""
         batches = [one.batch for one in self._over]
         self._over.clear()
         return batches
@@ -172,7 +176,7 @@ class ConflationBuffer:
 
     @property
     def unsent_position(self) -> int | None:
-        """Position of the oldest message that is not sent; None: all are."""
+        """Position of the oldest unsent message. None if all are sent."""
         if self._over:
             return int(self._over[0].positions[self.sent])
         return self._conflater.held_position
@@ -184,14 +188,14 @@ class ConflationBuffer:
 
 
 class ConflationBuffers:
-    """Creates buffers, all under one budget."""
+    """Creates buffers that share one budget."""
 
     def __init__(self, compiler: InterestCompiler) -> None:
         self._compiler = compiler
         self.budget = ConflationBudget()
 
     def make(self, interest: Interest, options: ConflationOptions) -> ConflationBuffer:
-        """Return a new buffer. Raises `BadOption` for a key that messages of `interest` cannot have."""
+        """Return a new buffer. Raises `BadOption` if messages of `interest` cannot have the key."""
         keys, fields, context = None, options.fields, self._compiler.filter_context
         if fields:
             keys = self._compiler.for_types(interest, lambda types: ConflationKeys(fields, context, types))

@@ -1,12 +1,12 @@
-"""Conflater: delivers the last message of each key and interval, under the bookmark of the first.
+"""Conflater: delivers the last message of each key and interval, with the bookmark of the first.
 
-The interval is on the recorded timeline: a message stamped t opens one for its key, and messages stamped
-before t + interval replace it. Messages are released in the order of their first bookmarks.
+Intervals follow the recorded timeline. A message with timestamp t opens an interval for its key. Messages
+with timestamps before t + interval replace it. Messages are released in the order of their first bookmarks.
 
 Invariants:
 - Everything before a delivered bookmark has been delivered.
-- The result does not depend on how the stream is cut into batches.
-- At most `bytes_max` are held beside the current message, and no batch is kept for one message of it.
+- The result does not depend on the batch boundaries of the stream.
+- At most `bytes_max` are held beside the current message. A held message does not keep its batch alive.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from tickertape.engine.log_reads.selection import Selection
 _WHOLE: Final = "the whole topic"
 _NOTHING: Final = (0, b"", 0, b"", b"")
 _ROW_BYTES: Final = 64
-"""About what a message takes in a batch beside its body and its labels."""
+"""Approximate overhead of a message in a batch, without body and labels."""
 
 
 class ConflatedMessage(NamedTuple):
-    """Messages whose interval is over, with the bookmarks of the first ones."""
+    """Messages whose interval has ended, with the bookmarks of the first messages of their intervals."""
 
     batch: MessageBatch
     positions: Int64s
-    """Of the first message of each; rising."""
+    """Positions of the first messages, ascending."""
     stamps: Int64s
-    """Recorded time of the first message of each; not falling (the batch's own timestamps may)."""
+    """Recorded times of the first messages. They do not decrease, but the timestamps of the batch may."""
 
 
 _Content: TypeAlias = tuple[int, Buffer, int, bytes, bytes]
-"""What of a message replaces what was held: timestamp, body, expiration, correlation id and key."""
+"""Fields that a newer message replaces: timestamp, body, expiration, correlation id and key."""
 
 
 class _HeldMessage:
@@ -70,13 +70,13 @@ class _HeldMessage:
         self.opened = opened
         self.topic = batch.topic(index)
         self.at = index
-        """Which message of the batch that is being looked at is its last; -1 = `content` is."""
+        """Index of the last message in the current batch. -1 if `content` contains it."""
         self.content: _Content = _NOTHING
         self.size = 0
 
 
 class _HeldBatch:
-    """A batch that is being examined."""
+    """The batch that is being examined."""
 
     def __init__(self, selection: Selection, batch: MessageBatch) -> None:
         self.batch = batch
@@ -90,11 +90,11 @@ class _HeldBatch:
             if labels is not None:
                 sizes = sizes + labels.offsets
         self.ends: list[int] = sizes.tolist()
-        """Bytes of bodies and labels before each message."""
+        """Total size of bodies and labels before each message."""
         self._plain = batch.correlation_ids is None and batch.keys is None and batch.expirations is None
 
     def content(self, index: int) -> _Content:
-        """Message `index`; its body is a view on the batch."""
+        """Return the content of message `index`. Its body is a view of the batch."""
         batch = self.batch
         if self._plain:
             return batch.timestamp(index), batch.bodies[self.ends[index] : self.ends[index + 1]], 0, b"", b""
@@ -111,12 +111,13 @@ class Conflater:
         self.interval_micros = interval_micros
         self.bytes_max = bytes_max
         self.held_bytes = 0
-        """Memory of what is held, as counted against `bytes_max`."""
+        """Memory of held messages, as counted against `bytes_max`."""
         self.released_early = 0
-        """Messages that left before their interval was over, for lack of room."""
+        """Messages released before the end of their interval, to free memory."""
         self._held: dict[Hashable, _HeldMessage] = {}
         self._queue: deque[_HeldMessage] = deque()
-        """The same in the order of their firsts, in which they leave too: all intervals are equally long."""
+        """The same intervals in the order of their first messages. All intervals have the same length, so
+        they end in this order."""
         self._touched: list[_HeldMessage] = []
         self._source: _HeldBatch | None = None
         self._rows: list[PlainRow] = []
@@ -129,15 +130,16 @@ class Conflater:
 
     @property
     def held_position(self) -> int | None:
-        """Position of the oldest first that is still held, None when nothing is: nobody may be told that he
-        can resume behind it."""
+        """Position of the oldest first message that is still held, or None. A client must not resume after
+        it."""
         return self._queue[0].position if self._queue else None
 
     def next_time(self) -> int | None:
-        """The log time at which something is over, or None."""
+        """Return the log time at which the next interval ends, or None."""
         return self._queue[0].opened + self.interval_micros if self._queue else None
 
-    # -- inputs: each gives what is over, in batches of about `batch_bytes_target` ---------------------------
+    # -- inputs: each returns ended intervals, in batches of about `batch_bytes_target`
+    # ------------------------
 
     def add(
         self,
@@ -147,11 +149,12 @@ class Conflater:
         high: int | None = None,
         time: int | None = None,
     ) -> list[ConflatedMessage]:
-        """Consider the messages `[low, high)` of `selection`, which follow all that were considered before.
+        """Consider the messages `[low, high)` of `selection`. They follow all earlier messages.
 
-        `keys` has one for each message of the batch, at most `conflation_key_bytes_max` in memory; None for a
-        message that has none: nothing replaces it. Without `keys` the topic is the key. Keys of different
-        topics are different. With `time` they all came then, whatever they are stamped with.
+        `keys` has a key for each message of the batch, at most `conflation_key_bytes_max` in memory. A
+        message with the key None is never replaced. Without `keys` the topic is the key. Keys of different
+        topics differ. With `time`, all messages count as received at that time, regardless of their
+        timestamps.
         """
         batch = selection.batch
         high = selection.count if high is None else high
@@ -181,29 +184,31 @@ class Conflater:
         return results
 
     def advance(self, time: int, messages_max: int | None = None) -> list[ConflatedMessage]:
-        """Everything stamped before log time `time` has been considered. At most `messages_max` leave: while
-        `next_time` is not above `time` there are more."""
+        """End intervals up to log time `time`: everything earlier has been considered.
+
+        At most `messages_max` messages are released. More remain while `next_time` is at or below `time`."""
         self._release_until(time, messages_max)
         return self._results()
 
     def flush(self, messages_max: int | None = None) -> list[ConflatedMessage]:
-        """Everything, or the oldest `messages_max`, whether its interval is over or not: before `completed`,
-        and at a stop."""
+        """Release everything, or the oldest `messages_max` messages, before the end of their intervals. Used
+        before `completed` and at shutdown."""
         least = 0 if messages_max is None else max(len(self._queue) - messages_max, 0)
         while len(self._queue) > least:
             self._release()
         return self._results()
 
     def shrink(self, bytes_max: int) -> list[ConflatedMessage]:
-        """The oldest, until at most `bytes_max` are held: others need the memory."""
+        """Release the oldest messages until at most `bytes_max` are held."""
         self._release_above(bytes_max)
         return self._results()
 
     # -- intervals ------------------------------------------------------------------------------------------
 
     def _bounded(self, source: _HeldBatch, at: int, stop: int) -> int:
-        """`stop`, or nearer, so that nothing can have to leave early in between: how a stream is cut must
-        not decide what leaves."""
+        """Reduce `stop` so that no message must be released early before it.
+
+        Otherwise the result would depend on the batch boundaries."""
         room = self.bytes_max - self.held_bytes
         while stop > at + 1:
             count = stop - at
@@ -226,7 +231,8 @@ class Conflater:
         stamps: list[int],
         low: int,
     ) -> None:
-        """The messages `[at, stop)`: no interval ends between them. `stamps` are those from `low` on."""
+        """Consider the messages `[at, stop)`, between which no interval ends. `stamps` start at message
+        `low`."""
         last: dict[Hashable, int]
         first: dict[Hashable, int]
         if names is None:
@@ -234,7 +240,7 @@ class Conflater:
         elif len(names) == 1:
             last = first = {names[0]: at}
         else:
-            last = dict(zip(names, range(at, stop), strict=True))  # in the order of their first appearance
+            last = dict(zip(names, range(at, stop), strict=True))  # in order of first appearance
             first = last
             if len(last) < stop - at:
                 first = dict(zip(reversed(names), range(stop - 1, at - 1, -1), strict=True))
@@ -261,7 +267,7 @@ class Conflater:
     def _names(
         self, batch: MessageBatch, keys: Sequence[Hashable | None] | None, low: int, high: int
     ) -> list[Hashable] | None:
-        """What tells the messages `[low, high)` apart; None when all are one."""
+        """Return the identities of the messages `[low, high)`. None if all have the same identity."""
         if self._topic is None:
             self._topic = batch.topics[0]
         if not self._several_topics and batch.topics != (self._topic,):
@@ -275,14 +281,14 @@ class Conflater:
         return names
 
     def _tell_topics_apart(self) -> None:
-        """From now on the topic is part of what a message is told apart by."""
+        """Include the topic in the identity of messages from now on."""
         self._several_topics = True
         for held in self._queue:
             held.key = (held.topic, held.key)
         self._held = {held.key: held for held in self._queue}
 
     def _memory(self, name: Hashable) -> int:
-        """Bytes of a key: a value, or a tuple of values."""
+        """Return the memory of a key: a value, or a tuple of values."""
         key = name[1] if self._several_topics and isinstance(name, tuple) else name
         return getsizeof(key) + (sum(map(getsizeof, key)) if isinstance(key, tuple) else 0)
 
@@ -300,7 +306,7 @@ class Conflater:
             self._release()
 
     def _release(self) -> None:
-        """The oldest leaves."""
+        """Release the oldest message."""
         held = self._queue.popleft()
         del self._held[held.key]
         self.held_bytes -= conflation_entry_bytes + held.key_bytes + held.size
@@ -326,7 +332,7 @@ class Conflater:
 
 
 def _cuts(rows: list[PlainRow]) -> Iterator[tuple[int, int]]:
-    """Where to cut `rows` into batches."""
+    """Yield the ranges of `rows` that become batches."""
     low = size = 0
     for index, (*_, body, _, correlation_id, key) in enumerate(rows):
         own = len(body) + len(correlation_id) + len(key) + _ROW_BYTES

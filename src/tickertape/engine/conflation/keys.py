@@ -1,7 +1,7 @@
-"""Conflation keys: the values of some fields of a message, read with the type of its topic.
+"""Conflation keys: values of some fields of a message, read with the message type of its topic.
 
-Values compare as in JSON: 1 and 1.0 are equal; true, 1 and "1" are three values. A message that lacks a field
-or cannot be read has no key, and nothing replaces it.
+Values compare as in JSON: 1 and 1.0 are equal, but true, 1 and "1" differ. A message without a field, or that
+cannot be read, has no key and is never replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
 
 _OBJECT_BYTES: Final = 64
-"""About the memory of a value beside its text."""
+"""Approximate memory of a value without its text."""
 
 _INTEGER_MIN: Final = -(1 << 63)
 _INTEGER_MAX: Final = (1 << 64) - 1
@@ -38,7 +38,7 @@ class ConflationKeys:
         self._fields = fields
         self._filter_context = filter_context
         self._readers: dict[str, tuple[FieldReader, Values] | None] = {}
-        """Readers by message type; None: the type cannot have the fields."""
+        """Readers by message type. None if the type cannot have the fields."""
         misfits = [self._prepare(name) for name in expected]
         if misfits and all(misfits):
             raise next(error for error in misfits if error is not None)
@@ -81,7 +81,8 @@ class ConflationKeys:
 
 
 def _hashable(key: tuple[Any, ...]) -> Hashable | None:
-    """Return a value that is equal for equal keys: `key`, its encoding or a digest; None: there is none."""
+    """Return a value that is equal for equal keys: the key, its encoding or a digest. None if it has no
+    key."""
     for value in key:
         kind = type(value)
         if kind is str or kind is bytes:
@@ -94,7 +95,7 @@ def _hashable(key: tuple[Any, ...]) -> Hashable | None:
     try:
         encoded = msgspec.msgpack.encode([_plain(value) for value in key])
     except (OverflowError, TypeError, ValueError, RecursionError):
-        return None  # an object with names that have no order
+        return None  # an object whose names cannot be ordered
     if len(encoded) + _OBJECT_BYTES <= conflation_key_bytes_max:
         return encoded
     return blake2b(encoded, digest_size=32).digest()

@@ -1,4 +1,4 @@
-"""Cursor: a position in the log with the feeds of one connection that read from there."""
+"""Cursor: a position in the log, with the feeds of one connection that read from there."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from tickertape.wire.commands import Deliver
 
 
 class RowSet(NamedTuple):
-    """Messages of a stretch of the log that are for one feed."""
+    """Messages of a log range for one feed."""
 
     indices: Int64s
     chosen: MessageBatch | None
-    """The messages, where a rate limiter looks at them; None without one, and for no message."""
+    """The messages, if a rate limiter needs them. None otherwise, or if no message is selected."""
 
 
 class RowCache(NamedTuple):
-    """Messages of a stretch of the log that are for each feed of a cursor."""
+    """Messages of a log range for each feed of a cursor."""
 
     raw: Selection
     low: int
     high: int
-    """The stretch is the messages `[low, high)` of `raw`."""
+    """End of the range `[low, high)` of the messages of `raw`."""
     row_sets: list[RowSet]
-    """In the order of the feeds of the cursor."""
+    """One row set per feed, in the order of the cursor."""
 
 
 class Cursor:
-    """A position in the log and the feeds that read from there, all of which have considered the same
+    """A position in the log and the feeds that read from there. All feeds have considered the same
     messages."""
 
     __slots__ = ("ahead", "cached_rows", "out_of_credit", "queued", "reader", "reading", "session", "subs")
@@ -55,30 +55,30 @@ class Cursor:
         self.session: Session = subs[0].session
         self.reader: LogReader | ArchivedLogReader | None = None
         self.reading = False
-        """A read is under way."""
+        """Whether a read is in progress."""
         self.queued = False
-        """It is in the run queue."""
+        """Whether the cursor is in the run queue."""
         self.out_of_credit = False
-        """Credit does not suffice for the next message: nothing is read until more is granted."""
+        """Whether a feed lacks credit for the next message. Nothing is read until more credit arrives."""
         self.ahead = ReadBuffer()
-        """Messages that were read and are not consumed yet, bounded by one read."""
+        """Messages that are read but not consumed yet, at most one read."""
         self.cached_rows: RowCache | None = None
-        """The stretch that was filtered last, for several feeds."""
+        """The last filtered range, for several feeds."""
 
     @property
     def position(self) -> int:
-        """The next message to consider."""
+        """Position of the next message to consider."""
         return self.subs[0].position
 
     @property
     def topic_name(self) -> str | None:
-        """The one topic that all feeds cover, or None."""
+        """The only topic that all feeds cover, or None."""
         names = {sub.interest.topic_name for sub in self.subs}
         return names.pop() if len(names) == 1 else None
 
     @property
     def topic(self) -> str | None:
-        """The topic or pattern to read from the archive: that of all feeds, or None."""
+        """The topic or pattern to read from the archive, or None if the feeds differ."""
         topic = self.subs[0].interest.topic
         if self.subs[0].interest.has_exclusions or any(sub.interest.topic != topic for sub in self.subs):
             return None
@@ -86,29 +86,29 @@ class Cursor:
 
     @property
     def interest(self) -> Interest | None:
-        """The interest of the only feed; None for several feeds."""
+        """The interest of a single feed. None for several feeds."""
         return self.subs[0].interest if len(self.subs) == 1 else None
 
     @property
     def runs(self) -> bool:
-        """Whether its feeds replay and are not paused."""
+        """Whether the feeds replay and are not paused."""
         return bool(self.subs) and self.subs[0].phase is Phase.REPLAY and not self.subs[0].paused
 
     @property
     def releases(self) -> bool:
-        """Whether conflation has something to send first."""
+        """Whether conflation has messages to send before new ones are read."""
         conflating = self.subs[0].conflating
         return conflating is not None and conflating.waits
 
     def advance(self, position: int, end: int) -> None:
-        """Everything below `position` was considered of what reaches to `end`."""
+        """Move all feeds to `position`. `end` is the end of the buffered selection."""
         for sub in self.subs:
             sub.position = max(sub.position, position)
         if position >= end:
             self.ahead.consumed()
 
     def evict(self) -> None:
-        """Forget what was read and is not consumed: it is read again."""
+        """Discard the reader and buffered messages, which are read again later."""
         self.ahead.clear()
         self.cached_rows = None
         self.reader = None
@@ -118,19 +118,19 @@ Frame = tuple[Deliver, MessageBatch]
 
 
 class StepResult(NamedTuple):
-    """Result of one step over a stretch of the log."""
+    """Result of one step over a range of the log."""
 
     frames: list[Frame]
     spent: int
-    """Bytes looked at and sent."""
+    """Bytes examined and sent."""
     blocked: bool
-    """The stretch has more, but a feed lacks credit or must wait for its rate."""
+    """Whether the range has more messages, but a feed lacks credit or must wait for its rate limiter."""
     at: float | None
-    """Monotonic second from which on the pace lets more go."""
+    """Monotonic time (seconds) at which the rate limiter permits the next message."""
 
 
 class _Share(NamedTuple):
-    """Messages for a feed: those of a row set from `begin` on, and before the limit."""
+    """Messages for a feed: rows of a row set starting at `begin`, and before the limit."""
 
     sub: LogFeed
     taking: RowSet
@@ -138,12 +138,12 @@ class _Share(NamedTuple):
     indices: Int64s
 
     def before(self, limit: int) -> _Share:
-        """Restrict it to messages before message `limit`."""
+        """Restrict the share to messages before message `limit`."""
         return self._replace(indices=self.indices[: int(self.indices.searchsorted(limit))])
 
 
 def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
-    """Send the next messages that the cursor has read, and move the positions of all feeds behind them."""
+    """Build frames with the next buffered messages, and advance the position of all feeds."""
     raw, _ = cursor.ahead.next_selection(None, cursor.position)
     batch = raw.batch
     low = raw.index_at(cursor.position)
@@ -154,11 +154,11 @@ def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
     high = min(low + max(int(costs[low:].cumsum().searchsorted(outbox_bytes_max, "right")), 1), batch.count)
     looked, looked_at = cursor.cached_rows, 0
     if looked is not None and looked.raw is raw and looked.low <= low < looked.high:
-        high = min(high, looked.high)  # at a pace a stretch is taken in many steps
+        high = min(high, looked.high)  # a rate limiter consumes a range in many steps
     else:
         looked = None
         filtered = [sub.interest.content for sub in cursor.subs if sub.interest.content is not None]
-        if filtered:  # each of them looks at the stretch
+        if filtered:  # each filter examines the range
             reach = min([content.piece_end(batch, low) for content in filtered])
             high = min(high, low + max((reach - low) // len(filtered), 1))
     for sub in cursor.subs:
@@ -193,12 +193,12 @@ def lockstep_frames(cursor: Cursor, mono: float) -> StepResult:
 
 
 def _routes(shares: list[_Share], limit: int) -> int:
-    """Count deliveries of the messages before `limit`."""
+    """Count the deliveries of messages before `limit`."""
     return sum([int(share.indices.searchsorted(limit)) for share in shares])
 
 
 def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
-    """Return the messages of `[low, high)` that are for a feed."""
+    """Return the messages of `[low, high)` for a feed."""
     mask = sub.interest.mask(batch)
     if mask is None or sub.not_before is not None:
         return RowSet(np.empty(0, np.int64), None)
@@ -210,14 +210,14 @@ def _taking(sub: LogFeed, batch: MessageBatch, low: int, high: int) -> RowSet:
 
 
 def _limit(share: _Share, costs: Int64s, high: int, mono: float) -> tuple[int, float | None]:
-    """Return the message before which credit and rate end (`high` when they do not), and when the rate allows
-    more."""
+    """Return the message that credit or rate limiter stop at (`high` if none), and when the rate limiter
+    permits more."""
     sub, taking, begin, indices = share
     if not len(indices):
         return high, None
     fitting = int(costs[indices].cumsum().searchsorted(sub.allowance.credit, "right"))
     if not fitting and sub.allowance.credit >= sub.allowance.window:
-        fitting = 1  # nothing is outstanding: then one message may exceed the credit
+        fitting = 1  # the whole window is free, so one message may exceed the credit
     at = None
     if sub.rate_limiter is not None and taking.chosen is not None:
         allowed, at = sub.rate_limiter.allowed(taking.chosen, begin, begin + len(indices), mono)
@@ -240,7 +240,7 @@ def _frame(shares: list[_Share], batch: MessageBatch, costs: Int64s, after: int)
 
 
 def conflated_portion(cursor: Cursor, mono: float) -> tuple[Portion, int]:
-    """Return the conflated messages to send, and the bytes looked at."""
+    """Return the conflated messages to send, and the number of examined bytes."""
     (sub,) = cursor.subs
     conflating = sub.conflating
     assert conflating is not None

@@ -1,11 +1,11 @@
-"""Cursor scheduler: reads the log for feeds behind its end, one bounded step of a cursor at a time.
+"""Cursor scheduler: reads the log for feeds behind its end, in bounded steps of one cursor.
 
-A cursor goes on while credit, connection and rate allow, and reports feeds that have caught up or may go on
-with others (shared_cursor.py). Feeds with a rate of their own stay with their cursor.
+A cursor runs while credit, connection and rate limiter permit. It reports feeds that caught up or may share a
+cursor (shared_cursor.py). Feeds with their own replay rate keep their own cursor.
 
 Invariants:
-- Slow feeds hold no more memory than the read budget.
-- A connection has no more turns than another because it has more cursors.
+- Memory for slow feeds is limited by the read budget.
+- Connections take turns, regardless of their number of cursors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MICROS = 1_000_000
 
 
 class CursorScheduler:
-    """All cursors."""
+    """All cursors of feeds that do not share one."""
 
     def __init__(
         self,
@@ -57,19 +57,19 @@ class CursorScheduler:
         self._cursor_of: dict[LogFeed, Cursor] = {}
         self._run_queue: FairQueue[Cursor] = FairQueue()
         self._blocked_on_connection: dict[int, dict[Cursor, None]] = {}
-        """Cursors that go on when their connection is writable again."""
+        """Cursors that resume when their connection is writable again."""
         self._at_tail: dict[Cursor, None] = {}
-        """Cursors that have caught up and stay: they go on with the next commit."""
+        """Cursors that have caught up and resume with the next commit."""
         self._conflation_ends: DeadlineQueue[Cursor] = DeadlineQueue()
         """Caught-up cursors with conflation, by the log time at which an interval ends."""
         self._timers: DeadlineQueue[Cursor] = DeadlineQueue()
-        """Cursors that go on at a time of the monotonic clock, microseconds: their rate allows more, or they
-        have waited too long for that log time."""
+        """Cursors by the monotonic time (microseconds) at which they resume. Their rate limiter then permits
+        more, or their conflation has waited too long for the log time."""
 
-    # -- coming and going -----------------------------------------------------------------------------
+    # -- feeds ----------------------------------------------------------------------------------------
 
     def add(self, *subs: LogFeed) -> None:
-        """Read on for feeds at one position, on one connection, together."""
+        """Read together for feeds of one connection that have the same position."""
         for at in range(0, len(subs), combined_subscriptions_max):
             some = list(subs[at : at + combined_subscriptions_max])
             cursor = Cursor(some)
@@ -77,19 +77,19 @@ class CursorScheduler:
             self._run(cursor)
 
     def add_each(self, subs: Iterable[LogFeed]) -> None:
-        """Read on for each feed by itself."""
+        """Read separately for each feed."""
         for sub in subs:
             self.add(sub)
 
     def discard(self, sub: LogFeed) -> None:
-        """Take a feed out of its cursor, if it has one. The answer to its read is ignored."""
+        """Remove a feed from its cursor, if it has one. The answer to its read is ignored."""
         cursor = self._cursor_of.pop(sub, None)
         if cursor is None:
             return
         cursor.subs.remove(sub)
-        cursor.evict()  # what was read for several is not what is read for one
+        cursor.evict()  # a read for several feeds differs from a read for one
         if cursor.subs:
-            cursor.out_of_credit = False  # it may have been this one that lacked credit
+            cursor.out_of_credit = False  # perhaps only the removed feed lacked credit
             self._run(cursor)
             return
         if not cursor.reading:
@@ -104,31 +104,31 @@ class CursorScheduler:
                 del self._blocked_on_connection[cursor.session.conn]
 
     def feeds(self) -> Iterable[LogFeed]:
-        """Return all feeds that read by themselves."""
+        """Return all feeds that do not share a cursor."""
         return self._cursor_of
 
     # -- inputs ---------------------------------------------------------------------------------------
 
     def credit(self, sub: LogFeed) -> None:
-        """Go on with a feed that was granted more credit."""
+        """Resume a feed that received more credit."""
         cursor = self._cursor_of.get(sub)
         if cursor is not None:
             cursor.out_of_credit = False
             self._run(cursor)
 
     def wake(self, sub: LogFeed) -> None:
-        """Look at a feed in the next step, if it reads."""
+        """Schedule a feed for the next step, if it has a cursor."""
         cursor = self._cursor_of.get(sub)
         if cursor is not None:
             self._run(cursor)
 
     def writable(self, session: Session) -> None:
-        """Go on with the cursors of a connection that has room again."""
+        """Resume the cursors of a connection that is writable again."""
         for cursor in self._blocked_on_connection.pop(session.conn, ()):
             self._run(cursor)
 
     def read_done(self, cursor: Cursor, data: Any) -> list[Transition]:
-        """The answer to what the reader of a cursor has asked for, or the error."""
+        """Handle the answer to a read of a cursor, or the error."""
         cursor.reading = False
         if not cursor.subs or cursor.reader is None:
             self._budgets.forget(cursor)
@@ -144,14 +144,14 @@ class CursorScheduler:
         return []
 
     def persisted(self) -> None:
-        """A commit became persisted."""
+        """Resume caught-up cursors: a commit is persisted."""
         if self._at_tail:
             waiting, self._at_tail = self._at_tail, {}
             for cursor in waiting:
                 self._run(cursor)
 
     def settle(self) -> None:
-        """Go on with cursors whose time has come."""
+        """Resume cursors whose deadline has passed."""
         if self._conflation_ends:
             for cursor in self._conflation_ends.due(self._journal.log_time(self._clock.now)):
                 self._run(cursor)
@@ -162,11 +162,11 @@ class CursorScheduler:
     # -- outputs --------------------------------------------------------------------------------------
 
     def caught_up(self, sub: LogFeed) -> bool:
-        """Whether a feed reads by itself and was given everything persisted."""
+        """Return whether a feed has its own cursor and was sent everything persisted."""
         return self._cursor_of.get(sub) in self._at_tail
 
     def is_free(self, sub: LogFeed) -> bool:
-        """Whether a feed reads by itself, and neither credit nor connection stops it."""
+        """Return whether a feed has its own cursor that neither credit nor connection blocks."""
         cursor = self._cursor_of.get(sub)
         return (
             cursor is not None
@@ -177,17 +177,17 @@ class CursorScheduler:
         )
 
     def reads_with(self, sub: LogFeed) -> int:
-        """Count the other feeds of its cursor."""
+        """Return the number of other feeds of its cursor."""
         cursor = self._cursor_of.get(sub)
         return 0 if cursor is None else len(cursor.subs) - 1
 
     def blocked(self, sub: LogFeed) -> bool:
-        """Whether more waits for a feed than its credit or its connection takes."""
+        """Return whether credit or connection block the delivery to a feed."""
         cursor = self._cursor_of.get(sub)
         return cursor is not None and (cursor.out_of_credit or not cursor.session.writable)
 
     def all_sent(self) -> Iterator[LogFeed]:
-        """Iterate over caught-up feeds for which conflation holds nothing."""
+        """Yield caught-up feeds for which conflation holds no messages."""
         for cursor in self._at_tail:
             for sub in cursor.subs:
                 if sub.conflating is None or sub.conflating.unsent_position is None:
@@ -195,20 +195,21 @@ class CursorScheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether a cursor is ready to run."""
         return bool(self._run_queue)
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which `settle` is wanted."""
+        """Return the monotonic time (seconds) at which to call `settle`, or None."""
         first = self._timers.first()
-        return None if first is None else (first + 1) / _MICROS  # a fraction does not make it early
+        return None if first is None else (first + 1) / _MICROS  # rounded up, so that it is not early
 
     def next_log_time(self) -> float | None:
-        """Log time at which `settle` is wanted."""
+        """Return the log time at which to call `settle`, or None."""
         return self._conflation_ends.first()
 
     def step(self, budget: int) -> Transitions[None]:
-        """Let cursors go on in turn, for about `budget` bytes. Each transition is applied before the next."""
+        """Run cursors in turn for about `budget` bytes. The caller applies each transition before the next
+        one."""
         while self._run_queue and budget > 0:
             cursor = self._run_queue.next()
             cursor.queued = False
@@ -224,7 +225,7 @@ class CursorScheduler:
             self._run_queue.put(cursor.session.conn, cursor)
 
     def _advance(self, cursor: Cursor) -> Transitions[int]:
-        """Send what was read, then read on, or catch up. Return the bytes looked at and sent."""
+        """Send buffered messages, then read more, or catch up. Return the bytes examined and sent."""
         for sub in list(cursor.subs):
             boundary = sub.boundary()
             if boundary is not None and sub.position >= boundary:
@@ -243,7 +244,7 @@ class CursorScheduler:
         return self._offer(cursor)
 
     def _offer(self, cursor: Cursor) -> int:
-        """Send what was read to the feeds; return the bytes looked at and sent."""
+        """Send buffered messages to the feeds. Return the bytes examined and sent."""
         interest, sub = cursor.interest, cursor.subs[0]
         if interest is None:
             frames, spent, blocked, at = lockstep_frames(cursor, self._clock.mono)
@@ -271,7 +272,7 @@ class CursorScheduler:
         return spent
 
     def _fetch(self, cursor: Cursor) -> Transitions[None]:
-        """Read on. Earlier frames are written by now, or it would not be the turn of this cursor."""
+        """Read more. Earlier frames are already written, otherwise this cursor would not run."""
         if cursor.position >= self._journal.commits.persisted_end:
             yield from self._join(cursor)
             return
@@ -301,15 +302,17 @@ class CursorScheduler:
         reached = min([cursor.reader.position, *turns])
         cursor.advance(reached, reached)
         if reached < cursor.reader.position or isinstance(cursor.reader, ArchivedLogReader):
-            # What it becomes may cover what was passed over for what it is; the log follows the archive.
+            # The replacement may cover skipped messages, and after the archive the log must be read.
             cursor.evict()
             self._run(cursor)
         else:
             yield from self._join(cursor)
 
     def _reader(self, cursor: Cursor) -> LogReader | ArchivedLogReader:
-        """Make a reader of the log or the archive. Raises `BookmarkExpired` when the position is gone, which
-        its pin should have prevented: nothing is skipped silently."""
+        """Create a reader of the log or the archive.
+
+        Raises `BookmarkExpired` if the position is deleted. Its retention pin should have prevented this, but
+        no message may be skipped silently."""
         view, position = self._journal.view, cursor.position
         if position >= view.first_position:
             return self._journal.reader(position, cursor.topic_name)
@@ -318,7 +321,7 @@ class CursorScheduler:
         return ArchivedLogReader(view, view.archive, position, cursor.topic, self._reads.new_token())
 
     def _join(self, cursor: Cursor) -> Transitions[None]:
-        """Catch up: hand feeds over, or wait for the next commit."""
+        """Catch up: hand feeds over to the live end of the log, or wait for the next commit."""
         cursor.evict()
         self._budgets.forget(cursor)
         for sub in list(cursor.subs):
@@ -330,7 +333,7 @@ class CursorScheduler:
             now = self._journal.log_time(self._clock.now)
             all_known = self._journal.commits.persisted_end == self._journal.commits.accepted_end
             if all_known:
-                # What is accepted from now on is stamped later: the interval runs on the clock.
+                # Later messages have later timestamps, so the interval ends by the clock.
                 conflating.settle(now)
             conflating.lose_patience(self._clock.mono, now)
             if conflating.waits:
@@ -338,8 +341,8 @@ class CursorScheduler:
                 return
             at = conflating.next_time()
             if at is not None:
-                if all_known:  # else the next commit wakes it
+                if all_known:  # otherwise the next commit resumes it
                     self._conflation_ends.put(cursor, at)
-                if now < at:  # else it does not wait for the clock
+                if now < at:  # otherwise it waits for commits, not for the clock
                     self._timers.put(cursor, int(conflating.patience(self._clock.mono) * _MICROS) + 1)
         self._at_tail[cursor] = None

@@ -1,11 +1,11 @@
-"""Fan-out: hands parts of the log to all feeds at one position: at the end, or of a shared cursor.
+"""Fan-out: sends new parts of the log to all feeds at one position (the end, or a shared cursor).
 
-Feeds with the same interest are sent the same selection (subscription_index.py).
+Feeds with the same interest share one selection (subscription_index.py).
 
 Invariants:
-- A step does no more than its budget.
-- No feed is sent more than its credit: a feed that cannot take all of its part is ejected, and reads on by
-  itself from exactly there.
+- A step stays within its budget.
+- No feed receives more than its credit. A feed that cannot accept its whole part is ejected, and continues
+  from exactly this position with its own cursor.
 """
 
 from __future__ import annotations
@@ -30,43 +30,45 @@ from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart
 
 _FINDING_OUT_BYTES: Final = 64 * KIB
-"""Budget that one batch of routing counts."""
+"""Cost of building the tasks of a batch, in bytes of the step budget."""
 
 FeedIndex: TypeAlias = SubscriptionIndex[LogFeed, InterestGroup[LogFeed]]
 
 
 class Fanout:
-    """All feeds at one position, which are in `phase` here. A feed that cannot take its part is ejected: it
-    is to read on by itself."""
+    """All feeds at one position. They are in `phase`.
+
+    A feed that cannot accept its part is ejected: it must continue with its own cursor."""
 
     def __init__(self, position: int, sender: FrameSender, phase: Phase = Phase.TAIL) -> None:
         self.position = position
-        """Everything below was offered to all feeds here."""
+        """All feeds were offered every message below this position."""
         self.backlog_bytes_max = dispatch_backlog_bytes_max
-        """Bytes that may wait to be handed on before all feeds read by themselves."""
+        """Maximum size of waiting parts, before all feeds must continue with their own cursors."""
         self.overruns = 0
-        """How often more waited."""
+        """How often this maximum was exceeded."""
         self._sender = sender
         self._phase = phase
         self._ejected: list[LogFeed] = []
-        """Feeds that were ejected since `step` or `eject_all` began."""
+        """Feeds ejected since the last `step` or `eject_all`."""
         self._index: FeedIndex = SubscriptionIndex(InterestGroup)
         self._parts: deque[LogPart] = deque()
         self._waiting_bytes = 0
         self._work: Iterator[int] | None = None
-        """What is left to do of the first part; None when it is not begun."""
+        """Remaining work for the first part. None if it has not started."""
         self._boundaries: DeadlineQueue[LogFeed] = DeadlineQueue()
 
-    # -- coming and going -----------------------------------------------------------------------------
+    # -- feeds ----------------------------------------------------------------------------------------
 
     def add(self, sub: LogFeed) -> None:
-        """Add a feed that has considered everything below its position, which is not below `open_from`."""
+        """Add a feed that has considered everything below its position. The position is at least
+        `open_from`."""
         sub.phase, sub.group = self._phase, self
         self._index.add(sub)
         self.reschedule(sub)
 
     def reschedule(self, sub: LogFeed) -> None:
-        """Note that the boundary of a feed is new or has moved."""
+        """Update the boundary of a feed after it changed."""
         boundary = sub.boundary()
         if boundary is None:
             self._boundaries.drop(sub)
@@ -74,27 +76,28 @@ class Fanout:
             self._boundaries.put(sub, boundary)
 
     def remove(self, sub: LogFeed) -> None:
-        """Remove a feed, if it is here. Its position is then what it has considered."""
+        """Remove a feed, if it is in this group. Its position becomes the position of the group, if that is
+        higher."""
         if sub.group is self:
             self._gone(sub)
             self._index.discard(sub)
 
     def feeds(self) -> Iterator[LogFeed]:
-        """Return all feeds here."""
+        """Return all feeds of the group."""
         return iter(self._index)
 
     def __len__(self) -> int:
         return len(self._index)
 
     def take_filtered(self) -> list[FeedIndex]:
-        """Remove feeds with filters: those of one topic together, and all with patterns."""
+        """Remove feeds with indexed filters: one index for each topic, and one for all patterns."""
         taken = self._index.take_filtered()
         for sub in chain.from_iterable(taken):
             self._gone(sub)
         return taken
 
     def drain(self) -> FeedIndex:
-        """Remove all feeds together, and forget the parts that wait."""
+        """Remove all feeds together, and discard the waiting parts."""
         for sub in self.feeds():
             self._gone(sub)
         taken, self._index = self._index, SubscriptionIndex(InterestGroup)
@@ -108,25 +111,27 @@ class Fanout:
         self._boundaries.drop(sub)
 
     def absorb(self, others: FeedIndex) -> None:
-        """Add all feeds of `others`, whose positions say what they have considered."""
+        """Add all feeds of `others`. Their positions are up to date."""
         for sub in others:
             sub.phase, sub.group = self._phase, self
             self.reschedule(sub)
         if len(others) > len(self._index) and not self._parts:
-            others, self._index = self._index, others  # who are fewer move
+            others, self._index = self._index, others  # move the smaller index
         for sub in others:
             self._index.add(sub)
 
     # -- commits --------------------------------------------------------------------------------------
 
     def take(self, part: LogPart) -> None:
-        """Take the next part, however large: it waits for `step`."""
+        """Append the next part of any size, which waits for `step`."""
         self._parts.append(part)
         self._waiting_bytes += part.batch.nbytes
 
     def persisted(self, part: LogPart) -> bool:
-        """A commit became persisted (or, at the live end, was accepted): it waits for `step`. Return whether
-        too much waits: publishers are faster than all the sending, and `eject_all` is wanted."""
+        """Append a persisted part (or, at the live end, an accepted part), which waits for `step`.
+
+        Return whether too much waits, because publishers are faster than delivery. The caller must then call
+        `eject_all`."""
         if not self._index:
             self._parts.clear()
             self._begin_next()
@@ -139,7 +144,7 @@ class Fanout:
         return True
 
     def eject_all(self, position: int) -> list[LogFeed]:
-        """Put all feeds out and return them: nothing below `position` is handed on here any more."""
+        """Eject and return all feeds. The group continues at `position`."""
         self._parts.clear()
         self._begin_next()
         for sub in list(self.feeds()):
@@ -149,21 +154,20 @@ class Fanout:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether parts wait for delivery."""
         return bool(self._parts)
 
     @property
     def open_from(self) -> int:
-        """Position from which nothing is matched yet: a feed that is added has considered everything
-        below."""
+        """First position that is not matched yet. A feed to be added has considered everything below it."""
         return self.position if self._work is None else self._parts[0].end_position
 
     def passed(self, position: int) -> None:
-        """Pass over what is below `position`, which is for no feed here. Nothing waits to be handed on."""
+        """Advance to `position`. No feed needs the messages below it, and no part waits."""
         self.position = max(self.position, position)
 
     def step(self, budget: int) -> tuple[int, list[LogFeed]]:
-        """Hand on persisted messages for about `budget` bytes; return the bytes left and the ejected
+        """Deliver waiting parts for about `budget` bytes. Return the remaining budget and the ejected
         feeds."""
         while self._parts and budget > 0:
             part = self._parts[0]
@@ -180,7 +184,7 @@ class Fanout:
         return budget, self._take_ejected()
 
     def take_reached(self) -> list[LogFeed]:
-        """Take the feeds whose boundary is reached, each once."""
+        """Return the feeds whose boundary is reached, each once."""
         return self._boundaries.due(self.position)
 
     def _take_ejected(self) -> list[LogFeed]:
@@ -192,7 +196,7 @@ class Fanout:
         self._waiting_bytes = sum(part.batch.nbytes for part in self._parts)
 
     def _hand_on(self, part: LogPart) -> Iterator[int]:
-        """Hand on a part, in small pieces; yield the bytes looked at and sent for each."""
+        """Deliver a part in small pieces. Yield the bytes examined and sent for each piece."""
         for match in self._index.matches(part.batch, parted=True):
             tasks: Iterable[IdenticalFrames | list[Part]] = ()
             if match.looked_at:
@@ -215,7 +219,7 @@ class Fanout:
                     yield sent
 
     def _share(self, sharing: FrameSharing, task: list[Part], part: LogPart) -> tuple[int, list[Part]]:
-        """Serve a connection; return the bytes sent, and what is to come after them."""
+        """Serve one connection. Return the bytes sent, and the remaining task."""
         costs, first, end = sharing.costs, part.first_position, part.end_position
         writable = task[0][0].session.writable
         room = outbox_bytes_max
@@ -223,16 +227,16 @@ class Fanout:
         parts: list[Part] = []
         rest: list[Part] = []
         for at, (sub, number) in enumerate(task):
-            if sub.position > first and sub.group is self:  # in the middle of it, or behind it
+            if sub.position > first and sub.group is self:  # the feed has considered some of the part
                 later = sharing.since(number, part.index_at(sub.position))
                 if later is None:
                     continue
                 number = later
             cost = costs[number]
             if room < cost <= outbox_bytes_max:
-                rest = task[at:]  # first what it has been given is to be written
+                rest = task[at:]  # the frames of this round are written first
                 break
-            # What most are, first: there may be thousands.
+            # The common case first, because a task may have thousands of feeds.
             usual = sub.group is self and writable and sub.simple and cost <= outbox_bytes_max
             if (usual and cost <= sub.allowance.credit) or self._takes(sub, cost, part):
                 parts.append((sub, number))
@@ -243,7 +247,7 @@ class Fanout:
         return sent, rest
 
     def _give(self, sub: LogFeed, frame: IdenticalFrames, crc: int | None, part: LogPart) -> int:
-        """Send one feed what it has not considered of a part; return the bytes sent."""
+        """Send one feed the messages of a part that it has not considered. Return the bytes sent."""
         chosen, indices = frame.batch, frame.indices
         if part.first_position < sub.position < part.end_position:
             if indices is None:
@@ -262,7 +266,7 @@ class Fanout:
         return chosen.nbytes
 
     def _takes(self, sub: LogFeed, cost: int, part: LogPart) -> bool:
-        """Whether a feed gets a part and can take it; one that cannot is ejected."""
+        """Return whether a feed gets a part and can accept it. A feed that cannot accept it is ejected."""
         if sub.group is not self or sub.position >= part.end_position:
             return False
         fits = cost <= sub.allowance.credit and cost <= outbox_bytes_max
@@ -274,7 +278,7 @@ class Fanout:
     def _eject(self, sub: LogFeed, position: int, solo_until: int = 0) -> None:
         self.remove(sub)
         sub.position = max(sub.position, position)
-        # Who waits for its connection only is no trouble to others, once it goes on.
+        # A feed that only waits for its connection may share a cursor as soon as it resumes.
         sub.solo_until = solo_until if sub.session.writable else 0
         self._ejected.append(sub)
 

@@ -1,8 +1,8 @@
-"""Fan-out frames: one frame for several feeds of a connection, or the same frame for many connections.
+"""Fan-out frames: one frame for several feeds of a connection, or equal frames for many connections.
 
 Invariants:
-- No frame is made before it is asked for.
-- No frame is larger than one connection may queue.
+- Frames are built on demand.
+- No frame is larger than the outbox limit of a connection.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from tickertape.wire.frames import encode_frame
 def routed_frame(
     batch: MessageBatch, sub_ids: Sequence[str], counts: Int64s, routes: Int64s, after: int
 ) -> tuple[Deliver, MessageBatch]:
-    """The command and the messages: `routes` has the rising indexes of those for each id, one id after the
-    other, `counts` how many each has, at least one; `after` is the position behind everything considered."""
+    """Return the `Deliver` command and the messages for several subscriptions.
+
+    `routes` has the ascending message indices for each id, one id after the other. `counts` has the number of
+    indices for each id, at least one. `after` is the position after all considered messages."""
     if len(sub_ids) == 1:
         return Deliver(sub_id=sub_ids[0], next=after), select(batch, routes)
     union = np.sort(routes)
     distinct = union[1:] != union[:-1]
-    if not distinct.all():  # else no message is for several of them
+    if not distinct.all():  # otherwise no message is routed twice
         union = union[np.concatenate(([True], distinct))]
     command = Deliver(
         next=after,
@@ -47,38 +49,38 @@ def routed_frame(
 
 
 Part: TypeAlias = tuple[LogFeed, int]
-"""A subscription, and the number of its selection."""
+"""A feed, and the number of its selection."""
 
 
 _GROUPS_AT_A_TIME: Final = 1024
 
 
 class IdenticalFrames(NamedTuple):
-    """Feeds that get the same messages, each in a frame of its own."""
+    """Feeds that get the same messages, each in its own frame."""
 
     batch: MessageBatch
     subs: list[LogFeed]
     indices: Int64s | None
-    """Indexes of its messages in the part; None when they are not known."""
+    """Indices of the messages in the part. None if they are unknown."""
 
 
 class FrameSharing:
-    """Frames of one part for groups of feeds, at least one."""
+    """Frames of one part for several groups of feeds."""
 
     def __init__(self, batch: MessageBatch, found: GroupMatches[InterestGroup[LogFeed]]) -> None:
         self._batch = batch
         self._found = found
         self._cut: list[Int64s] = []
-        """Selections beside those that were found: their numbers come after."""
+        """Additional selections. Their numbers follow the numbers of the matched selections."""
         self._begins = np.array(found.bounds[:-1])
         self._each_cost = message_costs(batch)
         self._each_size = lengths_of(batch.offsets).astype(np.int64)
         self.costs: list[int] = np.add.reduceat(self._each_cost[found.indices], self._begins).tolist()
-        """Cost of each selection against credit."""
+        """Credit cost of each selection."""
         self._counts: list[int] = np.diff(found.bounds).tolist()
 
     def since(self, number: int, index: int) -> int | None:
-        """Return the number of the rest of a selection from message `index` on; None when it is empty."""
+        """Add the rest of a selection from message `index` on. Return its number, or None if it is empty."""
         own = self._of(number)
         own = own[int(own.searchsorted(index)) :]
         if not len(own):
@@ -93,8 +95,8 @@ class FrameSharing:
         return self._found.of(number) if number < found else self._cut[number - found]
 
     def tasks(self) -> Iterator[IdenticalFrames | list[Part]]:
-        """Yield tasks: the same frame to several connections, or parts to one. An empty list lets others have
-        their turn."""
+        """Yield tasks: equal frames for several connections, or parts for one connection. An empty list is an
+        opportunity to yield to other work."""
         connections: dict[Session, list[Part]] = {}
         for number, group in enumerate(self._found.groups):
             if number % _GROUPS_AT_A_TIME == _GROUPS_AT_A_TIME - 1:
@@ -116,8 +118,10 @@ class FrameSharing:
             yield IdenticalFrames(select(self._batch, indices), subs, indices)
 
     def frames(self, parts: list[Part], after: int) -> Iterator[tuple[Deliver, MessageBatch]]:
-        """Frames that bring `parts` to their connection, which may queue all of them; each has the credit for
-        its own, which is spent when its frame is given. `after` is the position behind the batch."""
+        """Build the frames that deliver `parts` to their connection.
+
+        All parts fit into the outbox, and each feed has the credit for its part. The credit is spent when the
+        frame is yielded. `after` is the position after the batch."""
         numbers = [number for _, number in parts]
         counts = np.array([self._counts[number] for number in numbers])
         ends = counts.cumsum()
@@ -137,12 +141,12 @@ class FrameSharing:
             sub.allowance.credit -= costs[number]
             sub.notified_to = sub.position = after
         routes = self._routes(numbers, counts)
-        # Once for all: there may be hundreds.
+        # Counted once per frame, because it may have hundreds of feeds.
         parts[0][0].session.sent(len(routes), int(self._each_size[routes].sum()))
         return routed_frame(self._batch, [sub.sub_id for sub, _ in parts], counts, routes, after)
 
     def _routes(self, numbers: list[int], counts: Int64s) -> Int64s:
-        """The selections, one after the other."""
+        """Return the concatenated selections."""
         if max(numbers) >= len(self._begins):
             return np.concatenate([self._of(number) for number in numbers])
         ends = counts.cumsum()
@@ -151,7 +155,7 @@ class FrameSharing:
 
 
 class FrameSender:
-    """The way of all deliveries of the log."""
+    """Sends all deliveries of the log."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
@@ -164,13 +168,13 @@ class FrameSender:
         crc: int | None = None,
         positions: bytes = b"",
     ) -> None:
-        """Send a batch to a feed, which has considered everything below `after` then. `positions` are those
-        of `Deliver`."""
+        """Send a batch to a feed, which has then considered everything below `after`. See `Deliver.positions`
+        for `positions`."""
         sub.spend(batch)
         sub.notified_to = after
         command = Deliver(sub_id=sub.sub_id, next=after, positions=positions)
         self._outbox.put(Send(sub.session.conn, encode_frame(command, batch, batch_crc=crc)))
 
     def deliver_shared(self, conn: int, command: Deliver, batch: MessageBatch) -> None:
-        """Send a frame for several feeds of a connection, whose credit is spent already."""
+        """Send a frame for several feeds of a connection. Their credit is already spent."""
         self._outbox.put(Send(conn, encode_frame(command, batch)))

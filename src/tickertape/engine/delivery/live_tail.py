@@ -1,9 +1,9 @@
-"""Live tail: accepted and not yet persisted messages, for live feeds that have caught up.
+"""Live tail: delivers accepted messages before they are persisted, to live feeds that have caught up.
 
 Invariants:
-- Messages are given in order, and persisted messages are not kept.
-- Nothing is kept for a feed that cannot take it: it goes on with persisted messages, and returns when it has
-  caught up.
+- Messages are delivered in order. Persisted messages are not buffered.
+- Nothing is buffered for a feed that cannot accept it: it falls back to persisted messages, and returns after
+  it has caught up.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from tickertape.journal.reading.log_view import LogPart
 
 
 class LiveTail:
-    """Feeds with `live` that have caught up. The connection of one that has fallen behind for `age_seconds`
-    is to be closed (None: never)."""
+    """Live feeds that have caught up.
+
+    After a live feed was behind for `age_seconds`, its connection must be closed (None: never)."""
 
     def __init__(self, end: int, clock: EngineClock, sender: FrameSender, age_seconds: float | None) -> None:
         self.fanout = Fanout(end, sender)
@@ -34,22 +35,22 @@ class LiveTail:
         self._sender = sender
         self._age_seconds = age_seconds
         self._behind_since: dict[LogFeed, float] = {}
-        """Feeds that have fallen behind, in order, with the monotonic second."""
+        """Feeds that are behind, in order, with the monotonic time (seconds) since when."""
         self.fallbacks = 0
         """How often a feed fell back to the log."""
         self._wanting = 0
         self._known_from: int | None = None
-        """Position from which accepted messages are known here; None while no feed wants them."""
+        """Position from which accepted messages are buffered. None if no feed is live."""
         self._parts: deque[LogPart] = deque()
 
     def begin(self, accepted_end: int) -> None:
-        """Begin to keep accepted messages for one more feed."""
+        """Register a live feed, and start to buffer accepted messages."""
         self._wanting += 1
         if self._known_from is None:
             self._known_from = accepted_end
 
     def end(self, sub: LogFeed) -> None:
-        """End that for a feed."""
+        """Remove a live feed, and stop buffering after the last one."""
         self._behind_since.pop(sub, None)
         self._wanting -= 1
         if not self._wanting:
@@ -57,8 +58,9 @@ class LiveTail:
             self._parts.clear()
 
     def accepted(self, batches: Iterable[AcceptedBatch]) -> list[LogFeed]:
-        """Offer accepted batches; return the feeds that fall back. Up to the end of a chain all feeds read
-        the log instead."""
+        """Offer accepted batches. Return the feeds that fall back to the log.
+
+        For a transaction, all feeds fall back and read the log."""
         fallen: list[LogFeed] = []
         for position, batch, stamp in batches:
             if self._known_from is None or position < self._known_from:
@@ -75,16 +77,16 @@ class LiveTail:
         return self._demoted(fallen)
 
     def step(self, budget: int) -> tuple[int, list[LogFeed]]:
-        """Hand on accepted messages, as `Fanout.step`."""
+        """Deliver accepted messages (see `Fanout.step`)."""
         left, ejected = self.fanout.step(budget)
         return left, self._demoted(ejected)
 
     def persisted(self, end: int) -> None:
-        """Everything below `end` is persisted."""
+        """Drop buffered messages below `end`, which are persisted."""
         while self._parts and self._parts[0].end_position <= end:
             self._parts.popleft()
 
-    # -- who is slow ----------------------------------------------------------------------------------
+    # -- slow consumers -------------------------------------------------------------------------------
 
     def _demoted(self, ejected: list[LogFeed]) -> list[LogFeed]:
         self.fallbacks += len(ejected)
@@ -92,7 +94,7 @@ class LiveTail:
         return ejected
 
     def next_deadline(self) -> float | None:
-        """When `overdue` is wanted, monotonic seconds."""
+        """Return the monotonic time (seconds) at which to call `overdue`, or None."""
         if self._age_seconds is None:
             return None
         for since in self._behind_since.values():
@@ -100,7 +102,7 @@ class LiveTail:
         return None
 
     def overdue(self) -> dict[Session, str]:
-        """Sessions with a feed that has been behind for too long, and the reason to close them."""
+        """Return sessions with a feed that was behind for too long, with the reason to close them."""
         found: dict[Session, str] = {}
         age = self._age_seconds
         while age is not None and self._behind_since:
@@ -110,21 +112,22 @@ class LiveTail:
             del self._behind_since[sub]
             found.setdefault(
                 sub.session,
-                f"live subscription {shown(sub.sub_id)} is behind for {age:g} seconds, "
+                f"live subscription {shown(sub.sub_id)} was behind for {age:g} seconds, "
                 "the age_limit of [slow_clients]",
             )
         return found
 
-    # -- coming back ----------------------------------------------------------------------------------
+    # -- return to the tail ---------------------------------------------------------------------------
 
     def join(self, sub: LogFeed) -> bool:
-        """Send accepted messages to a feed that has everything persisted, and add it here. False: it cannot
-        take all of them, and tries again when more is persisted."""
+        """Send buffered messages to a feed that has everything persisted, and add it to the fan-out.
+
+        Return False if it cannot accept all of them. It tries again after the next commit."""
         fell_back = self._behind_since.pop(sub, None) is not None
         if self._join(sub):
             return True
         if fell_back:
-            # It was sent everything persisted just now: from here on it is behind again.
+            # It has just received everything persisted, so the time behind starts again.
             self._behind_since[sub] = self._clock.mono
         return False
 
@@ -135,12 +138,12 @@ class LiveTail:
         for part in self._parts:
             for raw in selections([part], sub.interest):
                 if sent >= outbox_bytes_max:
-                    return False  # first what it was given is to be written
+                    return False  # write the frames already sent first
                 piece, content = raw, sub.interest.content
                 low = raw.index_at(sub.position)
                 if content is not None and raw.batch is not None and low < raw.count:
                     if content.piece_end(raw.batch, low) < raw.count:
-                        return False  # more than is looked at in one step
+                        return False  # too much to filter in one step
                     piece = restrict(raw, low, raw.count, content, project=True)
                 share = sub.next_portion(piece, self._clock.mono)
                 sub.position = max(sub.position, share.next)

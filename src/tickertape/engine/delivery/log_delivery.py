@@ -1,11 +1,11 @@
 """Log delivery: moves feeds between replay, shared replay and the end of the log.
 
-A feed behind the end reads by itself (cursor_scheduler.py) or with others (shared_cursor.py). Feeds at the
-end share a fan-out. A feed leaves it when it lacks credit, is paused or its connection is full, goes on
-from exactly there by reading, and returns when it has caught up.
+A feed behind the end has its own cursor (cursor_scheduler.py) or a shared one (shared_cursor.py). Feeds at
+the end share a fan-out. A feed leaves the fan-out when it lacks credit, is paused or its connection is full.
+It then continues from exactly the same position.
 
 Invariants:
-- There is no gap and no duplicate at either crossing.
+- Transitions between these states neither skip nor duplicate messages.
 - One step delivers about `step_bytes_max`.
 """
 
@@ -53,15 +53,16 @@ from tickertape.wire.frames import encode_frame
 
 _CLOCK_CHECK_SECONDS = 1.0
 _SHARE_OF_THE_LAST = 4
-"""Feeds behind the end get one part in this many of a step at least."""
+"""Feeds behind the end get at least one part in this many of a step."""
 _MICROS = 1_000_000
 
 T = TypeVar("T")
 
 
 class LogDelivery:
-    """All feeds of recorded topics. The session of a live feed that is behind for `age_seconds` is
-    overdue."""
+    """All feeds of persistent topics.
+
+    The session of a live feed that is behind for `age_seconds` is overdue."""
 
     def __init__(
         self,
@@ -75,22 +76,22 @@ class LogDelivery:
         self._clock = clock
         self._outbox = outbox
         self.ended: list[LogFeed] = []
-        """Subscriptions that ended by themselves, until `take_ended`."""
+        """Feeds that ended by themselves, until `take_ended`."""
         self.step_bytes_max = step_bytes_max
-        """About how many bytes one step delivers."""
+        """Approximate number of bytes that one step delivers."""
         sender = FrameSender(outbox)
         self.cursors = CursorScheduler(journal, clock, reads, sender)
         self.shared_cursors = SharedCursors(journal, reads, self.cursors, sender)
         self.fanout = Fanout(journal.commits.persisted_end, sender)
         self.live = LiveTail(journal.commits.accepted_end, clock, sender, age_seconds)
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
-        """Feeds that end at a log time still to come."""
+        """Feeds that end at a future log time."""
         self._notices = ProgressNotices(outbox, clock)
 
     # -- inputs ---------------------------------------------------------------------------------------
 
     def begin(self, sub: LogFeed) -> None:
-        """Start to deliver to a feed whose range is known, unless it is paused."""
+        """Start delivery to a feed whose range is known, unless it is paused."""
         if sub.stop_time is not None:
             self._clocked.put(sub, sub.stop_time)
         if sub.live:
@@ -98,16 +99,16 @@ class LogDelivery:
         self.cursors.add(sub)
 
     def credit(self, sub: LogFeed) -> None:
-        """Go on with a feed that was granted more credit."""
+        """Resume a feed that received more credit."""
         self.cursors.credit(sub)
 
     def writable(self, session: Session) -> None:
-        """A connection has room again."""
+        """Resume the feeds of a connection that is writable again."""
         session.writable = True
         self.cursors.writable(session)
 
     def pause(self, subs: Iterable[LogFeed]) -> None:
-        """Pause feeds, which keep their positions."""
+        """Pause feeds. They keep their positions."""
         for sub in subs:
             if sub.paused:
                 continue
@@ -117,7 +118,7 @@ class LogDelivery:
                 self.cursors.add(sub)
 
     def resume(self, subs: Iterable[LogFeed]) -> None:
-        """Resume feeds; those at one position and of one rate read the log together."""
+        """Resume feeds. Feeds with the same position and rate share a cursor."""
         alike: dict[object, list[LogFeed]] = {}
         for number, sub in enumerate(subs):
             if not sub.paused:
@@ -140,28 +141,30 @@ class LogDelivery:
         *,
         live: bool = False,
     ) -> None:
-        """Replace a feed under the same id, or end it without an `interest`: where a replay is, and once it
-        has caught up with the first message that is accepted from now on."""
+        """Replace a feed under the same id, or end it if `interest` is None.
+
+        A replay is replaced at its current position. A feed that has caught up is replaced at the first
+        message accepted after this call."""
         replay = sub.replays and not (sub.target is None and not sub.has_stop) and not self.caught_up(sub)
         position = sub.considered_to if replay else self._journal.commits.accepted_end
         if sub.phase is Phase.SEARCHING:
             position = sub.position
             sub.pending_replacements.clear()
         if sub.pending_replacements and sub.pending_replacements[-1].position == position:
-            sub.pending_replacements.pop()  # nothing lies between: it would be another one for no message
+            sub.pending_replacements.pop()  # the earlier replacement would apply to no message
         sub.pending_replacements.append(Replacement(position, interest, pace, conflating, live))
         if sub.phase is Phase.SEARCHING:
             self._apply_replacement(sub)
             return
         if sub.group is not None:
-            # Until its turn it reads by itself: here it would be passed over by what only then is its own.
+            # A fan-out would skip messages that only the replacement covers.
             sub.group.remove(sub)
             self.cursors.add(sub)
         if self._pass_boundary(sub, sub.position):
             self.cursors.wake(sub)
 
     def remove(self, sub: LogFeed) -> None:
-        """End a feed; the answer to its read is ignored."""
+        """End a feed. The answer to its read is ignored."""
         if sub.phase is Phase.ENDED:
             return
         self._leave(sub)
@@ -176,7 +179,7 @@ class LogDelivery:
     def read_done(
         self, reader: Cursor | SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError
     ) -> None:
-        """The answer to a read."""
+        """Handle the answer to a read."""
         transitions = (
             self.cursors.read_done(reader, data)
             if isinstance(reader, Cursor)
@@ -190,7 +193,7 @@ class LogDelivery:
         self.cursors.add_each(self.live.accepted(batches))
 
     def persisted(self, part: LogPart) -> None:
-        """A commit became persisted."""
+        """Offer a persisted commit to all feeds."""
         if self.fanout.persisted(part):
             self._tail_overloaded(part.end_position)
         self.live.persisted(part.end_position)
@@ -198,7 +201,7 @@ class LogDelivery:
         self.cursors.persisted()
 
     def oldest_needed(self) -> RetentionPin:
-        """Return the pin of the feed that is farthest behind."""
+        """Return the retention pin of the feed that is farthest behind."""
         oldest: LogFeed | None = None
         end = least = self.fanout.position
         for sub in (*self.cursors.feeds(), *self.shared_cursors.feeds()):
@@ -206,42 +209,41 @@ class LogDelivery:
             if needed < least or (oldest is None and needed == least):
                 oldest, least = sub, needed
         if oldest is None:
-            return RetentionPin(end, "those at the end of the log", brief=True)
+            return RetentionPin(end, "feeds at the end of the log", brief=True)
         who = f"subscription {shown(oldest.sub_id)} of client {shown(oldest.session.name)}"
         return RetentionPin(least, who)
 
     def _needed(self, sub: LogFeed) -> int:
-        """Return from where on a feed needs the log, beside the archive."""
+        """Return the lowest log position that a feed needs. The archive may hold earlier messages."""
         view = self._journal.view
         if sub.considered_to >= view.first_position or view.archive is None:
             return sub.considered_to
         return max(sub.considered_to, view.archive.end)
 
     def stop(self) -> None:
-        """Conflation holds nothing back any more: look at caught-up feeds again."""
+        """Wake caught-up feeds after conflation is disabled for shutdown."""
         self.cursors.persisted()
 
     def overdue(self) -> dict[Session, str]:
-        """Sessions to close because a live feed has been behind for too long, and the reason."""
+        """Return sessions to close because a live feed was behind for too long, with the reason."""
         return self.live.overdue()
 
     def settle(self) -> None:
-        """Do what is due by the clock; called after commits too."""
+        """Execute everything that is due by the clock. Called after commits too."""
         if self._clocked:
             for sub in self._clocked.due(self._journal.log_time(self._clock.now)):
                 self._stop_by_clock(sub)
         self.cursors.settle()
         for fanout in (self.fanout, self.live.fanout):
             self._moved(fanout)
-        if not (self.fanout.has_work or self.live.fanout.has_work):  # else not everything is sent yet
+        if not (self.fanout.has_work or self.live.fanout.has_work):  # otherwise messages still wait
             self._notices.settle(self._all_sent())
 
     def _stop_by_clock(self, sub: LogFeed) -> None:
-        """Turn the end by time of a feed into a position: whatever is accepted from now on is stamped
-        later."""
+        """Convert the end time of a feed into a position. Messages accepted later have later timestamps."""
         if sub.stop_time is not None:
             end = self._journal.commits.accepted_end
-            # `stop_time` stays: whoever is still behind must not be given what is stamped later.
+            # `stop_time` remains, because a feed behind must not receive messages with later timestamps.
             sub.stop = end if sub.stop is None else min(sub.stop, end)
         if sub.group is not None:
             sub.group.reschedule(sub)
@@ -256,12 +258,12 @@ class LogDelivery:
         return ended
 
     def caught_up(self, sub: LogFeed) -> bool:
-        """Whether a feed was given everything persisted."""
+        """Return whether a feed was sent everything persisted."""
         return sub.phase is Phase.TAIL or self.cursors.caught_up(sub)
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether `step` has messages to deliver."""
         return (
             self.cursors.has_work
             or self.shared_cursors.has_work
@@ -270,7 +272,7 @@ class LogDelivery:
         )
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which `settle` is wanted: ranges that end by the clock, paces, notices."""
+        """Return the monotonic time (seconds) at which to call `settle`, or None."""
         deadlines = [
             self._notices.next_deadline(),
             self.cursors.next_deadline(),
@@ -278,19 +280,19 @@ class LogDelivery:
         ]
         for log_time in (self._clocked.first(), self.cursors.next_log_time()):
             if log_time is not None:
-                # The wall clock may be set forward: look at it every second whatever it says now.
+                # The wall clock may be set forward, so check it at least every second.
                 wait = min(max((log_time - self._clock.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
                 deadlines.append(self._clock.mono + wait)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def step(self) -> None:
-        """Serve the feeds at the end and those behind it in turn, about `step_bytes_max` in all."""
+        """Deliver about `step_bytes_max`, to feeds at the end and to feeds behind it in turn."""
         left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
         share = left // 2 if self.cursors.has_work else left
         self._apply_all(self.cursors.step(left - share + self._apply_all(self.shared_cursors.step(share))))
 
     def dispatch(self) -> int:
-        """Serve the feeds at the end of the log; return the bytes that are left of a step."""
+        """Deliver to feeds at the end of the log. Return the remaining budget of the step."""
         budget = self.step_bytes_max
         for end, fanout in ((self.live, self.live.fanout), (self.fanout, self.fanout)):
             if fanout.has_work:
@@ -301,7 +303,7 @@ class LogDelivery:
     # -- transitions ----------------------------------------------------------------------------------
 
     def _apply_all(self, transitions: Transitions[T]) -> T:
-        """Apply each transition before the next is made; return what the generator returns."""
+        """Apply each transition before requesting the next one. Return the generator's return value."""
         while True:
             try:
                 transition = next(transitions)
@@ -327,15 +329,15 @@ class LogDelivery:
     # -- at the end -----------------------------------------------------------------------------------
 
     def _tail_overloaded(self, end: int) -> None:
-        """Too much waits at the end of the log: feeds with filters go on together from where they are, the
-        others by themselves."""
+        """Relieve the fan-out at the end. Feeds with indexed filters get shared cursors if possible, other
+        feeds get their own."""
         for feeds in self.fanout.take_filtered():
             if not self.shared_cursors.begin(feeds, self.fanout.position):
                 self.cursors.add_each(feeds)
         self.cursors.add_each(self.fanout.eject_all(end))
 
     def _promote_to_tail(self, group: Fanout) -> None:
-        """Move a group to the end of the log, unless too many feeds would have to move."""
+        """Move a group to the end of the log, unless it has too many feeds."""
         moving, there = len(group), len(self.fanout)
         if moving > shared_cursor_moves_max and (there > shared_cursor_moves_max or self.fanout.has_work):
             return
@@ -347,7 +349,7 @@ class LogDelivery:
         self.fanout.absorb(feeds)
 
     def _caught_up(self, sub: LogFeed) -> None:
-        """Move a feed to the end of the log, unless it has a rate of its own or must change first."""
+        """Move a feed to the end of the log, unless it has its own rate or a pending replacement."""
         if not self._pass_boundary(sub, self._journal.commits.persisted_end):
             return
         if not (sub.has_own_pace or sub.pending_replacements):
@@ -363,7 +365,7 @@ class LogDelivery:
         self.remove(sub)
 
     def _all_sent(self) -> Iterator[LogFeed]:
-        """Feeds that were sent everything."""
+        """Yield feeds that were sent everything."""
         yield from self.fanout.feeds()
         yield from self.live.fanout.feeds()
         yield from self.cursors.all_sent()
@@ -371,7 +373,7 @@ class LogDelivery:
     # -- completions and ends -------------------------------------------------------------------------
 
     def _moved(self, fanout: Fanout, left: Iterable[LogFeed] = ()) -> None:
-        """A fan-out has moved on, without those that have left it."""
+        """Handle progress of a fan-out, and the feeds that left it."""
         for sub in left:
             self.cursors.add(sub)
         for sub in fanout.take_reached():
@@ -379,14 +381,14 @@ class LogDelivery:
                 fanout.reschedule(sub)
 
     def _pass_boundary(self, sub: LogFeed, position: int) -> bool:
-        """Send what is due once everything below `position` was considered; False when the feed ended."""
+        """Perform the actions due at `position`. Return False if the feed ended."""
         boundary = sub.boundary()
         if boundary is None or position < boundary:
             return True
         if sub.conflating is not None:
             sub.conflating.flush()
             if sub.conflating.waits:
-                return True  # what was held back goes first
+                return True  # held messages are sent first
         if sub.pending_replacements and position >= sub.pending_replacements[0].position:
             self._apply_replacement(sub)
             if sub.phase is Phase.ENDED:
@@ -420,7 +422,7 @@ class LogDelivery:
         self._outbox.put(Send(sub.session.conn, buffers))
 
     def _leave(self, sub: LogFeed) -> None:
-        """Take a feed out of its group and its cursor."""
+        """Remove a feed from its group and its cursor."""
         if sub.group is not None:
             sub.group.remove(sub)
         self.cursors.discard(sub)

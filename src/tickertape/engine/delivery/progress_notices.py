@@ -1,8 +1,8 @@
-"""Progress notices: once a second, the bookmark that caught-up feeds without messages may resume from.
+"""Progress notices: once a second, the resume bookmark for caught-up feeds without messages.
 
 Invariants:
-- A notice names no bookmark before everything of the subscription up to it was sent.
-- There are no notices while the log does not grow.
+- A notice names a bookmark only after every earlier message of the subscription was sent.
+- Notices are sent only while the log grows.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ class _Last(NamedTuple):
 
 
 class ProgressNotices:
-    """When the next notices are due, and the bookmark they carry."""
+    """The time and the bookmark of the next notices."""
 
     def __init__(self, outbox: Outbox, clock: EngineClock) -> None:
         self._outbox = outbox
         self._clock = clock
         self._last: _Last | None = None
-        """The last persisted message since the start."""
+        """The last message persisted since the start."""
         self._wanted = False
-        """A feed may have something to be notified of."""
+        """Whether a feed may need a notice."""
         self._at = _BEFORE_ALL
-        """When the next notices may go out."""
+        """Monotonic time (seconds) before which no notice is sent."""
 
     def moved(self, part: LogPart) -> None:
-        """A commit became persisted."""
+        """Record the last message of a persisted commit."""
         index = last_of(part.batch)
         if index is not None:
             self._last = _Last(part.batch, index, part.first_position + index + 1)
             self._wanted = True
 
     def joined(self, sub: LogFeed) -> None:
-        """A subscription has caught up with the log."""
+        """Record that a subscription has caught up."""
         self._wanted = self._wanted or sub.replays
 
     def next_deadline(self) -> float | None:
-        """When `settle` is wanted (monotonic seconds), or None."""
+        """Return the monotonic time (seconds) at which to call `settle`, or None."""
         return self._at if self._wanted and self._last is not None else None
 
     def settle(self, caught_up: Iterable[LogFeed]) -> None:
@@ -71,7 +71,7 @@ class ProgressNotices:
         wanting = [
             s
             for s in caught_up
-            # One that begins in the future would begin too early if it were taken up again there.
+            # A feed with a future start time would resume too early from this bookmark.
             if s.replays and s.notified_to < last.end and (s.not_before is None or s.not_before <= stamp)
         ]
         wanting.sort(key=_connection)

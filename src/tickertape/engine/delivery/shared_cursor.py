@@ -1,12 +1,11 @@
-"""Shared cursors: read the log once for many feeds with filters that are at about the same position.
+"""Shared cursors: read the log once for many filtered feeds at about the same position.
 
-A shared cursor looks at each message once for all its feeds, in one index, and hands out what it reads as the
-end of the log does (fanout.py). A feed that cannot take its part leaves, and reads by itself until it may
-return.
+A shared cursor tests each message once for all its feeds, in one index. It delivers like the end of the log
+(fanout.py). A feed that cannot accept its part leaves, and uses its own cursor until it may return.
 
 Invariants:
-- Feeds that are far behind keep no others waiting.
-- Shared cursors hold no more of the log than the read budget allows.
+- Feeds that are far behind do not delay other feeds.
+- Memory of shared cursors is limited by the read budget.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from tickertape.journal.reading.log_view import LogPart, ReadRequest
 
 
 class SharedCursor:
-    """One read of the log for several feeds: all of one topic, or all with patterns."""
+    """One read of the log for several feeds: all on one topic, or all with patterns."""
 
     __slots__ = ("buffered", "fanout", "queued", "reader", "reading", "topic_name")
 
@@ -52,15 +51,15 @@ class SharedCursor:
         self.topic_name = topic_name
         self.reader: LogReader | None = None
         self.reading = False
-        """A read is under way."""
+        """Whether a read is in progress."""
         self.queued = False
-        """It is in the run queue."""
+        """Whether the cursor is in the run queue."""
         self.buffered: list[LogPart] = []
-        """Parts that were read and are not handed out yet."""
+        """Parts that are read but not yet passed to the fan-out."""
 
     @property
     def buffered_bytes(self) -> int:
-        """Encoded bytes of these parts."""
+        """Encoded size of these parts."""
         return sum([part.batch.nbytes for part in self.buffered])
 
 
@@ -74,11 +73,11 @@ def _merged(parts: list[LogPart]) -> LogPart:
 
 
 _MEMBERS_PER_READ = 64
-"""Feeds for which one more read at a time is worth it."""
+"""Number of feeds that justifies one additional read at a time."""
 
 
 def can_share(sub: LogFeed) -> bool:
-    """Whether a feed can share a cursor where it is now."""
+    """Return whether a feed can share a cursor at its position."""
     return (
         is_indexed(sub.interest)
         and sub.phase is Phase.REPLAY
@@ -90,7 +89,7 @@ def can_share(sub: LogFeed) -> bool:
 
 
 class SharedCursors:
-    """All of them."""
+    """All shared cursors."""
 
     def __init__(
         self,
@@ -107,20 +106,20 @@ class SharedCursors:
         self._all: dict[SharedCursor, None] = {}
         self._run_queue: deque[SharedCursor] = deque()
         self._alone: WeakValueDictionary[str | None, LogFeed] = WeakValueDictionary()
-        """The feed of each topic that last read by itself: with the next one it may share a cursor."""
+        """The feed of each topic that last used its own cursor. The next feed may share a cursor with it."""
 
     def __len__(self) -> int:
         return len(self._all)
 
     def feeds(self) -> Iterator[LogFeed]:
-        """Iterate over all feeds that share a cursor."""
+        """Yield all feeds that share a cursor."""
         for shared in self._all:
             yield from shared.fanout.feeds()
 
-    # -- who goes together ----------------------------------------------------------------------------
+    # -- membership -----------------------------------------------------------------------------------
 
     def join(self, sub: LogFeed) -> bool:
-        """Let a feed that reads by itself share a cursor; whether it does."""
+        """Let a feed with its own cursor share a cursor. Return whether it does."""
         if not can_share(sub) or self._is_older(sub):
             return False
         shared = self._near(sub) or self._with_another(sub)
@@ -131,7 +130,7 @@ class SharedCursors:
         return True
 
     def begin(self, feeds: FeedIndex, position: int) -> bool:
-        """Let feeds without a cursor share one from a position; whether they do."""
+        """Create a shared cursor for feeds without a cursor, at a position. Return whether it was created."""
         first = next(iter(feeds))
         if len(feeds) < 2 or len(self._all) >= shared_cursors_max:
             return False
@@ -147,7 +146,7 @@ class SharedCursors:
         return None
 
     def _with_another(self, sub: LogFeed) -> SharedCursor | None:
-        """Share a new cursor with another feed that reads by itself nearby, if there is one."""
+        """Share a new cursor with a nearby feed that has its own cursor, if possible."""
         topic_name = sub.interest.topic_name
         other = self._alone.get(topic_name)
         if (
@@ -165,7 +164,7 @@ class SharedCursors:
         return shared
 
     def _is_older(self, sub: LogFeed) -> bool:
-        """Whether a feed reads before the log: each reads the archive by itself."""
+        """Return whether a feed reads before the log. The archive is read for each feed separately."""
         return sub.position < self._journal.view.first_position
 
     def _begin(self, topic_name: str | None, position: int) -> SharedCursor:
@@ -184,7 +183,7 @@ class SharedCursors:
     def read_done(
         self, shared: SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError
     ) -> list[Transition]:
-        """The answer to a read."""
+        """Handle the answer to a read."""
         shared.reading = False
         if shared not in self._all or shared.reader is None:
             self._budget.forget(shared)
@@ -195,7 +194,7 @@ class SharedCursors:
             assert isinstance(data, Buffer)
             shared.buffered += shared.reader.answer(data)
         except TickertapeError:
-            # It may be damage in what some of them do not need: each of them reads that by itself.
+            # Perhaps only some of the feeds need the corrupt messages, so each continues separately.
             self._end(shared)
             return [_dismiss(shared, shared.reader.position + 1)]
         self._run(shared)
@@ -205,11 +204,11 @@ class SharedCursors:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether a shared cursor is ready to run."""
         return bool(self._run_queue)
 
     def step(self, budget: int) -> Transitions[int]:
-        """Let shared cursors go on in turn, for about `budget` bytes; return the bytes left."""
+        """Run shared cursors in turn for about `budget` bytes. Return the remaining budget."""
         while self._run_queue and budget > 0:
             shared = self._run_queue.popleft()
             shared.queued = False
@@ -218,7 +217,7 @@ class SharedCursors:
                 budget -= spent + step_delivery_bytes
         return budget
 
-    # -- one shared -----------------------------------------------------------------------------------
+    # -- one shared cursor ----------------------------------------------------------------------------
 
     def _run(self, shared: SharedCursor) -> None:
         if not shared.queued:
@@ -226,7 +225,7 @@ class SharedCursors:
             self._run_queue.append(shared)
 
     def _advance(self, shared: SharedCursor, budget: int) -> Transitions[int]:
-        """Hand out what was read, or read on, or merge; return the bytes looked at and sent."""
+        """Deliver buffered messages, or merge, or read more. Return the bytes examined and sent."""
         fanout = shared.fanout
         if not len(fanout):
             self._end(shared)
@@ -243,7 +242,7 @@ class SharedCursors:
         return 0
 
     def _merge_nearby(self, shared: SharedCursor) -> bool:
-        """Take over the feeds of a cursor that is a little ahead; whether there was one."""
+        """Absorb feeds of a cursor at the same position or a little ahead. Return whether one was found."""
         for other in self._all:
             ahead = other.fanout.position - shared.fanout.position
             if (
@@ -253,7 +252,7 @@ class SharedCursors:
             ):
                 continue
             if not ahead and len(other.fanout) > len(shared.fanout):
-                continue  # at one place the fewer go to the more: else each would take from the other
+                continue  # the smaller group moves, otherwise both would take feeds from each other
             if min(len(other.fanout), len(shared.fanout)) <= shared_cursor_moves_max:
                 shared.fanout.absorb(other.fanout.drain())
                 self._end(other)
@@ -266,12 +265,12 @@ class SharedCursors:
         return False
 
     def _fetch(self, shared: SharedCursor) -> Transitions[bool]:
-        """Read on; False at the end of the log."""
+        """Read more. Return False at the end of the log."""
         if shared.reader is None:
             position = shared.fanout.position
             if position >= self._journal.commits.persisted_end:
                 return False
-            if position < self._journal.view.first_position:  # which their pins should have prevented
+            if position < self._journal.view.first_position:  # retention pins should prevent this
                 self._end(shared)
                 yield _dismiss(shared, position)
                 return True
@@ -294,7 +293,7 @@ class SharedCursors:
             shared.buffered += step
             merged = len(shared.buffered) > 1 and self._budget.extend(shared, shared.buffered_bytes)
             if not merged and len(shared.buffered) > 1:
-                break  # no more memory: what was buffered is handed out as it is
+                break  # no more memory: deliver the buffered parts unmerged
         parts, shared.buffered = shared.buffered, []
         for part in [_merged(parts)] if merged else parts:
             shared.fanout.take(part)
@@ -302,8 +301,7 @@ class SharedCursors:
         return True
 
     def _read(self, shared: SharedCursor, request: ReadRequest) -> bool:
-        """Read now or when there is memory; False when that could take long and parts wait to be handed
-        out."""
+        """Read now or when memory is available. Return False to deliver the buffered parts first."""
         size = shared.buffered_bytes + request.size
         if shared.buffered:
             if not self._budget.extend(shared, size):
@@ -315,7 +313,7 @@ class SharedCursors:
         return True
 
     def _reach_tail(self, shared: SharedCursor) -> Transitions[None]:
-        """Catch up: the feeds move to the end of the log, or read by themselves."""
+        """Move feeds to the end of the log, or let them continue with their own cursors."""
         shared.reader = None
         self._budget.forget(shared)
         yield GroupCaughtUp(shared.fanout)
@@ -327,7 +325,7 @@ class SharedCursors:
 
 
 def _dismiss(shared: SharedCursor, solo_until: int, feeds_max: int | None = None) -> GroupMoved:
-    """Let feeds read by themselves up to a position: all, or some of them."""
+    """Remove all feeds, or up to `feeds_max`. They use their own cursors up to `solo_until`."""
     left = [*islice(shared.fanout.feeds(), feeds_max)]
     for sub in left:
         shared.fanout.remove(sub)

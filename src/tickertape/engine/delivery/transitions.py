@@ -1,4 +1,4 @@
-"""Transitions: changes of feeds as data, which `LogDelivery` applies in one place."""
+"""Transitions: state changes of feeds as data, applied by `LogDelivery`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tickertape.engine.subscriptions.log_feed import LogFeed
 
 
 class BoundaryReached(NamedTuple):
-    """A feed has considered every message below a position at which something is due."""
+    """A feed has considered every message below a position that requires an action."""
 
     feed: LogFeed
 
 
 class MayShare(NamedTuple):
-    """A feed reads the log by itself, and may go on with others from where it is."""
+    """A feed with its own cursor may share a cursor at its position."""
 
     feed: LogFeed
 
 
 class CaughtUp(NamedTuple):
-    """A feed that reads by itself has considered every persisted message."""
+    """A feed with its own cursor has considered every persisted message."""
 
     feed: LogFeed
 
@@ -35,14 +35,14 @@ class GroupCaughtUp(NamedTuple):
 
 
 class GroupMoved(NamedTuple):
-    """A group has considered more, or feeds have left it: they read by themselves from their positions on."""
+    """A group has advanced, or feeds have left it and continue with their own cursors."""
 
     group: Fanout
     left: list[LogFeed]
 
 
 class ReadFailed(NamedTuple):
-    """What a feed needs cannot be read."""
+    """The log could not be read for a feed."""
 
     feed: LogFeed
     error: TickertapeError
@@ -53,4 +53,4 @@ Transition: TypeAlias = BoundaryReached | MayShare | CaughtUp | GroupCaughtUp | 
 T = TypeVar("T")
 
 Transitions: TypeAlias = Generator[Transition, None, T]
-"""Transitions, each of which is applied before the next is made."""
+"""A generator of transitions. Each is applied before the next one is requested."""

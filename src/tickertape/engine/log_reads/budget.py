@@ -1,10 +1,10 @@
-"""Read budget: one memory bound for all reads of the log, and another for reads of the archive.
+"""Read budget: one memory limit for all reads of the log, and another for reads of the archive.
 
-A reader reserves bytes before it reads, and releases them when what was read is used up.
+A reader reserves bytes before it reads, and releases them when it has consumed the data.
 
 Invariants:
-- No more than `bytes_max` are held, except by a single read that is larger.
-- A reader that waits for its consumer does not keep others from reading: it is evicted, and reads again.
+- Readers hold at most `bytes_max` together, except when a single read is larger.
+- A reader that waits for its consumer does not block other readers: it is evicted, and reads again later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tickertape.journal.reading.archive_reader import ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
 
 READ_BYTES_LEAST: Final = 4096
-"""A read counts as this much at least: it has objects beside its bytes."""
+"""Minimum size that a read is charged: it has objects beside its bytes."""
 
 
 class _WaitingRead(NamedTuple):
@@ -27,21 +27,23 @@ class _WaitingRead(NamedTuple):
 
 
 class ReadBudget:
-    """Bytes held by readers; a reader is any object."""
+    """Bytes held by readers. A reader is any hashable object."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0
         self._held: dict[object, int] = {}
         self._idle: dict[object, Callable[[], None]] = {}
-        """Holders that wait for their consumer, the one that waits longest first, and how they let go."""
+        """Holders that wait for their consumer, longest wait first, each with its eviction callback."""
         self._queue: dict[object, _WaitingRead] = {}
-        """Readers that wait for memory, in order."""
+        """Readers that wait for memory, in order of arrival."""
 
     def reserve(self, reader: object, size: int, granted: Callable[[], None]) -> bool:
-        """Return whether `reader` may read `size` bytes now; if not, `granted` is called when it may ask
-        again. What it held before is replaced. A reader to which this is granted reads, or calls `idle` or
-        `forget`."""
+        """Reserve `size` bytes for `reader`, in place of its earlier reservation. Return whether this
+        succeeded.
+
+        If not, `granted` is called as soon as the bytes are reserved. A reader with a reservation reads, or
+        calls `idle` or `forget`."""
         size = max(size, READ_BYTES_LEAST)
         if self._held.get(reader, 0) >= size:
             self._hold(reader, size)
@@ -49,44 +51,44 @@ class ReadBudget:
         if not self._queue and self._fits(reader, size):
             self._hold(reader, size)
             return True
-        # Who queues holds nothing, or two could wait for each other.
+        # A queued reader holds nothing. Otherwise two readers could wait for each other.
         self._queue[reader] = _WaitingRead(size, granted)
         self.release(reader)
         return False
 
     def extend(self, reader: object, size: int) -> bool:
-        """Return whether `reader` holds `size` bytes from now on, without waiting; if not, what it holds
-        stays."""
+        """Change the reservation of `reader` to `size` bytes without waiting. Return whether this succeeded.
+        If not, the earlier reservation remains."""
         if self._queue or not self._fits(reader, size):
             return False
         self._hold(reader, size)
         return True
 
     def idle(self, reader: object, evict: Callable[[], None]) -> None:
-        """Note that `reader` waits for its consumer: `evict` is called if its memory is needed elsewhere."""
+        """Mark `reader` as waiting for its consumer. `evict` is called if another reader needs its memory."""
         if reader in self._held and reader not in self._idle:
             self._idle[reader] = evict
             self._admit()
 
     def busy(self, reader: object) -> None:
-        """Note that `reader` goes on: what it holds stays."""
+        """Mark `reader` as active again. It keeps its reservation."""
         self._idle.pop(reader, None)
 
     def release(self, reader: object) -> None:
-        """Release what `reader` held and has used up."""
+        """Release the reservation of `reader`."""
         if reader in self._held:
             self._drop(reader)
             self._admit()
 
     def forget(self, reader: object) -> None:
-        """Forget a reader."""
+        """Remove a reader: release its reservation and its place in the queue."""
         if self._queue.pop(reader, None) is not None or reader in self._held:
             if reader in self._held:
                 self._drop(reader)
             self._admit()
 
     def _fits(self, reader: object, size: int) -> bool:
-        """Whether there is room beside the others; the reader that has been idle longest is evicted first."""
+        """Return whether `size` bytes fit. Evict idle readers until they do, longest idle first."""
         others = self.held_bytes - self._held.get(reader, 0)
         while others + size > self.bytes_max and self._idle:
             longest, evict = next(iter(self._idle.items()))
@@ -115,8 +117,9 @@ class ReadBudget:
 
 
 class ReadBudgets(NamedTuple):
-    """The bounds for log and archive. A reader holds memory of one of them at a time. There are two because
-    an archive may take minutes to answer: its readers must hold nothing that others need to read the log."""
+    """Separate budgets for log and archive. A reader holds memory of only one of them at a time.
+
+    The archive may take minutes to answer. Its readers must not hold memory that readers of the log need."""
 
     log: ReadBudget
     archive: ReadBudget
@@ -124,7 +127,7 @@ class ReadBudgets(NamedTuple):
     def reserve(
         self, reader: object, request: ReadRequest | ArchiveRequest, granted: Callable[[], None]
     ) -> bool:
-        """As `ReadBudget.reserve`, for a request to log or archive."""
+        """Reserve memory for a request to the log or the archive (see `ReadBudget.reserve`)."""
         used, other = (self.log, self.archive)
         if not isinstance(request, ReadRequest):
             used, other = other, used
@@ -132,21 +135,21 @@ class ReadBudgets(NamedTuple):
         return used.reserve(reader, request.size, granted)
 
     def idle(self, reader: object, evict: Callable[[], None]) -> None:
-        """As `ReadBudget.idle`."""
+        """Mark a reader as idle (see `ReadBudget.idle`)."""
         for one in self:
             one.idle(reader, evict)
 
     def busy(self, reader: object) -> None:
-        """As `ReadBudget.busy`."""
+        """Mark a reader as active (see `ReadBudget.busy`)."""
         for one in self:
             one.busy(reader)
 
     def release(self, reader: object) -> None:
-        """As `ReadBudget.release`."""
+        """Release a reservation (see `ReadBudget.release`)."""
         for one in self:
             one.release(reader)
 
     def forget(self, reader: object) -> None:
-        """As `ReadBudget.forget`."""
+        """Remove a reader (see `ReadBudget.forget`)."""
         for one in self:
             one.forget(reader)

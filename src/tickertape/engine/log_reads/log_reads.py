@@ -1,10 +1,10 @@
-"""Log reads: sends every read of the log and of the archive, and finds the owner of each answer.
+"""Log reads: sends each read of the log and the archive, and routes each answer to its owner.
 
-An owner is the object that a read is for: a cursor, a reader of a queue, a task, or retention.
+The owner of a read is a cursor, a queue reader, a task, or retention.
 
 Invariants:
-- An owner has at most one read under way, and its memory is reserved before the read is sent.
-- A read is answered once. The answer of a dropped owner is ignored, and its memory counts until then.
+- An owner has at most one read in progress. Its memory is reserved before the read is sent.
+- Each read is answered once. The answer for a dropped owner is ignored, and its memory counts until then.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ from tickertape.journal.reading.log_view import ReadRequest
 T = TypeVar("T")
 
 Steps: TypeAlias = Generator[ReadRequest | ArchiveRequest | None, Any, T]
-"""Yields reads, and is sent their answers. It yields None to let others go first, and is sent `b""`."""
+"""A generator that yields reads and receives their answers. It yields None to let other tasks run first, and
+then receives `b""`."""
 
 
 class ReadTask(Generic[T]):
-    """A generator under way, for a connection. An error that it lets out is its outcome."""
+    """A running generator that reads for a connection. An error raised by the generator is its outcome."""
 
     outcome: T | TickertapeError
 
     def __init__(self, steps: Steps[T], conn: int) -> None:
         self.conn = conn
         self.closed = False
-        """It has its outcome, or was dropped."""
+        """Whether the task is done or was dropped."""
         self._steps = steps
 
     def advance(
         self, data: Buffer | ArchiveAnswer | TickertapeError | None
     ) -> ReadRequest | ArchiveRequest | None:
-        """Go on with an answer (None at the start) and return the next read. None: it is done, which
-        `closed` says, or lets others go first."""
+        """Resume with an answer (None at the start) and return the next read.
+
+        None means that the task is done (`closed` is True) or lets other tasks run first."""
         try:
             if isinstance(data, TickertapeError):
-                return self._steps.throw(data)  # it knows whether it still needs what cannot be read
+                return self._steps.throw(data)  # the generator decides whether it still needs the data
             return next(self._steps) if data is None else self._steps.send(data)
         except StopIteration as done:
             self.outcome = done.value
@@ -55,12 +57,12 @@ class ReadTask(Generic[T]):
         return None
 
     def close(self) -> None:
-        """Drop the task: the outcome is not wanted any more."""
+        """Drop the task and its outcome."""
         self.closed = True
         self._steps.close()
 
     def result(self) -> T:
-        """Return the outcome, or raise it when it is an error."""
+        """Return the outcome, or raise it if it is an error."""
         if isinstance(self.outcome, TickertapeError):
             raise self.outcome
         return self.outcome
@@ -71,44 +73,44 @@ class ReadResult(NamedTuple):
 
     owner: object
     result: Any
-    """The answer or the error. Of a task, which is done, its `outcome`."""
+    """The answer or the error. For a finished task, its `outcome`."""
 
 
 class LogReads:
-    """All reads."""
+    """All reads in progress, and the tasks that request them."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self.budgets = ReadBudgets(ReadBudget(read_ahead_bytes_max), ReadBudget(archive_ahead_bytes_max))
-        """Memory of all readers."""
+        """Memory reserved by all readers."""
         self._owners: dict[int, object] = {}
-        """Owners of the reads under way, by token."""
+        """Owners of the reads in progress, by token."""
         self._waiting: set[object] = set()
-        """The same owners: a connection may drop thousands at once."""
+        """The same owners as a set, because a connection may drop thousands at once."""
         self._dropped: set[object] = set()
         self._ready: deque[ReadTask[Any]] = deque()
-        """Tasks that let others go first."""
+        """Tasks that let other tasks run first."""
 
     # -- reads ----------------------------------------------------------------------------------------
 
     def new_token(self) -> int:
-        """Return a number that no read had before."""
+        """Return a token that no other read has."""
         return self._outbox.next_token()
 
     def read(self, owner: object, request: ReadRequest | ArchiveRequest, conn: int = NO_CONNECTION) -> None:
-        """Send a read for which memory is reserved."""
+        """Send a read. Its memory is already reserved."""
         self._owners[self._outbox.read(request, conn)] = owner
         self._waiting.add(owner)
 
     def read_when_free(
         self, owner: object, request: ReadRequest | ArchiveRequest, conn: int = NO_CONNECTION
     ) -> None:
-        """Send a read as soon as there is memory for it."""
+        """Send a read as soon as its memory is reserved."""
         if self.budgets.reserve(owner, request, lambda: self.read(owner, request, conn)):
             self.read(owner, request, conn)
 
     def answered(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError) -> list[ReadResult]:
-        """Take the answer to a read; return it with its owner, or the tasks that are done with it."""
+        """Handle the answer to a read. Return it with its owner, or return the task that it finishes."""
         owner = self._owners.pop(token, None)
         self._waiting.discard(owner)
         if owner in self._dropped:
@@ -121,7 +123,7 @@ class LogReads:
         return self._go_on(owner, data)
 
     def drop(self, owner: object) -> None:
-        """Forget an owner: nothing more is read for it."""
+        """Drop an owner. Nothing more is read for it."""
         if isinstance(owner, ReadTask):
             owner.close()
         if owner in self._waiting:
@@ -132,16 +134,17 @@ class LogReads:
     # -- tasks ----------------------------------------------------------------------------------------
 
     def run(self, task: ReadTask[Any]) -> bool:
-        """Start a task; return whether it is done at once. Otherwise `answered` or `step` return it."""
+        """Start a task. Return whether it is done at once. Otherwise `answered` or `step` returns it
+        later."""
         return bool(self._go_on(task, None))
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether `step` has a task to resume."""
         return bool(self._ready)
 
     def step(self) -> list[ReadResult]:
-        """Go on with one task that let others go first; return it when it is done."""
+        """Resume one task that let other tasks run first. Return it if it is done."""
         task = self._ready.popleft() if self._ready else None
         return [] if task is None or task.closed else self._go_on(task, b"")
 

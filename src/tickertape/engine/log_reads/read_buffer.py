@@ -1,7 +1,7 @@
-"""Read buffer: what was read of the log and is not consumed yet, filtered a piece at a time.
+"""Read buffer: messages read from the log but not consumed yet, filtered piece by piece.
 
 Invariants:
-- No more than one piece is filtered ahead, and nothing twice while it is kept.
+- At most one piece is filtered ahead. No message is filtered twice while it is buffered.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from tickertape.journal.reading.log_view import LogPart
 
 
 class ReadBuffer:
-    """Selections in the order of the log: `fill` when it is empty, then `piece` and `used` in turn."""
+    """Selections in log order. Call `fill` when it is empty, then `next_selection` and `consumed` in turn."""
 
     def __init__(self) -> None:
         self._raw: deque[Selection] = deque()
         self._at = 0
-        """The message of the first of them from which on nothing is narrowed yet."""
+        """Index of the first unfiltered message of the first selection."""
         self._piece: Selection | None = None
 
     def __bool__(self) -> bool:
         return bool(self._raw) or self._piece is not None
 
     def fill(self, parts: list[LogPart], interest: Interest) -> None:
-        """Parts that follow one another were read."""
+        """Append consecutive parts of the log."""
         self._raw.extend(selections(parts, interest))
 
     def clear(self) -> None:
-        """Forget it: it is read again."""
+        """Discard the content, which is read again later."""
         self._raw.clear()
         self._at = 0
         self._piece = None
@@ -38,8 +38,9 @@ class ReadBuffer:
     def next_selection(
         self, interest: Interest | None, position: int, *, project: bool = True
     ) -> tuple[Selection, int]:
-        """Return the next messages from `position` on, and the bytes looked at to find them. They are not
-        filtered without an `interest`, and are whole unless `project`."""
+        """Return the next messages from `position` on, and the number of examined bytes.
+
+        Without an `interest` they are not filtered. Without `project` the bodies are not projected."""
         if self._piece is not None:
             return self._piece, 0
         raw = self._raw[0]
@@ -58,7 +59,7 @@ class ReadBuffer:
         return self._piece, looked_at
 
     def consumed(self) -> None:
-        """Note that the selection is consumed."""
+        """Mark the selection as consumed."""
         self._piece = None
 
     def _take_first(self) -> None:

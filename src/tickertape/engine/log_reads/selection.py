@@ -1,10 +1,10 @@
-"""Selection: the messages of a read that an interest selects, as one table, and their positions.
+"""Selection: the messages of a read that match an interest, as one batch, with their positions.
 
 Small commits are merged, so that a log of single messages is delivered in batches too.
 
 Invariants:
-- The order does not change.
-- A selection is a copy: it keeps nothing alive of which it is a small part.
+- Messages keep their order.
+- A selection is a copy: it does not keep a larger buffer alive.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ from tickertape.journal.reading.log_view import LogPart
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Messages out of a stretch of the log."""
+    """Selected messages of a range of the log."""
 
     batch: MessageBatch | None
-    """None without messages."""
+    """None if no message is selected."""
     positions: Int64s | None
-    """Of each message; None when they follow one another without gaps up to `end`."""
+    """Position of each message. None if the positions are consecutive up to `end`."""
     end: int
-    """Position after the stretch."""
+    """Position after the range."""
     last_timestamp: int
-    """Log time of the last message of the stretch, of whatever topic."""
+    """Log time of the last message of the range, regardless of its topic."""
 
     @property
     def count(self) -> int:
-        """Messages."""
+        """Number of messages."""
         return 0 if self.batch is None else self.batch.count
 
     def position(self, index: int) -> int:
-        """Position of message `index`; the end of the stretch when it has no more."""
+        """Return the position of message `index`, or `end` if it has fewer messages."""
         if index >= self.count:
             return self.end
         return self.end - self.count + index if self.positions is None else int(self.positions[index])
 
     def positions_of(self, indices: Int64s) -> Int64s:
-        """Positions of the messages `indices`."""
+        """Return the positions of the messages `indices`."""
         return indices + (self.end - self.count) if self.positions is None else self.positions[indices]
 
     def encoded_positions(self, low: int, high: int) -> bytes:
-        """Encode the positions of the messages `[low, high)`, at least one: see `Deliver.positions`."""
+        """Encode the positions of the messages `[low, high)`, at least one (see `Deliver.positions`)."""
         first = self.position(low)
         if self.positions is None or int(self.positions[high - 1]) - first == high - 1 - low:
             return first.to_bytes(8, "little")
         return self.positions[low:high].astype("<u8").tobytes()
 
     def index_at(self, position: int) -> int:
-        """Index of the first message at or above `position`."""
+        """Return the index of the first message at or above `position`."""
         if self.positions is None:
             return min(max(position - (self.end - self.count), 0), self.count)
         return int(self.positions.searchsorted(position))
 
     def index_stamped(self, timestamp: int) -> int:
-        """Index of the first message stamped at or after `timestamp`."""
+        """Return the index of the first message with a log time at or after `timestamp`."""
         if self.batch is None or self.last_timestamp < timestamp:
             return self.count
         return int(self.batch.timestamps.searchsorted(timestamp))
 
 
 def selections(parts: list[LogPart], interest: Interest) -> list[Selection]:
-    """Return the messages of consecutive `parts` to the topics of `interest`, unfiltered; the last selection
-    ends where they end."""
+    """Return the messages of consecutive `parts` on the topics of `interest`, unfiltered. The last selection
+    ends at the end of the last part."""
     chosen: list[Selection] = []
     group: list[Selection] = []
     size = 0
@@ -89,7 +89,7 @@ def selections(parts: list[LogPart], interest: Interest) -> list[Selection]:
 
 
 def restrict(raw: Selection, low: int, high: int, content: ContentFilter, project: bool) -> Selection:
-    """Return the messages `[low, high)` of `raw` that pass `content`, whole unless `project`."""
+    """Return the messages `[low, high)` of `raw` that pass `content`, projected if `project`."""
     batch = raw.batch
     assert batch is not None
     end = raw.position(high)
@@ -117,7 +117,7 @@ def _select(part: LogPart, interest: Interest) -> Selection:
 
 
 def _of_topics(batch: MessageBatch, interest: Interest) -> tuple[MessageBatch | None, Bools | None]:
-    """The messages to the topics of `interest`, and which they are unless it is all of them."""
+    """Return the messages on the topics of `interest`, and a mask unless all messages are selected."""
     if interest.topic_name is not None and (batch.topic_index is None and batch.kinds is None):
         return select_topic(batch, interest.topic_name), None
     mask = interest.mask(batch)

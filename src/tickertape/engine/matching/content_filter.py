@@ -1,7 +1,7 @@
 """Content filter of a subscription: the filter and the select list for messages of any type.
 
-Both are compiled once for each message type. A type that cannot have the fields matches no filter, and its
-bodies are sent whole.
+Both are compiled once for each message type. A type that cannot have the fields of the filter never matches
+it. A type that cannot have the fields of the select list is sent with whole bodies.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ContentFilter:
         filter_context: FilterContext,
         subscriber: Subscriber,
     ) -> None:
-        """`expected` are known types of the topics. Raises `BadFilter`, `BadOption` for what none of them
-        accepts."""
+        """`expected` are the known message types of the topics. Raises `BadFilter` or `BadOption` if no type
+        accepts the filter or the select list."""
         self.filter = filter
         self.select = select
         self._filter_context = filter_context
@@ -66,16 +66,16 @@ class ContentFilter:
         if select is not None:
             _refuse_misfits([self._prepare_select(name) for name in expected])
         self.filter_key: Hashable = (filter, subscriber if self.depends_on_subscriber else None)
-        """Content filters with equal keys pass the same messages."""
+        """Content filters with equal keys select the same messages."""
         self.key: Hashable = (select, self.filter_key)
 
     @property
     def depends_on_subscriber(self) -> bool:
-        """Whether the filter reads the subscriber."""
+        """Whether the filter depends on the subscriber (its user, name or version)."""
         return self._filter is not None and bool(self._filter.needs & SUBSCRIBER_INPUTS)
 
     def _prepare_select(self, name: str) -> BadOption | None:
-        """Compile the select list for a type; return the error."""
+        """Compile the select list for a message type. Return the error, if any."""
         assert self.select is not None
         try:
             self._projects[name] = message_type(name).projector(parse_select(self.select))
@@ -90,7 +90,7 @@ class ContentFilter:
         return piece_end(batch, low, filter_piece_steps_max // work)
 
     def matching_rows(self, batch: MessageBatch, indices: Int64s) -> Int64s:
-        """Return which of the messages `indices` of a piece pass the filter."""
+        """Return the messages among `indices` (of one piece) that pass the filter."""
         matcher = self._filter
         if matcher is None:
             return indices
@@ -119,7 +119,7 @@ class ContentFilter:
         return filter_inputs(self._filter_context.constants_for(self._subscriber), needs, batch, which)
 
     def project(self, batch: MessageBatch) -> MessageBatch:
-        """Return the messages with bodies cut to the select list."""
+        """Return the messages with their bodies projected to the select list."""
         if self.select is None:
             return batch
         bodies = batch.bodies_list()
@@ -132,11 +132,11 @@ class ContentFilter:
         return with_bodies(batch, bodies)
 
     def by_type(self, batch: MessageBatch, indices: Int64s) -> list[tuple[str, Int64s]]:
-        """Return the messages `indices` by the types of their topics."""
+        """Group the messages `indices` by the message types of their topics."""
         return rows_by_type(self._filter_context.type_of, batch, indices)
 
 
 def _refuse_misfits(errors: list[BadFilter | None] | list[BadOption | None]) -> None:
-    """Raise the first error when no type accepts the filter or the select list."""
+    """Raise the first error if no message type accepts the filter or the select list."""
     if errors and all(errors):
         raise next(error for error in errors if error is not None)

@@ -1,4 +1,4 @@
-"""Filter context: what filters read beside a body: message types, the subscriber and the time."""
+"""Filter context: inputs of filters beside the body (message types, subscriber, time)."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from tickertape.filter import FilterInputs
 
 
 class FilterContext:
-    """Context of one instance."""
+    """The filter context of a server."""
 
     def __init__(
         self, catalog: TopicCatalog, clock: EngineClock, filter_bytes: int = filter_bytes_max
     ) -> None:
         self._types = catalog.message_types
         self.filter_bytes_max = filter_bytes
-        """The longest filter that a client may give."""
+        """Maximum length of a client's filter."""
         self._clock = clock
         self.unreadable = 0
-        """Bodies that filters could not read, each as often as it was tested."""
+        """Bodies that filters could not read, counted once for each test."""
 
     def count_unreadable(self, bodies: int) -> None:
         """Count bodies that a filter could not read."""
         self.unreadable += bodies
 
     def filter_bytes_of(self, subscriber: Subscriber) -> int:
-        """Return the longest filter that a subscriber may give. A queue has no name: its expressions are part
-        of the configuration, and no limit of clients applies."""
+        """Return the maximum length of a subscriber's filter.
+
+        A queue has no subscriber name. Its expressions are configured, so client limits do not apply."""
         return self.filter_bytes_max if subscriber.name else filter_bytes_max
 
     def constants_for(self, subscriber: Subscriber) -> FilterInputs:
-        """Return inputs of filter functions that are the same for all messages to a subscriber."""
+        """Return the inputs of filter functions that are the same for all messages to a subscriber."""
         return FilterInputs(
             user=subscriber.user,
             client_name=subscriber.name,
@@ -41,5 +42,5 @@ class FilterContext:
         )
 
     def type_of(self, topic: str) -> str:
-        """Return the name of the message type of a topic."""
+        """Return the message type of a topic."""
         return self._types.get(topic, DEFAULT_TYPE)

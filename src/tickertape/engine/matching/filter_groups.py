@@ -1,6 +1,6 @@
-"""Filter groups: subscriptions with filters, by topic and in an index for each message type.
+"""Filter groups: subscriptions with filters, by topic, with one filter index for each message type.
 
-A batch is tested only against filters that can match, a bounded piece between two results.
+A batch is tested only against filters that can match, one bounded piece at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tickertape.filter.limits import (
 from tickertape.payload import message_type
 
 _STEP_BYTES = filter_piece_bytes_max // filter_piece_steps_max
-"""Cost of a step of a search, in examined bytes."""
+"""Cost of a search step, in examined bytes."""
 
 
 class GroupWithInterest(Protocol):
@@ -39,7 +39,7 @@ G = TypeVar("G", bound=GroupWithInterest)
 
 
 def is_indexed(interest: Interest) -> bool:
-    """Return whether an index can hold the filter: its result does not depend on the subscriber."""
+    """Return whether an index can hold the filter, because its result does not depend on the subscriber."""
     content = interest.content
     if interest.has_exclusions or content is None:
         return False
@@ -47,16 +47,16 @@ def is_indexed(interest: Interest) -> bool:
 
 
 class GroupMatches(Generic[G]):
-    """Rows of a batch for several groups."""
+    """Matching messages of a batch for several groups."""
 
     def __init__(self, groups: list[G], bounds: list[int], indices: Int64s, whole: bool = False) -> None:
         self.groups = groups
         self.whole = whole
-        """No group has a select list."""
+        """True only if no group has a select list."""
         self.bounds = bounds
-        """Start of each group in `indices`, and the end of the last."""
+        """Start of each group in `indices`, and the end of the last group."""
         self.indices = indices
-        """Indices of messages in the batch, rising in each group."""
+        """Indices of messages in the batch, ascending within each group."""
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -66,7 +66,7 @@ class GroupMatches(Generic[G]):
         return self.indices[self.bounds[number] : self.bounds[number + 1]]
 
     def divided(self, wanted: Callable[[G], bool]) -> tuple[GroupMatches[G], GroupMatches[G]]:
-        """Split the matches by `wanted`."""
+        """Split the matches by the predicate `wanted`."""
         true: list[tuple[G, Int64s]] = []
         false: list[tuple[G, Int64s]] = []
         answers = [*map(wanted, self.groups)]
@@ -85,15 +85,15 @@ def matches_of(pairs: Sequence[tuple[G, Int64s]]) -> GroupMatches[G]:
 
 
 class TopicFilters(Generic[G]):
-    """All groups of one topic, or one pattern of topics."""
+    """All groups of one topic or one topic pattern."""
 
     def __init__(self, interest: Interest) -> None:
         self.interest = interest
         self.groups: dict[G, ContentFilter] = {}
         self._selecting = 0
-        """Groups with a select list."""
+        """Number of groups with a select list."""
         self._indexes: dict[str, FilterIndex[G]] = {}
-        """Indexes by message type."""
+        """Filter indexes by message type."""
 
     def add(self, group: G, content: ContentFilter) -> None:
         for name in content.types:
@@ -117,7 +117,7 @@ class TopicFilters(Generic[G]):
         return index
 
     def search(self, batch: MessageBatch, which: Int64s) -> Generator[int, None, GroupMatches[G]]:
-        """Find which of the messages `which` each filter matches; yield examined bytes."""
+        """Match the messages `which` against all filters. Yield examined bytes, return the matches."""
         content = next(iter(self.groups.values()))
         by_type = content.by_type(batch, which)
         if len(by_type) == 1:
@@ -155,7 +155,7 @@ class TopicFilters(Generic[G]):
 
 
 class FilteredGroups(Generic[G]):
-    """Groups with filters that an index can hold (see `is_indexed`)."""
+    """Groups whose filters an index can hold (see `is_indexed`)."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, TopicFilters[G]] = {}
@@ -185,12 +185,12 @@ class FilteredGroups(Generic[G]):
                 del self._by_pattern[interest.pattern]
 
     def groups(self) -> Iterator[G]:
-        """All groups."""
+        """Yield all groups."""
         for topics in [*self._by_topic.values(), *self._by_pattern.values()]:
             yield from topics.groups
 
     def apart(self) -> Iterator[FilteredGroups[G]]:
-        """Return the groups of each topic, and all with patterns."""
+        """Yield the groups of each topic separately, then all groups with patterns together."""
         for topic, topics in self._by_topic.items():
             one: FilteredGroups[G] = FilteredGroups()
             one._by_topic[topic] = topics
@@ -201,7 +201,7 @@ class FilteredGroups(Generic[G]):
             yield patterns
 
     def may_cover(self, topics: Sequence[str]) -> bool:
-        """Return whether a group may cover one of `topics`, without a search."""
+        """Return whether a group may cover one of `topics`, without a pattern search."""
         return any(topic in self._by_topic for topic in topics) or self._by_pattern.may_fit(topics)
 
     def search(self, batch: MessageBatch) -> Iterator[int | GroupMatches[G]]:

@@ -1,7 +1,7 @@
-"""Interest: the topics of a subscription, and the messages of them that it is sent.
+"""Interest: the topics, filter and select list that define the messages of a subscription.
 
-Subscriptions with equal keys are sent the same messages. Control records are never covered, and a body is
-read only for a filter or a select list.
+Subscriptions with equal keys receive the same messages. Control records are never covered. A body is read
+only for a filter or a select list.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tickertape.engine.matching.topic_patterns import TopicPattern
 
 
 class Interest:
-    """Topics, one name or those that match a pattern, and an optional `ContentFilter`."""
+    """A topic name or pattern, and an optional `ContentFilter`."""
 
     __slots__ = ("__weakref__", "_fits", "content", "key", "pattern", "topic", "topic_name")
 
@@ -29,24 +29,24 @@ class Interest:
         content: ContentFilter | None = None,
         beside: frozenset[str] = frozenset(),
     ) -> None:
-        """`beside`: names that match the pattern and are excluded."""
+        """`beside`: excluded names that match the pattern."""
         self.topic = topic
-        """A name, or a pattern when there is `fits`."""
+        """A name, or a pattern if `fits` is given."""
         self.topic_name = topic if fits is None else None
         self.pattern = fits if isinstance(fits, TopicPattern) else None
-        """None: a name, all topics or no topic."""
+        """None for a name, all topics or no topic."""
         self.content = content
         self.key: Hashable = (topic, None if content is None else content.key, beside)
         self._fits = fits.fits if isinstance(fits, TopicPattern) else fits
 
     @property
     def has_exclusions(self) -> bool:
-        """Whether it is neither a name nor a pattern: `covers` decides."""
+        """Whether only `covers` can decide, because the interest is neither a name nor a pattern."""
         return self.topic_name is None and self.pattern is None
 
     @property
     def plain(self) -> bool:
-        """Whether it is one whole topic."""
+        """Whether the interest is one whole topic, without a content filter."""
         return self.topic_name is not None and self.content is None
 
     def covers(self, topic: str) -> bool:
@@ -56,13 +56,14 @@ class Interest:
         return self._fits(topic)
 
     def mask(self, batch: MessageBatch) -> Bools | None:
-        """Return which messages have a covered topic, control records excepted; None: there are none."""
+        """Return the mask of messages on covered topics, without control records. None if no topic
+        matches."""
         own = [self.covers(topic) for topic in batch.topics]
         return rows_of_topics(batch, np.array(own)) if any(own) else None
 
 
 def rows_of_topics(batch: MessageBatch, own: Bools) -> Bools:
-    """Return which messages have a topic that is True in `own`, control records excepted."""
+    """Return the mask of messages whose topic is True in `own`, without control records."""
     index, kinds = batch.topic_index, batch.kinds
     mask = np.full(batch.count, own[0]) if index is None else own[index]
     if kinds is not None:
@@ -79,6 +80,6 @@ def _never(topic: str) -> bool:
 
 
 NO_TOPICS: Final = Interest("no topic", _never)
-"""No message."""
+"""Matches no message."""
 ALL_TOPICS: Final = Interest("every topic", _always)
-"""All messages, whatever their topic."""
+"""Matches all messages on all topics."""

@@ -1,4 +1,4 @@
-"""Interest compiler: compiles topic, filter and select list of a command, and caches what is in use."""
+"""Interest compiler: compiles topic, filter and select list of a command, and caches live results."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 _NAME_OVERHEAD_BYTES: Final = 3
-"""What MessagePack adds to a name, at most."""
+"""Maximum overhead of MessagePack for a name."""
 
 Made = TypeVar("Made")
 
 
 class InterestCompiler:
-    """Compiles interests of one instance."""
+    """Compiles the interests of a server."""
 
     def __init__(self, catalog: TopicCatalog, clock: EngineClock, limits: ClientLimits = DEFAULT) -> None:
         self.limits = limits
         self.catalog = catalog
         self.filter_context = FilterContext(catalog, clock, limits.filter_bytes_max)
         self.compiled = 0
-        """Compilations so far, failed ones included: each may take milliseconds."""
+        """Number of compilations, failed ones included. Each may take milliseconds."""
         self._patterns = TopicPatternIndex()
         self._covers: WeakValueDictionary[Hashable, Interest] = WeakValueDictionary()
 
     def compile(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
-        """Return the interest of a subscription. Raises `BadTopic`, `BadFilter`, `BadOption`."""
+        """Return the interest of a subscription. Raises `BadTopic`, `BadFilter` or `BadOption`."""
         key = (topic, filter, select)
         interest = self._covers.get(key)
         if interest is None:
@@ -51,7 +51,8 @@ class InterestCompiler:
         return interest
 
     def for_types(self, interest: Interest, make: Callable[[list[str]], Made]) -> Made:
-        """Return what `make` compiles for the message types of a cover; count it."""
+        """Call `make` with the message types of an interest and return its result. Counts as a
+        compilation."""
         self.compiled += 1
         return self._for_types(interest, make)
 
@@ -63,8 +64,9 @@ class InterestCompiler:
         return self.compile(interest.topic, content.filter, None, subscriber)
 
     def other_types(self, interest: Interest) -> dict[str, tuple[str, ...]]:
-        """Return covered topics that are not of `DEFAULT_TYPE` by message type. Raises `LimitReached` for
-        more than an answer has room for."""
+        """Return covered topics whose message type is not `DEFAULT_TYPE`, by message type.
+
+        Raises `LimitReached` if their names exceed `topic_names_bytes_max`."""
         found: dict[str, list[str]] = {}
         size = 0
         for name, kind in self.catalog.message_types.items():
@@ -73,13 +75,14 @@ class InterestCompiler:
                 size += len(name.encode()) + _NAME_OVERHEAD_BYTES
         if size > topic_names_bytes_max:
             raise LimitReached(
-                f"the names of the topics of {shown(interest.topic)} that are not JSON take {size:,} bytes, "
-                f"more than {topic_names_bytes_max:,} (topic_names_bytes_max): ask for fewer topics"
+                f"Cannot subscribe to {shown(interest.topic)}: the names of its topics that are not JSON "
+                f"take {size:,} bytes, more than {topic_names_bytes_max:,} (topic_names_bytes_max). "
+                "Use fewer topics."
             )
         return {kind: tuple(names) for kind, names in found.items()}
 
     def _expected(self, interest: Interest) -> list[str]:
-        """Return known message types of covered topics."""
+        """Return the known message types of covered topics."""
         if interest.topic_name is not None:
             return [self.catalog.message_type(interest.topic_name)]
         types = self.catalog.message_types.items()
@@ -88,12 +91,13 @@ class InterestCompiler:
     def _make(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
         fits = None
         if topic in (CONTROL_TOPIC, QUEUE_TOPIC):
-            raise BadTopic(f"{shown(topic)} is the server's own: nobody subscribes to it")
+            raise BadTopic(f"Cannot subscribe to {shown(topic)}: it is an internal topic. Use another topic.")
         self.compiled += filter is not None or select is not None or is_pattern(topic)
         if is_pattern(topic):
             if len(topic.encode()) > topic_bytes_max:
                 raise BadTopic(
-                    f"a pattern of {len(topic):,} characters: at most {topic_bytes_max:,} bytes are read"
+                    f"Invalid topic pattern of {len(topic):,} characters. "
+                    f"Use at most {topic_bytes_max:,} bytes."
                 )
             fits = self._patterns.pattern(topic)
         else:
@@ -107,7 +111,8 @@ class InterestCompiler:
         return Interest(topic, fits, content)
 
     def _for_types(self, interest: Interest, make: Callable[[list[str]], Made]) -> Made:
-        """Return what `make` compiles; an error that only the type of one topic causes names the topic."""
+        """Call `make` and return its result. If only the type of one topic causes an error, name the
+        topic."""
         types = self._expected(interest)
         try:
             return make(types)
@@ -115,5 +120,5 @@ class InterestCompiler:
             if interest.topic_name is None or types == [DEFAULT_TYPE]:
                 raise
             make([DEFAULT_TYPE])
-            error.args = (f"{error}; topic {shown(interest.topic_name)} is of message type {types[0]}",)
+            error.args = (f"Topic {shown(interest.topic_name)} has message type {types[0]}: {error}",)
             raise

@@ -39,12 +39,12 @@ G = TypeVar("G", bound="InterestGroup[Any]")
 
 
 class Match(NamedTuple, Generic[G]):
-    """Rows of a batch for a group, or for groups with filters."""
+    """Matching messages of a batch for one group, or for several groups with filters."""
 
     batch: MessageBatch | None
-    """None: a piece was examined without a match."""
+    """None if a piece was examined without a match."""
     group: G | None
-    """None in this case too."""
+    """None if `batch` is None."""
     looked_at: int
     """Examined bytes of bodies."""
     indices: Int64s | None = None
@@ -54,16 +54,16 @@ class Match(NamedTuple, Generic[G]):
 
 
 class SubscriptionIndex(Generic[S, G]):
-    """Subscriptions, in groups of `group_type`."""
+    """Index of subscriptions, which are grouped in instances of `group_type`."""
 
     def __init__(self, group_type: type[G]) -> None:
         self._group_type = group_type
         self._by_topic: dict[str, G] = {}
         """Groups that cover one whole topic."""
         self._groups: dict[Hashable, G] = {}
-        """The other groups."""
+        """All other groups, by interest key."""
         self._filtered: FilteredGroups[G] = FilteredGroups()
-        """Other groups with filters in an index."""
+        """Other groups whose filters are in an index."""
         self._count = 0
         self._alone: dict[str, dict[G, None]] = {}
         """Other groups that are tested one by one, by topic."""
@@ -83,12 +83,12 @@ class SubscriptionIndex(Generic[S, G]):
             yield from group.subs
 
     def groups(self) -> Iterator[G]:
-        """All groups."""
+        """Yield all groups."""
         yield from self._by_topic.values()
         yield from self._groups.values()
 
     def add(self, sub: S) -> G:
-        """Add a subscription; return its group."""
+        """Add a subscription. Return its group."""
         interest = sub.interest
         groups, key = self._place(interest)
         group = groups.get(key)
@@ -135,7 +135,7 @@ class SubscriptionIndex(Generic[S, G]):
                 del self._alone[topic_name]
 
     def take_filtered(self) -> list[SubscriptionIndex[S, G]]:
-        """Move groups with filters in an index to new ones: one for each topic, one for all patterns."""
+        """Move groups with indexed filters to new indexes: one for each topic, and one for all patterns."""
         taken = []
         for filtered in self._filtered.apart():
             other: SubscriptionIndex[S, G] = SubscriptionIndex(self._group_type)
@@ -155,7 +155,7 @@ class SubscriptionIndex(Generic[S, G]):
         return self._groups, interest.key
 
     def may_match(self, batch: MessageBatch) -> bool:
-        """Return whether a group may cover a topic of a batch, without a search for patterns."""
+        """Return whether a group may cover a topic of a batch, without a pattern search."""
         return (
             any(topic in self._by_topic or topic in self._alone for topic in batch.topics)
             or self._by_pattern.may_fit(batch.topics)
@@ -164,8 +164,8 @@ class SubscriptionIndex(Generic[S, G]):
         )
 
     def matches(self, batch: MessageBatch, *, parted: bool = False) -> Iterator[Match[G]]:
-        """Yield the matches of a batch, for the groups in the index at that time. With `parted`, matches
-        found together are one."""
+        """Yield the matches of a batch for the groups that are in the index at that time. With `parted`,
+        groups without a select list that match together share one `Match`."""
         wanted = [topic for topic in batch.topics if topic in self._by_topic]
         for topic, chosen in split_topics(batch, wanted):
             group = self._by_topic.get(topic)
@@ -206,7 +206,7 @@ class SubscriptionIndex(Generic[S, G]):
 
 
 def _is_whole(group: InterestGroup[Any]) -> bool:
-    """Whether the group has no select list."""
+    """Return whether the group has no select list."""
     return group.interest.content is None or group.interest.content.select is None
 
 
@@ -228,7 +228,7 @@ def _of_group(batch: MessageBatch, group: G, indices: Int64s) -> Iterator[Match[
 
 
 def _of(batch: MessageBatch, group: G, indices: Int64s) -> Match[G]:
-    """Return the match of the messages `indices` for a group."""
+    """Return the match of a group with the messages `indices`."""
     content = group.interest.content
     chosen = select(batch, indices)
     if content is None or content.select is None:

@@ -1,7 +1,7 @@
-"""Topic patterns: the patterns of an instance, and those that match a topic.
+"""Topic patterns: the patterns of a server, and the patterns that match a topic.
 
-Patterns are searched together in columns, and results are cached for all, within one bound. At most a bounded
-piece of many topics is searched between two yields.
+Patterns are searched together in columns. Results are cached for all patterns within one memory limit. At
+most a bounded piece of many topics is searched between two yields.
 """
 
 from __future__ import annotations
@@ -28,59 +28,59 @@ from tickertape.filter.compiler.regex import PatternSet
 from tickertape.filter.limits import filter_piece_bytes_max
 
 _ASK_BYTES: Final = 1024
-"""What asking a column of one topic counts, in bytes looked at, and each of its characters."""
+"""Cost of one lookup of a topic in a column, in examined bytes. Each character adds `_CHARACTER_BYTES`."""
 _CHARACTER_BYTES: Final = 64
 _GATHER_BYTES: Final = filter_piece_bytes_max
-"""What making a set of patterns counts."""
+"""Cost of compiling a pattern set."""
 _PIECE_BYTES: Final = filter_piece_bytes_max // 4
 _PIECE_TOPICS: Final = 1024
 _UNKNOWN: Final = -1
 _COLUMNS_TRIED: Final = 8
 _KNOWN_AT_ONCE: Final = 64
-"""So many answers are looked for to know whether a batch concerns anybody."""
+"""Maximum number of cache lookups to decide whether a batch may match any pattern."""
 _TOPIC_BYTES: Final = 8
-"""What finding an answer counts that is remembered."""
+"""Cost of a cached result."""
 
 
 class TopicPattern:
-    """A pattern, in its column for as long as it is referenced."""
+    """A pattern. It is in its column as long as it is referenced."""
 
     __slots__ = ("__weakref__", "bit", "column")
 
     def __init__(self, pattern: Pattern, column: _Column) -> None:
         self.column = column
         self.bit = column.add(self, pattern)
-        """Which bit of an answer is its own."""
+        """The bit of this pattern in a result."""
 
     def fits(self, topic: str) -> bool:
-        """Whether a topic fits it."""
+        """Return whether the pattern matches a topic."""
         return bool(self.column.answer(topic) >> self.bit & 1)
 
 
 class TopicPatternIndex:
-    """All patterns of an instance."""
+    """All topic patterns of a server."""
 
     def __init__(self) -> None:
         self.remembered_bytes_max = pattern_answers_bytes_max
         self.remembered_bytes = 0
-        """What the answers that are remembered take."""
+        """Memory of cached results."""
         self.searches = 0
-        """How often a topic was searched for one pattern, or for some together."""
+        """Number of searches: each topic counts once for each pattern or pattern set."""
         self.work = 0
-        """What searching for them took so far, as bytes looked at."""
+        """Total cost of these searches, in examined bytes."""
         self.gone: list[tuple[_Column, int]] = []
-        """Columns and bits of patterns that nobody holds any more."""
+        """Columns and bits of patterns that are no longer referenced."""
         self._patterns: WeakValueDictionary[str, TopicPattern] = WeakValueDictionary()
         self._columns: dict[_Column, None] = {}
         self._roomy: dict[_Column, None] = {}
-        """Those that may have room."""
+        """Columns that may have free capacity."""
 
     def __len__(self) -> int:
         self.take_out()
         return sum(map(len, self._columns))
 
     def pattern(self, text: str) -> TopicPattern:
-        """The pattern `text`. Raises `BadTopic`."""
+        """Return the compiled pattern `text`. Raises `BadTopic`."""
         found = self._patterns.get(text)
         if found is None:
             compiled = compile_topic_pattern(text)
@@ -99,8 +99,8 @@ class TopicPatternIndex:
         return column
 
     def take_out(self) -> None:
-        """Take out patterns that nobody holds any more. They are let go at any moment, so this is done when
-        no column is being looked at."""
+        """Remove patterns that are no longer referenced. The garbage collector may release a pattern at any
+        time, so this runs only while no column is searched."""
         while self.gone:
             column, bit = self.gone.pop()
             column.remove(bit)
@@ -111,17 +111,18 @@ class TopicPatternIndex:
                 self._roomy.pop(column, None)
 
     def forget(self, nbytes: int) -> None:
-        """Count remembered answers that are forgotten."""
+        """Count the bytes of evicted results."""
         self.remembered_bytes -= nbytes
 
     def count(self, searches: int, work: int) -> None:
-        """Count searches and what they took, as bytes looked at."""
+        """Count searches and their cost in examined bytes."""
         self.searches += searches
         self.work += work
 
     def remember(self, topic: str) -> int:
-        """An answer about a topic is to be remembered: forget all others if that is too much. Returns what it
-        takes."""
+        """Reserve memory for the cached result of a topic. Return its size.
+
+        If the memory limit is exceeded, all cached results are evicted first."""
         wanted = pattern_answer_bytes + topic.__sizeof__()
         if self.remembered_bytes + wanted > self.remembered_bytes_max:
             for column in self._columns:
@@ -131,19 +132,19 @@ class TopicPatternIndex:
 
 
 class _Column:
-    """Patterns that are searched together; an answer has a bit for each."""
+    """Patterns that are searched together. A result has one bit for each pattern."""
 
     def __init__(self, all: TopicPatternIndex) -> None:
         self._all = all
         self._patterns: dict[int, Pattern] = {}
-        """By their bit."""
+        """Patterns by bit."""
         self._held: dict[int, ref[TopicPattern]] = {}
         self._size = 0
         self._young: dict[int, Pattern] = {}
-        """Those that are asked one by one until they are enough."""
+        """New patterns, searched one by one until they are compiled into the set."""
         self._set: PatternSet | None = None
         self._set_bits: list[int] = []
-        """What each pattern of the set makes of an answer: nothing, for those that were taken out."""
+        """Result bit of each pattern of the set, 0 for removed patterns."""
         self._answers: dict[str, int] = {}
         self._answers_bytes = 0
 
@@ -153,16 +154,16 @@ class _Column:
         return len(self._patterns)
 
     def has_room_for(self, pattern: Pattern) -> bool:
-        """Whether one more can be put in."""
+        """Return whether the column has capacity for another pattern."""
         return len(self._patterns) < pattern_set_max and self._size + pattern.size <= pattern_set_size_max
 
     @property
     def is_full(self) -> bool:
-        """Whether there is hardly room for any other."""
+        """Whether the column has little or no capacity left."""
         return len(self._patterns) == pattern_set_max or 4 * self._size > 3 * pattern_set_size_max
 
     def add(self, handle: TopicPattern, pattern: Pattern) -> int:
-        """Put in a pattern; returns its bit."""
+        """Add a pattern. Return its bit."""
         self.forget()
         bit = next(bit for bit in range(pattern_set_max) if bit not in self._patterns)
         self._patterns[bit] = self._young[bit] = pattern
@@ -172,7 +173,7 @@ class _Column:
         return bit
 
     def remove(self, bit: int) -> None:
-        """Take out a pattern. Answers that are remembered keep its bit until another pattern has it."""
+        """Remove a pattern. Cached results keep its bit until another pattern uses the bit."""
         self._size -= self._patterns.pop(bit).size
         del self._held[bit]
         if self._young.pop(bit, None) is None:
@@ -183,33 +184,33 @@ class _Column:
         if not self._patterns:
             self.forget()
 
-    # -- answers --------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Remember nothing."""
+        """Evict all cached results."""
         self._all.forget(self._answers_bytes)
         self._answers_bytes = 0
         self._answers = {}
 
     def answer(self, topic: str) -> int:
-        """Which of the patterns a topic fits."""
+        """Return the patterns that match a topic, as bits."""
         found = self._answers.get(topic)
         if found is None:
             found = self._search(topic)
             if not self._patterns:
-                return found  # the last of them was taken out meanwhile: nobody would forget it
-            taken = self._all.remember(topic)  # which may make this one forget
+                return found  # the last pattern was removed meanwhile, so nothing would evict this result
+            taken = self._all.remember(topic)  # may evict the results of this column
             self._answers_bytes += taken
             self._answers[topic] = found
         return found
 
     def known(self, topic: str) -> int | None:
-        """The answer when it is remembered."""
+        """Return the cached result, or None."""
         return self._answers.get(topic)
 
     def answers(self, topics: Sequence[str]) -> Iterator[int | list[int]]:
-        """What was done, as bytes looked at, in pieces; at last which of the patterns each of some topics
-        fits."""
+        """Match several topics. Yield the cost in examined bytes, and finally the result bits of each
+        topic."""
         found = [self._answers.get(topic, _UNKNOWN) for topic in topics]
         done = self._all.work - _TOPIC_BYTES * len(topics)
         if _UNKNOWN in found:
@@ -254,7 +255,7 @@ class _Own(Generic[V]):
 
 
 class PatternMap(Generic[V]):
-    """Values by pattern, all of one instance."""
+    """Values by topic pattern. All patterns belong to one `TopicPatternIndex`."""
 
     def __init__(self) -> None:
         self._columns: dict[_Column, _Own[V]] = {}
@@ -273,12 +274,12 @@ class PatternMap(Generic[V]):
             del self._columns[pattern.column]
 
     def values(self) -> Iterator[V]:
-        """All of them."""
+        """Yield all values."""
         for own in self._columns.values():
             yield from own.values.values()
 
     def setdefault(self, pattern: TopicPattern, make: Callable[[], V]) -> V:
-        """The value of a pattern, made when it has none."""
+        """Return the value of a pattern. Create it with `make` if it is missing."""
         own = self._columns.setdefault(pattern.column, _Own())
         if pattern not in own.values:
             own.values[pattern] = make()
@@ -286,7 +287,7 @@ class PatternMap(Generic[V]):
         return own.values[pattern]
 
     def may_fit(self, topics: Sequence[str]) -> bool:
-        """Whether one of `topics` may fit one of the patterns, as far as is known at once."""
+        """Return whether a pattern may match one of `topics`, from cached results only."""
         if len(topics) * len(self._columns) > _KNOWN_AT_ONCE:
             return True
         for column, own in self._columns.items():
@@ -297,8 +298,8 @@ class PatternMap(Generic[V]):
         return False
 
     def found(self, topics: Sequence[str]) -> Iterator[int | tuple[V, Bools]]:
-        """The value of each pattern that one of `topics` fits, and which of them; between them what was done,
-        as bytes looked at."""
+        """Yield the value of each pattern that matches one of `topics`, with the mask of matching topics.
+        Between them, yield the cost in examined bytes."""
         done = 0
         for column, own in [*self._columns.items()]:
             before: list[tuple[TopicPattern, V]] | None = None
@@ -310,7 +311,7 @@ class PatternMap(Generic[V]):
                         answers += work
                         fitting |= reduce(or_, set(work), 0)
                     elif (done := done + work) >= _PIECE_BYTES:
-                        before = before or [*own.values.items()]  # what comes meanwhile has bits of others
+                        before = before or [*own.values.items()]  # later patterns reuse bits of others
                         yield done
                         done = 0
             if not fitting & (own.bits if before is None else -1):

@@ -1,7 +1,7 @@
-"""Queue browser: sends a client the messages of a queue that are ready, and takes none.
+"""Queue browser: sends the ready messages of a queue to a client without consuming them.
 
-It begins once the queue has considered everything that was persisted when the client asked, and follows the
-order of the log.
+It starts after the queue has considered everything that was persisted at the time of the request. It follows
+log order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tickertape.wire.frames import encode_frame
 
 
 class QueueBrowser(Feed):
-    """One read of the ready messages of a queue by a client."""
+    """One read of the ready messages of a queue for a client."""
 
     def __init__(
         self,
@@ -37,28 +37,28 @@ class QueueBrowser(Feed):
         self.queue = queue
         self.content = content
         self._persisted = access.journal.commits.persisted_end
-        """End of the log when the client asked: it finds every message that was persisted before."""
+        """End of the log at the request. Every message persisted before it is considered."""
         self._left: BitMap64 | None = None
         self.end = 0
-        """Position after the last message that it reads."""
+        """Position after the last message to read."""
         self._waiting: MessageBatch | None = None
-        """Messages that passed the filter and were not sent yet."""
+        """Messages that passed the filter and are not sent yet."""
         self._reader = MessageReader(access, None, self)
         self._outbox = access.outbox
 
     @property
     def failure(self) -> TickertapeError | None:
-        """The error, when messages cannot be read."""
+        """The error if messages cannot be read."""
         return self._reader.failure
 
     @property
     def may_begin(self) -> bool:
-        """Whether its queue has considered all that was persisted when it asked."""
+        """Whether the queue has considered everything that was persisted at the request."""
         return self.queue.considered >= self._persisted
 
     @property
     def over(self) -> bool:
-        """Everything was sent."""
+        """Whether everything is sent."""
         return self._left is not None and not self._left and self._waiting is None
 
     def stop(self) -> None:
@@ -67,7 +67,7 @@ class QueueBrowser(Feed):
         self._reader.stop()
 
     def step(self) -> bool:
-        """Do one bounded step; return whether another would do something now."""
+        """Execute one bounded step. Return whether another step could do something now."""
         if self._waiting is not None:
             return self._send(self._waiting)
         if self._left is None:
@@ -77,7 +77,7 @@ class QueueBrowser(Feed):
             self.end = int(self._left.max()) + 1 if self._left else 0
         if not self._left:
             return False
-        # What has left the queue since then may have left the log, too.
+        # Messages that have left the queue meanwhile may be deleted from the log.
         self._left &= self.queue.state.has(self._left)
         if not self._left:
             return True

@@ -1,9 +1,9 @@
 """Queue checkpoints: recovery of all queues at the start, and a checkpoint once a minute.
 
-Recovery reads the log once for all queues, from the lowest position that one of them needs.
+Recovery reads the log once for all queues, from the lowest position that any queue needs.
 
 Invariants:
-- A checkpoint only saves time: one that is missing, damaged or of another definition is replaced by the log.
+- Checkpoints only save time. A missing, corrupt or outdated checkpoint is replaced by reading the log.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Recovery = Generator[ReadRequest, Buffer, "RecoveredQueues"]
 
 
 class RecoveredQueues(NamedTuple):
-    """Result of a recovery."""
+    """Result of a queue recovery."""
 
     read_from: int
-    """The position from which the log was read."""
+    """Position from which the log was read."""
     begun: list[QueueBegun]
     """Queues that are new or have a new recovery point."""
     report: list[str]
@@ -54,7 +54,7 @@ class RecoveredQueues(NamedTuple):
 
 
 class _QueueFold(NamedTuple):
-    """One queue in the pass."""
+    """State of one queue during the recovery pass."""
 
     worker: QueueWorker
     messages_from: int
@@ -68,9 +68,11 @@ def recover_queues(
     covered: Mapping[str, QueueCheckpoint],
     now: Now,
 ) -> Recovery:
-    """Recover all queues from the log. `control` are control records of other kinds, `covered` the
-    checkpoints. Raises `BookmarkUnknown` for a recovery point that the log does not have, `JournalCorrupt`
-    for what cannot be read."""
+    """Recover all queues from the log. `control` contains control records of other kinds, `covered` the
+    checkpoints.
+
+    Raises `BookmarkUnknown` for a recovery point that is not in the log, and `JournalCorrupt` if a recovery
+    point cannot be read."""
     beginnings = begun_in(control)
     known = {(begun.queue, begun.recovery_point): begun for begun in beginnings}
     latest = {begun.queue: begun for begun in beginnings}
@@ -92,7 +94,9 @@ def recover_queues(
         try:
             fold = _begin(worker, begun, checkpoint, journal.view.first_position)
         except ValueError as error:
-            report.append(f"queue {definition.name}: its checkpoint cannot be used, the log is read: {error}")
+            report.append(
+                f"Cannot use the checkpoint of queue {definition.name}: {error}. The log is read instead."
+            )
             worker.queue.start_over()
             fold = _begin(worker, begun, None, journal.view.first_position)
         folds.append(fold)
@@ -101,8 +105,8 @@ def recover_queues(
     try:
         yield from _read(folds, journal, read_from)
     except JournalCorrupt as error:
-        # What the queues are cannot be known; everything else of the log is served.
-        report.append(f"the queues are not served: {error}")
+        # The state of the queues is unknown. Everything else in the log is served.
+        report.append(f"Queues are not served: {error}.")
         for fold in folds:
             fold.worker.failure = error
         return RecoveredQueues(read_from, new, report)
@@ -118,22 +122,22 @@ def _usable(
     journal: Journal,
     report: list[str],
 ) -> QueueCheckpoint | None:
-    """The checkpoint of a queue, unless it does not fit its definition or the log."""
+    """Return the checkpoint of a queue, or None if it does not match the definition or the log."""
     if checkpoint.fingerprint == NO_FINGERPRINT:
         return None
     name = worker.queue.definition.name
     if checkpoint.fingerprint != queues.fingerprint(worker):
-        report.append(f"queue {name}: its definition has changed, it is read anew from the log")
+        report.append(f"The definition of queue {name} has changed. The log is read instead.")
         return None
     if max(checkpoint.messages, checkpoint.records) > journal.commits.persisted_end:
-        # What was not synced is gone, and its positions will be given again.
-        report.append(f"queue {name}: its checkpoint goes beyond the log, which is read instead")
+        # Unsynced messages are lost, and their positions will be assigned again.
+        report.append(f"The checkpoint of queue {name} exceeds the log. The log is read instead.")
         return None
     return checkpoint
 
 
 def beginnings(begun: Sequence[QueueBegun]) -> MessageBatch:
-    """The control records of queues that begin."""
+    """Return the control records of new queues."""
     builder = BatchBuilder()
     for record in begun:
         builder.add(CONTROL_TOPIC, encode_record(record), kind=1)
@@ -148,8 +152,8 @@ def _begin(worker: QueueWorker, begun: QueueBegun, covered: QueueCheckpoint | No
     if covered.state is not None:
         restore(queue, covered)
         oldest = queue.state.oldest()
-        if oldest is not None and oldest < first:  # nothing held it back while there was no such queue
-            raise ValueError(f"it has messages from before position {first}, which retention has removed")
+        if oldest is not None and oldest < first:  # nothing retained it while the queue was not configured
+            raise ValueError(f"it has messages before position {first}, which retention has deleted")
     queue.considered = max(covered.messages, begun.position, first)
     return _QueueFold(worker, queue.considered, max(covered.records, first))
 
@@ -157,23 +161,24 @@ def _begin(worker: QueueWorker, begun: QueueBegun, covered: QueueCheckpoint | No
 def _beginning(
     journal: Journal, definition: QueueDefinition, now: Now
 ) -> Generator[ReadRequest, Buffer, int]:
-    """As `_position`; errors name the queue."""
+    """Return the position of the recovery point of a queue. Errors name the queue."""
     try:
         return (yield from _position(journal, definition.recovery_point, now))
     except (BookmarkUnknown, BookmarkExpired) as error:
-        kind = "has been removed from the log" if isinstance(error, BookmarkExpired) else "is not in the log"
+        kind = "was deleted from the log" if isinstance(error, BookmarkExpired) else "is not in the log"
         raise BookmarkUnknown(
-            f"queue {definition.name}: recovery_point {definition.recovery_point} {kind}: name another one"
+            f"Cannot recover queue {definition.name}: recovery_point {definition.recovery_point} {kind}. "
+            "Configure another recovery point."
         ) from None
 
 
 def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, Buffer, int]:
-    """Where a recovery point lies."""
+    """Return the position of a recovery point."""
     if text == "now":
         return journal.commits.accepted_end
     point = parse_bookmark("0" if text == "epoch" else text)
     if isinstance(point, Range):
-        raise BadBookmark(f"recovery_point {text}: a time, a bookmark, epoch or now")
+        raise BadBookmark(f"Invalid recovery_point '{text}'. Use a time, a bookmark, epoch or now.")
     if isinstance(point, FromNow):
         return journal.commits.accepted_end
     if isinstance(point, AtTime) and point.micros >= journal.log_time(now):
@@ -182,7 +187,7 @@ def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, B
     try:
         request = next(search)
         while True:
-            assert request is None or isinstance(request, ReadRequest)  # the archive is not asked
+            assert request is None or isinstance(request, ReadRequest)  # the archive is not read
             request = search.send(b"" if request is None else (yield request))
     except StopIteration as done:
         extent = done.value
@@ -232,7 +237,7 @@ _INTERVAL_SECONDS: Final = 60.0
 
 
 class CheckpointWriter:
-    """Checkpoints once a minute while the log grows."""
+    """Writes checkpoints once a minute while the log grows."""
 
     def __init__(self, queues: QueueRegistry, journal: Journal, outbox: Outbox, clock: EngineClock) -> None:
         self._queues = queues
@@ -241,15 +246,15 @@ class CheckpointWriter:
         self._clock = clock
         self._at: float | None = None
         self._end = -1
-        """Where the log ended at the last one."""
+        """End of the log at the last checkpoint."""
         self._waiting: list[CheckpointSnapshot] | None = None
-        """One that waits until the log is persisted up to `_end`."""
+        """A checkpoint that waits until the log is persisted up to `_end`."""
         self._with_disk = False
         self.written = 0
         self.failures = 0
 
     def log_advanced(self) -> None:
-        """The log has grown."""
+        """Submit a waiting checkpoint, or schedule the next one: the log has grown."""
         if not self._queues:
             return
         if self._waiting is not None and self._end <= self._journal.commits.persisted_end:
@@ -260,7 +265,7 @@ class CheckpointWriter:
             self._at = self._clock.mono + _INTERVAL_SECONDS
 
     def wake(self) -> None:
-        """A deadline may have come."""
+        """Take a checkpoint if the deadline has passed."""
         if self._at is None or self._clock.mono < self._at or self._busy:
             return
         self._at = None
@@ -269,7 +274,7 @@ class CheckpointWriter:
             self.log_advanced()
 
     def done(self, error: OSError | None) -> None:
-        """The disk's answer."""
+        """Handle the answer of the disk."""
         self._with_disk = False
         if error is None:
             self.written += 1
@@ -278,7 +283,7 @@ class CheckpointWriter:
         self._outbox.log_event("queue_checkpoint_failed", True, {"text": str(error)})
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which `wake` is wanted."""
+        """Return the monotonic time (seconds) at which to call `wake`, or None."""
         return None if self._busy else self._at
 
     @property

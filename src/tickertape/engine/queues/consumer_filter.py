@@ -1,11 +1,11 @@
-"""Consumer filters: the messages of a queue that pass each filter of its consumers.
+"""Consumer filters: find the messages of a queue that pass the filters of its consumers.
 
-Filters that have seen as much share one scan of the log. The scan that is furthest leads, and the others join
-it when they have caught up.
+Filters with the same progress share one scan of the log. The scan with the highest position leads. The others
+join it when they have caught up.
 
 Invariants:
-- No more than `queue_filter_scans_max` scans run.
-- A new filter holds deliveries up for no longer than its own catching up takes.
+- At most `queue_filter_scans_max` scans run at a time.
+- A new filter delays deliveries at most until it has caught up.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _SWEEP_MIN: Final = 4_096
 
 
 class ConsumerFilter:
-    """One filter: the messages that pass it, for `users` consumers."""
+    """One filter and the messages that pass it, for `users` consumers."""
 
     def __init__(self, queue: FeedQueue, content: ContentFilter, interest: Interest) -> None:
         self._queue = queue
         self.content = content
         self.interest = interest
         self.matching = BitMap64()
-        """Messages that pass; messages that have left the queue may still be among them."""
+        """Messages that pass. Messages that have left the queue may remain until the next sweep."""
         self._sweep_at = _SWEEP_MIN
         self.users = 0
 
     def pass_(self, positions: Int64s) -> None:
-        """These messages pass."""
+        """Add messages that pass."""
         self.matching |= bitmap_of(positions)
         if len(self.matching) > self._sweep_at:
             self.matching = self._queue.state.has(self.matching)
@@ -52,45 +52,46 @@ class ConsumerFilter:
 
 
 class FilterScan:
-    """Reads the queue's part of the log forward for the filters that it has."""
+    """Scans the log of a queue forward for its member filters."""
 
     def __init__(
         self, queue: FeedQueue, start: int, interest: Interest, access: QueueAccess, holder: object
     ) -> None:
         self._queue = queue
         self.reached = start
-        """Everything in the queue below this position was looked at."""
+        """Everything in the queue below this position is examined."""
         self.behind = start
-        """Where the last piece began that was looked at."""
+        """Start of the last examined piece."""
         self._entered = queue.considered
-        """Position up to which messages had entered when it began."""
+        """Position up to which messages had entered at the start of the scan."""
         self._scan = LogScan(access, start, interest.topic_name, holder)
         self._parts: list[LogPart] = []
         self._low = 0
-        """Of the first part, the message with which the next piece begins."""
+        """Index of the first message of the next piece in the first part."""
         self._search: Generator[int, None, None] | None = None
         self._filters = TopicFilters[ConsumerFilter](interest)
         self._alone: dict[ConsumerFilter, None] = {}
-        """Filters that depend on their subscriber: no index holds them."""
+        """Filters that depend on the subscriber and therefore are not in an index."""
         self.members: dict[ConsumerFilter, None] = {}
 
     @property
     def failure(self) -> TickertapeError | None:
-        """The log cannot be read."""
+        """The error if the log cannot be read."""
         return self._scan.failure
 
     @property
     def between(self) -> bool:
-        """Whether it is between two pieces: filters that have seen everything below `reached` may join."""
+        """Whether no piece is in progress. Filters that have seen everything below `reached` may then
+        join."""
         return self._search is None
 
     @property
     def catching_up(self) -> bool:
-        """Whether messages are left that had entered when it began."""
+        """Whether messages remain that had entered at the start of the scan."""
         return self.reached < self._entered
 
     def has_work(self, limit: int) -> bool:
-        """Whether `step` would do something below position `limit`."""
+        """Return whether `step` can examine messages below position `limit`."""
         if self._search is not None:
             return True
         if self._parts:
@@ -98,7 +99,7 @@ class FilterScan:
         return self.reached < limit and not self._scan.waiting and self.failure is None
 
     def add(self, consumer_filter: ConsumerFilter) -> None:
-        """A filter that has seen as much takes part."""
+        """Add a filter with the same progress."""
         assert self.between
         self.members[consumer_filter] = None
         if consumer_filter.content.depends_on_subscriber:
@@ -107,7 +108,7 @@ class FilterScan:
             self._filters.add(consumer_filter, consumer_filter.content)
 
     def discard(self, consumer_filter: ConsumerFilter) -> None:
-        """Remove a filter that no consumer has any more."""
+        """Remove a filter without consumers."""
         del self.members[consumer_filter]
         if consumer_filter in self._alone:
             del self._alone[consumer_filter]
@@ -115,8 +116,7 @@ class FilterScan:
             self._filters.discard(consumer_filter)
 
     def step(self, budget: int, limit: int) -> int:
-        """Examine about `budget` bytes of the next pieces below position `limit`; return how many bytes that
-        were."""
+        """Examine about `budget` bytes below position `limit`. Return the number of examined bytes."""
         if self._search is None:
             self._search = self._next_piece(limit)
         done = 0
@@ -129,14 +129,14 @@ class FilterScan:
         return done
 
     def stop(self) -> None:
-        """It is wanted no more."""
+        """Stop the scan."""
         self._search = None
         self._scan.stop()
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------
 
     def _next_piece(self, limit: int) -> Generator[int, None, None] | None:
-        """Start to examine the next piece; None when there is none now."""
+        """Start to examine the next piece. Return None if none is available now."""
         if not self._parts:
             self._parts, self._low = self._scan.parts(), 0
         if not self._parts:
@@ -151,7 +151,7 @@ class FilterScan:
         return self._look(part, self._high(part, limit), limit)
 
     def _high(self, part: LogPart, limit: int) -> int:
-        """Before which message a piece ends that begins with message `_low`."""
+        """Return the end of the piece that starts at message `_low`."""
         return min(piece_end(part.batch, self._low, queue_step_messages_max), part.index_at(limit))
 
     def _look(self, part: LogPart, high: int, limit: int) -> Generator[int, None, None]:
@@ -195,11 +195,11 @@ def _position(part: LogPart, index: int) -> int:
 
 
 _SMALLEST_STEP_BYTES: Final = 64
-"""Budget that a step counts at least, so that it ends."""
+"""Minimum budget that a step consumes, so that `step` ends."""
 
 
 class ConsumerFilters:
-    """All filters of the consumers of one queue; the queue is the holder of their reads."""
+    """All filters of the consumers of one queue. The queue is the holder of their reads."""
 
     def __init__(self, queue: FeedQueue, access: QueueAccess, interest: Interest, holder: object) -> None:
         self._queue = queue
@@ -209,14 +209,14 @@ class ConsumerFilters:
         self._by_key: dict[Hashable, ConsumerFilter] = {}
         self._scan_of: dict[ConsumerFilter, FilterScan] = {}
         self._scans: dict[FilterScan, int] = {}
-        """Each with its number, in the order of their turns. Later ones have higher numbers."""
+        """Scans with their numbers, in round-robin order. Later scans have higher numbers."""
         self._waiting: dict[ConsumerFilter, None] = {}
-        """Filters that wait for room for another scan."""
+        """Filters that wait until another scan may run."""
         self._number = 0
         self._awaited = 0
-        """The last scan that the leading one waits for: waiting for each new one would stop it."""
+        """The last scan that the leading scan waits for. It does not wait for later scans."""
         self._held_by: int | None = None
-        """The last scan that may hold up deliveries: while they are held up, later ones may not."""
+        """The last scan that may delay deliveries. Later scans may not, while deliveries are delayed."""
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
@@ -224,7 +224,7 @@ class ConsumerFilters:
     # -- consumers --------------------------------------------------------------------------------------
 
     def add(self, consumer: QueueFeed) -> None:
-        """Add the filter of a consumer."""
+        """Add the filter of a consumer, if it has one."""
         content = consumer.content
         if content is None or content.filter is None:
             return
@@ -252,7 +252,7 @@ class ConsumerFilters:
                 self._end(scan)
 
     def of(self, consumer: QueueFeed) -> ConsumerFilter | None:
-        """Return the filter of a consumer; None without one."""
+        """Return the filter of a consumer, or None."""
         content = consumer.content
         return None if content is None or content.filter is None else self._by_key[content.filter_key]
 
@@ -260,12 +260,12 @@ class ConsumerFilters:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether a scan has messages to examine."""
         lead = self._lead()
         return any(scan.has_work(self._limit(scan, lead)) for scan in self._scans)
 
     def step(self) -> bool:
-        """Judge about `filter_piece_bytes_max` more; False when there was nothing to judge."""
+        """Examine about `filter_piece_bytes_max`. Return False if no messages could be examined."""
         left, judged = filter_piece_bytes_max, False
         while left > 0:
             lead = self._lead()
@@ -282,10 +282,11 @@ class ConsumerFilters:
 
     @property
     def judged(self) -> int | None:
-        """Position below which all filters that are not far behind have seen everything: a new message is not
-        delivered before it is known which others may have it. None: they have seen all. With priorities, 0
-        while a new filter has not seen the messages that were there before it: the first message may be among
-        them."""
+        """Position below which all filters that are nearly caught up have examined everything, or None.
+
+        A message at or above it is not delivered yet, because the consumers that may receive it are unknown.
+        None if those filters have examined everything. With priorities, 0 while a new filter is still
+        catching up, because the message with the highest priority may be among the unexamined messages."""
         near = self._queue.considered - queue_step_messages_max
         reached = []
         for scan, number in self._scans.items():
@@ -296,7 +297,7 @@ class ConsumerFilters:
         return min(reached, default=None)
 
     def held_up(self, held: bool) -> None:
-        """Whether `judged` kept messages from being delivered."""
+        """Record whether `judged` prevented a delivery."""
         if not held:
             self._held_by = None
         elif self._held_by is None:
@@ -304,18 +305,19 @@ class ConsumerFilters:
 
     @property
     def failure(self) -> TickertapeError | None:
-        """The log cannot be read."""
+        """The error if the log cannot be read."""
         return next((scan.failure for scan in self._scans if scan.failure is not None), None)
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------
 
     def _lead(self) -> FilterScan | None:
         return max(self._scans, key=lambda scan: scan.reached, default=None)
 
     def _limit(self, scan: FilterScan, lead: FilterScan | None) -> int:
-        """Position from which a scan examines nothing for now: messages that did not enter yet, and the
-        position of the leading scan. That one waits for scans that are one piece behind, so that they can
-        join it."""
+        """Return the position at which a scan pauses: the end of the queue, or the position of the leading
+        scan.
+
+        The leading scan waits for scans that are one piece behind, so that they can join it."""
         if lead is None or scan is lead:
             others = (o for o, number in self._scans.items() if o is not scan and number <= self._awaited)
             if any(scan.behind <= other.reached for other in others):
@@ -324,7 +326,7 @@ class ConsumerFilters:
         return lead.reached
 
     def _start(self, consumer_filter: ConsumerFilter) -> None:
-        """Let a new filter join a scan that has seen nothing of the queue, or start one."""
+        """Add a new filter to a scan that is still at the start of the queue, or start a scan."""
         oldest, considered = self._queue.state.oldest(), self._queue.considered
         start = considered if oldest is None else min(oldest, considered)
         for scan in self._scans:
@@ -346,7 +348,7 @@ class ConsumerFilters:
         self._scan_of[consumer_filter] = scan
 
     def _join(self) -> None:
-        """Scans that have caught up with the one that leads become one with it."""
+        """Merge scans that have caught up into the leading scan."""
         lead = self._lead()
         if lead is None or not lead.between:
             return

@@ -1,8 +1,8 @@
 """Dead letters: publishes expired messages of a queue to its dead-letter topic.
 
 Invariants:
-- An expired message waits until its dead letter is in the log, through any crash. None is lost; a crash
-  between the two records may publish one twice.
+- An expired message waits until its dead letter is in the log, also after a crash. None is lost. A crash
+  between the two records may duplicate a dead letter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tickertape.engine.queues.state.records import Outcome, OutcomeKind, bitmap_
 
 
 class DeadLetterPublisher:
-    """Publishes dead letters."""
+    """Publishes the dead letters of one queue."""
 
     def __init__(self, queue: FeedQueue, access: QueueAccess, holder: object) -> None:
         self._queue = queue
@@ -29,33 +29,33 @@ class DeadLetterPublisher:
         self._topic = queue.definition.dead_letter
         self._reader = MessageReader(access, None, holder)
         self._room = 0
-        """Bytes of the letters that there was no room for; 0 when there was."""
+        """Bytes that the log must accept for the next letters, or 0 if unknown."""
 
     @property
     def failure(self) -> TickertapeError | None:
-        """The error, when messages cannot be read."""
+        """The error if messages cannot be read."""
         return self._reader.failure
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether `step` has dead letters to publish."""
         return bool(self._queue.state.doomed) and not self._reader.waiting and self._can_write()
 
     @property
     def stuck(self) -> bool:
-        """Whether dead letters wait that the log has no room for."""
+        """Whether dead letters wait because the log cannot accept them."""
         return bool(self._queue.state.doomed) and not self._can_write()
 
     def release_memory(self) -> None:
-        """Allow the memory to be used elsewhere."""
+        """Allow other readers to use the memory."""
         self._reader.release_memory()
 
     def step(self) -> None:
-        """Publish the oldest letters, as many as are in memory."""
+        """Publish the oldest dead letters whose messages are in memory."""
         doomed = self._queue.state.doomed
         wanted = first_places(doomed, queue_frame_messages_max)
         if self._topic is None:
-            # The queue had dead letters before and has none now: there is nowhere to publish them.
+            # The queue had a dead-letter topic before and has none now: remove the messages.
             self._publish(bitmap_of(wanted), None)
             return
         fetched = self._reader.get(wanted)

@@ -1,10 +1,10 @@
-"""Queue dispatch: hands the messages of a queue to its consumers.
+"""Queue dispatch: delivers the messages of a queue to its consumers.
 
-Messages that are ready together are shared out in stretches: each consumer gets as many as if they had been
-given out one by one by the fairness of the queue, and they follow one another in the log.
+Ready messages are assigned in contiguous ranges. Each consumer gets as many messages as the fairness of the
+queue would assign one by one.
 
 Invariants:
-- No message goes to two consumers, to one without room, or beyond a credit.
+- Each message is delivered to one consumer, within its backlog limit and its credit.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DeferredDelivery(NamedTuple):
 
     end: int
     consumer: QueueFeed
-    """Not sent when it is over by then: another subscription may have its id."""
+    """Not sent if the consumer has ended meanwhile, because another subscription may have its id."""
     send: Send
 
 
@@ -59,11 +59,12 @@ class QueueDispatch:
         self._reader = MessageReader(access, interest.topic_name, holder)
         self.filters = ConsumerFilters(queue, access, interest, holder)
         self._short_of_credit: dict[QueueFeed, int] = {}
-        """Consumers whose credit did not suffice for their messages, and the credit: others are served."""
+        """Consumers with too little credit for their messages, and that credit. Other consumers are
+        served."""
         self._fell_short = False
-        """Whether a consumer was added to them just now."""
+        """Whether the current round found a consumer with too little credit."""
         self._has_given = False
-        """Whether messages were given since there were none of them."""
+        """Whether the current round delivered messages."""
 
     # -- consumers --------------------------------------------------------------------------------------
 
@@ -74,13 +75,13 @@ class QueueDispatch:
 
     @property
     def failure(self) -> TickertapeError | None:
-        """The error, when messages that are needed cannot be read."""
+        """The error if required messages cannot be read."""
         return self._reader.failure or self.filters.failure
 
     # -- one delivery -----------------------------------------------------------------------------------
 
     def deliver(self) -> bool:
-        """Hand out the next messages; return whether there may be more."""
+        """Deliver the next messages. Return whether more may be deliverable."""
         queue = self._queue
         wanted = self._wanted()
         if not len(wanted):
@@ -98,11 +99,11 @@ class QueueDispatch:
             return bool(queue.state.ready) and (
                 bool(self._short_of_credit) or any(c.room for c in queue.consumers)
             )
-        # Who would have got something has not the credit for it: it is for others then.
+        # The chosen consumer lacks credit, so others may get its messages.
         return self._fell_short or self._over()
 
     def take_deferred(self) -> list[DeferredDelivery]:
-        """Deliveries that wait until the log is persisted."""
+        """Return the deliveries that wait until the log is persisted."""
         taken, self._deferred = self._deferred, []
         return taken
 
@@ -111,12 +112,12 @@ class QueueDispatch:
         self._fell_short = True
 
     def release_memory(self) -> None:
-        """Allow the memory to be used elsewhere."""
+        """Allow other readers to use the memory."""
         self._reader.release_memory()
 
     def _over(self) -> bool:
-        """End a round in which no consumer can be given a message. Return whether those short of credit may
-        have a chance, because other messages are next now."""
+        """End a round in which no consumer can receive a message. Return whether to retry consumers with too
+        little credit, because other messages are next now."""
         again = self._has_given and bool(self._short_of_credit)
         self._short_of_credit.clear()
         self._has_given = False
@@ -145,15 +146,15 @@ class QueueDispatch:
         if not total:
             return np.empty(0, I8)
         among = None if passing is None else BitMap64.union(BitMap64(), *(n.matching for n in passing))
-        # Priorities are compared below what all filters have seen: waiting for them to see everything would
-        # deliver nothing while messages keep arriving.
+        # Priorities are compared below the position that all filters have examined. Waiting for all messages
+        # would block delivery while new messages arrive.
         judged = self.filters.judged
         wanted = queue.order.next(total, among, judged)
         self.filters.held_up(judged is not None and not len(wanted))
         return wanted
 
     def _in_stretches(self, fetched: Fetched) -> list[tuple[QueueFeed, Int64s]]:
-        """Consumers, and which of the messages each gets."""
+        """Assign contiguous ranges of messages to consumers."""
         queue, batch = self._queue, fetched.batch
         counts, turn = distribute(queue.definition.sharing, self._loads(), batch.count, queue.turn)
         queue.set_turn(turn, any(counts))
@@ -170,7 +171,7 @@ class QueueDispatch:
         return given
 
     def _by_filter(self, fetched: Fetched) -> list[tuple[QueueFeed, Int64s]]:
-        """As `_in_stretches`, one message after the other: not every consumer may have each."""
+        """Assign messages to consumers one by one, because not every consumer accepts every message."""
         queue = self._queue
         consumers, loads = queue.consumers, self._loads()
         chosen: dict[int, list[int]] = {}
@@ -191,8 +192,8 @@ class QueueDispatch:
         return given
 
     def _eligible(self, places: list[int], loads: list[Load]) -> list[list[int]]:
-        """Of each of the first messages the consumers that may have it: at least of one message, and of as
-        many as make `queue_step_choices_max` pairs."""
+        """Return the eligible consumers of each of the first messages: at least one message, and at most
+        `queue_step_choices_max` pairs."""
         consumers = enumerate(self._queue.consumers)
         able = [(i, self.filters.of(c)) for i, c in consumers if loads[i].unacknowledged < loads[i].limit]
         window = BitMap64(places)
@@ -219,7 +220,7 @@ class QueueDispatch:
         positions = fetched.positions
         end = 0
         if once:
-            # What is delivered at most once has left the queue before it is sent.
+            # At-most-once messages leave the queue before they are sent.
             chosen = bitmap_of(np.sort(np.concatenate([positions[which] for _, which in given])))
             outcome = Outcome(OutcomeKind.TAKEN, ranges_of(chosen))
             queue.apply(outcome)

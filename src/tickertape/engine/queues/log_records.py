@@ -1,8 +1,8 @@
-"""Queue log: writes outcomes and dead letters of queues into the log.
+"""Queue log: writes outcomes and dead letters of queues to the log.
 
 Invariants:
-- Nothing is written while the journal has no room, has failed or is being closed: ask `can_write` before
-  anything is decided.
+- Nothing is written while the journal is full, has failed or is closing. Callers ask `can_write` before they
+  decide anything.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from tickertape.journal.journal import Journal
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 _RESERVE_BYTES: Final = 1 << 16
-"""About how many bytes a record takes."""
+"""Approximate size of a record in bytes."""
 
 
 class QueueLog:
-    """The end of the log, for queues."""
+    """Appends to the log for queues."""
 
     def __init__(self, journal: Journal, writer: LogWriter) -> None:
         self._journal = journal
         self._writer = writer
 
     def can_write(self, size: int = _RESERVE_BYTES) -> bool:
-        """Whether `size` bytes can be written now."""
+        """Return whether `size` bytes can be written now."""
         journal = self._journal
         return not journal.commits.stopping and journal.commits.can_accept(size)
 
     def write(self, queue: str, outcomes: list[Outcome]) -> int:
-        """Append outcomes; return the position up to which the log must be persisted for them to be."""
+        """Append outcomes. They are persisted when the log is persisted up to the returned position."""
         return self.write_bodies(record_bodies(queue, outcomes))
 
     def write_bodies(self, bodies: list[bytes]) -> int:
-        """Append records that were made before; returns as `write`."""
+        """Append encoded records. Return the same position as `write`."""
         for body in bodies:
             builder = BatchBuilder()
             builder.add(QUEUE_TOPIC, body, kind=1)
@@ -44,5 +44,5 @@ class QueueLog:
         return self._journal.commits.accepted_end
 
     def append(self, batch: MessageBatch) -> None:
-        """Append messages of the server's own."""
+        """Append messages of the server."""
         self._writer.append_control(batch)

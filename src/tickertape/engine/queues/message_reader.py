@@ -1,10 +1,10 @@
 """Queue readers: read messages of a queue by position, or scan the log forward.
 
-Messages are taken from the end of the log in memory, or read.
+Messages come from the end of the log in memory, or from disk.
 
 Invariants:
-- A reader has at most one read under way.
-- No message is handed out before it is persisted.
+- A reader has at most one read in progress.
+- Only persisted messages are returned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import LogPart, ReadRequest
 
 _NEAR: Final = 4_096
-"""Positions that a reader passes over rather than that another begins."""
+"""Maximum gap in positions that a reader skips instead of starting a new reader."""
 
 
 class Fetched(NamedTuple):
@@ -50,15 +50,15 @@ class QueueAccess(NamedTuple):
 
 
 class QueueReader(ABC):
-    """Reads the log for a queue or a browser (`holder`), which goes on when a read is answered."""
+    """Reads the log for a queue or a browser (`holder`), which resumes after each answer."""
 
     def __init__(self, access: QueueAccess, topic: str | None, holder: object) -> None:
-        """`topic` is the only one that is wanted; None: there are several."""
+        """`topic` is the only topic to read. None for several topics."""
         self.holder = holder
         self.waiting = False
-        """A read is under way, or waits for memory."""
+        """Whether a read is in progress or waits for memory."""
         self.failure: TickertapeError | None = None
-        """The error, when the read failed."""
+        """The error if the read failed."""
         self._view = access.journal.view
         self._topic = topic
         self._reads = access.reads
@@ -66,27 +66,29 @@ class QueueReader(ABC):
         self._parts: list[LogPart] = []
         """Parts of the last read."""
         self._segment = 0
-        """Number of the segment that is read."""
+        """Number of the segment of the current read."""
 
     @abstractmethod
     def read_done(self, data: Buffer | TickertapeError) -> None:
-        """Take the answer to the read."""
+        """Handle the answer to the read."""
 
     def stop(self) -> None:
-        """Nothing more is wanted; the answer to a read under way is ignored."""
+        """Stop. The answer to a read in progress is ignored."""
         self._parts = []
         self.waiting = False
         self._reads.drop(self)
 
     def _ask(self, request: ReadRequest) -> None:
-        """Read as soon as there is memory for it."""
+        """Send a read as soon as its memory is reserved."""
         self._budget.busy(self)
         self.waiting, self._segment = True, request.segment
         self._reads.read_when_free(self, request)
 
     def _answered(self, reader: LogReader, data: Buffer | TickertapeError) -> list[LogPart] | None:
-        """Return the parts in an answer. None: the read failed (`failure`), or retention has removed the
-        segment meanwhile, and its messages are not needed any more."""
+        """Return the parts in an answer, or None.
+
+        None means that the read failed (`failure`), or that retention has deleted the segment. In that case
+        its messages are no longer needed."""
         self.waiting = False
         try:
             if isinstance(data, TickertapeError):
@@ -99,15 +101,18 @@ class QueueReader(ABC):
 
 
 class MessageReader(QueueReader):
-    """The messages of one queue, by their positions."""
+    """Reads messages of one queue by position."""
 
     def __init__(self, access: QueueAccess, topic: str | None, holder: object) -> None:
         super().__init__(access, topic, holder)
         self._reader: LogReader | None = None
 
     def get(self, wanted: Int64s) -> Fetched | None:
-        """Of the messages `wanted` (positions, at least one) those at the front that are in memory, in this
-        order, about `delivery_bytes_max` of them; None: they are being read, or cannot be (`failure`)."""
+        """Return the first of the messages `wanted` (positions, at least one) that are in memory, in this
+        order.
+
+        Returns about `delivery_bytes_max`, or None while they are being read or if they cannot be read
+        (`failure`)."""
         if self.waiting or self.failure is not None:
             return None
         first = int(wanted[0])
@@ -126,8 +131,8 @@ class MessageReader(QueueReader):
         return found
 
     def release_memory(self) -> None:
-        """Allow the memory to be used elsewhere, after the messages were used. Not before: two readers in
-        turns would only drop what the other one read."""
+        """Allow other readers to use the memory. Call it only after the messages are used: otherwise two
+        alternating readers would evict each other's data."""
         if not self.waiting:
             self._budget.idle(self, self._dropped)
 
@@ -138,7 +143,7 @@ class MessageReader(QueueReader):
         return _in_order(self._parts, wanted)
 
     def read_done(self, data: Buffer | TickertapeError) -> None:
-        """The answer to the read."""
+        """Handle the answer to the read."""
         assert self._reader is not None
         parts = self._answered(self._reader, data)
         if parts is None:
@@ -147,15 +152,15 @@ class MessageReader(QueueReader):
             self._parts = parts
 
     def discard(self) -> None:
-        """Drop what was read."""
+        """Discard the parts and release their memory."""
         self._dropped()
         if not self.waiting:
             self._budget.forget(self)
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------
 
     def _dropped(self) -> None:
-        """Drop the parts; the memory is used elsewhere."""
+        """Discard the parts after their memory was released."""
         self._parts, self._reader = [], None
 
     def _read_on(self, first: int) -> None:
@@ -169,7 +174,9 @@ class MessageReader(QueueReader):
             self.failure = error
             return
         if step is None:
-            self.failure = JournalCorrupt(f"position {first} is not in the log, and a queue needs it")
+            self.failure = JournalCorrupt(
+                f"Cannot read position {first}, which a queue needs: it is not in the log."
+            )
         elif isinstance(step, ReadRequest):
             self._ask(step)
         else:
@@ -186,7 +193,7 @@ def _first_position(part: LogPart) -> int:
 
 
 def _in_order(parts: list[LogPart], wanted: Int64s) -> Fetched:
-    """Return the messages of `wanted` that the parts hold, from the front; the first is in one of them."""
+    """Return the leading messages of `wanted` that the parts hold. The first one is in a part."""
     if (wanted[1:] > wanted[:-1]).all():
         return _rising(parts, wanted)
     inside = (wanted >= parts[0].first_position) & (wanted < parts[-1].end_position)
@@ -196,7 +203,7 @@ def _in_order(parts: list[LogPart], wanted: Int64s) -> Fetched:
     taken = 0
     while taken < len(rising):
         at = _part_with(parts, int(rising[taken]))
-        if at is None:  # the parts are of some topics: they leave out what is not of them
+        if at is None:  # the parts omit messages on other topics
             return _in_order(parts, wanted[:1])
         stop = int(rising.searchsorted(parts[at].end_position))
         part, positions = parts[at], rising[taken:stop]
@@ -215,7 +222,8 @@ def _in_order(parts: list[LogPart], wanted: Int64s) -> Fetched:
 
 
 def _rising(parts: list[LogPart], wanted: Int64s, *, whole: bool = False) -> Fetched:
-    """As `_in_order`, of rising positions; `whole`: parts have all of them, however large they are."""
+    """Return the result of `_in_order` for ascending positions. `whole`: the parts hold all of them, and the
+    size is not limited."""
     batches: list[MessageBatch] = []
     taken = size = 0
     while taken < len(wanted) and (whole or size < delivery_bytes_max):
@@ -240,7 +248,7 @@ def _some(part: LogPart, wanted: Int64s) -> MessageBatch:
 
 
 class LogScan(QueueReader):
-    """The log from `position` on."""
+    """Reads the log forward from `position`."""
 
     def __init__(self, access: QueueAccess, position: int, topic: str | None, holder: object) -> None:
         super().__init__(access, topic, holder)
@@ -248,22 +256,22 @@ class LogScan(QueueReader):
 
     @property
     def position(self) -> int:
-        """Where the next part begins at the earliest, when no part is there."""
+        """Lowest possible start of the next part, if no part is buffered."""
         return self._reader.position
 
     def parts(self) -> list[LogPart]:
-        """The parts that come next, each once; none while it waits, has failed, or is at the end."""
+        """Return the next parts, each once. Empty while it waits, after a failure, and at the end."""
         if not self._parts and not self.waiting and self.failure is None:
             self._poll()
         parts, self._parts = self._parts, []
         return parts
 
     def read_done(self, data: Buffer | TickertapeError) -> None:
-        """The answer to the read."""
+        """Handle the answer to the read."""
         parts = self._answered(self._reader, data)
         if parts is not None:
             self._parts = parts
-        elif self.failure is None:  # retention has removed it
+        elif self.failure is None:  # retention has deleted the segment
             self._reader = LogReader(self._view, self._reader.position, self._topic)
         self._budget.release(self)
 

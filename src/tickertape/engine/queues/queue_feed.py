@@ -1,6 +1,6 @@
-"""Queue feed: one subscription to queues, its credit, and how many messages it may hold.
+"""Queue feed: one subscription to queues, its credit, and its limit of unacknowledged messages.
 
-The messages that it holds are in the lease tables of its queues.
+The lease tables of its queues contain the unacknowledged messages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subs
 
 
 class QueueFeed(Feed):
-    """One subscription to one or several queues, as far as they are concerned."""
+    """The queue part of one subscription, for one or several queues."""
 
     def __init__(
         self,
@@ -26,17 +26,17 @@ class QueueFeed(Feed):
         super().__init__(subscription, topic, service)
         self.content = content
         self.queues: list[FeedQueue] = []
-        """The queues that it is served by."""
+        """Queues that deliver to this feed."""
         self.previous_queues: list[FeedQueue] = []
-        """Those of which it may hold messages from before it was replaced."""
+        """Earlier queues, from which it may hold messages since before it was replaced."""
         self.limit = limit
-        """Messages that it may hold unacknowledged."""
+        """Maximum number of unacknowledged messages."""
         self.unacked = 0
-        """Messages that it holds, out of all its queues."""
+        """Number of unacknowledged messages from all its queues."""
 
     @property
     def room(self) -> int:
-        """How many more messages it may be given; none while its connection takes nothing."""
+        """Number of additional messages that it may receive. 0 while its connection is not writable."""
         if not self.session.writable or self.allowance.credit <= 0:
             return 0
         return max(self.limit - self.unacked, 0)

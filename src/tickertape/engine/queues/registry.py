@@ -1,8 +1,8 @@
-"""Queue registry: all queues of an instance, their consumers, and the order in which they work.
+"""Queue registry: all queues of a server, their consumers, and their scheduling.
 
 Invariants:
-- No connection reads or acknowledges where `permit` does not allow it.
-- A consumer that is gone leaves no lease behind.
+- A connection reads or acknowledges only if `permit` allows it.
+- Leases of a consumer end when the consumer ends.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tickertape.wire.settlement import Runs, Settlement
 
 
 class QueueRegistry:
-    """All queues. Begins to work with `begin`, once they were recovered (checkpoints.py)."""
+    """All queues. They start with `begin`, after their recovery (checkpoints.py)."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class QueueRegistry:
         self._access = access
         self._clock = access.clock
         self.ended: list[QueueFeed | QueueBrowser] = []
-        """Subscriptions that are over by themselves, until they are taken."""
+        """Subscriptions that ended by themselves, until `take_ended`."""
         self._journal = access.journal
         self._compiler = compiler
         self._catalog = catalog
@@ -65,11 +65,11 @@ class QueueRegistry:
         self._due: deque[DeferredDelivery] = deque()
         """Deliveries that wait for the disk, in order."""
         self._active: dict[QueueWorker | QueueBrowser, None] = {}
-        """Those that may have something to do, in turn."""
+        """Workers and browsers that may have work, in round-robin order."""
         self._feeds: dict[int, dict[QueueFeed | QueueBrowser, None]] = {}
         """Feeds by connection."""
         self._early: dict[str, dict[QueueBrowser, None]] = {}
-        """Browsers whose queue has not come so far, by its name, in the order of their requests."""
+        """Browsers that wait for their queue to advance, by its name, in the order of their requests."""
         self._workers: dict[str, QueueWorker] = {}
         for definition in catalog.queues.values():
             priority = None
@@ -84,7 +84,7 @@ class QueueRegistry:
         self._at_start: dict[str, QueueSnapshot] = {}
 
     def begin(self) -> None:
-        """They are recovered: work."""
+        """Start all queues after their recovery."""
         self._begun = True
         self._at_start = {seen.name: seen for seen in self.snapshots(self._clock.now)}
         for worker in self._workers.values():
@@ -98,11 +98,11 @@ class QueueRegistry:
 
     @property
     def workers(self) -> Iterable[QueueWorker]:
-        """All queues at work."""
+        """Workers of all queues."""
         return self._workers.values()
 
     def named(self, interest: Interest) -> list[QueueWorker]:
-        """The queues that a subscription without a bookmark is to."""
+        """Return the queues of a subscription without a bookmark."""
         if interest.topic_name is not None:
             worker = self._workers.get(interest.topic_name)
             return [] if worker is None else [worker]
@@ -110,13 +110,16 @@ class QueueRegistry:
 
     @staticmethod
     def permit(session: Session, worker: QueueWorker) -> None:
-        """Raise unless `session` may read a queue, and so acknowledge: the one place that says so."""
+        """Raise an error unless `session` may read, and therefore acknowledge, a queue. The only access
+        check."""
 
     # -- consumers --------------------------------------------------------------------------------------
 
     def check(self, session: Session, workers: list[QueueWorker], asked: int | None) -> int:
-        """Return the backlog that a subscription to queues is granted: the least of their limits and of the
-        requested one, which is 1 by default; 0 without queues. Raises the reason against it."""
+        """Return the granted backlog of a subscription to queues, 0 without queues.
+
+        It is the minimum of the limits of the queues and the requested backlog (default 1). Raises the error
+        of a queue that has failed or may not be read."""
         for worker in workers:
             self.permit(session, worker)
             if worker.failure is not None:
@@ -132,7 +135,7 @@ class QueueRegistry:
         workers: list[QueueWorker],
         limit: int,
     ) -> QueueFeed:
-        """Begin to serve a consumer."""
+        """Start delivery to a consumer."""
         consumer = QueueFeed(subscription, topic, content, limit, self)
         self._feeds.setdefault(consumer.session.conn, {})[consumer] = None
         consumer.queues = [worker.queue for worker in workers]
@@ -149,14 +152,14 @@ class QueueRegistry:
         workers: list[QueueWorker],
         limit: int,
     ) -> None:
-        """Replace a consumer, which keeps its leases."""
+        """Replace a consumer. It keeps its leases."""
         for queue in consumer.queues:
             worker = self._workers[queue.name]
             if worker in workers:
                 worker.dispatch.discard(consumer)
             else:
                 worker.leave(consumer)
-                self._wake(worker)  # the filter may have held up messages for the others
+                self._wake(worker)  # the filter may have delayed messages for other consumers
                 if queue not in consumer.previous_queues:
                     consumer.previous_queues.append(queue)
         kept, consumer.queues = consumer.queues, [worker.queue for worker in workers]
@@ -169,7 +172,7 @@ class QueueRegistry:
             self._wake(worker)
 
     def remove(self, feed: QueueFeed | QueueBrowser) -> None:
-        """End a feed; messages that a consumer holds are requeued."""
+        """End a feed. Messages held by a consumer are requeued."""
         feeds = self._feeds[feed.session.conn]
         del feeds[feed]
         if not feeds:
@@ -193,7 +196,7 @@ class QueueRegistry:
     def browse(
         self, subscription: Subscription, worker: QueueWorker, content: ContentFilter | None
     ) -> QueueBrowser:
-        """Send the ready messages of a queue, and take none."""
+        """Send the ready messages of a queue to a client without consuming them."""
         browsing = QueueBrowser(subscription, worker.queue, content, self._access, self)
         self._feeds.setdefault(browsing.session.conn, {})[browsing] = None
         if browsing.may_begin:
@@ -203,7 +206,7 @@ class QueueRegistry:
         return browsing
 
     def credit(self, feed: QueueFeed | QueueBrowser) -> None:
-        """Look at the queues of a feed that has room."""
+        """Wake the queues of a feed that can receive more messages."""
         if isinstance(feed, QueueBrowser):
             self._wake_browser(feed)
             return
@@ -211,19 +214,19 @@ class QueueRegistry:
             self._wake(self._workers[queue.name])
 
     def writable(self, session: Session) -> None:
-        """Go on with the feeds of a connection that has room again."""
+        """Resume the feeds of a connection that is writable again."""
         for feed in self._feeds.get(session.conn, ()):
             self.credit(feed)
 
     # -- settlements ------------------------------------------------------------------------------------
 
     def worker_of(self, session: Session, settlement: Settlement) -> QueueWorker:
-        """The queue of a settlement. Raises `NotAQueue`."""
+        """Return the queue of a settlement. Raises `NotAQueue`."""
         worker = self._workers.get(settlement.queue)
         if worker is None:
             raise NotAQueue(
-                f"{shown(settlement.queue)} is no queue: acknowledge under the name of the queue, "
-                "which is the topic of the messages that it delivers"
+                f"Cannot acknowledge: {shown(settlement.queue)} is not a queue. "
+                "Use the name of the queue, which is the topic of the messages that it delivers."
             )
         self.permit(session, worker)
         if worker.failure is not None:
@@ -231,19 +234,20 @@ class QueueRegistry:
         return worker
 
     def look_up(self, session: Session, settlement: Settlement, runs: Runs) -> Found:
-        """The messages that a settlement names, but for those that a lease names. Raises `NotAQueue`,
-        `BadFilter`."""
+        """Find the messages of a settlement, except messages that only a lease names.
+
+        Raises `NotAQueue` or `BadFilter`."""
         worker = self.worker_of(session, settlement)
         content, persisted = None, self._journal.commits.persisted_end
         if settlement.filter is not None:
             topic = worker.queue.definition.topic
             content = self._compiler.compile(topic, settlement.filter, None, session.subscriber).content
             while worker.queue.considered < persisted and worker.failure is None:
-                yield None  # what was there when it was asked for has to enter first
+                yield None  # messages persisted before the request must enter first
         return (yield from look_up(worker.queue, self._journal.view, settlement, runs, content, persisted))
 
     def settle(self, session: Session, settlement: Settlement, runs: Runs, found: BitMap64) -> bytes:
-        """Carry a settlement out; the body of its record, which is the last. Raises `NotAQueue`."""
+        """Execute a settlement. Return the body of its last record. Raises `NotAQueue`."""
         worker = self.worker_of(session, settlement)
         settled = settle(worker.queue, session, settlement, runs, found, self._clock.now)
         for holder in settled.holders:
@@ -256,7 +260,7 @@ class QueueRegistry:
     # -- time and disk ----------------------------------------------------------------------------------
 
     def unrecorded(self, batch: MessageBatch) -> None:
-        """Messages were published to topics that are not recorded."""
+        """Count messages published to non-persistent topics that match a queue's pattern."""
         for worker in self._patterned:
             own = [worker.admission.interest.covers(topic) for topic in batch.topics]
             if any(own):
@@ -265,7 +269,7 @@ class QueueRegistry:
                 worker.queue.unrecorded += count
 
     def persisted(self) -> None:
-        """The log has grown."""
+        """Send deferred deliveries and wake all queues: the log has grown."""
         end = self._journal.commits.persisted_end
         while self._due and self._due[0].end <= end:
             due = self._due.popleft()
@@ -276,7 +280,7 @@ class QueueRegistry:
                 self._active[worker] = None
 
     def read_done(self, reader: QueueReader, data: Buffer | TickertapeError) -> None:
-        """The answer to a read."""
+        """Handle the answer to a read."""
         reader.read_done(data)
         holder = reader.holder
         if isinstance(holder, QueueBrowser):
@@ -286,17 +290,17 @@ class QueueRegistry:
             self._wake(holder)
 
     def take_ended(self) -> list[QueueFeed | QueueBrowser]:
-        """Subscriptions that ended by themselves since the last call."""
+        """Return the subscriptions that ended by themselves since the last call."""
         ended, self.ended = self.ended, []
         return ended
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether a queue or browser may have work."""
         return bool(self._active)
 
     def step(self) -> None:
-        """Let one queue work."""
+        """Run one queue or browser for one step."""
         if self._active:
             first = next(iter(self._active))
             del self._active[first]
@@ -309,7 +313,7 @@ class QueueRegistry:
                     self._active[first] = None
 
     def wake(self) -> None:
-        """End leases and expire messages whose time has come."""
+        """End expired leases and expire messages that are due."""
         if self._begun and not self._journal.commits.stopping:
             for worker in self._workers.values():
                 self._apply(worker, worker.wake())
@@ -317,14 +321,14 @@ class QueueRegistry:
                     self._active[worker] = None
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which `wake` is wanted."""
+        """Return the monotonic time (seconds) at which to call `wake`, or None."""
         if not self._begun or self._journal.commits.stopping:
             return None
         deadlines = [worker.next_deadline() for worker in self._workers.values()]
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def oldest_needed(self) -> RetentionPin | None:
-        """Return the position from which queues need the log."""
+        """Return the lowest position that a queue needs in the log, as a pin."""
         pins = []
         for name, worker in self._workers.items():
             brief = worker.queue.state.oldest() is None
@@ -338,32 +342,33 @@ class QueueRegistry:
         return fingerprint(worker.queue.definition, [(name, kind) for name, kind in types if covers(name)])
 
     def snapshot(self) -> list[CheckpointSnapshot]:
-        """Copy the contents of a checkpoint, which holds once everything accepted so far is persisted. This
-        copies a few sets for each queue; encoding need not hold up the engine."""
+        """Copy the state for a checkpoint. It is valid once everything accepted before the call is persisted.
+
+        This copies a few sets for each queue. The encoding may run outside of the engine."""
         end = self._journal.commits.accepted_end
         return [
             snapshot_of(worker.queue, self.fingerprint(worker), end)
             if worker.failure is None
-            else stopped_of(worker.queue)  # what is not known is not stored, but what it needs is kept
+            else stopped_of(worker.queue)  # stores no state, but keeps the positions that the queue needs
             for worker in self._workers.values()
         ]
 
     def checkpoint_body(self) -> bytes:
-        """Encode a checkpoint at once: at the start and at a clean stop, when no client is served."""
+        """Encode a checkpoint now: at the start and at a clean stop, without clients."""
         return encode_snapshots(self.snapshot())
 
     def snapshots(self, now: Now) -> list[QueueSnapshot]:
-        """All queues as they are now."""
+        """Return the current state of all queues."""
         return [
             snapshot(worker.queue, worker.failure, self._journal, now) for worker in self._workers.values()
         ]
 
     def snapshots_of_run(self, now: Now) -> list[QueueSnapshot]:
-        """As `snapshots`, with counts that begin where the queues began to work; none before that."""
+        """Return `snapshots` with counts since the queues started. Empty before they start."""
         seen = self.snapshots(now) if self._begun else []
         return [one.since(self._at_start[one.name]) for one in seen]
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------
 
     def _begin_browsers(self, name: str) -> None:
         early = self._early.get(name)
@@ -390,7 +395,7 @@ class QueueRegistry:
             self.ended.append(browsing)
 
     def _wake(self, worker: QueueWorker) -> None:
-        """There may be something to do for a queue."""
+        """Schedule a queue that may have work."""
         worker.mark_active()
         if self._begun:
             self._active[worker] = None
@@ -405,13 +410,13 @@ class QueueRegistry:
                 self._stopped(worker, transition.error)
 
     def _room_freed(self, worker: QueueWorker, holder: QueueFeed) -> None:
-        """A consumer holds fewer messages of a queue: its other queues have something to do, too."""
+        """Wake the other queues of a consumer that holds fewer messages now."""
         for queue in holder.queues:
             if queue is not worker.queue:
                 self._wake(self._workers[queue.name])
 
     def _stopped(self, worker: QueueWorker, error: TickertapeError) -> None:
-        """Stop a queue that cannot read what it needs, and end its subscriptions."""
+        """End the subscriptions of a queue that stopped because it cannot read its messages."""
         fields: dict[str, str | int] = {"queue": worker.queue.name, "code": error.code, "text": str(error)}
         self._outbox.log_event("queue_stopped", True, fields)
         subs: list[QueueFeed | QueueBrowser] = [

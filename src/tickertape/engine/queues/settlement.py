@@ -1,11 +1,11 @@
 """Settlement: acknowledges, cancels, extends or expires messages of a queue.
 
-`look_up` finds the messages that no lease names, which may take reads; `settle` decides and acts at once.
-docs/reference/queues.md has the table of outcomes.
+`look_up` finds the messages without a lease, which may require reads. `settle` then decides and acts at once.
+The table of outcomes is in docs/reference/queues.md.
 
 Invariants:
-- No connection ends the lease of another by bookmark.
-- No message is touched twice.
+- A connection cannot end the lease of another connection by bookmark.
+- Each message is settled at most once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tickertape.journal.reading.log_view import LogView, ReadRequest
 from tickertape.wire.settlement import Runs, Settlement
 
 Found = Generator[ReadRequest | None, Buffer, BitMap64]
-"""Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
+"""Yields reads. It yields None to let other work run first, and then receives `b""`."""
 
 _MILLIS: Final = 1000
 _RUNS_A_STEP: Final = 64
-"""Runs of bookmarks that are looked up before others go first."""
+"""Number of bookmark runs to look up before other work runs."""
 
 
 def look_up(
@@ -43,8 +43,10 @@ def look_up(
     content: ContentFilter | None,
     end: int,
 ) -> Found:
-    """The messages of the queue that a settlement names, but for those that only a lease may name; by a
-    filter (`content`) those below position `end`, which were there when it was asked for."""
+    """Find the messages of the queue that a settlement names, except messages that only a lease may name.
+
+    With a filter (`content`), only messages below position `end` are found: the end of the log at the
+    request."""
     if content is not None:
         return (yield from _passing(queue, view, content, end))
     if queue.definition.leasing == "strict" or queue.definition.at_most_once:
@@ -52,7 +54,7 @@ def look_up(
     if settlement.action not in ("ack", "expire"):
         return BitMap64()
     held, unknown = queue.leases.find(runs)
-    # A lease may have ended when it is settled.
+    # The lease may have ended by the time of `settle`.
     found = BitMap64.union(*(positions for _, positions in held)) if held else BitMap64()
     waiting = [waits.max() for waits in (queue.state.ready, queue.state.inactive) if waits]
     if not waiting:
@@ -71,13 +73,13 @@ class Settled(NamedTuple):
     bodies: list[bytes]
     """Bodies of its records."""
     holders: list[QueueFeed]
-    """Consumers that have room again."""
+    """Consumers that hold fewer messages now."""
 
 
 def settle(
     queue: FeedQueue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64, now: Now
 ) -> Settled:
-    """Carry a settlement out. `found` is from `look_up`."""
+    """Execute a settlement. `found` is the result of `look_up`."""
     held, waiting = _named(queue, session, settlement, runs, found)
     if queue.definition.at_most_once:
         if settlement.action == "ack":
@@ -113,10 +115,11 @@ def _outcomes(
 def _named(
     queue: FeedQueue, session: Session, settlement: Settlement, runs: Runs, found: BitMap64
 ) -> tuple[Held[QueueFeed], BitMap64]:
-    """The leased messages that a settlement may settle, and those that wait."""
+    """Return the leased messages that a settlement may settle, and the waiting messages."""
     lenient = queue.definition.leasing == "lenient"
     by_filter = settlement.filter is not None
-    # What no lease named when it was looked up may be leased by now: then the runs name it, and once only.
+    # A message found without a lease may be leased by now. The runs name it then, and it is settled only
+    # once.
     held = queue.leases.of_positions(found) if by_filter else queue.leases.find(runs)[0]
     if not (by_filter and lenient):
         held = [(lease, positions) for lease, positions in held if lease.holder.session is session]
@@ -141,8 +144,8 @@ def _extend(queue: FeedQueue, held: Held[QueueFeed], deadline: float) -> None:
 
 
 def _passing(queue: FeedQueue, view: LogView, content: ContentFilter, before: int) -> Found:
-    """Messages of the queue below a position that pass a filter; those of at-most-once queues that are owed,
-    too."""
+    """Find messages of the queue below a position that pass a filter, including unacknowledged messages of
+    at-most-once queues."""
     state = queue.state
     found = BitMap64()
     inside = state.ready | state.inactive | state.leased | state.owed

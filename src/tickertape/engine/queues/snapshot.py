@@ -13,10 +13,10 @@ from tickertape.journal.journal import Journal
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue at one time, as `/stats` encodes it.
+    """The state of a queue, as `/stats` encodes it.
 
-    Counts include what a start read of the log, which depends on how much it had to read; those of `since`
-    begin with this run of the server."""
+    Counts include messages that the server read from the log at its start, depending on the checkpoint.
+    Counts of `since` start with this run of the server."""
 
     name: str
     underlying: str
@@ -24,31 +24,31 @@ class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     semantics: str
     """`at-least-once` or `at-most-once`."""
     depth: int
-    """Messages in the queue: the four numbers below together."""
+    """Messages in the queue: the sum of the next four numbers."""
     ready: int
-    """Messages for the next consumer with room."""
+    """Messages available for consumers."""
     leased: int
-    """Messages with a consumer."""
+    """Messages leased to consumers."""
     inactive: int
-    """Messages beyond `target_queue_depth`; they wait in the log."""
+    """Messages beyond `target_queue_depth`, which wait in the log."""
     dooming: int
     """Expired messages whose dead letter or removal is not persisted yet."""
     consumers: int
-    """Subscriptions that consume."""
+    """Number of consumer subscriptions."""
     backlog: int
     """Messages delivered and not acknowledged."""
     max_backlog: int | None
     target_queue_depth: int | None
     oldest_position: int | None
-    """Position in the log of the oldest message; None when the queue is empty."""
+    """Log position of the oldest message. None if the queue is empty."""
     oldest_seconds: float | None
-    """Age of that message, at least; None when the queue is empty."""
+    """Minimum age of that message. None if the queue is empty."""
     oldest_lease_seconds: float | None
-    """Age of the oldest lease; None without one."""
+    """Age of the oldest lease. None without leases."""
     entered: int
     acknowledged: int
     taken: int
-    """Messages that left as they were sent (at most once)."""
+    """Messages that left the queue when they were sent (at-most-once)."""
     returned: dict[str, int]
     """Messages returned to the queue, by reason: `cancelled`, `lease_expired`, `holder_gone`."""
     expired: dict[str, int]
@@ -56,16 +56,16 @@ class QueueSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     deferred: int
     """Acknowledgements of messages that were not active yet."""
     unrecorded: int
-    """Messages of topics that match its pattern and are not persistent; they do not enter."""
+    """Messages on non-persistent topics that match its pattern. They do not enter the queue."""
     filtered: int
     """Messages that its filter rejected."""
     failure: str | None = None
-    """Why the queue has stopped; None while it works."""
+    """Why the queue has stopped. None while it runs."""
     seconds_behind: float
-    """Age of the first persisted message that the queue has not considered; 0 without one."""
+    """Age of the first persisted message that the queue has not considered. 0 if it has caught up."""
 
     def since(self, before: QueueSnapshot) -> QueueSnapshot:
-        """Return the same with counts from an earlier snapshot on."""
+        """Return this snapshot with counts since an earlier snapshot."""
         return msgspec.structs.replace(
             self,
             entered=self.entered - before.entered,
@@ -123,7 +123,7 @@ def snapshot(queue: Queue[Any], failure: TickertapeError | None, journal: Journa
 
 
 def _age(journal: Journal, position: int | None, now: Now) -> float | None:
-    """Return the age of the message at a position: at least that of its block, or of its commit in memory."""
+    """Return the minimum age of the message at a position, from the time of its block or in-memory commit."""
     view = journal.view
     if position is None or position >= view.end_position:
         return None

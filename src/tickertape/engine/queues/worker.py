@@ -1,8 +1,8 @@
-"""Queue worker: runs one queue: admits messages, delivers, expires and publishes dead letters.
+"""Queue worker: runs one queue: admits, delivers and expires messages, and publishes dead letters.
 
 Invariants:
 - Each step is bounded.
-- No message that cannot be read is skipped: the queue stops instead, and reports it.
+- No unreadable message is skipped: the queue stops and reports the error.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from tickertape.engine.queues.state.records import Outcome, Reason
 from tickertape.journal.reading.log_view import LogPart
 
 _RETRY_SECONDS: Final = 1.0
-"""Seconds after which a failed write to the log is tried again."""
+"""Interval between attempts to write to the log, in seconds."""
 _COMPACT_MESSAGES: Final = 65_536
 _MICROS: Final = 1_000_000
 _CLOCK_CHECK_SECONDS: Final = 1.0
-"""The wall clock may be set forward: times that depend on it are checked this often."""
+"""Interval of checks for deadlines of the wall clock, which may be set forward."""
 
 
 class RoomFreed(NamedTuple):
-    """A consumer holds fewer messages: its other queues may deliver to it."""
+    """A consumer holds fewer messages, so its other queues may deliver to it."""
 
     holder: QueueFeed
 
 
 class QueueStopped(NamedTuple):
-    """The queue stopped: it cannot read what it needs."""
+    """The queue stopped because it cannot read its messages."""
 
     error: TickertapeError
 
 
 QueueTransition: TypeAlias = DeferredDelivery | RoomFreed | QueueStopped
-"""Results of a step for others, which the registry applies."""
+"""Results of a step, which the registry applies."""
 
 
 class QueueWorker:
-    """One queue at work."""
+    """Runs one queue."""
 
     def __init__(self, queue: FeedQueue, admission: QueueAdmission, access: QueueAccess) -> None:
         self.queue = queue
@@ -63,9 +63,9 @@ class QueueWorker:
         self._parts: list[LogPart] = []
         self._low = 0
         self.is_active = True
-        """Whether there may be something to deliver."""
+        """Whether messages may be deliverable."""
         self._uncompacted = 0
-        """Messages that have entered since the queue was compacted."""
+        """Messages that entered since the last compaction of the queue."""
         self._retry_at: float | None = None
         self._gone: dict[QueueFeed, None] = {}
         """Ended consumers whose messages are being requeued."""
@@ -73,13 +73,13 @@ class QueueWorker:
         self.failure: TickertapeError | None = None
 
     def begin(self) -> None:
-        """The queue was recovered: go on from where it is."""
+        """Start scanning the log after the recovery of the queue."""
         self._scan = LogScan(self._access, self.queue.considered, self._topic, self)
 
     # -- inputs -----------------------------------------------------------------------------------------
 
     def mark_active(self) -> None:
-        """Note that there may be something to deliver."""
+        """Record that messages may be deliverable."""
         self.is_active = True
 
     def add(self, consumer: QueueFeed) -> None:
@@ -88,7 +88,7 @@ class QueueWorker:
         self.dispatch.filters.add(consumer)
 
     def leave(self, consumer: QueueFeed) -> None:
-        """Stop to serve a consumer, which keeps its leases."""
+        """Stop delivery to a consumer. It keeps its leases."""
         queue = self.queue
         index = queue.consumers.index(consumer)
         del queue.consumers[index]
@@ -100,7 +100,7 @@ class QueueWorker:
         """Requeue the messages of an ended consumer, in steps."""
         self._gone[consumer] = None
         self._requeue_some()
-        while self.failure is not None and self._gone:  # there are no steps any more
+        while self.failure is not None and self._gone:  # a stopped queue runs no steps
             self._requeue_some()
         return self._taken()
 
@@ -116,7 +116,7 @@ class QueueWorker:
             del self._gone[consumer]
 
     def _end_leases(self, leases: list[Lease[QueueFeed]], reason: Reason, *, counted: bool) -> None:
-        """End leases without success. `counted`: the log gets a record."""
+        """End leases without success. With `counted`, write a record to the log."""
         queue = self.queue
         ended = BitMap64()
         holders: dict[QueueFeed, None] = {}
@@ -126,14 +126,14 @@ class QueueWorker:
             ended |= positions
         self._transitions += map(RoomFreed, holders)
         if not ended or queue.definition.at_most_once:
-            return  # what was delivered at most once has left the queue
+            return  # at-most-once messages have already left the queue
         if counted:
             self._write(queue.given_back(ended, reason, self._clock.wall))
         else:
             queue.give_back(ended)
 
     def read_done(self) -> None:
-        """One of its reads was answered."""
+        """Resume after the answer to a read of this queue."""
         self.mark_active()
         if self.failure is not None:
             self._release_memory()
@@ -145,7 +145,7 @@ class QueueWorker:
     # -- time -------------------------------------------------------------------------------------------
 
     def wake(self) -> list[QueueTransition]:
-        """Leases that have ended, and messages that are too old; `is_active` says whether there were any."""
+        """End expired leases, and expire old messages. Sets `is_active` if any were due."""
         self._wake()
         return self._taken()
 
@@ -173,7 +173,7 @@ class QueueWorker:
         self.mark_active()
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which `wake` is wanted."""
+        """Return the monotonic time (seconds) at which to call `wake`, or None."""
         if self.failure is not None:
             return None
         if self._retry_at is not None:
@@ -186,8 +186,7 @@ class QueueWorker:
         return deadline
 
     def _expire(self) -> bool:
-        """Expire messages that are too old before they are handed out. False: more of them are left for the
-        next steps."""
+        """Expire old messages before delivery. Return False if more of them remain for later steps."""
         at = self.queue.next_due()
         if at is not None and at <= self._clock.wall:
             self._wake()
@@ -197,7 +196,7 @@ class QueueWorker:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether `step` has work."""
         if self.failure is not None:
             return False
         return (
@@ -215,7 +214,7 @@ class QueueWorker:
         )
 
     def step(self) -> list[QueueTransition]:
-        """One bounded step."""
+        """Execute one bounded step."""
         if self.failure is not None:
             return []
         queue = self.queue
@@ -231,7 +230,7 @@ class QueueWorker:
         else:
             self._dead_letters.release_memory()
         if self._journal.commits.closing:
-            self.is_active = False  # who got something now could not acknowledge it any more
+            self.is_active = False  # a consumer could not acknowledge a new message any more
         elif queue.definition.at_most_once and not self._queue_log.can_write():
             self._retry_soon()
             self.is_active = False
@@ -297,7 +296,7 @@ class QueueWorker:
 
 
 def _some(leases: list[Lease[QueueFeed]]) -> list[Lease[QueueFeed]]:
-    """The first of some leases, with about `queue_step_outcomes_max` messages."""
+    """Return the first leases with about `queue_step_outcomes_max` messages."""
     messages = 0
     for number, lease in enumerate(leases):
         messages += len(lease.positions)

@@ -1,9 +1,9 @@
-"""Ack conflation: at most one persisted acknowledgement for each session and interval.
+"""Ack conflation: sends at most one persisted acknowledgement per session and interval.
 
 Invariants:
-- The first acknowledgement after a quiet interval is sent at once, as is one that covers
-  `ack_conflation_frames_max` frames: a client remembers each frame until then.
-- An acknowledgement is sent before the answer of a later command.
+- An acknowledgement is sent at once if none was sent for an interval, or if it covers
+  `ack_conflation_frames_max` frames. Clients keep each frame in memory until it is acknowledged.
+- A held acknowledgement is sent before a later `Ack` or `Goodbye`. Other commands may overtake it.
 """
 
 from __future__ import annotations
@@ -24,35 +24,36 @@ def ack_conflation_of(value: str | None) -> float:
     seconds = parse_interval(value or "")
     if not conflation_seconds_min <= seconds <= conflation_seconds_max:
         raise BadOption(
-            f"Cannot use ack_conflation={value}: it is {conflation_seconds_min:g} to "
+            f"Invalid ack_conflation '{value}'. Use {conflation_seconds_min:g} to "
             f"{conflation_seconds_max:,.0f} seconds."
         )
     return seconds
 
 
 class Recipient(Protocol):
-    """A session: what an acknowledgement needs of it."""
+    """The attributes of a session that acknowledgements need."""
 
     conn: int
     ack_conflation: float
-    """Seconds between two acknowledgements; 0: they are not held back."""
+    """Minimum interval between two acknowledgements, in seconds. 0 disables conflation."""
 
 
 class AckConflation:
-    """Held acknowledgements of sessions with an `ack_conflation`."""
+    """Held acknowledgements of the sessions that set `ack_conflation`."""
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[Recipient, Persisted]] = {}
-        """Held acknowledgement of each connection; not to be changed."""
+        """Held acknowledgement of each connection. Callers must not change it."""
         self._free: dict[int, float] = {}
-        """When the next acknowledgement of each connection may be sent at once."""
+        """Monotonic time from which each connection may receive an acknowledgement at once."""
         self._said: dict[int, int] = {}
-        """The last acknowledged frame of each connection."""
+        """Last acknowledged frame of each connection."""
         self._deadlines: DeadlineQueue[int] = DeadlineQueue()
         """Connections by the time at which their held acknowledgement is sent."""
 
     def persisted(self, session: Recipient, command: Persisted, mono: float) -> bool:
-        """Return whether an acknowledgement, which covers every earlier one, is sent now; else it is held."""
+        """Return whether to send a cumulative acknowledgement now. If not, it is held and merged with a held
+        one."""
         conn = session.conn
         if not session.ack_conflation:
             return True
@@ -74,7 +75,7 @@ class AckConflation:
         return True
 
     def release(self, conn: int) -> Persisted | None:
-        """Take the held acknowledgement of a connection, to be sent before something else."""
+        """Remove and return the held acknowledgement of a connection, to send it before another command."""
         held = self.held.pop(conn, None)
         if held is None:
             return None
@@ -83,7 +84,7 @@ class AckConflation:
         return held[1]
 
     def due(self, mono: float) -> Iterator[tuple[int, Persisted]]:
-        """Take the held acknowledgements whose time has come, with their connections."""
+        """Remove and yield the held acknowledgements that are due, with their connections."""
         for conn in self._deadlines.due(mono):
             session, command = self.held.pop(conn)
             self._free[conn] = mono + session.ack_conflation
@@ -91,11 +92,11 @@ class AckConflation:
             yield conn, command
 
     def next_deadline(self) -> float | None:
-        """Return when to call `due` (monotonic seconds), or None."""
+        """Return the monotonic time (seconds) at which to call `due`, or None."""
         return self._deadlines.first()
 
     def drop(self, conn: int) -> None:
-        """Forget a connection."""
+        """Remove the state of a connection."""
         self._deadlines.drop(conn)
         self.held.pop(conn, None)
         self._free.pop(conn, None)

@@ -1,6 +1,6 @@
-"""Effects: what the engine asks of its driver, as data, drained in order.
+"""Effects: requests of the engine to its driver, as data, executed in order.
 
-`conn` is the number under which the driver announced a connection.
+`conn` is the number that the driver assigned to a connection.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tickertape.journal.reading.log_view import ReadRequest
 
 
 class Send(NamedTuple):
-    """Write these buffers to a connection, in order, without changing them later."""
+    """Write these buffers to a connection, in order. They do not change later."""
 
     conn: int
     buffers: list[Buffer]
 
 
 class LogonAccepted(NamedTuple):
-    """The logon of a connection succeeded: lift the limits for unauthenticated connections."""
+    """Lift the limits for unauthenticated connections: the logon succeeded."""
 
     conn: int
 
 
 class CloseConnection(NamedTuple):
-    """Close a connection once everything sent to it is written. `reason` is an error code."""
+    """Close a connection after everything sent to it is written. `reason` is an error code."""
 
     conn: int
     reason: str
@@ -43,14 +43,14 @@ class ProbeConnection(NamedTuple):
 
 
 class LogonRefused(NamedTuple):
-    """Log that a command of a connection was rejected."""
+    """Log a rejected command of a connection."""
 
     conn: int
     error: TickertapeError
 
 
 class SubscriptionEnded(NamedTuple):
-    """Log that an error ended a subscription."""
+    """Log a subscription that ended with an error."""
 
     conn: int
     sub_id: str
@@ -59,39 +59,39 @@ class SubscriptionEnded(NamedTuple):
 
 
 PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging"]
-"""What a connection waits for while it is not read from: the disk, delivery of messages that are not
-recorded, searches, settlements, or files of staged messages."""
+"""Why a connection is not read. It waits for the disk, delivery of non-persistent messages, searches,
+settlements, or files of staged messages."""
 
 
 class PauseReading(NamedTuple):
-    """Read nothing more from a connection until `ResumeReading` for the same reason."""
+    """Stop reading from a connection until `ResumeReading` for the same reason."""
 
     conn: int
     why: PauseReason
 
 
 class ResumeReading(NamedTuple):
-    """Read from a connection again, unless there is another reason not to."""
+    """Resume reading from a connection, unless another reason to pause remains."""
 
     conn: int
     why: PauseReason
 
 
 class DiskJob(NamedTuple):
-    """Carry out a job of the journal, in order; answer with `Broker.disk_done`."""
+    """Execute a journal job, in order. Answer with `Broker.disk_done`."""
 
     job: JournalJob
 
 
 class ReadLog(NamedTuple):
-    """Read from a segment; answer with `Broker.read_done` under the same token."""
+    """Read from a segment. Answer with `Broker.read_done` and the same token."""
 
     token: int
     request: ReadRequest
 
 
 class ArchiveRead(NamedTuple):
-    """Ask the archive; answer with `Broker.read_done` under the same token."""
+    """Read from the archive. Answer with `Broker.read_done` and the same token."""
 
     token: int
     request: ArchiveRequest
@@ -100,13 +100,13 @@ class ArchiveRead(NamedTuple):
 
 
 class ReadTaskDone(NamedTuple):
-    """A task of the driver, which it gave to `Broker.run`, has its outcome."""
+    """A task that the driver passed to `Broker.run` is done."""
 
     task: object
 
 
 class LogEvent(NamedTuple):
-    """Log an event that concerns no single connection."""
+    """Log an event that does not concern a single connection."""
 
     name: str
     warning: bool
@@ -114,7 +114,7 @@ class LogEvent(NamedTuple):
 
 
 class SpillWrite(NamedTuple):
-    """Write a block to a spill file, which is created when it is new; answer with `Broker.spill_done`."""
+    """Write a block to a spill file, and create the file if it is new. Answer with `Broker.spill_done`."""
 
     token: int
     file: int
@@ -123,7 +123,7 @@ class SpillWrite(NamedTuple):
 
 
 class SpillRead(NamedTuple):
-    """Read a block from a spill file; answer with `Broker.spill_done`."""
+    """Read a block from a spill file. Answer with `Broker.spill_done`."""
 
     token: int
     file: int
@@ -132,35 +132,34 @@ class SpillRead(NamedTuple):
 
 
 class SpillTrim(NamedTuple):
-    """Remove a spill file, if it exists. No read or write of it is under way."""
+    """Delete a spill file, if it exists. The engine has no read or write of this file in progress."""
 
     file: int
 
 
 class StagingJob(NamedTuple):
-    """Do a job on a file of staged messages, those of one file in order; answer with
-    `Broker.staging_done`."""
+    """Execute a job on a file of staged messages, in order per file. Answer with `Broker.staging_done`."""
 
     token: int
     task: StagingTask
 
 
 class OfflineStart(NamedTuple):
-    """Log that the backlog of a connection is written to disk from now on."""
+    """Log that the backlog of a connection is now spilled to disk."""
 
     conn: int
     bytes: int
 
 
 class OfflineStop(NamedTuple):
-    """Log that the backlog of a connection is empty again, or the connection closed, after `seconds`."""
+    """Log that a connection emptied its spilled backlog or closed, after `seconds`."""
 
     conn: int
     seconds: float
 
 
 class Fatal(NamedTuple):
-    """Stop with the exit code of the error: the journal failed. Sent once."""
+    """Stop the server with the exit code of the error, because the journal failed. Sent once."""
 
     error: TickertapeError
 

@@ -1,7 +1,7 @@
-"""Log writer: appends messages to the log with their publisher, sequence and time stamp.
+"""Log writer: appends messages to the log with their publisher, sequence and timestamp.
 
 Invariants:
-- A sequence at or below the highest one of its publisher never enters the log again.
+- A sequence at or below the highest sequence of its publisher is never appended again.
 - Messages of one publisher keep their order.
 """
 
@@ -21,7 +21,7 @@ from tickertape.journal.journal import Journal
 
 
 class LogWriter:
-    """Appends batches to the journal; nothing else does."""
+    """The only component that appends batches to the journal."""
 
     def __init__(
         self,
@@ -35,11 +35,11 @@ class LogWriter:
         self._clock = clock
         self._assigned_spaces: set[int] = set()
         self.duplicates = 0
-        """Messages dropped by the duplicate filter since the start."""
+        """Messages dropped by deduplication since the start."""
 
     def append_from(self, publisher: int, name: str, batch: MessageBatch) -> int:
-        """Append messages with sequences of a client's own, but for those that the log has; return the last
-        sequence."""
+        """Append messages with sequences of the client, without those that the log already has. Return the
+        last sequence."""
         if not self._registry.is_bound(publisher):
             self._bind(publisher, name, derived=False)
         last = last_sequence(batch)
@@ -50,27 +50,28 @@ class LogWriter:
         if batch.run(0).first_sequence <= highest:
             known = self.known(publisher, batch)
             self.duplicates += known
-            # A copy: a slice would keep the whole frame in memory for as long as the log's end stays there.
+            # A copy: a slice would keep the whole frame in memory until the end of the log moves past it.
             batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
         stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(self._clock.now))
         self._journal.append(batch, stamp, last, self._clock.now)
         return last
 
     def append_derived(self, publisher: int, name: str, batch: MessageBatch) -> None:
-        """Append messages without sequences: they get the next ones of a client's derived publisher id."""
+        """Append messages without sequences. They get the next sequences of the client's derived publisher
+        id."""
         if not self._registry.is_bound(publisher):
             self._bind(publisher, name, derived=True)
         self._append(publisher, batch)
 
     def append_control(self, batch: MessageBatch) -> None:
-        """Append messages of the server itself."""
+        """Append control records of the server."""
         self._append(CONTROL_PUBLISHER, batch)
 
     def append_chain(
         self, publisher: int, name: str, batches: Sequence[MessageBatch], record: MessageBatch
     ) -> int:
-        """Append the messages of a transaction and the record that commits it, all or nothing; return the
-        last sequence of the messages."""
+        """Append the messages of a transaction and its commit record atomically. Return the last sequence of
+        the messages."""
         if not self._registry.is_bound(publisher):
             self._bind(publisher, name, derived=True)
         time = self._journal.log_time(self._clock.now)
@@ -84,24 +85,24 @@ class LogWriter:
         return sequence - 1
 
     def known(self, publisher: int, batch: MessageBatch) -> int:
-        """Return how many messages of a batch with sequences, from the front, the log has."""
+        """Return how many messages at the start of a sequenced batch the log already has."""
         highest = self._journal.highest.get(publisher, 0)
         return int(np.searchsorted(batch.sequences, np.uint64(highest), side="right"))
 
     def reserve(self, nbytes: int) -> None:
-        """Have a segment begin that has room for `nbytes`; 0: no longer."""
+        """Request a new segment with `nbytes` of free space. 0 withdraws the request."""
         self.commits.reserve_segment(nbytes, self._clock.now)
 
     def sync_soon(self) -> None:
-        """Sync what was persisted without a sync."""
+        """Request a sync of data that is only written."""
         self.commits.sync_soon(self._clock.now)
 
     def check_room(self, batch: MessageBatch) -> None:
-        """Raise `JournalFull` when the disk has no room for a batch."""
+        """Raise `JournalFull` when the disk has no space for a batch."""
         commits = self.commits
         if commits.full and not commits.can_accept(encoded_size(batch) + binding_bytes_max):
             why = commits.full_reason
-            raise JournalFull(f"no room to prepare the next segment: {why}; retried every second")
+            raise JournalFull(f"Cannot prepare the next segment: {why}. The server retries every second.")
 
     def _append(self, publisher: int, batch: MessageBatch) -> None:
         first = self._next_sequence(publisher)
@@ -109,21 +110,21 @@ class LogWriter:
         self._journal.append(batch, stamp, first + batch.count - 1, self._clock.now)
 
     def _bind(self, publisher: int, name: str, *, derived: bool) -> None:
-        """Record in the log whose a publisher id is, before its first message."""
+        """Append the record that binds a publisher id to a client name, before its first message."""
         self._append(CONTROL_PUBLISHER, self._registry.bind(publisher, name, derived=derived))
 
     def _next_sequence(self, publisher: int) -> int:
         """Return the next sequence of a publisher whose sequences the server assigns."""
         highest = self._journal.highest.get(publisher, 0)
         if publisher not in self._assigned_spaces:
-            # What an earlier run accepted and lost is never given again: the clock is above it.
+            # The clock is above every sequence of an earlier run, so a lost sequence is never reused.
             self._assigned_spaces.add(publisher)
             highest = max(highest, self._clock.wall * 1000)
         return highest + 1
 
 
 def last_sequence(batch: MessageBatch) -> int:
-    """Sequence of the last message of a batch of one run."""
+    """Return the sequence of the last message of a batch with one run."""
     if batch.has_sequences:
         return int(batch.sequences[-1])
     return batch.run(0).first_sequence + batch.count - 1

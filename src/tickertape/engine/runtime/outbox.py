@@ -1,8 +1,8 @@
-"""Outbox: the effects that the engine asks of its driver, in order; nothing else appends them.
+"""Outbox: the ordered list of effects that the engine requests. Only this module appends effects.
 
 Invariants:
-- An acknowledgement that is held back leaves before the answer of a command and before a goodbye.
-- No two requests for a read or a staging job have the same token.
+- A held acknowledgement is sent before an `Ack` or `Goodbye`. Other commands may overtake it.
+- Tokens of reads and staging jobs are unique.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tickertape.wire.commands import Ack, Command, Ended, Goodbye, Persisted
 from tickertape.wire.frames import encode_frame
 
 NO_CONNECTION: Final = -1
-"""A read with this number is for the engine itself."""
+"""Connection number of reads for the engine itself."""
 
 
 class Outbox:
@@ -46,23 +46,24 @@ class Outbox:
         self._effects: list[Effect] = []
         self._token = 0
         self.put: Callable[[Effect], None] = self._effects.append
-        """Append an effect as it is: deliveries, and effects that nothing else goes with."""
+        """Append an effect directly: deliveries, and effects without side conditions."""
         self._conflation = AckConflation()
 
     def take(self) -> list[Effect]:
-        """Drain the effects."""
+        """Remove and return the effects."""
         taken = self._effects[:]
         self._effects.clear()
         return taken
 
     def next_deadline(self) -> float | None:
-        """Return the monotonic second at which `reply_all` is wanted; None: no acknowledgement is held."""
+        """Return the monotonic time (seconds) at which to call `reply_all`. None if no acknowledgement is
+        held."""
         return self._conflation.next_deadline()
 
     # -- connections ------------------------------------------------------------------------------------
 
     def send(self, conn: int, command: Command) -> None:
-        """Send a command to a connection."""
+        """Send a command to a connection, after the held acknowledgement if it is an `Ack` or `Goodbye`."""
         if type(command) is Ack or type(command) is Goodbye:
             held = self._conflation.release(conn)
             if held is not None:
@@ -73,7 +74,7 @@ class Outbox:
         self.put(Send(conn, encode_frame(command)))
 
     def reply_all(self, answers: Iterable[tuple[Recipient, Command]]) -> None:
-        """Send answers that became due with a commit, and acknowledgements that were held back until now."""
+        """Send answers that depend on a commit, and held acknowledgements that are due."""
         mono = self._clock.mono
         for session, command in answers:
             if not isinstance(command, Persisted):
@@ -85,7 +86,7 @@ class Outbox:
                 self._put(conn, held)
 
     def forget(self, conn: int) -> None:
-        """Forget the held acknowledgement of a connection that is closed."""
+        """Drop the held acknowledgement of a closed connection."""
         self._conflation.drop(conn)
 
     def reject(self, conn: int, command_id: int, error: TickertapeError) -> None:
@@ -95,19 +96,19 @@ class Outbox:
         self.reject_with(conn, answer, error)
 
     def reject_with(self, conn: int, answer: Command, error: TickertapeError) -> None:
-        """Send `answer`, which reports `error`; count and log the error."""
+        """Send `answer`, which reports `error`. Count and log the error."""
         self._statistics.refuse(error)
         self.send(conn, answer)
         self.put(LogonRefused(conn, error))
 
     def end_subscription(self, conn: int, sub_id: str, topic: str, error: TickertapeError) -> None:
-        """End a subscription with an error; count and log the error."""
+        """End a subscription with an error. Count and log the error."""
         self._statistics.end_subscription(error)
         self.send(conn, Ended(sub_id=sub_id, code=error.code, text=str(error)))
         self.put(SubscriptionEnded(conn, sub_id, topic, error))
 
     def close(self, conn: int, error: TickertapeError) -> None:
-        """Send a goodbye with an error and close the connection; count the error."""
+        """Send a goodbye with an error and close the connection. Count the error."""
         self.send(conn, Goodbye(code=error.code, text=str(error)))
         self._statistics.end(error)
         self.put(CloseConnection(conn, error.code, str(error)))
@@ -115,12 +116,12 @@ class Outbox:
     # -- disk -------------------------------------------------------------------------------------------
 
     def next_token(self) -> int:
-        """Return a number that no request had before."""
+        """Return a token that no other request has."""
         self._token += 1
         return self._token
 
     def read(self, request: ReadRequest | ArchiveRequest, conn: int = NO_CONNECTION) -> int:
-        """Ask for a read of the log, or of the archive for a connection; return its token."""
+        """Request a read of the log, or of the archive for a connection. Return its token."""
         token = self.next_token()
         if isinstance(request, ReadRequest):
             self.put(ReadLog(token, request))
@@ -129,17 +130,17 @@ class Outbox:
         return token
 
     def stage(self, task: StagingTask) -> int:
-        """Ask for a job on a file of staged messages; return its token."""
+        """Request a job on a file of staged messages. Return its token."""
         token = self.next_token()
         self.put(StagingJob(token, task))
         return token
 
     def submit(self, jobs: Iterable[JournalJob]) -> None:
-        """Ask for jobs of the journal, in order."""
+        """Request journal jobs, in order."""
         self._effects.extend(map(DiskJob, jobs))
 
     # -- log of the server ------------------------------------------------------------------------------
 
     def log_event(self, name: str, warning: bool, fields: dict[str, str | int]) -> None:
-        """Log an event that concerns no single connection."""
+        """Log an event that does not concern a single connection."""
         self.put(LogEvent(name, warning, fields))

@@ -1,7 +1,7 @@
-"""Publisher directory: client names by publisher id, a fold of control records in the log.
+"""Publisher directory: client names by publisher id, restored from control records in the log.
 
 Invariants:
-- No id belongs to two names: a logon whose name collides is refused.
+- A publisher id belongs to one name: a logon with a colliding name is rejected.
 - A name is recorded before the first message of its publisher, in the same commit.
 """
 
@@ -30,7 +30,8 @@ _PUBLISHER: Final = "publisher"
 
 
 class PublisherNamed(msgspec.Struct, frozen=True, kw_only=True, tag=_PUBLISHER):
-    """Control record: `publisher` is the id of client `name` (derived: of its unsequenced space)."""
+    """Control record that binds `publisher` to client `name`. `derived` marks ids for unsequenced
+    messages."""
 
     publisher: int
     name: str
@@ -38,11 +39,11 @@ class PublisherNamed(msgspec.Struct, frozen=True, kw_only=True, tag=_PUBLISHER):
 
 
 class _PublisherRecordKind(msgspec.Struct):
-    """The kind, which every control record has."""
+    """The fields that every control record has."""
 
     type: str
     latest_of: str = ""
-    """Only the last record with this value counts."""
+    """Key of a record that replaces earlier ones: only the last record with this value is kept."""
 
 
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -54,11 +55,11 @@ class PublisherDirectory:
     def __init__(self) -> None:
         self._owners: dict[int, tuple[str, bool]] = {}
         self.others: list[bytes] = []
-        """Control records of other kinds, in the order of the log."""
+        """Control records of other kinds, in log order."""
         self.latest: dict[str, bytes] = {}
-        """Those of them of which only the last on a matter counts, by the matter."""
+        """Records with `latest_of`, by its value."""
         self.damage: list[JournalCorrupt] = []
-        """Damage found while reading: bindings may be missing."""
+        """Corruption found while reading. Bindings may be missing."""
 
     def collides(self, publisher: int, name: str, *, derived: bool = False) -> bool:
         """Return whether `publisher` is bound to another name."""
@@ -70,7 +71,7 @@ class PublisherDirectory:
         return publisher in self._owners
 
     def bind(self, publisher: int, name: str, *, derived: bool) -> MessageBatch:
-        """Bind an id; return the control record to append before the publisher's first message."""
+        """Bind an id. Return the control record to append before the publisher's first message."""
         self._owners[publisher] = (name, derived)
         record = PublisherNamed(publisher=publisher, name=name, derived=derived)
         builder = BatchBuilder()
@@ -78,7 +79,7 @@ class PublisherDirectory:
         return builder.build()
 
     def apply(self, body: bytes) -> None:
-        """Fold one control record in. Other kinds are for other folds.
+        """Apply one control record, or keep it for its own reader if it has another kind.
 
         Raises `JournalCorrupt`, without the position, for an invalid record."""
         try:
@@ -92,16 +93,16 @@ class PublisherDirectory:
                 return
             record = msgspec.msgpack.decode(body, type=PublisherNamed)
         except _DECODE_ERRORS as error:
-            raise JournalCorrupt(f"a control record that cannot be read: {shown(str(error))}") from None
+            raise JournalCorrupt(f"invalid control record: {shown(str(error))}") from None
         self._owners[record.publisher] = (record.name, record.derived)
 
 
 def load_publishers(journal: Journal) -> Generator[ReadRequest, Buffer, PublisherDirectory]:
-    """Fold the control records of the whole log, those of removed segments first; only blocks that hold some
-    are read.
+    """Read the control records of the whole log, starting with those of removed segments. Only blocks with
+    such records are read.
 
-    What is damaged, or no control record, is passed over and named in `damage`: a lost binding is written
-    again before the publisher's next message."""
+    Corrupt records and blocks are skipped and listed in `damage`. A lost binding is written again before the
+    publisher's next message."""
     registry = PublisherDirectory()
     if journal.view.retired is not None:
         for body in journal.view.retired.records:
@@ -115,7 +116,7 @@ def load_publishers(journal: Journal) -> Generator[ReadRequest, Buffer, Publishe
         if kinds is not None and CONTROL_TOPIC in part.batch.topics:
             for index in kinds.nonzero()[0].tolist():
                 if part.batch.topic(index) != CONTROL_TOPIC:
-                    continue  # of a queue
+                    continue  # a record of a queue
                 try:
                     registry.apply(part.batch.body(index))
                 except JournalCorrupt as error:

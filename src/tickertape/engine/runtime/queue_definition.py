@@ -1,4 +1,4 @@
-"""Queue definition: the configured options of one queue, read and checked.
+"""Queue definition: the validated configuration of one queue.
 
 Reference: docs/reference/queues.md.
 """
@@ -21,28 +21,28 @@ LEASING: Final[tuple[Leasing, ...]] = ("lenient", "strict")
 
 @dataclass(frozen=True, slots=True)
 class QueueDefinition:
-    """One queue. Numbers that are None have no limit."""
+    """Configuration of one queue. None for a number means no limit."""
 
     name: str
     underlying: str = ""
-    """Name or pattern of the topics whose messages enter; empty: that of the queue itself."""
+    """Name or pattern of the topics whose messages enter the queue. Empty: the name of the queue."""
     default_publish_target: str | None = None
-    """Where a message that is published to the name of the queue goes; None: it is refused, unless the queue
-    and its topic have one name, or `underlying` is a name."""
+    """Topic for messages published to the name of the queue. None: they are rejected, unless the queue and
+    its topic have the same name or `underlying` is a name."""
     filter: str | None = None
-    """What a message must pass to enter."""
+    """Filter for messages that enter the queue."""
     semantics: Semantics = "at-least-once"
     lease_period: float | None = None
-    """Seconds that a consumer may keep a message."""
+    """Maximum lease of a consumer, in seconds."""
     fairness: Fairness | None = None
-    """None: proportional, or round-robin for at-most-once."""
+    """None: `proportional`, or `round-robin` for at-most-once."""
     max_backlog: int | None = None
-    """Unacknowledged messages of all consumers together."""
+    """Maximum number of unacknowledged messages of all consumers together."""
     max_per_subscription_backlog: int | None = None
     max_deliveries: int | None = None
     max_cancels: int | None = None
     expiration: float | None = None
-    """Seconds that a message may wait."""
+    """Maximum time that a message waits, in seconds."""
     expiration_model: ExpirationModel = "minimum"
     priority: str | None = None
     barrier_expression: str | None = None
@@ -51,21 +51,21 @@ class QueueDefinition:
     file_backed_metadata: bool = False
     target_queue_depth: int | None = None
     dead_letter: str | None = None
-    """Topic to which messages that expire are published."""
+    """Topic to which expired messages are published."""
 
     @property
     def topic(self) -> str:
-        """Name or pattern of the topics whose messages enter."""
+        """Name or pattern of the topics whose messages enter the queue."""
         return self.underlying or self.name
 
     @property
     def at_most_once(self) -> bool:
-        """What is delivered has left the queue."""
+        """Whether delivery removes a message from the queue."""
         return self.semantics == "at-most-once"
 
     @property
     def sharing(self) -> Fairness:
-        """How messages are shared out."""
+        """Effective fairness model."""
         if self.fairness is not None:
             return self.fairness
         return "round-robin" if self.at_most_once else "proportional"

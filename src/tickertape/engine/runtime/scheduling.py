@@ -1,8 +1,8 @@
 """Scheduling: a queue of items by deadline, and a queue that is fair to its keys.
 
 Invariants:
-- Due items are found without a look at the others.
-- Dropped items are swept out before they outnumber those that count.
+- Finding due items does not examine other items.
+- Dropped items are purged before they outnumber the remaining items.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SWEEP_MIN = 64
 
 
 class DeadlineQueue(Generic[Item]):
-    """Items by the number at which they are due; each item is in it once."""
+    """Items by the number (time or position) at which they are due. Each item is in it once."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Item]] = []
@@ -30,7 +30,7 @@ class DeadlineQueue(Generic[Item]):
         return len(self._ticket)
 
     def put(self, item: Item, at: float) -> None:
-        """Make `item` due at `at`."""
+        """Set the deadline of `item` to `at`."""
         known = self._ticket.get(item)
         if known is not None and known[0] == at:
             return
@@ -54,7 +54,7 @@ class DeadlineQueue(Generic[Item]):
         return heap[0][0] if heap else None
 
     def due(self, reached: float, count_max: int | None = None) -> list[Item]:
-        """Remove and return the items due at or below `reached`, earliest first, at most `count_max`."""
+        """Remove and return up to `count_max` items that are due at or below `reached`, earliest first."""
         items: list[Item] = []
         while (first := self.first()) is not None and first <= reached and len(items) != count_max:
             item = heappop(self._heap)[2]
@@ -72,7 +72,7 @@ class DeadlineQueue(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """FIFO queues, one per key, that are served in turn."""
+    """One FIFO queue per key, served round-robin."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[Item]] = {}
@@ -90,7 +90,7 @@ class FairQueue(Generic[Item]):
         waiting.append(item)
 
     def next(self) -> Item:
-        """Remove and return the next item; there is one."""
+        """Remove and return the next item. The queue must not be empty."""
         line = self._order.popleft()
         waiting = self._lines[line]
         item = waiting.popleft()

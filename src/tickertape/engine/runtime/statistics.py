@@ -1,6 +1,6 @@
 """Statistics: counters of one run of the engine, by topic and by error code.
 
-Counts start at zero with the run: the log does not say how many messages of a topic it holds. A batch costs a
+Counters start at zero with each run, because the log does not store message counts by topic. A batch costs a
 few steps for each of its topics. Topics beyond `topics_counted_max` are counted together.
 """
 
@@ -18,7 +18,8 @@ from tickertape.engine.limits import topics_counted_max
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 
 OTHER_TOPICS: Final = "(other topics)"
-"""Name of the sum of topics beyond `topics_counted_max`; no topic has it, brackets make a pattern."""
+"""Name for the sum of topics beyond `topics_counted_max`. Its brackets would make a pattern, so topics cannot
+use this name."""
 
 
 class TopicCounters:
@@ -29,39 +30,39 @@ class TopicCounters:
     def __init__(self, *, recorded: bool) -> None:
         self.recorded = recorded
         self.messages = 0
-        """Recorded: persisted ones. Unrecorded: accepted ones."""
+        """Persisted messages of a persistent topic, accepted messages of a non-persistent topic."""
         self.bytes = 0
-        """Bytes of their bodies."""
+        """Total size of their bodies."""
         self.publisher = 0
         self.sequence = 0
-        """With `publisher` the bookmark of the last message; 0 when it has none."""
+        """Sequence of the last message. With `publisher` it forms the bookmark. 0 if it has no bookmark."""
         self.timestamp = 0
-        """When the server accepted the last message, microseconds since 1970 UTC; 0 when it has no stamp."""
+        """When the server accepted the last message, in microseconds since 1970 UTC. 0 if unknown."""
 
     @property
     def bookmark(self) -> str:
-        """Bookmark of the last message, empty when there is none."""
+        """Bookmark of the last message, or an empty string."""
         return f"{self.publisher}|{self.sequence}|" if self.sequence else ""
 
 
 class Statistics:
-    """Counters of one broker. They only rise; any thread may read them at any time."""
+    """Counters of one broker. They only increase. Any thread may read them at any time."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicCounters] = {}
-        """Counters by name, in the order of their first use."""
+        """Counters by name, in order of first use."""
         self.others: dict[bool, TopicCounters] = {}
-        """Topics beyond the limit, by whether they are recorded."""
+        """Counters of topics beyond the limit, by whether the topics are persistent."""
         self.commits = 0
-        """Commits of messages that were persisted."""
+        """Persisted commits with messages."""
         self.persisted_messages = 0
-        """Messages persisted, control records of the server not among them."""
+        """Persisted messages, without control records of the server."""
         self.persisted_bytes = 0
-        """Bytes of their bodies."""
+        """Total size of their bodies."""
         self.unrecorded_messages = 0
         self.unrecorded_bytes = 0
         self.sent_messages = 0
-        """Messages delivered, each as often as it was sent."""
+        """Delivered messages, counted once for each delivery."""
         self.sent_bytes = 0
         self.logons = 0
         self.refused: Counter[str] = Counter()
@@ -69,10 +70,10 @@ class Statistics:
         self.ended: Counter[str] = Counter()
         """Connections that the server closed, by error code."""
         self.ended_subscriptions: Counter[str] = Counter()
-        """Subscriptions that an error ended, by error code."""
+        """Subscriptions that ended with an error, by error code."""
 
     def name_topics(self, names: Iterable[str]) -> None:
-        """Start counters of topics that the configuration names, as far as there is room."""
+        """Create counters for configured topics, up to the limit."""
         for name in names:
             self._topic(name, recorded=True)
 
@@ -94,7 +95,7 @@ class Statistics:
         self.ended[error.code] += 1
 
     def end_subscription(self, error: TickertapeError) -> None:
-        """Count a subscription that an error ended."""
+        """Count a subscription that ended with an error."""
         self.ended_subscriptions[error.code] += 1
 
     def persisted(self, batch: MessageBatch) -> None:
@@ -105,7 +106,7 @@ class Statistics:
         self.commits += 1
 
     def unrecorded(self, batch: MessageBatch) -> None:
-        """Count a batch for topics that are not recorded."""
+        """Count a batch of non-persistent topics."""
         messages, size = self._count(batch, recorded=False)
         self.unrecorded_messages += messages
         self.unrecorded_bytes += size
@@ -144,7 +145,7 @@ class Statistics:
         offsets = batch.offsets
         counts = np.bincount(index, minlength=len(batch.topics)).tolist()
         sizes = np.bincount(index, weights=offsets[1:] - offsets[:-1], minlength=len(batch.topics)).tolist()
-        # Of several values for one place the last one stays: the index of each topic's last message.
+        # Assignment with repeated indices keeps the last value: the index of each topic's last message.
         last = np.zeros(len(batch.topics), np.int64)
         last[index] = np.arange(batch.count)
         runs = np.searchsorted(batch.run_starts, last, side="right") - 1

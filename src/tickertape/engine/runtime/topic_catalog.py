@@ -1,4 +1,4 @@
-"""Topic catalog: what the configuration says of each topic."""
+"""Topic catalog: the configuration of topics and queues."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ DEFAULT_TYPE: Final = "json"
 
 
 class TopicCatalog:
-    """Topics and queues of one instance.
+    """Topics and queues of one server.
 
-    `recorded` are names and patterns of topics in the log, None: all. `validated` and `message_types` map a
-    name to a message type. Raises `BadOption` for a type that does not exist."""
+    `recorded` contains names and patterns of persistent topics. None makes all topics persistent. `validated`
+    and `message_types` map a name to a message type. Raises `BadOption` for an unknown message type."""
 
     def __init__(
         self,
@@ -29,65 +29,66 @@ class TopicCatalog:
         queues: Sequence[QueueDefinition] = (),
     ) -> None:
         self.queues = {definition.name: definition for definition in queues}
-        """Definitions by name."""
+        """Queue definitions by name."""
         self.message_types: Mapping[str, str] = dict(message_types or {})
-        """Configured message types."""
-        # Every body is binary: such topics refuse nothing.
+        """Configured message types by topic."""
+        # Every body is valid binary data, so such topics need no validation.
         named = {name: kind for name, kind in (validated or {}).items() if kind != "binary"}
         self.validated = {name: message_type(kind) for name, kind in named.items()}
-        """Topics that can refuse a message for its body."""
+        """Topics that validate message bodies, with their message types."""
         self._recorded = recorded
         self._recorded_topics = None if recorded is None else TopicSet(recorded)
         self._always_recorded = frozenset((QUEUE_TOPIC, *self.queues))
-        """Settlements, and what is published to queues."""
+        """Topics of settlements, and queues."""
 
     # -- the log ----------------------------------------------------------------------------------------
 
     def recorded(self, topic: str) -> bool:
-        """Return whether the log records a topic."""
+        """Return whether a topic is persistent."""
         if topic in self._always_recorded:
             return True
         return topic != CONTROL_TOPIC and (self._recorded_topics is None or topic in self._recorded_topics)
 
     @property
     def records_everything(self) -> bool:
-        """Whether the log records every topic."""
+        """Whether all topics are persistent."""
         return self._recorded is None
 
     @property
     def records_nothing(self) -> bool:
-        """Whether the log records no topic of the configuration."""
+        """Whether the configuration makes no topic persistent."""
         return self._recorded == frozenset()
 
     @property
     def recorded_names(self) -> list[str]:
-        """Names of recorded topics, as far as the configuration names them."""
+        """Names of persistent topics, without patterns."""
         return sorted(name for name in self._recorded or () if not is_pattern(name))
 
     @property
     def recorded_for_clients(self) -> tuple[str, ...] | None:
-        """Names and patterns of topics, queues included, that go into the log; None: all."""
+        """Names and patterns of persistent topics, queues included. None for all topics."""
         return None if self._recorded is None else tuple(sorted(self._recorded.union(self.queues)))
 
     # -- bodies -----------------------------------------------------------------------------------------
 
     def message_type(self, topic: str) -> str:
-        """Return the name of the message type of a topic."""
+        """Return the message type of a topic."""
         return self.message_types.get(topic, DEFAULT_TYPE)
 
     # -- queues -----------------------------------------------------------------------------------------
 
     def queue(self, name: str) -> QueueDefinition | None:
-        """Return the queue of that name."""
+        """Return the queue with this name, or None."""
         return self.queues.get(name)
 
     def underlying(self, topic: str) -> str:
-        """Return what a replay of `topic` reads: of a queue, its underlying topics."""
+        """Return the topic that a replay of `topic` reads: for a queue, its underlying topics."""
         definition = self.queues.get(topic)
         return topic if definition is None else definition.topic
 
     def publish_target(self, topic: str) -> str | None:
-        """Return the topic that messages published to `topic` go to; None: a queue that takes none."""
+        """Return the topic that stores messages published to `topic`, or None for a queue that rejects
+        them."""
         definition = self.queues.get(topic)
         if definition is None:
             return topic

@@ -1,6 +1,6 @@
-"""Heartbeat monitor: sends heartbeats of all connections and finds the silent ones.
+"""Heartbeat monitor: sends heartbeats to all connections, and detects silent ones.
 
-Deadlines are in a queue, and one step probes a bounded number of connections. The driver answers a
+Deadlines are in a queue, and one step probes a limited number of connections. The driver answers a
 `ProbeConnection` with `Broker.probed`.
 """
 
@@ -20,11 +20,11 @@ from tickertape.wire.commands import Heartbeat
 from tickertape.wire.heartbeat import HeartbeatState, Liveness
 
 _TICKS: Final = 1_000_000
-"""Units of the deadline queue in a second."""
+"""Units of the deadline queue per second."""
 
 
 class HeartbeatMonitor:
-    """Connections that asked for heartbeats."""
+    """Connections with heartbeats enabled."""
 
     def __init__(self, outbox: Outbox, clock: EngineClock) -> None:
         self._outbox = outbox
@@ -37,7 +37,8 @@ class HeartbeatMonitor:
         return len(self._pulses)
 
     def begin(self, conn: int, interval_ms: int) -> None:
-        """Start heartbeats of a connection at an interval; 0: none. Raises `BadOption`."""
+        """Start heartbeats of a connection at an interval in milliseconds. 0 stops them. Raises
+        `BadOption`."""
         interval = heartbeat_seconds(interval_ms)
         if not interval:
             self.drop(conn)
@@ -54,17 +55,17 @@ class HeartbeatMonitor:
             self._due.drop(conn)
 
     def next_deadline(self) -> float | None:
-        """Return the monotonic second at which `wake` is wanted."""
+        """Return the monotonic time (seconds) at which to call `wake`, or None."""
         first = self._due.first()
         return None if first is None else first / _TICKS
 
     def wake(self) -> None:
-        """Probe connections that are due, at most `beats_a_step_max`; the others stay due."""
+        """Probe up to `beats_a_step_max` connections that are due. The others remain due."""
         for conn in self._due.due(round(self._clock.mono * _TICKS), beats_a_step_max):
             self._outbox.put(ProbeConnection(conn))
 
     def probed(self, conn: int, sight: Liveness) -> HeartbeatMissed | None:
-        """Take the answer to a `ProbeConnection`; return an error for a client that was silent too long."""
+        """Handle the answer to a `ProbeConnection`. Return an error if the client was silent for too long."""
         pulse = self._pulses.get(conn)
         if pulse is None:
             return None
@@ -73,8 +74,8 @@ class HeartbeatMonitor:
             interval = self._intervals[conn]
             silent = heartbeat_missed_intervals * interval
             text = (
-                f"nothing came from the client for {silent:g} seconds, "
-                f"{heartbeat_missed_intervals} intervals of its heartbeat of {interval:g} seconds"
+                f"The client was silent for {silent:g} seconds, which is "
+                f"{heartbeat_missed_intervals} intervals of its heartbeat ({interval:g} seconds)."
             )
             return HeartbeatMissed(text)
         if verdict == "beat":
@@ -83,16 +84,16 @@ class HeartbeatMonitor:
         return None
 
     def _schedule(self, conn: int, pulse: HeartbeatState) -> None:
-        # A tick late rather than early: what is looked at must be due, or it would be due again at once.
+        # One tick late: a connection that is probed too early would be due again at once.
         self._due.put(conn, ceil(pulse.deadline * _TICKS) + 1)
 
 
 def heartbeat_seconds(interval_ms: int) -> float:
-    """Return the interval that a client asks for; 0: none. Raises `BadOption`."""
+    """Return the requested interval in seconds, 0 for none. Raises `BadOption`."""
     seconds = interval_ms / 1000
     if interval_ms and not heartbeat_seconds_min <= seconds <= heartbeat_seconds_max:
         raise BadOption(
-            f"a heartbeat of {interval_ms} ms: an interval is {heartbeat_seconds_min:g} to "
-            f"{heartbeat_seconds_max:g} seconds, or 0 for none"
+            f"Invalid heartbeat interval of {interval_ms} ms. Use {heartbeat_seconds_min:g} to "
+            f"{heartbeat_seconds_max:g} seconds, or 0 for none."
         )
     return seconds

@@ -2,7 +2,7 @@
 
 Invariants:
 - The driver is asked once for each connection and reason.
-- A connection is read from again when its last reason is over.
+- Reading resumes when the last reason is removed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class ReadThrottle:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self.reasons: dict[PauseReason, set[int]] = {}
-        """Connections by reason, no reason without one; not to be changed."""
+        """Connections by reason, without empty entries. Callers must not change it."""
 
     def pause(self, conn: int, reason: PauseReason) -> None:
         """Stop reading from a connection for a reason."""
@@ -27,22 +27,22 @@ class ReadThrottle:
             self._outbox.put(PauseReading(conn, reason))
 
     def resume(self, conn: int, reason: PauseReason) -> None:
-        """Remove a reason of a connection."""
+        """Remove a reason from a connection."""
         if self._remove(conn, reason):
             self._outbox.put(ResumeReading(conn, reason))
 
     def resume_all(self, reason: PauseReason) -> None:
-        """Remove a reason of all connections."""
+        """Remove a reason from all connections."""
         for conn in sorted(self.reasons.get(reason, ())):
             self.resume(conn, reason)
 
     def forget(self, conn: int) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         for reason in [*self.reasons]:
             self._remove(conn, reason)
 
     def _remove(self, conn: int, reason: PauseReason) -> bool:
-        """Return whether a connection had a reason, and remove it."""
+        """Remove a reason from a connection. Return whether it had the reason."""
         paused = self.reasons.get(reason, set())
         if conn not in paused:
             return False

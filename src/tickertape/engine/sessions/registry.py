@@ -1,7 +1,8 @@
 """Session registry: sessions by connection and client name, and the logon that creates them.
 
-Invariant: where anything is recorded, one connection has a client name. The name is a publisher there, and
-the log would mix two of them.
+Invariants:
+- With persistent topics, a client name belongs to one connection. The name identifies a publisher, and the
+  log would mix the messages of two.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ class LogonPolicy(Protocol):
 
 
 class AllowAll:
-    """Policy that accepts every logon and every name."""
+    """Policy that accepts every logon and every client name."""
 
-    def user_of(self, logon: Logon, now: Now) -> str | None:  # noqa: ARG002 - with tokens, time counts
+    def user_of(self, logon: Logon, now: Now) -> str | None:  # noqa: ARG002 - other policies check expiry
         """Return the user that the logon names."""
         return logon.user
 
     def check_name(self, user: str | None, name: str) -> None:
-        """Accept any name."""
+        """Accept any client name."""
 
 
 class SessionRegistry:
-    """All sessions. `exclusive`: one connection a client name."""
+    """All sessions. `exclusive`: a client name belongs to one connection."""
 
     def __init__(
         self,
@@ -64,16 +65,20 @@ class SessionRegistry:
         self._by_name: dict[str, Session] = {}
 
     def logon(self, conn: int, command: Logon, user: str | None) -> tuple[Session, Session | None]:
-        """Return the new session of `user`, and the session to close whose client name it takes over.
+        """Return the new session of `user`, and the session to close because the new one takes over its
+        client name.
 
-        Raises `BadVersion`, `BadOption`, `BadName`, `NameInUse`, `PublisherCollision`."""
+        Raises `BadVersion`, `BadOption`, `BadName`, `NameInUse` or `PublisherCollision`."""
         if WIRE_VERSION not in command.versions:
             versions = shown(str(list(command.versions)))[1:-1]
-            raise BadVersion(f"this server speaks version {WIRE_VERSION}, the client {versions}")
+            raise BadVersion(
+                f"Cannot log on: this server supports version {WIRE_VERSION}, the client version {versions}. "
+                "Install a matching client."
+            )
         conflation = 0.0
         for option, value in parse_options(command.options).items():
             if option != "ack_conflation":
-                raise BadOption(f"logon option {shown(option)} is unknown or not built yet")
+                raise BadOption(f"Unknown logon option {shown(option)}. Use ack_conflation.")
             conflation = ack_conflation_of(value)
         check_client_name(command.name)
         publisher = publisher_id(command.name)
@@ -82,11 +87,15 @@ class SessionRegistry:
             derived, command.name, derived=True
         ):
             raise PublisherCollision(
-                f"client name {shown(command.name)} has the publisher id of another: choose another name"
+                f"Cannot log on as {shown(command.name)}: another client name has the same publisher id. "
+                "Use another client name."
             )
         old = self._by_name.get(command.name) if self._exclusive else None
         if old is not None and old.user != user:
-            raise NameInUse(f"name in use: client name {shown(command.name)} is in use by another user")
+            raise NameInUse(
+                f"Cannot log on: client name {shown(command.name)} is in use by another user. "
+                "Use another client name."
+            )
         subscriber = Subscriber(user, command.name, command.software)
         session = Session(conn, subscriber, publisher, derived, self._statistics, conflation)
         self.by_conn[conn] = self._by_name[command.name] = session
@@ -97,7 +106,7 @@ class SessionRegistry:
         return self._policy.user_of(command, now)
 
     def check_name(self, session: Session, name: str) -> None:
-        """Raise unless a session may publish under a client name."""
+        """Raise an error unless a session may publish under a client name."""
         check_client_name(name)
         if name != session.name:
             self._policy.check_name(session.user, name)
@@ -106,11 +115,14 @@ class SessionRegistry:
         """Return the derived publisher id of a client name. Raises `PublisherCollision`."""
         derived = derived_publisher_id(name, self._instance)
         if self._publishers.collides(derived, name, derived=True):
-            raise PublisherCollision(f"{shown(name)} has the publisher id of another: choose another name")
+            raise PublisherCollision(
+                f"Cannot publish as {shown(name)}: another client name has the same publisher id. "
+                "Use another client name."
+            )
         return derived
 
     def remove(self, conn: int) -> Session | None:
-        """Forget a connection; return its session."""
+        """Remove a connection. Return its session, or None."""
         session = self.by_conn.pop(conn, None)
         if session is not None and self._by_name.get(session.name) is session:
             del self._by_name[session.name]

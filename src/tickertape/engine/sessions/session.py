@@ -14,7 +14,7 @@ class Subscriber(NamedTuple):
     user: str | None
     name: str
     software: str = ""
-    """Name and version of the client software; empty when unknown."""
+    """Name and version of the client software. Empty if unknown."""
 
 
 class Session:
@@ -33,10 +33,10 @@ class Session:
         self.name = subscriber.name
         self.user = subscriber.user
         self.subscriber = subscriber
-        """What filters read of it."""
+        """The inputs of filter functions about the subscriber."""
         self.publisher = publisher
         self.derived = derived
-        """Publisher id of its messages without sequences."""
+        """Publisher id of messages without sequences."""
         self.frames = 0
         """Publish frames received."""
         self._statistics = statistics
@@ -47,14 +47,14 @@ class Session:
         """Delivered messages."""
         self.sent_bytes = 0
         self.ack_conflation = ack_conflation
-        """Seconds between two persisted acknowledgements; 0: one with every commit."""
+        """Minimum interval between two persisted acknowledgements, in seconds. 0 disables conflation."""
         self.draining = False
-        """It published while the server was stopping: only credit is accepted from it."""
+        """Whether it published while the server was stopping. Only credit is accepted from it then."""
         self.writable = True
-        """Whether the driver has room for more to write."""
+        """Whether the driver can buffer more data for the connection."""
 
     def published(self, batch: MessageBatch, *, recorded: bool) -> None:
-        """Count a publish frame that was accepted."""
+        """Count an accepted publish frame."""
         if not recorded:
             self._statistics.unrecorded(batch)
         self.published_messages += batch.count

@@ -1,4 +1,4 @@
-"""Credit window: bytes that a subscription may still be sent."""
+"""Credit window: number of bytes that a subscription may still receive."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tickertape.engine.limits import outbox_bytes_max
 
 
 class CreditWindow:
-    """The credit of one subscription, whatever parts it has, in bytes of cost."""
+    """The credit of one subscription, shared by all its feeds, in bytes of cost."""
 
     __slots__ = ("credit", "window")
 
     def __init__(self, credit: int) -> None:
         self.credit = credit
         self.window = credit
-        """Credit when nothing is outstanding."""
+        """Credit when no sent message is outstanding."""
 
     def grant(self, credit: int) -> None:
-        """Add bytes that the client has taken."""
+        """Add bytes that the client has consumed."""
         self.credit += credit
 
     def spend(self, cost: int) -> None:
-        """Take the cost of what was sent."""
+        """Subtract the cost of sent messages."""
         self.credit -= cost
 
     def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
@@ -34,13 +34,13 @@ class CreditWindow:
         return count
 
     def renew(self, credit: int) -> None:
-        """Start again with a credit: what was outstanding is not granted again."""
+        """Restart with a new credit. Outstanding bytes will not be granted again."""
         self.credit = self.window = credit
 
 
 def affordable_rows(batch: MessageBatch, low: int, high: int, allowed: int) -> int:
-    """How many messages of `batch[low:high]`, from the front, cost at most `allowed` together."""
+    """Return how many of the first messages of `batch[low:high]` cost at most `allowed` in total."""
     if batch.cost_between(low, high) <= allowed:
         return high - low
-    # A commit is cut many times: what is left of it is searched, not gone through.
+    # A binary search, because a large commit is split many times.
     return bisect_right(range(low + 1, high + 1), allowed, key=lambda stop: batch.cost_between(low, stop))

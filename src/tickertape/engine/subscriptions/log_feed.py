@@ -1,10 +1,10 @@
-"""Log feed: one subscription to recorded topics: its position, boundaries, rate and phase.
+"""Log feed: one subscription to persistent topics, with its position, boundaries, rate and phase.
 
-A feed decides which messages of a part are its own (`next_portion`); delivery/ decides when they are sent.
+A feed selects its messages of a part (`next_portion`). The modules of delivery/ decide when they are sent.
 
 Invariants:
-- A feed is sent no more than its credit.
-- A feed passes over no message that its interest covers.
+- A feed is sent at most its credit.
+- A feed skips no message that its interest covers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subs
 
 
 class Phase(Enum):
-    """Where a subscription is in its life."""
+    """Lifecycle phase of a feed."""
 
     SEARCHING = "its start is being looked up"
     REPLAY = "reads the log by itself"
@@ -40,7 +40,7 @@ _NOT_AT_END: Final = frozenset({Phase.SEARCHING, Phase.REPLAY, Phase.SHARED_REPL
 
 
 class DeliveryGroup(Protocol):
-    """Several feeds that are given the next messages together."""
+    """Several feeds that receive the next messages together."""
 
     position: int
 
@@ -48,14 +48,14 @@ class DeliveryGroup(Protocol):
         """Remove a feed."""
 
     def reschedule(self, sub: LogFeed) -> None:
-        """Its boundary is new or has moved."""
+        """Update the boundary of a feed after it changed."""
 
 
 class LogFeedService(FeedService, Protocol):
     """Serves log feeds."""
 
     def caught_up(self, sub: LogFeed) -> bool:
-        """Return whether a feed was given everything persisted."""
+        """Return whether a feed was sent everything persisted."""
 
 
 class Portion(NamedTuple):
@@ -64,9 +64,9 @@ class Portion(NamedTuple):
     batch: MessageBatch | None
     next: int
     blocked: bool
-    """The part has more for the feed, but credit or rate do not allow it."""
+    """Whether the part has more messages, but credit or rate do not permit them."""
     at: float | None = None
-    """Monotonic second from which its rate allows more."""
+    """Monotonic time (seconds) at which its rate permits the next message."""
     positions: bytes = b""
     """See `Deliver.positions`."""
 
@@ -76,14 +76,14 @@ class Replacement(NamedTuple):
 
     position: int
     interest: Interest | None
-    """None: the feed ends, unless there is another replacement."""
+    """None: the feed ends, unless another replacement follows."""
     pace: ReplayRate | None
     conflating: ConflationBuffer | None
     live: bool
 
 
 class LogFeed(Feed):
-    """State of one subscription to recorded topics."""
+    """State of one subscription to persistent topics."""
 
     def __init__(self, subscription: Subscription, interest: Interest, service: LogFeedService) -> None:
         super().__init__(subscription, interest.topic, service)
@@ -91,35 +91,35 @@ class LogFeed(Feed):
         self.interest = interest
         self.phase = Phase.SEARCHING
         self.position = 0
-        """The next message to consider. At the end of the log, and with others, it is behind the truth unless
-        it is above it."""
+        """Position of the next message to consider. In a group, the position of the group counts if it is
+        higher."""
         self.group: DeliveryGroup | None = None
-        """The group that it is given messages with; None while it reads by itself."""
+        """The group that delivers to the feed. None while it has its own cursor."""
         self.solo_until = 0
-        """Up to this position it reads by itself."""
+        """Position up to which it must have its own cursor."""
         self.stop: int | None = None
         self.stop_time: int | None = None
         self.not_before: int | None = None
         self.target: int | None = None
-        """Position at which `completed` is due; None once it was sent."""
+        """Position at which `completed` is due. None after it was sent."""
         self.paused = False
-        """Nothing is sent until it is resumed."""
+        """Whether delivery is paused."""
         self.pace: ReplayRate | None = None
         self.rate_limiter: RateLimiter | None = None
         self.conflating: ConflationBuffer | None = None
         self.live = False
-        """Once caught up, it is sent accepted messages before they are persisted."""
+        """Whether it receives accepted messages before they are persisted, once it has caught up."""
         self.pending_replacements: deque[Replacement] = deque()
-        """Replacements at positions to come."""
+        """Replacements at later positions."""
         self.replays = False
-        """It has a bookmark: it may be paused, and gets progress notices."""
+        """Whether it has a bookmark. It then may be paused, and receives progress notices."""
         self.numbered = False
-        """It is sent the positions of its messages, so it shares no frames."""
+        """Whether it receives the positions of its messages, so it shares no frames."""
         self.notified_to = 0
-        """Position up to which its client knows that everything was sent."""
+        """Position up to which its client has been notified of progress."""
 
     def begin(self, extent: ReplayRange, target: int) -> None:
-        """Its extent is known. `target` is where the log ended when it was asked for."""
+        """Start the replay of a known range. `target` is the end of the log at the time of the command."""
         self.position = extent.start
         self.not_before = extent.not_before
         self.stop = extent.stop
@@ -129,11 +129,11 @@ class LogFeed(Feed):
 
     @property
     def considered_to(self) -> int:
-        """The next message to consider, also in a group."""
+        """Position of the next message to consider, also in a group."""
         return self.position if self.group is None else max(self.position, self.group.position)
 
     def apply_replacement(self) -> None:
-        """Become the next replacement."""
+        """Apply the next replacement."""
         _, interest, pace, self.conflating, self.live = self.pending_replacements.popleft()
         self.numbered = False
         self.interest = NO_TOPICS if interest is None else interest
@@ -141,36 +141,36 @@ class LogFeed(Feed):
         self.set_pace(pace)
 
     def set_pace(self, pace: ReplayRate | None) -> None:
-        """Set how fast it is delivered at most."""
+        """Set the maximum delivery rate. None: no maximum."""
         self.pace = pace
         self.rate_limiter = None if pace is None else RateLimiter(pace.rate, pace.max_gap)
 
     def pause(self, mono: float) -> None:
-        """Stop its schedule."""
+        """Pause delivery and its rate limiter."""
         self.paused = True
         if self.rate_limiter is not None:
             self.rate_limiter.pause(mono)
 
     def resume(self, mono: float) -> None:
-        """Go on with its schedule."""
+        """Resume delivery and its rate limiter."""
         self.paused = False
         if self.rate_limiter is not None:
             self.rate_limiter.resume(mono)
 
     @property
     def may_combine(self) -> bool:
-        """It may read the log together with others: they are sent the same bodies as they come."""
+        """Whether it may share a cursor, because it receives unmodified bodies in log order."""
         content = self.interest.content
         return self.conflating is None and (content is None or content.select is None)
 
     @property
     def has_own_pace(self) -> bool:
-        """It reads the log by itself also when it has caught up."""
+        """Whether it keeps its own cursor after it has caught up."""
         return self.numbered or self.rate_limiter is not None or self.conflating is not None
 
     @property
     def owed(self) -> bool:
-        """Whether something persisted is still to be sent to it as fast as it is taken."""
+        """Whether persisted messages remain that are limited only by its credit and connection."""
         if self.paused or self.rate_limiter is not None:
             return False
         if self.conflating is not None:
@@ -178,7 +178,7 @@ class LogFeed(Feed):
         return self.phase in _NOT_AT_END
 
     def credit_granted(self) -> None:
-        """Go on, if it reads by itself; a group looks at its credit when messages come."""
+        """Resume a feed with its own cursor. A group checks the credit with the next messages."""
         if self.group is None:
             self._log.credit(self)
 
@@ -189,7 +189,7 @@ class LogFeed(Feed):
 
     @property
     def simple(self) -> bool:
-        """Whether nothing but the topic decides what it is sent."""
+        """Whether only its interest decides which messages it receives."""
         return (
             self.target is None
             and self.stop is None
@@ -199,14 +199,14 @@ class LogFeed(Feed):
         )
 
     def is_free_to(self, position: int) -> bool:
-        """Whether nothing but the topic decides what it is sent below `position`."""
+        """Return whether only its interest decides which messages below `position` it receives."""
         if self.not_before is not None or self.stop_time is not None:
             return False
         boundary = self.boundary()
         return boundary is None or boundary >= position
 
     def boundary(self) -> int | None:
-        """The next position at which something is due: `completed`, the end, or a turn."""
+        """Return the next position that requires an action: `completed`, the end, or a replacement."""
         boundary = self.stop if self.stop is not None else self.target
         if self.pending_replacements and (
             boundary is None or self.pending_replacements[0].position < boundary
@@ -215,8 +215,8 @@ class LogFeed(Feed):
         return boundary
 
     def next_portion(self, selection: Selection, now: float) -> Portion:
-        """Its messages of `selection` from `position` on, as far as credit, pace and the next boundary reach
-        at the monotonic second `now`."""
+        """Return its messages of `selection` from `position` on, at the monotonic time `now` (seconds).
+        Credit, rate and the next boundary limit them."""
         low, high, end = self.bounds(selection)
         batch = selection.batch
         if batch is None or low >= high:
@@ -231,7 +231,7 @@ class LogFeed(Feed):
         )
 
     def release(self, now: float) -> Portion:
-        """Return the conflated messages that credit and rate allow at the monotonic second `now`."""
+        """Return the conflated messages that credit and rate permit at the monotonic time `now` (seconds)."""
         assert self.conflating is not None
         batch, _, stamps = self.conflating.first
         chosen, at = self._portion(batch, self.conflating.sent, batch.count, now, stamps)
@@ -243,8 +243,8 @@ class LogFeed(Feed):
     def _portion(
         self, batch: MessageBatch, low: int, high: int, now: float, stamps: Int64s | None = None
     ) -> tuple[MessageBatch | None, float | None]:
-        """Return the first messages of `[low, high)` that credit and rate allow; None for none, and when the
-        rate allows more."""
+        """Return the first messages of `[low, high)` that credit and rate permit, or None, and when the rate
+        permits the next message."""
         if self.rate_limiter is not None:
             count, at = self.rate_limiter.allowed(batch, low, high, now, stamps)
             if not count:
@@ -257,7 +257,7 @@ class LogFeed(Feed):
             fitting = min(fitting, positions_per_frame_max)
         chosen = slice_batch(batch, low, low + fitting)
         while chosen.nbytes > batch_bytes_max and fitting > 1:
-            # A selection with gaps has a column more than what it was selected from. One message always fits.
+            # A selection with gaps has one more column than its source. A single message always fits.
             fitting //= 2
             chosen = slice_batch(batch, low, low + fitting)
         if self.rate_limiter is not None:
@@ -265,8 +265,7 @@ class LogFeed(Feed):
         return chosen, None
 
     def clip(self, raw: Selection, low: int, high: int) -> int:
-        """Return the message of `raw[low:high]` before which something changes; note what has changed at
-        `low`."""
+        """Return the message of `raw[low:high]` at which a condition changes. Apply a change at `low`."""
         boundary = self.boundary()
         if boundary is not None:
             high = min(high, max(raw.index_at(boundary), low))
@@ -283,8 +282,9 @@ class LogFeed(Feed):
         return high
 
     def bounds(self, selection: Selection) -> tuple[int, int, int]:
-        """Indexes from which and before which messages are to be sent, and the position considered then;
-        notes a stop by time.
+        """Return the first and end index of the messages to send, and the position considered after them.
+
+        Converts a stop time into a position.
         """
         low = selection.index_at(self.position)
         if self.not_before is not None and selection.last_timestamp >= self.not_before:

@@ -1,6 +1,6 @@
-"""Subscription options: reads and checks the option string of a subscribe command.
+"""Subscription options: parses and validates the option string of a subscribe command.
 
-Values that cannot be kept are refused with the reason.
+Invalid or unsupported values are rejected with the reason.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from tickertape.engine.subscriptions.start_position import NOT_FOUND_POLICIES
 
 _RATE: Final = re.compile(r"[ \t]*([0-9]{1,18}(?:\.[0-9]{1,9})?)[ \t]*([A-Za-z]*)[ \t]*", re.ASCII)
 _BYTE_UNITS: Final = ("B", "KB", "MB", "GB")
-_FORMS: Final = (
-    "messages a second (1000), payload bytes a second (500KB), a multiple of the original pace (2x)"
-)
+_FORMS: Final = "1000 (messages/s), 500KB (bytes/s) or 2x"
 _OFF: Final = "none"
 _AUTO: Final = "auto"
 
@@ -46,11 +44,11 @@ class RateUnit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How fast a subscription is delivered at most. Equal rates compare equal."""
+    """Maximum delivery rate of a subscription. Equal rates compare equal."""
 
     unit: RateUnit
     amount: float
-    """In the unit; above 0."""
+    """Amount in the unit, above 0."""
 
     def __str__(self) -> str:
         return f"{self.amount:.12g} {self.unit.value}"
@@ -58,11 +56,11 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class ReplayRate:
-    """A rate, and the longest wait between two messages where the rate is a multiple."""
+    """A rate, and the longest wait between two messages if the rate is a multiple."""
 
     rate: Rate
     max_gap: float | None = None
-    """Seconds of waiting in the replay; None = as long as the pace says."""
+    """Maximum wait during the replay, in seconds. None: no maximum."""
 
     def __str__(self) -> str:
         return (
@@ -71,13 +69,15 @@ class ReplayRate:
 
 
 def parse_rate(text: str) -> Rate:
-    """Parse a rate: `1000`, `0.5` (messages a second), `500KB`, `1.5MB` (payload bytes a second, 1024s),
-    `2x`, `0.5X` (times the original pace). Raises `BadOption` for anything else, for 0, and beyond the bounds
-    in engine/limits.py."""
+    """Parse a rate.
+
+    Examples: `1000` or `0.5` (messages per second), `500KB` or `1.5MB` (payload bytes per second, 1 KB =
+    1,024 bytes), `2x` or `0.5X` (multiple of the original rate). Raises `BadOption` for invalid text, for 0,
+    and outside of the limits in engine/limits.py."""
     match = _RATE.fullmatch(text)
     letters = match[2].upper() if match else ""
     if match is None or letters not in ("", "X", *_BYTE_UNITS):
-        raise BadOption(f"rate {shown(text)} is no rate: {_FORMS}")
+        raise BadOption(f"Invalid rate {shown(text)}. Use {_FORMS}.")
     if letters == "X":
         unit, factor, most = RateUnit.MULTIPLE, 1, rate_multiple_max
     elif letters:
@@ -87,73 +87,75 @@ def parse_rate(text: str) -> Rate:
     amount = float(match[1]) * factor
     if not rate_per_second_min <= amount <= most:
         raise BadOption(
-            f"rate {shown(text)} is {amount:g} {unit.value}: it is from {rate_per_second_min:g} to {most:g}; "
-            f"leave the option out for no limit"
+            f"Invalid rate {shown(text)}: {amount:g} {unit.value} is out of range. "
+            f"Use {rate_per_second_min:g} to {most:g}, or leave the option out for no limit."
         )
     return Rate(unit, amount)
 
 
 def parse_gap(text: str) -> float:
-    """Seconds of a `rate_max_gap` such as `10s`. Raises `BadOption`, for 0 and beyond a year too."""
+    """Parse a `rate_max_gap` such as `10s` to seconds. Raises `BadOption`, also for 0 and above one year."""
     seconds = _interval("rate_max_gap", text)
     if not 0 < seconds <= rate_gap_seconds_max:
         raise BadOption(
-            f"rate_max_gap {shown(text)} is {seconds:g} s: it is above 0 and at most "
-            f"{rate_gap_seconds_max:.0f} s"
+            f"Invalid rate_max_gap {shown(text)}: {seconds:g} s is out of range. "
+            f"Use more than 0 and at most {rate_gap_seconds_max:.0f} s."
         )
     return seconds
 
 
 def read_replay_rate(options: Mapping[str, str | None]) -> ReplayRate | None:
-    """The pace that `options` ask for, None when they ask for none.
+    """Return the rate in `options`, or None.
 
-    Raises `BadOption`: a value that is none, and `rate_max_gap` without a rate that is a multiple, because
-    only there the recorded timeline says how long to wait.
-    """
+    Raises `BadOption` for an invalid value, and for `rate_max_gap` without a rate that is a multiple: only a
+    multiple depends on the recorded timeline."""
     gap_text = _value(options, "rate_max_gap", "10s")
     max_gap = None if gap_text is None else parse_gap(gap_text)
     rate_text = _value(options, "rate", "1000, 500KB or 2x")
     if rate_text is None:
         if max_gap is not None:
             raise BadOption(
-                "rate_max_gap needs a rate that is a multiple of the original pace, such as rate=1x"
+                "rate_max_gap requires a rate that is a multiple of the original rate. Add a rate such "
+                "as rate=1x."
             )
         return None
     rate = parse_rate(rate_text)
     if max_gap is not None and rate.unit is not RateUnit.MULTIPLE:
         raise BadOption(
-            f"rate_max_gap goes with a rate that is a multiple of the original pace, such as 2x; "
-            f"{shown(rate_text)} is {rate.unit.value}"
+            "rate_max_gap requires a rate that is a multiple of the original rate, but "
+            f"{shown(rate_text)} is "
+            f"{rate.unit.value}. Use a rate such as 2x, or remove rate_max_gap."
         )
     return ReplayRate(rate, max_gap)
 
 
 def read_conflation(options: Mapping[str, str | None]) -> ConflationOptions | None:
-    """The conflation that `options` ask for; None when they ask for none, or say `conflation=none`.
+    """Return the conflation in `options`, or None if it is missing or `conflation=none`.
 
-    Raises `BadOption`: an interval that is none or beyond its bounds, `auto`, a key without an interval, and
-    a key that is no list of identifiers or has too many. Identifiers are not looked into.
-    """
+    Raises `BadOption` for an invalid interval, for `auto`, and for a key without an interval. It also raises
+    it for a key that is not a list of fields, or has too many. Field names are not checked further."""
     fields_text = _value(options, "conflation_key", "[/symbol]")
     text = _value(options, "conflation", "1s")
     fields = () if fields_text is None else _fields(fields_text)
     if text is None or text == _OFF:
         if fields:
             raise BadOption(
-                f"conflation_key needs an interval, such as conflation=1s; "
-                f"{'none was given' if text is None else 'conflation=none switches it off'}"
+                f"conflation_key requires an interval, but "
+                f"{'none was given' if text is None else 'conflation=none disables conflation'}. "
+                "Add an interval such as conflation=1s."
             )
         return None
     if text == _AUTO:
         raise BadOption(
-            "conflation=auto is not offered: an interval that follows how fast this client reads would give "
-            "another result in every replay; give an interval, such as conflation=1s"
+            "conflation=auto is not supported: an interval that depends on the speed of the client "
+            "would give "
+            "another result in every replay. Use an interval such as conflation=1s."
         )
     seconds = _interval("conflation", text)
     if not conflation_seconds_min <= seconds <= conflation_seconds_max:
         raise BadOption(
-            f"conflation {shown(text)} is {seconds:g} s: it is from {conflation_seconds_min:g} to "
-            f"{conflation_seconds_max:.0f} s, or none"
+            f"Invalid conflation {shown(text)}: {seconds:g} s is out of range. "
+            f"Use {conflation_seconds_min:g} to {conflation_seconds_max:.0f} s, or none."
         )
     return ConflationOptions(round(seconds * 1e6), fields)
 
@@ -169,25 +171,25 @@ def _fields(text: str) -> tuple[str, ...]:
     fields = list_value(text)
     if len(fields) > conflation_fields_max:
         raise BadOption(
-            f"conflation_key has {len(fields)} fields: at most {conflation_fields_max} make a key"
+            f"Invalid conflation_key with {len(fields)} fields. Use at most {conflation_fields_max} fields."
         )
     for field in fields:
         if not field.startswith("/"):
             raise BadOption(
-                f"conflation_key {shown(field)} is no identifier: it begins with /, as in /symbol"
+                f"Invalid field {shown(field)} in conflation_key. Fields start with /, as in /symbol."
             )
     if len(set(fields)) < len(fields):
-        raise BadOption(f"conflation_key {shown(text)} names a field twice")
+        raise BadOption(f"Invalid conflation_key {shown(text)}: it has a field twice. Remove one of them.")
     return fields
 
 
 def _value(options: Mapping[str, str | None], name: str, example: str) -> str | None:
-    """The value of an option that needs one, None when it is not there."""
+    """Return the value of an option, or None if the option is missing. Raises `BadOption` without a value."""
     if name not in options:
         return None
     value = options[name]
     if value is None:
-        raise BadOption(f"option {name} needs a value, such as {name}={example}")
+        raise BadOption(f"Option {name} requires a value. Use a value such as {name}={example}.")
     return value
 
 
@@ -196,15 +198,15 @@ _REPLAY_ONLY: Final = frozenset(
     {"bookmark_not_found", "fully_durable", "live", "pause", "rate", "rate_max_gap"}
 )
 _WITHOUT_BOOKMARK: Final = {
-    "pause": ": what is sent as it comes is kept for nobody. A bookmark subscription that is there is paused "
-    "by the command pause",
+    "pause": ", because messages without a bookmark are not stored. "
+    "To pause a bookmark subscription, use the command pause",
 }
 _NOT_LIVE: Final = {
-    "rate": "what is sent as it comes has no pace of its own",
-    "rate_max_gap": "what is sent as it comes has no pace of its own",
-    "pause": "what is not persisted is kept for nobody",
-    "conflation": "what is held back is not sent as it comes",
-    "fully_durable": "one asks for what is not persisted yet, the other for what is persisted everywhere",
+    "rate": "live messages are sent at once",
+    "rate_max_gap": "live messages are sent at once",
+    "pause": "messages are not stored for a paused subscription before they are persisted",
+    "conflation": "conflation delays messages",
+    "fully_durable": "live requests messages before they are persisted, fully_durable after that",
 }
 _QUEUE_ONLY: Final = ("browse", "max_backlog")
 _VALUES: Final = frozenset(
@@ -213,49 +215,53 @@ _VALUES: Final = frozenset(
 
 
 class SubscribeOptions(NamedTuple):
-    """Options, read and checked against each other."""
+    """Options that are validated, also against each other."""
 
     not_found: str = "now"
-    """Where an unknown bookmark starts: now, epoch or fail."""
+    """Start for an unknown bookmark: now, epoch or fail."""
     select: str | None = None
-    """The select list, as it was written."""
+    """The select list as written by the client."""
     pace: ReplayRate | None = None
     conflation: ConflationOptions | None = None
     pause: bool = False
-    """It begins paused."""
+    """Whether the subscription starts paused."""
     live: bool = False
-    """Once caught up, it is sent messages before they are persisted."""
+    """Whether it receives messages before they are persisted, once it has caught up."""
     replace: bool = False
-    """It replaces the subscription with its id, if there is one."""
+    """Whether it replaces a subscription with the same id."""
     max_backlog: int | None = None
-    """Of queues: how many unacknowledged messages it wants at most."""
+    """Requested maximum of unacknowledged messages (queues only)."""
     browse: bool = False
-    """Of queues: ready messages are read, and none is taken."""
+    """Whether it reads ready messages without consuming them (queues only)."""
 
 
 def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
-    """The options of a command, with a bookmark (or positions) when `replay`. Raises `BadOption`."""
+    """Return the options of a command. `replay`: it has a bookmark or positions. Raises `BadOption`."""
     options = parse_options(text)
     for name, value in options.items():
         if name == "resume":
-            raise BadOption("resume is no option of a subscribe but a command: it names what goes on")
+            raise BadOption("Unknown subscribe option resume. Use the command resume.")
         if name not in _FLAGS | _VALUES:
-            raise BadOption(f"option {shown(name)} is unknown or not built yet")
+            raise BadOption(
+                f"Unknown subscribe option {shown(name)}. See the reference for the supported options."
+            )
         if name in _FLAGS and value is not None:
-            raise BadOption(f"option {name} takes no value, not {shown(value)}")
+            raise BadOption(f"Option {name} takes no value, got {shown(value)}. Remove the value.")
         if name in _VALUES and value is None:
-            raise BadOption(f"option {name} needs a value: {name}=...")
+            raise BadOption(f"Option {name} requires a value. Use {name}=VALUE.")
         if name in _QUEUE_ONLY and replay:
-            raise BadOption(f"option {name} excludes a bookmark, which replays and takes nothing")
+            raise BadOption(
+                f"Option {name} excludes a bookmark, because a replay consumes no messages. Remove one."
+            )
         if name in _REPLAY_ONLY and not replay:
-            raise BadOption(f"option {name} needs a bookmark{_WITHOUT_BOOKMARK.get(name, '')}")
+            raise BadOption(f"Option {name} requires a bookmark{_WITHOUT_BOOKMARK.get(name, '')}.")
     if "live" in options:
         for name in _NOT_LIVE:
             if name in options:
-                raise BadOption(f"live excludes {name}: {_NOT_LIVE[name]}")
+                raise BadOption(f"Option live excludes {name}: {_NOT_LIVE[name]}. Remove one of them.")
     not_found = options.get("bookmark_not_found") or "now"
     if not_found not in NOT_FOUND_POLICIES:
-        raise BadOption(f"bookmark_not_found={shown(not_found)}: use now, epoch or fail")
+        raise BadOption(f"Invalid bookmark_not_found {shown(not_found)}. Use now, epoch or fail.")
     return SubscribeOptions(
         not_found,
         options.get("select"),
@@ -270,15 +276,17 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
 
 
 def check_queue_options(options: SubscribeOptions, *, queue: bool) -> None:
-    """Raise `BadOption` for options that queues exclude or require."""
+    """Raise `BadOption` for options that a queue excludes or requires."""
     if not queue:
         for name, given in (("browse", options.browse), ("max_backlog", options.max_backlog is not None)):
             if given:
-                raise BadOption(f"option {name} is for queues, and what is subscribed to is none")
+                raise BadOption(f"Option {name} is for queues only, and the topic is not a queue. Remove it.")
     elif options.conflation is not None:
-        raise BadOption("conflation: each message of a queue is delivered, and acknowledged, by itself")
+        raise BadOption(
+            "Option conflation excludes queues: each message is acknowledged separately. Remove it."
+        )
     elif options.browse and (options.max_backlog is not None or options.replace):
-        raise BadOption("browse takes no max_backlog and replaces nothing: it reads, once")
+        raise BadOption("Option browse excludes max_backlog and replace. Remove them.")
 
 
 def _backlog(options: Mapping[str, str | None]) -> int | None:
@@ -286,5 +294,5 @@ def _backlog(options: Mapping[str, str | None]) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= queue_backlog_max):
-        raise BadOption(f"max_backlog={shown(text)}: a whole number, 1 to {queue_backlog_max:,}")
+        raise BadOption(f"Invalid max_backlog {shown(text)}. Use an integer from 1 to {queue_backlog_max:,}.")
     return int(text)

@@ -1,10 +1,10 @@
-"""Position limits: the range of the log that a number of messages or bytes reaches.
+"""Position limits: finds the range of the log that contains a number of messages or bytes.
 
-The result is exact as far as the log is read. Where that would take too long whole blocks are taken from the
-index, which counts messages of other topics too, so that a little less is reached.
+The result is exact for the part of the log that is read. If reading would take too long, whole blocks are
+taken from the index. The index counts messages of other topics too, so the range is then slightly too short.
 
 Invariants:
-- A range reaches no further than asked, and forward while there is something to read.
+- A range never exceeds the request. It contains at least one message, if one is available.
 """
 
 from __future__ import annotations
@@ -35,33 +35,33 @@ from tickertape.journal.reading.log_reader import LogReader, next_block_with
 from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
 
 Steps = Generator[Asked, Buffer | ArchiveAnswer, int]
-"""As an `ExtentSearch`; returns a position."""
+"""Like `ExtentSearch`, but returns a position."""
 
 _BLOCKS_AT_A_TIME: Final = 256
-"""Blocks that are passed over before others may go first."""
+"""Number of blocks to skip before other work may run."""
 _NO_SCAN: Final = 0
-"""Number of a scan of the archive that no other reader continues."""
+"""Scan number that no other archive reader continues."""
 _BYTES_ANY: Final = 1 << 60
 """No limit of bytes."""
 
 
 class ScanLimits(NamedTuple):
-    """How much a reading takes at most; one message it takes in any case."""
+    """Maximum size of a read. One message is permitted in any case."""
 
     messages: int
     body_bytes: int
 
 
 class _Left:
-    """Rest of the limits."""
+    """The remaining limits."""
 
     def __init__(self, bounds: ScanLimits) -> None:
         self.messages, self.body_bytes = bounds
         self.took = False
 
     def take(self, part: LogPart, interest: Interest, start: int, end: int) -> int | None:
-        """Count the messages of a part from `start` on and below `end`; return the position of the first that
-        is too many, None when all may be read."""
+        """Count the messages of a part in `[start, end)`. Return the position of the first message beyond the
+        limits, or None."""
         mask = interest.mask(part.batch)
         if mask is None:
             return None
@@ -86,9 +86,10 @@ class _Left:
 def range_of_limit(
     journal: Journal, interest: Interest, topic: str, positions: tuple[int, int], bounds: ScanLimits
 ) -> ExtentSearch:
-    """Return the range of `positions` (start, end) that takes no more than `bounds` of what `interest` (of
-    `topic`) covers. Raises `BookmarkExpired` when retention removes the start meanwhile, and the archive does
-    not have it."""
+    """Return the part of `positions` (start, end) whose messages covered by `interest` (of `topic`) fit into
+    `bounds`.
+
+    Raises `BookmarkExpired` when retention deletes the start meanwhile and the archive does not have it."""
     start, view = positions[0], journal.view
     end = min(positions[1], journal.commits.persisted_end)
     if start >= end:
@@ -108,7 +109,8 @@ def range_of_limit(
 def _reach_older(
     view: LogView, interest: Interest, topic: str, start: int, end: int, bounds: ScanLimits
 ) -> Steps:
-    """As `_reach`, from a position in the archive: not beyond where the log begins, unless that is enough."""
+    """Return the result of `_reach` for a start position in the archive. It stops at the start of the log if
+    the limits permit more."""
     older = yield from look(view, topic)
     if older is None or start < oldest(view, topic):
         raise expired_error(f"position {start}", view)
@@ -159,8 +161,8 @@ def _reach(view: LogView, interest: Interest, start: int, end: int, left: _Left)
 
 
 def _by_index(view: LogView, interest: Interest, at: int, end: int, left: _Left) -> tuple[int, bool]:
-    """Take whole blocks from position `at` on, a bounded number of them: up to where, and whether the next
-    one may be too much."""
+    """Take whole blocks from position `at` on, a limited number at a time. Return the position reached, and
+    whether the next block may exceed the limits."""
     if interest.topic_name is not None:
         at = next_block_with(view, interest.topic_name, at)
     segment = view.segment_of(at)
@@ -174,7 +176,7 @@ def _by_index(view: LogView, interest: Interest, at: int, end: int, left: _Left)
             interest.topic_name, index.offsets[block], _BLOCKS_AT_A_TIME * index_block_bytes
         )
         stop = min(stop, index.block_of_offset(reached - 1) + 1)
-    # Copies: the index grows while others go first.
+    # Copies, because the index grows while other work runs.
     places = [*index.positions[block + 1 : stop + 1].tolist(), segment.end_position][: stop - block]
     after = [*index.offsets[block + 1 : stop].tolist(), index.block_bounds(stop - 1)[1]]
     edges = np.minimum(np.array(places, I8), end)

@@ -1,10 +1,10 @@
 """Start position: finds the replay range of a bookmark or a time in the log and the archive.
 
-docs/reference/behaviours.md, 1 to 6, says what each value means.
+The meaning of each value is documented in docs/reference/behaviours.md, 1 to 6.
 
 Invariants:
-- A subscription starts nowhere else than asked without the answer saying so.
-- Messages that retention removes during a search count as removed before it.
+- If a subscription starts elsewhere than requested, the answer reports it.
+- Messages that retention deletes during a search count as deleted before it.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ NOT_FOUND_POLICIES = ("now", "epoch", "fail")
 
 
 class ReplayRange(NamedTuple):
-    """The part of the log a subscription covers."""
+    """The part of the log that a subscription covers."""
 
     start: int
-    """Position of the first message it may deliver."""
+    """Position of the first message that may be delivered."""
     found: bool = True
-    """Whether the bookmark asked for was known."""
+    """Whether the requested bookmark was found."""
     not_before: int | None = None
-    """Messages stamped earlier than this (microseconds) are not delivered."""
+    """Messages with an earlier timestamp (microseconds) are not delivered."""
     stop: int | None = None
-    """Position before which it ends."""
+    """Position at which the range ends (exclusive)."""
     stop_time: int | None = None
-    """It ends before the first message stamped at or after this (microseconds)."""
+    """The range ends before the first message with this or a later timestamp (microseconds)."""
     after: str = ""
     """See `Ack.after`."""
 
 
 Asked = ReadRequest | ArchiveRequest | None
 ExtentSearch = Generator[Asked, Buffer | ArchiveAnswer, ReplayRange]
-"""Asks for reads, of the log and of the archive; None lets others go first, and is answered with nothing
-(`b""`)."""
+"""Yields reads of the log and the archive. It yields None to let other work run first, and then receives
+`b""`."""
 
 _BOOKMARKS_AT_A_TIME: Final = 16
-"""Bookmarks of a list that are looked up before others may go first."""
+"""Number of bookmarks of a list to look up before other work may run."""
 
 
 _BOOKMARKS_NAMED: Final = 20
-"""Of those that are not in the log, more than a text has room for."""
+"""Maximum number of missing bookmarks in an error message."""
 
 
 def resolve(
@@ -83,38 +83,38 @@ def resolve(
     log_time: int,
     topic: str | None = None,
 ) -> ExtentSearch:
-    """Find the extent of `point` for a command that arrived when the log ended at `accepted_end`.
+    """Find the range of `point` for a command that arrived when the log ended at `accepted_end`.
 
-    `topic`, a name or a pattern, is what is to be read: the archive is asked for what lies before the log;
-    None: it is not. `not_found` is now, epoch or fail. Raises `BookmarkUnknown`, and whatever it is
-    `BookmarkExpired`: who names a message that is gone is given no other place."""
+    `topic` is the name or pattern to read. The archive is searched for it. With None, the archive is not
+    read. `not_found` is now, epoch or fail. Raises `BookmarkUnknown` for fail. Raises `BookmarkExpired` in
+    any case if messages of the bookmark were deleted."""
     if not_found not in NOT_FOUND_POLICIES:
-        raise BadOption(f"bookmark_not_found={not_found}: use now, epoch or fail")
+        raise BadOption(f"Invalid bookmark_not_found '{not_found}'. Use now, epoch or fail.")
     begin = _Begin(journal, accepted_end, not_found, topic)
     if not isinstance(point, Range):
         extent = yield from begin.find(point, False)
         if isinstance(point, AtTime) and point.micros >= log_time:
-            # A plain timestamp past the end of the log acts as NOW; only a range holds delivery back.
+            # A plain timestamp after the end of the log acts as NOW. Only a range delays delivery.
             extent = ReplayRange(accepted_end)
         return extent
     extent = yield from begin.find(point.begin, point.begin_inclusive)
     if isinstance(point.end, AtTime):
         stop_time = point.end.micros + (1 if point.end_inclusive else 0)
         if extent.not_before is not None and stop_time <= extent.not_before:
-            # Nothing can lie between, though both may be yet to come: it is over at once.
+            # The range is empty even if both times are in the future, so it ends at once.
             return ReplayRange(extent.start, found=extent.found, stop=extent.start)
         return extent._replace(stop_time=stop_time)
     positions = yield from _positions(journal.view, point.end.bookmarks, topic, earliest=False)
     if not positions:
         raise BookmarkUnknown(
-            f"the bookmark at the end of the range is not in the log: {_named(point.end)}; "
-            "where to stop is unknown"
+            f"Cannot find the end of the range in the log: {_named(point.end)}. "
+            "Use a bookmark that the log holds, or a time."
         )
     view = journal.view
-    if extent.start < oldest(view, topic):  # retention went on while the end was looked up
+    if extent.start < oldest(view, topic):  # retention deleted segments during the search
         of_epoch = not_found == "epoch" and not extent.found
         if not (of_epoch or isinstance(point.begin, Epoch | AtTime)):
-            raise expired_error("the begin of the range", view)
+            raise expired_error("the start of the range", view)
         extent = extent._replace(start=oldest(view, topic))
     return extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))
 
@@ -128,7 +128,7 @@ class _Begin(NamedTuple):
     topic: str | None
 
     def find(self, point: StartPoint, inclusive: bool) -> ExtentSearch:
-        """The extent from `point` on, or from right after it unless `inclusive`."""
+        """Return the range that starts at `point`, or right after it unless `inclusive`."""
         view = self.journal.view
         if isinstance(point, Epoch):
             return ReplayRange((yield from self._epoch()))
@@ -143,15 +143,15 @@ class _Begin(NamedTuple):
             return ReplayRange(min(positions) + (0 if inclusive else 1))
         if self.not_found == "fail":
             raise BookmarkUnknown(
-                f"the log does not hold the bookmark: {_named(point)}; start from EPOCH or NOW, or let the "
-                "option bookmark_not_found of the client decide"
+                f"Cannot find the bookmark in the log: {_named(point)}. Start from EPOCH or NOW, or set the "
+                "option bookmark_not_found of the client."
             )
         return ReplayRange(
             self.accepted_end if self.not_found == "now" else (yield from self._epoch()), found=False
         )
 
     def _epoch(self) -> Generator[Asked, Buffer | ArchiveAnswer, int]:
-        """Where everything begins."""
+        """Return the position of the oldest message in archive and log."""
         older = yield from look(self.journal.view, self.topic)
         return oldest(self.journal.view, None if older is None else self.topic)
 
@@ -159,7 +159,7 @@ class _Begin(NamedTuple):
 def _time(
     view: LogView, micros: int, topic: str | None, *, inclusive: bool
 ) -> Generator[Asked, Buffer | ArchiveAnswer, int]:
-    """As `find_time`, in archive and log."""
+    """Return the result of `find_time` in archive and log."""
     after = micros if inclusive else micros + 1
     if view.retired is not None and after <= view.retired.last_time:
         older = yield from look(view, topic)
@@ -174,15 +174,17 @@ def _time(
 def _named(point: AtBookmarks) -> str:
     """Return the bookmarks as text."""
     if not point.bookmarks:
-        return "what was given is no publisher|sequence|, two numbers of 64 bits"
+        return "the given text is not publisher|sequence| with two 64-bit numbers"
     return shown(",".join(map(str, point.bookmarks[:_BOOKMARKS_NAMED])))
 
 
 def _positions(
     view: LogView, bookmarks: tuple[Bookmark, ...], topic: str | None, *, earliest: bool
 ) -> Generator[Asked, Buffer | ArchiveAnswer, list[int]]:
-    """Where those are that archive and log have. With `earliest` (the first of them counts) none may have
-    expired, else not all."""
+    """Return the positions of the bookmarks that archive and log have.
+
+    With `earliest`, the first of them counts, so none may have expired. Otherwise at least one must be
+    left."""
     found: dict[Bookmark, int] = {}
     lost: list[Bookmark] = []
     for number, bookmark in enumerate(bookmarks, 1):
@@ -197,7 +199,7 @@ def _positions(
                 lost.append(bookmark)
         if position is not None:
             found[bookmark] = position
-    # Retention may have gone on since an earlier one was found.
+    # Retention may have deleted messages that were found earlier.
     first = oldest(view, topic)
     lost += [bookmark for bookmark, position in found.items() if position < first]
     positions = [position for position in found.values() if position >= first]
@@ -209,7 +211,7 @@ def _positions(
 def _in_archive(
     view: LogView, bookmark: Bookmark, topic: str | None
 ) -> Generator[Asked, Buffer | ArchiveAnswer, int | None]:
-    """Position of a message that the log has no more; None: the archive has it neither."""
+    """Return the position of a message in the archive, or None."""
     older = yield from look(view, topic)
     if older is None:
         return None
@@ -225,9 +227,11 @@ def with_place(
     log_time: int,
     topic: str | None = None,
 ) -> ExtentSearch:
-    """Say after which message the extent of `point` begins, too. What cannot be read is not said: the
-    subscription may well begin all the same. Of what is accepted and not yet persisted nothing is named: it
-    may be lost. Raises `BookmarkExpired` when retention removes the place meanwhile."""
+    """Add the bookmark before the start (`Ack.after`) to the range of `search`.
+
+    The bookmark is omitted if it cannot be read, because the subscription may still start. It is never a
+    message that is not persisted, because such a message may be lost. Raises `BookmarkExpired` when retention
+    deletes the start meanwhile."""
     extent = yield from search
     if extent.not_before is not None and extent.not_before > log_time:
         return extent
@@ -242,7 +246,7 @@ def with_place(
     if extent.start < first:
         begin = point.begin if isinstance(point, Range) else point
         if extent.found and isinstance(begin, AtBookmarks):
-            raise expired_error("the begin", view)
+            raise expired_error("the start", view)
         extent = extent._replace(start=first)
         after = EPOCH
     return extent._replace(after=after)
@@ -251,7 +255,7 @@ def with_place(
 def _last_before(
     view: LogView, position: int, topic: str | None
 ) -> Generator[Asked, Buffer | ArchiveAnswer, Bookmark | None]:
-    """As `last_before`, in archive and log."""
+    """Return the result of `last_before` in archive and log."""
     last: Bookmark | None = None
     if position > view.first_position:
         last = yield from last_before(view, position)
@@ -263,8 +267,8 @@ def _last_before(
 
 
 def close_range(journal: Journal, search: ExtentSearch, topic: str | None = None) -> ExtentSearch:
-    """Turn a range into plain positions of what is persisted now: a start and a stop, nothing left to the
-    clock."""
+    """Convert a range to positions of messages persisted now. The result has a start and a stop, and no
+    times."""
     end = journal.commits.persisted_end
     extent = yield from search
     stop = end if extent.stop is None else min(extent.stop, end)

@@ -1,7 +1,7 @@
-"""Subscription: one subscription of a client, and the feeds that send it messages.
+"""Subscription: one subscription of a client, and the feeds that send its messages.
 
-A subscription to a pattern may have several feeds: of recorded topics, of others, and of queues. They share
-its credit.
+A subscription to a pattern may have several feeds: for persistent topics, for non-persistent topics, and for
+queues. They share its credit.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class FeedService(Protocol):
     """Serves feeds of one kind."""
 
     def credit(self, feed: Any) -> None:
-        """Go on with a feed that was granted more credit."""
+        """Resume a feed that received more credit."""
 
     def remove(self, feed: Any) -> None:
         """End a feed."""
 
 
 class Feed:
-    """Messages of one kind for one subscription, sent by the service that made the feed."""
+    """Messages of one kind for one subscription, sent by the service that created the feed."""
 
     def __init__(self, subscription: Subscription, topic: str, service: FeedService) -> None:
         self.subscription = subscription
@@ -32,12 +32,12 @@ class Feed:
         self.sub_id = subscription.sub_id
         self.allowance = subscription.allowance
         self.topic = topic
-        """As it was asked for: a name, or a pattern."""
+        """The requested topic name or pattern."""
         self._service = service
 
     @property
     def owed(self) -> bool:
-        """Whether a clean stop waits until messages are sent to it."""
+        """Whether a clean stop waits until persisted messages are sent to it."""
         return False
 
     def spend(self, batch: MessageBatch) -> None:
@@ -46,11 +46,11 @@ class Feed:
         self.session.sent(batch.count, batch.body_bytes)
 
     def credit_granted(self) -> None:
-        """Go on: the subscription was granted more credit."""
+        """Resume after the subscription received more credit."""
         self._service.credit(self)
 
     def close(self) -> None:
-        """End it."""
+        """End the feed."""
         self._service.remove(self)
 
 
@@ -69,7 +69,7 @@ class Subscription:
         self.feeds: list[Feed] = []
 
     def feed(self, kind: type[FeedT]) -> FeedT | None:
-        """Return its feed of a class, if it has one."""
+        """Return the feed of a class, or None."""
         for feed in self.feeds:
             if isinstance(feed, kind):
                 return feed

@@ -1,12 +1,13 @@
-"""Transaction coordinator: handles transaction commands and commits to the log one at a time.
+"""Transaction coordinator: handles transaction commands and commits transactions one at a time.
 
-It opens the files of the parts, reserves a segment with room for all messages, and appends one chain. The
-last commit of the chain has the record of the transaction, so that it is persisted as a whole or not at all.
+It opens the files of the parts, reserves a segment with space for all messages, and appends one chain of
+commits. The last commit of the chain contains the transaction record, so the transaction is persisted
+atomically.
 
 Invariants:
-- Nothing of a transaction is delivered before all of it is persisted.
+- No message of a transaction is delivered before the whole transaction is persisted.
 - A transaction is committed once.
-- Publishers do not wait for the room that a transaction needs.
+- Publishers do not wait while a transaction waits for space.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class _CommitInProgress:
     """Parts whose files are being opened, by token."""
     opened: dict[str, list[MessageBatch]] = field(default_factory=dict)
     room: int = 0
-    """Bytes of a segment that it takes, once everything is opened."""
+    """Bytes that it needs in a segment, once all parts are open."""
     end: int | None = None
     """Position up to which the log must be persisted, once it is appended."""
     record: TransactionRecord | None = None
@@ -83,7 +84,7 @@ class _CommitInProgress:
 
 
 class TransactionCoordinator:
-    """All transactions of an instance."""
+    """All transactions of a server."""
 
     def __init__(
         self,
@@ -104,17 +105,17 @@ class TransactionCoordinator:
         self._current: _CommitInProgress | None = None
         self._next: deque[_CommitInProgress] = deque()
         self._under_way: dict[Transaction, _CommitInProgress] = {}
-        """The current one and the next ones."""
+        """The current and the next commits, by transaction."""
         self._asked: Counter[int] = Counter()
-        """Commit commands that are not answered, by connection; their sum is in `_asked_all`."""
+        """Unanswered commit commands by connection. `_asked_all` is their sum."""
         self._asked_all = 0
         self._advancing = False
         self.committed = 0
         """Transactions committed since the start."""
         self.repeated = 0
-        """Commits of transactions that were committed before, since the start."""
+        """Repeated commits of committed transactions since the start."""
         self.aborted = 0
-        """Staged transactions that were aborted, since the start."""
+        """Staged transactions aborted since the start."""
 
     @property
     def waiting(self) -> int:
@@ -129,7 +130,7 @@ class TransactionCoordinator:
         command: Stage | Prepare | Commit | Abort,
         batch: MessageBatch | None,
     ) -> None:
-        """Handle a command about a transaction; answer its errors. Raises what ends the connection."""
+        """Handle a transaction command, and answer its errors. Raises errors that end the connection."""
         try:
             self._check(session, command.transaction)
             if isinstance(command, Stage):
@@ -156,22 +157,30 @@ class TransactionCoordinator:
     def _check_free(self, transaction: Transaction) -> None:
         """Raise `TransactionBusy` while a transaction is being committed."""
         if transaction in self._under_way:
-            raise TransactionBusy(f"{describe(transaction)} is being committed")
+            raise TransactionBusy(
+                f"Cannot change {describe(transaction)}: it is being committed. Wait for the answer to "
+                "the commit."
+            )
 
     def _stage(self, session: Session, command: Stage, batch: MessageBatch | None) -> None:
         if batch is None:
-            raise BadOption("nothing to stage: a stage carries a batch")
+            raise BadOption("Cannot stage: the command has no batch. Send a batch with each stage command.")
         if len(command.part.encode()) > transaction_name_bytes_max:
-            raise BadOption(f"the name of a part has at most {transaction_name_bytes_max} bytes")
+            raise BadOption(
+                f"Invalid part name of more than {transaction_name_bytes_max} bytes. Use a shorter name."
+            )
         self._checks.check_staged(batch)
         if QUEUE_TOPIC in batch.topics:
-            raise BadTopic("acknowledgements of queues are no part of a transaction")
+            raise BadTopic(
+                "Cannot stage queue acknowledgements: a transaction does not include them. Send them "
+                "separately."
+            )
         self._check_free(command.transaction)
         batch = self._admitted(batch)
         self.staging.write(session, command.transaction, command.part, batch, command.id)
 
     def _admitted(self, batch: MessageBatch) -> MessageBatch:
-        """Return a batch with the topics that it goes to. Raises the first rejection."""
+        """Return the batch with its final topics. Raises the first rejection."""
         admitted, _, rejections = self._checks.admit(Publish(frame=0), batch)
         if rejections:
             raise rejections[0].error
@@ -181,7 +190,10 @@ class TransactionCoordinator:
     def _commit(self, session: Session, command: Commit) -> None:
         transaction = command.transaction
         if len(set(command.parts)) != len(command.parts) or len(command.parts) > transaction_parts_max:
-            raise BadOption(f"a transaction has parts of different names, at most {transaction_parts_max}")
+            raise BadOption(
+                f"Invalid parts of a transaction. Use at most {transaction_parts_max} parts with "
+                "distinct names."
+            )
         if transaction in self._committed:
             self.repeated += 1
             self.staging.drop_all(transaction)
@@ -190,13 +202,17 @@ class TransactionCoordinator:
         if transaction.space and not command.parts and int(transaction.name) > transaction_empty_number_max:
             raise BadOption(
                 f"Cannot commit {describe(transaction)} without parts: a number above "
-                f"{transaction_empty_number_max:,} would bring the space near its end. Use lower numbers."
+                f"{transaction_empty_number_max:,} would nearly exhaust its space. Use lower numbers."
             )
         if self._asked_all >= commits_waiting_max:
-            raise LimitReached(f"{commits_waiting_max} commits wait for their answers: wait for some")
+            raise LimitReached(
+                f"Cannot commit: {commits_waiting_max} commits wait for their answers. Wait for some of them."
+            )
         if self._asked[session.conn] >= commits_waiting_each_max:
             raise LimitReached(
-                f"{commits_waiting_each_max} commits of this connection wait for their answers: wait for some"
+                f"Cannot commit: {commits_waiting_each_max} commits of this connection wait for their "
+                "answers. "
+                "Wait for some of them."
             )
         committing = self._under_way.get(transaction)
         if committing is None:
@@ -205,14 +221,17 @@ class TransactionCoordinator:
             self._next.append(committing)
             self._under_way[transaction] = committing
         elif committing.parts != command.parts:
-            raise TransactionBusy(f"{describe(transaction)} is being committed with other parts")
+            raise TransactionBusy(
+                f"Cannot commit {describe(transaction)}: it is being committed with other parts. "
+                "Wait for the answer to that commit."
+            )
         committing.waiting.append((session.conn, command.id))
         self._asked[session.conn] += 1
         self._asked_all += 1
         self._advance()
 
     def _before(self, transaction: Transaction, command: int) -> Committed:
-        """Return the answer for a transaction that was committed before."""
+        """Return the answer for an already committed transaction."""
         return Committed(id=command, repeated=True, highest=self._committed.highest(transaction))
 
     def _check_prepared(self, transaction: Transaction, names: Sequence[str]) -> None:
@@ -220,14 +239,15 @@ class TransactionCoordinator:
         missing = [name for name in names if name not in staged or not staged[name].prepared]
         if missing:
             raise TransactionUnknown(
-                f"{describe(transaction, missing[0])} is not staged and prepared here ({len(missing)} of "
-                f"{len(names)} parts): it expired, was aborted, or was staged on another server"
+                f"Cannot commit {describe(transaction, missing[0])}: it is not staged and prepared here "
+                f"({len(missing)} of {len(names)} parts). It expired, was aborted, or was staged on another "
+                "server. Stage the transaction again."
             )
 
     # -- other inputs -----------------------------------------------------------------------------------
 
     def done(self, token: int, result: list[memoryview] | TickertapeError) -> None:
-        """Take the answer to a `StagingJob`."""
+        """Handle the answer to a `StagingJob`."""
         current = self._current
         if current is not None and token in current.opening:
             name = current.opening.pop(token)
@@ -237,7 +257,7 @@ class TransactionCoordinator:
             try:
                 current.opened[name] = [MessageBatch.parse(block) for block in result]
             except TickertapeError as error:
-                self._refuse(StagingFailed(f"{describe(current.transaction, name)}: {error}"))
+                self._refuse(StagingFailed(f"Cannot read {describe(current.transaction, name)}: {error}"))
                 return
             if not current.opening:
                 self._opened(current)
@@ -245,7 +265,7 @@ class TransactionCoordinator:
         self.staging.done(token, result if isinstance(result, TickertapeError) else None)
 
     def log_advanced(self) -> None:
-        """Go on when the journal has persisted more or has room."""
+        """Continue the current commit after the journal persisted more or gained space."""
         self.staging.synced(self._commits.synced_end)
         current = self._current
         if current is None or current.opening:
@@ -260,15 +280,15 @@ class TransactionCoordinator:
         self.staging.expire(self._under_way)
 
     def next_deadline(self) -> float | None:
-        """Return the monotonic second at which `wake` is wanted."""
+        """Return the monotonic time (seconds) at which to call `wake`, or None."""
         return self.staging.next_deadline()
 
     def gone(self, conn: int) -> None:
-        """Drop unprepared parts of a connection that is gone. Its commits go on."""
+        """Drop unprepared parts of a closed connection. Its commits continue."""
         self.staging.gone(conn)
 
     def restore(self, found: Iterable[PreparedPart]) -> None:
-        """Take over the parts that a start found on disk, without those of committed transactions."""
+        """Add the parts that recovery found on disk, except parts of committed transactions."""
         self.staging.restore(found)
         for transaction in self.staging.transactions:
             if transaction in self._committed:
@@ -279,7 +299,7 @@ class TransactionCoordinator:
     def _advance(self) -> None:
         """Start the next commit."""
         if self._advancing:
-            return  # one that was refused at once: the loop below goes on
+            return  # a rejected commit called this, and the loop below continues
         self._advancing = True
         try:
             while self._current is None and self._next:
@@ -290,7 +310,7 @@ class TransactionCoordinator:
     def _begin(self, current: _CommitInProgress) -> None:
         self._current = current
         if current.transaction in self._committed:
-            # Meanwhile a higher number of its space was.
+            # A higher number of its space was committed meanwhile.
             self.repeated += 1
             self.staging.drop_all(current.transaction)
             self._answer(current, self._before(current.transaction, 0))
@@ -309,7 +329,7 @@ class TransactionCoordinator:
             self._opened(current)
 
     def _opened(self, current: _CommitInProgress) -> None:
-        """Compute the room that the opened parts take."""
+        """Compute the space that the opened parts need."""
         batches = [batch for name in current.parts for batch in current.opened[name]]
         try:
             self._checks.check_still_recorded({topic for batch in batches for topic in batch.topics})
@@ -317,21 +337,25 @@ class TransactionCoordinator:
             self._refuse(error)
             return
         record = record_batch(self._committed.record(current.transaction, sum(b.count for b in batches)))
-        # The record that binds the publisher's id may have to go before it.
+        # The record that binds the publisher id may precede them.
         current.room = sum([commit_bytes_of(batch) for batch in (*batches, record)]) + binding_bytes_max
         self._write(current)
 
     def _write(self, current: _CommitInProgress) -> None:
-        """Append the transaction once there is room for all of it."""
+        """Append the transaction once the segment has space for all of it."""
         commits = self._commits
         if commits.stopping:
-            self._refuse(NotReady("the server is stopping: commit again after reconnecting"))
+            self._refuse(
+                NotReady(
+                    "Cannot commit: the server is stopping. Commit the transaction again after a reconnect."
+                )
+            )
         elif commits.has_room(current.room):
             self._append(current)
         elif commits.full:
             self._writer.reserve(0)
             why = commits.full_reason
-            self._refuse(JournalFull(f"no room for {describe(current.transaction)}: {why}"))
+            self._refuse(JournalFull(f"Cannot commit {describe(current.transaction)}: {why}."))
         else:
             self._writer.reserve(current.room)
 
@@ -357,7 +381,7 @@ class TransactionCoordinator:
         answer, record = current.answer, current.record
         assert answer is not None
         assert record is not None
-        # Not before: who commits it once more would be told that it is in the log.
+        # Only now, because a repeated commit would be answered as already in the log.
         self._committed.take(record)
         self.committed += 1
         assert current.end is not None
@@ -384,7 +408,7 @@ class TransactionCoordinator:
         self._asked_all -= len(current.waiting)
 
     def _refuse(self, error: TickertapeError) -> None:
-        """Finish the current commit with an error; its parts stay staged."""
+        """Finish the current commit with an error. Its parts remain staged."""
         current = self._current
         assert current is not None
         self._over(current)

@@ -1,6 +1,6 @@
-"""Transaction records: control records of committed transactions, and the fold of them.
+"""Transaction records: control records of committed transactions, and the state built from them.
 
-Invariant: numbers of a space are known for good, names as long as `TransactionIdCache` has room.
+Numbers of a space are remembered permanently, names up to the limits of `TransactionIdCache`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from tickertape.wire.commands import Transaction
 
 
 class TransactionIdCache:
-    """Transaction names of each publisher, the oldest first."""
+    """Committed transaction names of each publisher, oldest first."""
 
     def __init__(self) -> None:
         self._names: dict[str, dict[str, int]] = {}
-        """Names of each publisher, each with its place."""
+        """Names of each publisher, each with its slot."""
         self._holders: dict[int, tuple[str, str]] = {}
-        """Publisher and name by place."""
+        """Publisher and name by slot."""
         self._free = 0
-        """No lower place is free."""
+        """Lower bound of the free slots."""
         self._sizes: dict[int, dict[str, None]] = {}
         """Publishers by their number of names."""
 
     def knows(self, publisher: str, name: str) -> bool:
-        """Return whether a name was committed, as far as is known."""
+        """Return whether a name is known to be committed."""
         return name in self._names.get(publisher, ())
 
     def take(self, place: int, publisher: str, name: str) -> None:
-        """Add a committed name at `place`; forget the name that had it."""
+        """Store a committed name in the slot `place`, and forget the previous name of the slot."""
         before = self._holders.get(place)
         if before is not None and self._names.get(before[0], {}).get(before[1]) == place:
             self._forget(*before)
@@ -51,16 +51,19 @@ class TransactionIdCache:
         self._resize(publisher, len(own), 1)
 
     def check(self, publisher: str) -> None:
-        """Raise `LimitReached` for a publisher too many."""
+        """Raise `LimitReached` if the publisher would exceed the maximum number of publishers."""
         if publisher not in self._names and len(self._names) >= transaction_publishers_max:
             raise LimitReached(
-                f"names of transactions of {transaction_publishers_max} publishers are known, and this is "
-                "one more: commit under a publisher that stays the same"
+                f"Cannot commit: transaction names of {transaction_publishers_max} publishers are "
+                "stored, and "
+                "this publisher is new. Commit under a publisher that stays the same."
             )
 
     def place(self, publisher: str) -> int:
-        """Return the place of the next record of a publisher: a free one, that of its oldest name or, while
-        another has more names, of the oldest of a publisher with most."""
+        """Return the slot for the next record of a publisher.
+
+        This is a free slot or the slot of its oldest name. While another publisher has more names, it is the
+        slot of the oldest name of a publisher with the most names."""
         own = self._names.get(publisher, {})
         if len(own) >= transaction_names_each_max:
             return next(iter(own.values()))
@@ -82,7 +85,7 @@ class TransactionIdCache:
             del self._names[publisher]
 
     def _resize(self, publisher: str, size: int, by: int) -> None:
-        """Add a publisher to those of its size, or remove it."""
+        """Add a publisher to the publishers with `size` names, or remove it."""
         if by > 0:
             self._sizes.setdefault(size, {})[publisher] = None
         elif size:
@@ -92,10 +95,10 @@ class TransactionIdCache:
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
-    """Control record of a committed transaction, behind its messages."""
+    """Control record of a committed transaction. It follows the messages."""
 
     latest_of: str
-    """Only the last record with this value counts."""
+    """Key of the record: only the last record with this value is kept."""
     publisher: str
     space: str = ""
     name: str
@@ -107,18 +110,18 @@ class _TransactionRecordKind(msgspec.Struct):
 
 
 class CommittedTransactions:
-    """The fold of control records, which `bodies` has in the order of the log."""
+    """Committed transactions, read from control records (`bodies`) in log order."""
 
     def __init__(self, bodies: Iterable[bytes] = ()) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
-        """The highest number by publisher and space."""
+        """Highest committed number by publisher and space."""
         self._names = TransactionIdCache()
         for body in bodies:
             if msgspec.msgpack.decode(body, type=_TransactionRecordKind).type == "transaction":
                 self.take(msgspec.msgpack.decode(body, type=TransactionRecord))
 
     def take(self, record: TransactionRecord) -> None:
-        """Fold a record in."""
+        """Apply a record."""
         if record.space:
             key = record.publisher, record.space
             self._numbers[key] = max(self._numbers.get(key, -1), int(record.name))
@@ -132,24 +135,25 @@ class CommittedTransactions:
         return self._names.knows(transaction.publisher, transaction.name)
 
     def check_room(self, transaction: Transaction) -> None:
-        """Raise `LimitReached` for a space too many, or a publisher too many."""
+        """Raise `LimitReached` if the transaction would exceed the maximum number of spaces or publishers."""
         key = transaction.publisher, transaction.space
         if not transaction.space:
             self._names.check(transaction.publisher)
         elif key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
             raise LimitReached(
-                f"{transaction_spaces_max} spaces of transactions are known, and this is one more: use "
-                "one space for all batches of a query"
+                f"Cannot commit: {transaction_spaces_max} transaction spaces are stored, and this space "
+                "is new. "
+                "Use one space for all batches of a query."
             )
 
     def highest(self, transaction: Transaction) -> int:
-        """Return the highest committed number of its space; 0: none, or no space."""
+        """Return the highest committed number of its space. 0 if none, or without a space."""
         return self._numbers.get((transaction.publisher, transaction.space), 0)
 
     def record(self, transaction: Transaction, messages: int) -> TransactionRecord:
-        """Return the record of a transaction that is committed now, after `check_room`."""
+        """Return the record of a transaction to be committed. Call `check_room` first."""
         if transaction.space:
-            # With the length: both may have spaces in them, and no two pairs may share a text.
+            # The length keeps the key unique, because both names may contain blanks.
             matter = f"space {len(transaction.publisher)} {transaction.publisher} {transaction.space}"
         else:
             matter = f"name {self._names.place(transaction.publisher)}"
@@ -163,7 +167,7 @@ class CommittedTransactions:
 
 
 def record_batch(record: TransactionRecord) -> MessageBatch:
-    """Return a batch with the record, as it is in the log."""
+    """Return a batch with the record, as stored in the log."""
     builder = BatchBuilder()
     builder.add(CONTROL_TOPIC, msgspec.msgpack.encode(record), kind=1)
     return builder.build()

@@ -1,10 +1,10 @@
-"""Staging area: parts of transactions that are staged and not committed, with their limits.
+"""Staging area: staged and uncommitted parts of transactions, with their limits.
 
 Invariants:
-- Nothing staged is in the log or delivered.
-- A part is prepared when its file is durable, and aborted when a power loss does not bring it back.
-- A committed part is kept until the log is durable that has its messages.
-- Parts of a lost connection that are not prepared are dropped.
+- Staged messages are neither in the log nor delivered.
+- A part is prepared when its file is durable, and aborted when its removal is durable.
+- The files of a committed part remain until the log with its messages is durable.
+- Unprepared parts of a lost connection are dropped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tickertape.wire.commands import Ack, Command, Staged, Transaction
 
 @dataclass(slots=True)
 class StagingLimits:
-    """Limits in bytes and seconds; see `[transactions]` of the configuration."""
+    """Limits in bytes and seconds. See `[transactions]` in the configuration reference."""
 
     disk_bytes: int = staged_bytes_max_default
     transaction_bytes: int = transaction_bytes_max_default
@@ -63,17 +63,17 @@ class StagingLimits:
 
 @dataclass(eq=False, slots=True)
 class StagedPart:
-    """A part of a transaction, in a file of its own."""
+    """A part of a transaction, in its own file."""
 
     transaction: Transaction
     name: str
     file: int
     conn: int | None
-    """Connection that stages it; None: it is prepared."""
+    """Connection that stages the part. None after it is prepared."""
     touched: float
-    """Monotonic second."""
+    """Monotonic time (seconds) of the last change."""
     offset: int = 0
-    """Bytes written to its file, or being written."""
+    """Size of its file, including writes in progress."""
     messages: int = 0
     blocks: int = 0
     prepared: bool = False
@@ -81,7 +81,7 @@ class StagedPart:
 
 
 class _Forgetting(NamedTuple):
-    """Files that are being removed, and the command that is answered when that is durable."""
+    """Files that are being removed, and the command to answer when the removal is durable."""
 
     files: list[tuple[Transaction, int]]
     conn: int | None = None
@@ -107,27 +107,27 @@ class StagingArea:
         self._parts: dict[Transaction, dict[str, StagedPart]] = {}
         self._next_file = 1
         self._under_way: dict[int, tuple[StagedPart, int, Command, int]] = {}
-        """Writes and prepares by token: the part, the connection to answer, the answer, and the bytes."""
+        """Writes and prepares by token: part, connection, answer and size in bytes."""
         self._dropping: dict[int, StagedPart] = {}
         """Removals that no command waits for, by token."""
         self._forgetting: dict[int, _Forgetting] = {}
         """Removals that a command waits for, by token."""
         self._left: dict[Transaction, list[int]] = {}
-        """Files of dropped parts that could not be removed: an abort of the transaction tries again."""
+        """Files of dropped parts that could not be removed. An abort of the transaction tries again."""
         self.unwritten_bytes = 0
         self.bytes = 0
-        """Bytes on disk of all parts that are not committed."""
+        """Disk space of all uncommitted parts, in bytes."""
         self.count = 0
         self._committed: deque[tuple[int, list[StagedPart]]] = deque()
-        """Parts of committed transactions whose files are still needed: until the log is synced up to the
-        position with which each entry begins, a power loss may take their messages out of it."""
+        """Committed parts whose files are still needed. The first element of each entry is a log position.
+        Until the log is synced up to it, a power loss may remove the messages from the log."""
         self._committed_bytes = self._committed_count = 0
         self._look_at: float | None = None
         self.expired = 0
         """Transactions dropped for their age since the start."""
 
     def restore(self, found: Iterable[PreparedPart]) -> None:
-        """Take over the parts that a start found on disk; their age starts now."""
+        """Add the parts that recovery found on disk. Their age starts now."""
         for prepared in found:
             label = prepared.label
             transaction = Transaction(publisher=label.publisher, space=label.space, name=label.name)
@@ -136,7 +136,7 @@ class StagingArea:
             part.blocks = prepared.blocks
             older = self._parts.get(transaction, {}).get(label.part)
             if older is not None:
-                self._drop(older)  # it was begun again, and the first file was still to be removed
+                self._drop(older)  # the part was restarted, and its first file was not removed yet
             self._add(part)
             self._next_file = max(self._next_file, prepared.file + 1)
 
@@ -145,9 +145,9 @@ class StagingArea:
     def write(
         self, session: Session, transaction: Transaction, name: str, batch: MessageBatch, id: int
     ) -> None:
-        """Append a batch to a part, or start the part with it.
+        """Append a batch to a part, or start a new part with it.
 
-        Raises `StagingFull`, `TransactionTooLarge`, `LimitReached`."""
+        Raises `StagingFull`, `TransactionTooLarge` or `LimitReached`."""
         part = self.part(transaction, name)
         size = block_bytes(batch.nbytes)
         label = None
@@ -183,7 +183,9 @@ class StagingArea:
         part = self.part(transaction, name)
         if part is None or part.conn != session.conn:
             raise TransactionUnknown(
-                f"nothing is staged on this connection for {describe(transaction, name)}"
+                f"Cannot prepare {describe(transaction, name)}: this connection has staged no messages "
+                "for it. "
+                "Stage the part again."
             )
         part.touched = self._clock.mono
         task = StagePrepare(part.file, part.offset, part.messages, part.blocks)
@@ -193,27 +195,33 @@ class StagingArea:
     def _check_room(
         self, transaction: Transaction, size: int, *, beginning: bool, replaced: StagedPart | None
     ) -> None:
-        """Raise unless there is room for `size` bytes more without the part `replaced`."""
+        """Raise an error unless `size` more bytes are permitted, with the part `replaced` removed."""
         limits = self.limits
         parts = [part for part in self._parts.get(transaction, {}).values() if part is not replaced]
         freed = 0 if replaced is None else replaced.offset
         if sum([part.offset for part in parts]) + size > limits.transaction_bytes:
             raise TransactionTooLarge(
-                f"more than {limits.transaction_bytes} bytes are staged for {describe(transaction)}: commit "
-                "less at a time, or raise bytes_max of [transactions]"
+                f"Cannot stage more than {limits.transaction_bytes} bytes for {describe(transaction)}. "
+                "Commit "
+                "smaller transactions, or raise bytes_max of [transactions]."
             )
         if sum([part.blocks for part in parts]) >= transaction_batches_max:
             raise TransactionTooLarge(
-                f"{transaction_batches_max} batches are staged for {describe(transaction)}: stage more "
-                "messages in each, or commit less at a time"
+                f"Cannot stage more than {transaction_batches_max} batches for {describe(transaction)}. "
+                "Stage "
+                "larger batches, or commit smaller transactions."
             )
         if self.bytes - freed + size > limits.disk_bytes:
             raise StagingFull(
-                f"more than {limits.disk_bytes} bytes are staged: commit or abort what is, or raise "
-                "disk_limit of [transactions]"
+                f"Cannot stage more than {limits.disk_bytes} bytes in total. Commit or abort staged "
+                "transactions, "
+                "or raise disk_limit of [transactions]."
             )
         if beginning and self.count >= staged_parts_max:
-            raise LimitReached(f"{staged_parts_max} parts of transactions are staged: commit or abort some")
+            raise LimitReached(
+                f"Cannot stage more than {staged_parts_max} parts of transactions. Commit or abort some "
+                "of them."
+            )
 
     def _submit(self, part: StagedPart, conn: int, answer: Command, size: int, task: StagingTask) -> None:
         self._under_way[self._outbox.stage(task)] = part, conn, answer, size
@@ -222,11 +230,11 @@ class StagingArea:
 
     @property
     def _waiting(self) -> int:
-        """Jobs that a command waits for."""
+        """Number of jobs that a command waits for."""
         return len(self._under_way) + len(self._forgetting)
 
     def done(self, token: int, error: TickertapeError | None) -> bool:
-        """Take the answer to a job; return whether it is one of these."""
+        """Handle the answer to a job. Return whether it is a job of the staging area."""
         if token in self._dropping:
             part = self._dropping.pop(token)
             if error is not None:
@@ -243,9 +251,11 @@ class StagingArea:
         self.unwritten_bytes -= size
         self._lift()
         if part.dropped and error is None:
-            # By somebody else's command perhaps: who staged it waits for an answer.
+            # Another connection may have dropped the part. The connection that staged it needs an answer.
             what = describe(part.transaction, part.name)
-            error = TransactionUnknown(f"{what} was dropped, or begun again elsewhere, meanwhile")
+            error = TransactionUnknown(
+                f"Cannot stage {what}: it was dropped or restarted elsewhere. Stage it again."
+            )
         if error is not None:
             if not part.dropped:
                 self._drop(part)
@@ -265,20 +275,20 @@ class StagingArea:
     # -- parts ------------------------------------------------------------------------------------------
 
     def part(self, transaction: Transaction, name: str) -> StagedPart | None:
-        """Return the part of that name."""
+        """Return the part with this name, or None."""
         return self._parts.get(transaction, {}).get(name)
 
     def parts(self, transaction: Transaction) -> Mapping[str, StagedPart]:
-        """Return all parts of a transaction; not to be changed."""
+        """Return all parts of a transaction. Callers must not change the mapping."""
         return self._parts.get(transaction, {})
 
     @property
     def transactions(self) -> list[Transaction]:
-        """Transactions with something staged."""
+        """Transactions with staged parts."""
         return list(self._parts)
 
     def open(self, part: StagedPart) -> int:
-        """Read the blocks of a prepared part; return the token."""
+        """Request the blocks of a prepared part. Return the token."""
         return self._outbox.stage(StageOpen(part.file))
 
     def drop_all(self, transaction: Transaction) -> None:
@@ -287,9 +297,9 @@ class StagingArea:
             self._drop(part)
 
     def abort(self, session: Session, transaction: Transaction, id: int) -> None:
-        """Drop all parts of a transaction; answer when that is durable."""
+        """Drop all parts of a transaction, and answer when the removal is durable."""
         files = [(transaction, file) for file in (*self._take(transaction), *self._left.pop(transaction, ()))]
-        # Asked of the disk even without files: those of an earlier abort may be on their way.
+        # Requested even without files, because removals of an earlier abort may be in progress.
         self._submit_forget(_Forgetting(files, session.conn, id))
         if self._waiting > staging_jobs_max:
             self._throttle.pause(session.conn, "staging")
@@ -307,18 +317,18 @@ class StagingArea:
         if error is None:
             self._outbox.send(forgetting.conn, Ack(id=forgetting.id))
         else:
-            failed = StagingFailed(f"Cannot abort the transaction for good: {error}. Abort it again.")
+            failed = StagingFailed(f"Cannot abort the transaction durably: {error}. Abort it again.")
             self._outbox.reject(forgetting.conn, forgetting.id, failed)
 
     def _take(self, transaction: Transaction) -> list[int]:
-        """Forget the parts of a transaction; return their files."""
+        """Remove the parts of a transaction from memory. Return their files."""
         parts = list(self._parts.get(transaction, {}).values())
         for part in parts:
             self._forget(part)
         return [part.file for part in parts]
 
     def committed(self, transaction: Transaction, end: int) -> None:
-        """Keep the parts of a committed transaction until the log is synced up to `end`."""
+        """Keep the files of a committed transaction until the log is synced up to `end`."""
         parts = list(self._parts.get(transaction, {}).values())
         for part in parts:
             self._forget(part)
@@ -327,7 +337,7 @@ class StagingArea:
         self._committed.append((end, parts))
 
     def synced(self, end: int) -> None:
-        """Remove parts of transactions that the log, synced up to `end`, has."""
+        """Remove files of transactions that are in the log synced up to `end`."""
         while self._committed and self._committed[0][0] <= end:
             _, parts = self._committed.popleft()
             self._committed_count -= len(parts)
@@ -337,21 +347,21 @@ class StagingArea:
 
     @property
     def wants_sync(self) -> bool:
-        """Whether many parts wait for a sync of the log: the policy `never` has none by itself."""
+        """Whether many parts wait for a sync of the log. With the policy `never` it must be requested."""
         return (
             4 * self._committed_count >= staged_parts_max
             or 4 * self._committed_bytes >= self.limits.disk_bytes
         )
 
     def gone(self, conn: int) -> None:
-        """Drop the unprepared parts of a connection that is gone."""
+        """Drop the unprepared parts of a closed connection."""
         for parts in list(self._parts.values()):
             for part in list(parts.values()):
                 if part.conn == conn:
                     self._drop(part)
 
     def expire(self, but: Iterable[Transaction]) -> None:
-        """Drop expired transactions, except for some."""
+        """Drop expired transactions, except the transactions `but`."""
         if self._look_at is None or self._clock.mono < self._look_at:
             return
         kept = set(but)
@@ -365,12 +375,12 @@ class StagingArea:
         if files:
             self._submit_forget(_Forgetting(files))
         oldest = [max(part.touched for part in parts.values()) for parts in self._parts.values()]
-        # What is kept though it is too old is looked at again a while later.
+        # Expired transactions that are excepted now are checked again later.
         soonest = self._clock.mono + self.limits.age_seconds / 16
         self._look_at = max(min(oldest) + self.limits.age_seconds, soonest) if oldest else None
 
     def next_deadline(self) -> float | None:
-        """Return the monotonic second of the next check for expired transactions."""
+        """Return the monotonic time (seconds) at which to call `expire`, or None."""
         return self._look_at
 
     def _add(self, part: StagedPart) -> None:
@@ -405,7 +415,7 @@ class StagingArea:
 
 
 def describe(transaction: Transaction, part: str | None = None) -> str:
-    """Return the name of a transaction, or of a part, for messages."""
+    """Return the name of a transaction or of a part, for messages."""
     space = f" of {shown(transaction.space)}" if transaction.space else ""
     which = "" if part is None else f"part {shown(part)} of "
     return f"{which}transaction {shown(transaction.name)}{space} of {shown(transaction.publisher)}"

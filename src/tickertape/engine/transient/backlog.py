@@ -1,6 +1,6 @@
-"""Backlog: messages that slow subscriptions with the same interest wait for, once for all of them.
+"""Backlog: waiting messages of slow subscriptions with the same interest, stored once for all of them.
 
-It is a chain of blocks, in memory or on disk. A position in it is a block and the number of a message.
+It is a chain of blocks, in memory or on disk. A position in it consists of a block and a message index.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tickertape.engine.transient.shared_frames import SharedFrame, SharedFrames,
 
 
 class BacklogPosition(NamedTuple):
-    """Position of a block on disk. `crc` is the CRC32C of its bytes."""
+    """Location of a block on disk. `crc` is the CRC32C of its bytes."""
 
     file: int
     offset: int
@@ -29,8 +29,9 @@ NOWHERE: Final = BacklogPosition(0, 0, 0, 0)
 
 
 class BacklogBlock(SharedFrames):
-    """Consecutive messages of a backlog: in memory, on disk (without pieces), or both. It has one piece once
-    it is closed."""
+    """Consecutive messages of a backlog: in memory, on disk (without pieces), or both.
+
+    A closed block has one piece."""
 
     __slots__ = (
         "backlog", "cursors", "freed", "next", "on_disk", "open", "pins", "place", "readers", "since",
@@ -41,26 +42,26 @@ class BacklogBlock(SharedFrames):
         super().__init__()
         self.backlog = backlog
         self.since = since
-        """When its first message came, monotonic seconds."""
+        """Monotonic time (seconds) of its first message."""
         self.open = True
-        """More may be appended."""
+        """Whether more messages may be appended."""
         self.cursors = 0
-        """Subscriptions that are at a message of it, and one while what it begins with is handed on."""
+        """Number of subscriptions at one of its messages, plus one while its messages are being delivered."""
         self.next: BacklogBlock | None = None
         self.place = NOWHERE
-        """On disk, or where it is being written."""
+        """Location on disk, also while it is being written."""
         self.on_disk = False
         self.freed = False
-        """It has left its backlog."""
+        """Whether it has left its backlog."""
         self.readers: dict[TransientFeed, None] = {}
         """Subscriptions that wait until it is read back."""
         self.wanted = False
-        """It is to be read back, or being read."""
+        """Whether it is being read back, or waits for that."""
         self.pins = 0
-        """Subscriptions that are about to be sent of it: it stays in memory so long."""
+        """Subscriptions that will be sent its messages next. A pinned block stays in memory."""
 
     def takes(self, piece: SharedFrame, now: float) -> bool:
-        """Whether a piece can be appended."""
+        """Return whether a piece can be appended."""
         return (
             self.open
             and self.cost + piece.batch.cost <= block_bytes_max
@@ -69,24 +70,24 @@ class BacklogBlock(SharedFrames):
         )
 
     def close(self) -> None:
-        """Nothing more is appended: its pieces become one."""
+        """Close the block, and merge its pieces into one."""
         self.open = False
         if len(self.pieces) > 1:
             self.put(SharedFrame(detach(merge([piece.batch for piece in self.pieces]))))
 
 
 class Backlog(InterestGroup["TransientFeed"]):
-    """Subscriptions with the same interest, and what some of them wait for: each for all from its position
-    on."""
+    """Subscriptions with the same interest, and their waiting messages. Each subscription needs the messages
+    from its own position on."""
 
     def __init__(self, interest: Interest) -> None:
         super().__init__(interest)
         self.head: BacklogBlock | None = None
         self.tail: BacklogBlock | None = None
         self.to_write: BacklogBlock | None = None
-        """No block before it is still to be written to disk."""
+        """First block that may not be written to disk yet. No earlier block must be written."""
         self.offline = 0
-        """Subscriptions waiting in it whose connections' backlogs are written to disk."""
+        """Number of its waiting subscriptions whose connections spill to disk."""
         self.dirty_bytes = 0
         """Memory of blocks that are not on disk."""
 
@@ -103,7 +104,7 @@ class Backlog(InterestGroup["TransientFeed"]):
         return block
 
     def shrink(self) -> BacklogBlock:
-        """Remove its first block."""
+        """Remove the first block."""
         block = self.head
         assert block is not None
         self.head = block.next
@@ -114,7 +115,7 @@ class Backlog(InterestGroup["TransientFeed"]):
         return block
 
     def next_to_write(self) -> BacklogBlock | None:
-        """The first block that is not on disk nor on its way there."""
+        """Return the first block that is neither on disk nor being written, or None."""
         block = self.to_write
         while block is not None and block.place is not NOWHERE:
             block = block.next
@@ -123,7 +124,7 @@ class Backlog(InterestGroup["TransientFeed"]):
 
 
 class TransientFeed(Feed):
-    """A subscription to topics that are not recorded."""
+    """A subscription to non-persistent topics."""
 
     def __init__(
         self,
@@ -135,32 +136,32 @@ class TransientFeed(Feed):
         super().__init__(subscription, interest.topic, service)
         self.interest = interest
         self.since = 0
-        """Number of the first publish that is for it."""
+        """Number of the first publish that it receives."""
         self.line = [self]
-        """Those that took the place of each other, the earliest first, from the first that is not done: what
-        waits for it goes first, and nothing waits for the others while something may still come for it."""
+        """This subscription and its replacements, in order, starting with the first unfinished one. The first
+        one receives its waiting messages first. Messages wait for the others only after it is finished."""
         self.over = False
-        """Nothing more comes for it."""
+        """Whether no more messages arrive for it."""
         self.conflating = conflating
-        """Its messages are conflated: then its interest has no select list."""
+        """Conflation of its messages. Its interest then has no select list."""
         self.backlog = Backlog(interest)
-        """Its own if it conflates; else that of all with its interest, once it is added."""
+        """Its own backlog with conflation. Otherwise the shared backlog of its interest, once it is added."""
         self.block: BacklogBlock | None = None
-        """Its position: the next message is this one of this block. None while nothing waits for it."""
+        """Block of the next message. None if no message waits."""
         self.message = 0
         self.left = 0
-        """Messages that wait for it."""
+        """Number of waiting messages."""
         self.backlog_bytes = 0
-        """Their cost."""
+        """Cost of the waiting messages."""
         self.waits_since = 0.0
-        """Since when something waits for it without a break, monotonic seconds."""
+        """Monotonic time (seconds) since when messages have been waiting without interruption."""
 
     @property
     def owed(self) -> bool:
-        """Whether something waits for it, or for one whose place it took."""
+        """Whether messages wait for it or for a subscription that it replaces."""
         return bool(self.line and self.line[0].left)
 
     def leave_line(self) -> None:
-        """Let those that are done go from the front of the line."""
+        """Remove finished subscriptions from the front of the line."""
         while self.line and self.line[0].over and not self.line[0].left:
             del self.line[0]

@@ -1,13 +1,13 @@
-"""Transient delivery: messages of topics that are not recorded, for subscriptions that exist.
+"""Transient delivery: delivers messages of non-persistent topics to existing subscriptions.
 
-A publish is cut and checksummed once for each topic, and handed to its subscriptions in bounded steps.
+A publish is split and checksummed once for each topic, and delivered to its subscriptions in bounded steps.
 
 Invariants:
 - At most about `step_bytes_max` are sent between two writes.
-- No subscription is waited for: the buffers of slow consumers keep what it cannot take.
-- A subscription is sent its messages in order.
-- An interval of conflation is on the clock, from the time of the publish, and ends after all messages that
-  were published in it were considered, a bounded piece at a time.
+- Delivery does not wait for a slow consumer: backlogs hold the messages that it cannot accept.
+- Each subscription receives its messages in order.
+- A conflation interval follows the clock, starting at the time of the publish. It ends after all messages
+  published in it were considered, a bounded piece at a time.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from tickertape.wire.frames import encode_frame
 _MICROS: Final = 1_000_000
 _NEVER: Final = 1 << 63
 _CONFLATED_BYTES: Final = step_delivery_bytes // 4
-"""What one message counts in a step that conflates it."""
+"""Cost of conflating one message, in bytes of the step budget."""
 
 
 class _Publish(NamedTuple):
-    """A publish to deliver, or the turn of a callback."""
+    """A publish to deliver, or a callback in publish order."""
 
     number: int
     batch: MessageBatch | None
     done: Callable[[], None]
     time: int
-    """When it came, microseconds."""
+    """Time of the publish, in microseconds."""
     to: TransientFeed | None = None
-    """It is what conflation gave this one, and for nobody else."""
+    """The only recipient, for messages released by conflation."""
 
     @property
     def waiting_bytes(self) -> int:
@@ -63,7 +63,7 @@ class _Publish(NamedTuple):
 
 
 class TransientDelivery:
-    """All subscriptions to topics that are not recorded. `end(session, why)` closes a slow consumer."""
+    """All subscriptions to non-persistent topics. `end(session, why)` closes a slow consumer."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class TransientDelivery:
         end: Callable[[Session, str], None],
     ) -> None:
         self.step_bytes_max = step_bytes_max
-        """About what is sent between two writes."""
+        """Approximate number of bytes sent between two writes."""
         self.waiting_bytes_max = unrecorded_waiting_bytes_max
         self.slow_consumers = SlowConsumerBuffers(outbox, clock, limits, end)
         self._outbox = outbox
@@ -85,39 +85,38 @@ class TransientDelivery:
         self._number = 0
         self._publishes: deque[_Publish] = deque()
         self._conflated_out: deque[_Publish] = deque()
-        """What conflation gave: it goes before the publishes that are not begun yet."""
+        """Messages released by conflation. They precede publishes that have not started."""
         self._queue = self._publishes
-        """Of which of the two the first is begun, or is next."""
+        """The queue with the current or next publish."""
         self._waiting_bytes = 0
         self._work: Iterator[None] | None = None
-        """What is left to do of that one."""
+        """Remaining work for this publish."""
         self._stepping = False
         self._intervals: DeadlineQueue[TransientFeed] = DeadlineQueue()
-        """Subscriptions that conflate, by the end of an interval, microseconds of the monotonic clock."""
+        """Conflating subscriptions by the end of an interval, in microseconds of the monotonic clock."""
         self._due: dict[TransientFeed, None] = {}
-        """Those whose interval is over."""
+        """Subscriptions whose interval has ended."""
         self._runnable: dict[Session, None] = {}
-        """Connections with ready subscriptions, in turn."""
+        """Connections with ready subscriptions, in round-robin order."""
 
-    # -- coming and going -----------------------------------------------------------------------------
+    # -- feeds ----------------------------------------------------------------------------------------
 
     def add(self, sub: TransientFeed) -> None:
-        """Begin to deliver to it what is published from now on."""
+        """Start delivery of later publishes to a subscription."""
         sub.since = self._number
         group = self._standing.add(sub)
         if sub.conflating is None:
             sub.backlog = group
 
     def replace(self, old: TransientFeed, new: TransientFeed) -> None:
-        """`new` takes the place of `old`, from what is published next on; what `old` has still to get comes
-        first."""
+        """Replace `old` by `new` for later publishes. `old` first receives its remaining messages."""
         new.line = old.line
         new.line.append(new)
         self.add(new)
         self.retire(old)
 
     def retire(self, sub: TransientFeed) -> None:
-        """It is given what was published so far, and nothing more."""
+        """End a subscription after it received everything published until now."""
         self.after(lambda: self._flush(sub, lambda: self._retired(sub)))
 
     def _retired(self, sub: TransientFeed) -> None:
@@ -126,7 +125,7 @@ class TransientDelivery:
         sub.leave_line()
 
     def remove(self, sub: TransientFeed) -> None:
-        """It is over, and those whose place it took."""
+        """Remove a subscription, and the subscriptions that it replaces."""
         while sub.line:
             self._remove(sub.line.pop())
 
@@ -140,19 +139,19 @@ class TransientDelivery:
         self._standing.discard(sub)
 
     def credit(self, sub: TransientFeed) -> None:
-        """It was granted more credit."""
+        """Resume a subscription that received more credit."""
         if sub.line and sub.line[0].left:
             self._mark_ready(sub)
             self.step()
 
     def writable(self, session: Session) -> None:
-        """A connection has room again: its line goes on in the next step."""
+        """Resume a connection that is writable again, in the next step."""
         waiting = self.slow_consumers.waiting.get(session)
         if waiting is not None and waiting.ready:
             self._runnable[session] = None
 
     def spill_done(self, token: int, data: Buffer | OSError | None) -> None:
-        """The answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
+        """Handle the answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
         for sub in self.slow_consumers.spill_done(token, data):
             if sub.left:
                 self._mark_ready(sub)
@@ -160,14 +159,14 @@ class TransientDelivery:
     # -- time -----------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `settle` is wanted (monotonic seconds), or None."""
+        """Return the monotonic time (seconds) at which to call `settle`, or None."""
         interval = self._intervals.first()
         over = None if interval is None else (interval + 1) / _MICROS
         deadlines = (self.slow_consumers.next_deadline(), over)
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def settle(self) -> None:
-        """Do what is due by the clock."""
+        """Execute everything that is due by the clock."""
         self.slow_consumers.check_age()
         self._due.update(dict.fromkeys(self._intervals.due(self._micros())))
         if self._due:
@@ -176,18 +175,18 @@ class TransientDelivery:
     # -- publishes ------------------------------------------------------------------------------------
 
     def publish(self, batch: MessageBatch, done: Callable[[], None]) -> None:
-        """Hand a batch to its subscribers, and call `done` then: at once when it is little."""
+        """Deliver a batch to its subscribers, and then call `done`: at once if the batch is small."""
         self.after(done, batch if self._standing.may_match(batch) else None)
 
     def after(self, done: Callable[[], None], batch: MessageBatch | None = None) -> None:
-        """Call `done` when all that was published so far has been handed on, and `batch`."""
+        """Deliver `batch` after all earlier publishes, and then call `done`."""
         number = self._number
         self._number += 1
         if batch is None and not self.passing:
             done()
             return
         self._publishes.append(self._counted(_Publish(number, batch, done, self._micros())))
-        # In a step, it is what a connection had published that the step closes as slow: it waits.
+        # During a step, these are publishes of a slow consumer that the step closes: they wait.
         if len(self._publishes) == 1 and not self._stepping:
             self.step()
 
@@ -200,12 +199,12 @@ class TransientDelivery:
 
     @property
     def passing(self) -> bool:
-        """Whether something published is not handed on yet."""
+        """Whether a publish is not fully delivered yet."""
         return bool(self._publishes or self._conflated_out)
 
     @property
     def is_behind(self) -> bool:
-        """Whether more waits to be handed on than should."""
+        """Whether waiting publishes exceed the limit."""
         return self._waiting_bytes > self.waiting_bytes_max
 
     def pause_if_behind(self, session: Session) -> None:
@@ -214,7 +213,7 @@ class TransientDelivery:
             self._throttle.pause(session.conn, "unrecorded")
 
     def resume_unless_behind(self) -> None:
-        """Read again from publishers that were ahead."""
+        """Resume reading from publishers that were ahead of delivery."""
         if not self.is_behind:
             self._throttle.resume_all("unrecorded")
 
@@ -222,15 +221,16 @@ class TransientDelivery:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether `step` has messages to deliver."""
         return bool(self._publishes or self._conflated_out or self._runnable or self._due)
 
     def written(self) -> None:
-        """The effects were taken: whose connection is full now will be known before the next step."""
+        """Reset the budget after the effects were taken. Full connections are reported before the next
+        step."""
         self._budget = self.step_bytes_max
 
     def step(self) -> None:
-        """Go on for what is left of the bytes between two writes: publishes and lines in turn."""
+        """Use the remaining budget between two writes, for publishes and for waiting messages in turn."""
         self._stepping = True
         while self._budget > 0 and self.has_work:
             if self.passing:
@@ -242,7 +242,7 @@ class TransientDelivery:
         self._stepping = False
 
     def _hand_on(self) -> None:
-        """Give the next subscriber what the first publish has for it."""
+        """Deliver the first publish to the next subscriber."""
         if self._work is None:
             self._queue = self._conflated_out or self._publishes
             self._work = self._fan_out(self._queue[0])
@@ -254,7 +254,7 @@ class TransientDelivery:
         publish.done()
 
     def _fan_out(self, publish: _Publish) -> Iterator[None]:
-        """Give what is published to one subscriber after the other, or a part of it."""
+        """Deliver a publish to one subscriber after the other, in parts."""
         batch, to = publish.batch, publish.to
         if batch is None:
             return
@@ -277,21 +277,21 @@ class TransientDelivery:
                             message = self._send(sub, frames, message, frames.count)
                         held = message < frames.count and (slow or self._budget > 0)
                     if message < frames.count and not held:
-                        yield  # it goes on in the next step
+                        yield  # continues in the next step
                 if self._budget == budget:
                     self._budget -= step_delivery_bytes
                 if held:
                     first = not sub.left
                     self._budget -= max(self.slow_consumers.hold(sub, frames, message), 0)
                     if first and sub.left and not sub.session.writable:
-                        self._mark_ready(sub)  # else it waits for credit
+                        self._mark_ready(sub)  # otherwise it waits for credit
                 yield
             self.slow_consumers.fanned_out()
 
     # -- conflation -----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Nothing more is published: nothing is held back any more."""
+        """Release all conflated messages after the last publish."""
         self.after(self._flush_all)
 
     def _flush_all(self) -> None:
@@ -301,8 +301,8 @@ class TransientDelivery:
     def _consider(
         self, sub: TransientFeed, conflating: ConflationBuffer, frames: SharedFrames, message: int, time: int
     ) -> int:
-        """`frames` came at `time`: let conflation look at a stretch of them from a message on; return the
-        next one."""
+        """Pass a range of `frames`, published at `time`, to conflation, starting at `message`. Return the
+        next message."""
         looked_at = conflation_piece_messages_max
         if conflating.settle_live(time):
             piece, first = frames.piece_at(message)
@@ -316,13 +316,13 @@ class TransientDelivery:
         return message
 
     def _release(self) -> None:
-        """Hand on a stretch of what conflation gives the next whose interval is over."""
+        """Deliver messages of the next subscription whose interval has ended."""
         sub = next(iter(self._due))
         del self._due[sub]
         conflating = sub.conflating
         assert conflating is not None
         time = self._publishes[0].time if self._publishes else self._micros()
-        if conflating.settle_live(time):  # before it everything was considered
+        if conflating.settle_live(time):  # all earlier messages were considered
             self._begin_interval(sub, conflating)
         else:
             self._due[sub] = None
@@ -336,13 +336,13 @@ class TransientDelivery:
             self._intervals.put(sub, at)
 
     def _give(self, sub: TransientFeed, batches: list[MessageBatch]) -> None:
-        """Hand on what conflation gave it."""
+        """Queue messages released by conflation for delivery."""
         self._conflated_out.extend(
             self._counted(_Publish(self._number, batch, _nothing, 0, sub)) for batch in batches
         )
 
     def _flush(self, sub: TransientFeed, done: Callable[[], None]) -> None:
-        """Hand on what is held back for it, a stretch at a time; then it does not conflate any more."""
+        """Release all conflated messages in bounded pieces, then stop conflation and call `done`."""
         batches = []
         if sub.conflating is not None:
             self._forget_interval(sub)  # at its end something would be handed on behind `done`
@@ -356,7 +356,7 @@ class TransientDelivery:
         self._conflated_out.append(self._counted(_Publish(0, None, lambda: self._flush(sub, done), 0)))
 
     def _stop_conflating(self, sub: TransientFeed) -> None:
-        """It does not conflate any more, and what is held back for it is not wanted."""
+        """Stop conflation, and discard its messages."""
         if sub.conflating is not None:
             sub.conflating.forget()
             sub.conflating = None
@@ -369,7 +369,7 @@ class TransientDelivery:
     # -- ready feeds ----------------------------------------------------------------------------------
 
     def _mark_ready(self, sub: TransientFeed) -> None:
-        """It is the turn of the first in its line, for which something waits."""
+        """Schedule the first subscription in the line, which has waiting messages."""
         waiting = self.slow_consumers.waiting[sub.session]
         waiting.ready[sub.line[0]] = None
         if sub.session.writable:
@@ -400,22 +400,22 @@ class TransientDelivery:
     # -- sending --------------------------------------------------------------------------------------
 
     def _send_waiting(self, sub: TransientFeed) -> bool:
-        """Send of what waits for it what credit and step allow; return whether it can go on."""
+        """Send waiting messages within credit and budget. Return whether it can continue."""
         while (block := sub.block) is not None and self._budget > 0:
             allowance = sub.allowance
             credit = allowance.credit
             if not block.pieces:
                 if credit > 0 or credit == allowance.window:
-                    self.slow_consumers.load(sub)  # it is ready again then
+                    self.slow_consumers.load(sub)  # this makes it ready again
                 return False
             message = self._send(sub, block, sub.message, min(block.count, sub.message + sub.left))
             if message == sub.message:
-                return False  # it waits for credit
+                return False  # waits for credit
             self.slow_consumers.advance(sub, message - sub.message, credit - allowance.credit)
         return sub.left > 0
 
     def _send(self, sub: TransientFeed, frames: SharedFrames, message: int, end: int) -> int:
-        """Send messages up to `end` as far as credit and step allow; return the next one."""
+        """Send messages before `end` within credit and budget. Return the next message."""
         allowance = sub.allowance
         while message < end and self._budget > 0:
             piece, first = frames.piece_at(message)
@@ -425,7 +425,7 @@ class TransientDelivery:
                 fitting = affordable_rows(batch, start, stop, allowance.credit)
                 if not fitting and allowance.credit < allowance.window:
                     break
-                # When nothing is outstanding, one message may exceed the credit.
+                # One message may exceed the credit if the whole window is free.
                 batch = detach(slice_batch(batch, start, start + max(fitting, 1)))
             allowance.credit -= batch.cost
             sub.session.sent(batch.count, batch.body_bytes)
@@ -439,4 +439,4 @@ class TransientDelivery:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Callback without effect."""

@@ -1,6 +1,6 @@
-"""Shared frames: messages for many receivers, in pieces of which each is sent as one frame.
+"""Shared frames: messages for many receivers, in pieces that are sent as one frame each.
 
-A piece has memory of its own: it is no view of the publish frame.
+A piece has its own memory. It is not a view of the publish frame.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class SharedFrame:
         self._crc: int | None = None
 
     def crc(self) -> int:
-        """CRC32C of the encoded batch, computed once."""
+        """Return the CRC32C of the encoded batch, computed once."""
         if self._crc is None:
             self._crc = self.batch.crc()
         return self._crc
 
     @property
     def memory_bytes(self) -> int:
-        """What it takes in memory."""
+        """Memory of the piece in bytes."""
         return self.batch.nbytes + batch_memory_bytes
 
 
@@ -42,9 +42,9 @@ class SharedFrames:
     def __init__(self) -> None:
         self.pieces: list[SharedFrame] = []
         self._starts: list[int] = []
-        """The number of the first message of each piece."""
+        """Index of the first message of each piece."""
         self.count = 0
-        """Messages."""
+        """Number of messages."""
         self.cost = 0
 
     def append(self, piece: SharedFrame) -> None:
@@ -55,28 +55,28 @@ class SharedFrames:
         self.cost += piece.batch.cost
 
     def put(self, piece: SharedFrame) -> None:
-        """Have all messages in this piece."""
+        """Replace all pieces by one with the same messages."""
         self.pieces, self._starts = [piece], [0]
 
     def piece_at(self, message: int) -> tuple[SharedFrame, int]:
-        """Return the piece of a message, and the number of its first message."""
+        """Return the piece of a message, and the index of the first message of the piece."""
         at = bisect_right(self._starts, message) - 1
         return self.pieces[at], self._starts[at]
 
     def cost_from(self, message: int) -> int:
-        """Return the cost of the messages from one on."""
+        """Return the cost of the messages from `message` on."""
         at = bisect_right(self._starts, message) - 1
         sent = self.pieces[at].batch.cost_between(0, message - self._starts[at])
         return self.cost - sent - sum([piece.batch.cost for piece in self.pieces[:at]])
 
     @property
     def memory_bytes(self) -> int:
-        """What they take in memory."""
+        """Memory of the pieces in bytes."""
         return sum([piece.memory_bytes for piece in self.pieces])
 
 
 def cut(chosen: MessageBatch) -> SharedFrames:
-    """Cut the messages of one publish to one topic into pieces."""
+    """Split the messages of one publish to one topic into pieces."""
     frames = SharedFrames()
     start = 0
     while start < chosen.count:
@@ -87,5 +87,5 @@ def cut(chosen: MessageBatch) -> SharedFrames:
 
 
 def detach(batch: MessageBatch) -> MessageBatch:
-    """The batch in memory of its own: a few bytes that wait somewhere must not hold a whole frame."""
+    """Return the batch with its own memory, so that a small batch does not keep a large frame alive."""
     return batch if len(batch.buffers()) == 1 else MessageBatch.parse(batch.encode())

@@ -1,13 +1,13 @@
-"""Slow consumers: backlogs of connections, under limits of memory, disk and age.
+"""Slow consumers: backlogs of connections, within limits for memory, disk and age.
 
-The connections with most waiting are written to disk first (offline), and closed beyond the limits. One is
-offline until nothing waits for it.
+The largest backlogs are spilled to disk first (offline). Connections beyond the limits are closed. A
+connection is offline until its backlog is empty.
 
 Invariants:
-- At most `memory_bytes` are held beside reads of spilled blocks and one publish.
-- Nothing is dropped silently, and no connection pays for a slower one.
-- At most `spill_read_bytes_max` are read back or kept for their turn at a time, unless it is one block.
-- No block is kept for a connection without room.
+- At most `memory_bytes` are held, in addition to blocks that are read back and one publish.
+- No message is dropped silently, and no connection is closed instead of one with a larger backlog.
+- At most `spill_read_bytes_max`, or one block, are being read back or wait to be sent.
+- No block is pinned for a connection that is not writable.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ from tickertape.engine.transient.shared_frames import SharedFrames
 from tickertape.engine.transient.spill import Spill, SpillOrder
 
 _AGE_CHECKS: Final = 8
-"""How often, in the time that something may wait, it is looked who has waited too long."""
+"""Number of age checks within the maximum age."""
 
 
 class SlowConsumerLimits(NamedTuple):
-    """Limits of what waits for slow consumers."""
+    """Limits of the backlogs of slow consumers."""
 
     memory_bytes: int = slow_memory_bytes_default
-    """In memory, for all connections together."""
+    """Maximum memory of all backlogs together."""
     connection_bytes: int = slow_connection_bytes_default
-    """For one connection, before it is written to disk (or the connection ended, without a disk)."""
+    """Maximum backlog of a connection in memory, before it is spilled (or closed, without a disk)."""
     disk_bytes: int = slow_disk_bytes_default
-    """On disk, for all connections together; 0: nothing."""
+    """Maximum disk space of all backlogs together. 0 disables spilling."""
     age_seconds: float | None = None
-    """How long; None: as long as it likes."""
+    """Maximum age of a waiting message, in seconds. None: no maximum."""
 
 
 class ConnectionBacklog:
-    """What waits for one connection, and whose turn it is there."""
+    """The backlog of one connection, and the order of its ready subscriptions."""
 
     __slots__ = ("bytes", "offline_since", "pins", "ready", "subs")
 
     def __init__(self) -> None:
         self.bytes = 0
-        """Cost; what several of its subscriptions wait for counts for each."""
+        """Total cost. A message counts once for each subscription that waits for it."""
         self.offline_since: float | None = None
         self.subs: dict[TransientFeed, None] = {}
         self.ready: dict[TransientFeed, None] = {}
-        """Those that wait for nothing but the connection, and their turn there."""
+        """Subscriptions that wait only for the connection, in the order of service."""
         self.pins: dict[TransientFeed, BacklogBlock] = {}
-        """Blocks that were read back for them, until they had their turn."""
+        """Blocks that were read back for subscriptions that were not served yet."""
 
 
 class NewestFrames(NamedTuple):
-    """What is being handed on, once somebody waits for it: it begins with a message of a block."""
+    """Position of the frames that are being delivered, once a subscription waits for them."""
 
     frames: SharedFrames
     block: BacklogBlock
@@ -76,7 +76,7 @@ class NewestFrames(NamedTuple):
 
 
 class SlowConsumerBuffers:
-    """Backlogs of all connections. `end(session, why)` closes one, which ends its subscriptions."""
+    """Backlogs of all connections. `end(session, why)` closes a connection and ends its subscriptions."""
 
     def __init__(
         self,
@@ -88,45 +88,48 @@ class SlowConsumerBuffers:
         self.limits = limits
         self.spill = Spill(outbox, limits.disk_bytes)
         self.held_bytes = 0
-        """Memory of all that waits, and of what is known of what waits on disk."""
+        """Memory of all backlogs, including the overhead of blocks on disk."""
         self.dirty_bytes = 0
-        """Memory of what is not on disk."""
+        """Memory of blocks that are not on disk."""
         self.idle_bytes = 0
-        """What of it nobody has ordered to be written."""
+        """Memory of blocks that are neither on disk nor scheduled for writing."""
         self.pinned_bytes = 0
-        """Blocks that were read back and wait for the turn of their subscriptions."""
+        """Size of blocks that were read back and wait to be sent."""
         self.offline_starts = 0
-        """Since the start, how often a connection went offline, and how often that was over."""
+        """How often a connection went offline since the start. `offline_stops` counts how often that
+        ended."""
         self.offline_stops = 0
         self.waiting: dict[Session, ConnectionBacklog] = {}
-        """What connections wait for."""
+        """Backlogs of connections."""
         self.newest: NewestFrames | None = None
         self._outbox = outbox
         self._clock = clock
         self._end = end
         self._orders = SpillOrder()
         self._clean: dict[BacklogBlock, None] = {}
-        """Blocks in memory that are on disk too and not pinned, the least recently used first."""
+        """Unpinned blocks in memory that are also on disk, least recently used first."""
         self._wanted: deque[BacklogBlock] = deque()
-        """Blocks to be read back."""
+        """Blocks to read back."""
         self._next_age_check = 0.0
 
     @property
     def waiting_connections(self) -> int:
-        """How many connections wait for something."""
+        """Number of connections with a backlog."""
         return len(self.waiting)
 
     @property
     def offline_connections(self) -> int:
-        """How many connections' backlogs are written to disk."""
+        """Number of connections whose backlogs are spilled to disk."""
         return self.offline_starts - self.offline_stops
 
-    # -- coming and going -----------------------------------------------------------------------------
+    # -- adding and removing --------------------------------------------------------------------------
 
     def hold(self, sub: TransientFeed, frames: SharedFrames, message: int = 0) -> int:
-        """`sub` waits for `frames` from a message on, behind all that it waits for; it may be over
-        afterwards. Returns the bytes that this took. `fanned_out` comes after all who share its backlog were
-        given the same `frames`."""
+        """Append `frames`, starting at `message`, to the backlog of `sub`. Return the additional bytes of
+        memory.
+
+        This may close the connection of `sub`. Call `fanned_out` after all subscriptions that share the
+        backlog received the same `frames`."""
         taken = 0
         if self.newest is None:
             taken = -self.held_bytes
@@ -151,19 +154,19 @@ class SlowConsumerBuffers:
         waiting.bytes += cost
         if waiting.bytes > self.limits.connection_bytes and waiting.offline_since is None:
             self._too_much(sub.session, waiting)
-        if taken:  # who waits for the same takes nothing more
+        if taken:  # further subscriptions of the same backlog take no memory
             self._relieve()
         return taken
 
     def fanned_out(self) -> None:
-        """What was handed on has been given to everybody."""
+        """End the delivery of the current frames, after all subscriptions received them."""
         if self.newest is not None:
             block, self.newest = self.newest.block, None
             self._leave(block)
             self._settle()
 
     def advance(self, sub: TransientFeed, count: int, cost: int) -> None:
-        """`sub` was sent the next messages that wait for it, all of its block."""
+        """Advance `sub` by sent messages, all of its current block."""
         block = sub.block
         assert block is not None
         sub.message += count
@@ -178,7 +181,7 @@ class SlowConsumerBuffers:
             self._leave(block)
 
     def drop(self, sub: TransientFeed) -> None:
-        """Nothing waits for it any more."""
+        """Remove all waiting messages of a subscription."""
         block = sub.block
         if block is None:
             return
@@ -204,7 +207,7 @@ class SlowConsumerBuffers:
         sub.block, sub.message = block, message
 
     def _leave(self, block: BacklogBlock) -> None:
-        """One less is at a block: those that nobody needs any more are freed."""
+        """Release a reference to a block, and free blocks that are not needed any more."""
         block.cursors -= 1
         backlog = block.backlog
         while backlog.head is not None and not backlog.head.cursors:
@@ -213,7 +216,7 @@ class SlowConsumerBuffers:
     # -- memory ---------------------------------------------------------------------------------------
 
     def _append(self, backlog: Backlog, frames: SharedFrames) -> NewestFrames:
-        """All of `frames` comes at the end of a backlog, and stays until it was handed on."""
+        """Append `frames` to a backlog. They remain at least until their delivery ends."""
         newest = None
         for piece in frames.pieces:
             block = backlog.tail
@@ -237,7 +240,7 @@ class SlowConsumerBuffers:
         self._orders.put(block.backlog)
 
     def _count(self, block: BacklogBlock, more: int) -> None:
-        """A block takes so many bytes more in memory."""
+        """Add a change of the memory of a block."""
         self.held_bytes += more
         if not block.on_disk:
             self.dirty_bytes += more
@@ -257,8 +260,10 @@ class SlowConsumerBuffers:
             self._orders.forget(block.backlog)
 
     def _settle(self) -> None:
-        """Keep the bound of memory, whatever it takes. What is being handed on cannot be let go of, so that
-        must be over, or somebody would be ended for it."""
+        """Enforce the memory limit.
+
+        Frames that are being delivered cannot be freed. Their delivery must end first, otherwise a connection
+        would be closed because of them."""
         self._relieve()
         memory = self.limits.memory_bytes
         if self.held_bytes - self.pinned_bytes > memory:
@@ -268,7 +273,7 @@ class SlowConsumerBuffers:
             )
 
     def _relieve(self) -> None:
-        """Drop from memory what is on disk too, and write on."""
+        """Evict blocks that are also on disk, and continue writing."""
         memory = self.limits.memory_bytes
         while self.held_bytes > memory and self._clean:
             block = next(iter(self._clean))
@@ -280,14 +285,14 @@ class SlowConsumerBuffers:
         self._write_on()
 
     def _end_until(self, enough: Callable[[], bool], why: str) -> None:
-        """End the connections that wait for most until it is enough."""
-        # What one waits for does not change when another is ended, so one look at all of them will do.
+        """Close the connections with the largest backlogs until `enough` returns True."""
+        # Closing a connection does not change the backlogs of others, so they are sorted once.
         for session in self._by_size():
             if enough():
                 return
             waiting = self.waiting.get(session)
             if waiting is not None:
-                self._end(session, f"{waiting.bytes} bytes wait for it, more than for others, and {why}")
+                self._end(session, f"its backlog of {waiting.bytes} bytes is the largest, and {why}")
 
     def _by_size(self) -> list[Session]:
         return sorted(self.waiting, key=lambda session: self.waiting[session].bytes, reverse=True)
@@ -295,16 +300,16 @@ class SlowConsumerBuffers:
     # -- offline --------------------------------------------------------------------------------------
 
     def _too_much(self, session: Session, waiting: ConnectionBacklog) -> None:
-        """More waits for a connection than may in memory."""
+        """Handle a connection whose backlog exceeds the limit for memory."""
         if self.limits.disk_bytes:
             self._go_offline(session, waiting)
             self._write_on()
         else:
             bound = f"connection_limit ({self.limits.connection_bytes} bytes) of [slow_clients]"
-            self._end(session, f"{waiting.bytes} bytes wait for it, above {bound}")
+            self._end(session, f"its backlog of {waiting.bytes} bytes exceeds {bound}")
 
     def _spill_largest(self, idle_bytes: int) -> None:
-        """Those who wait for most go offline, until no more than this is not being written."""
+        """Spill the largest backlogs until at most `idle_bytes` are not scheduled for writing."""
         for session in self._by_size():
             if self.idle_bytes <= idle_bytes:
                 return
@@ -320,7 +325,8 @@ class SlowConsumerBuffers:
             self._offline(sub.backlog, 1)
 
     def _offline(self, backlog: Backlog, more: int) -> None:
-        """So many more who wait in it are offline: while any are, it is written to disk."""
+        """Change the number of offline subscriptions of a backlog. While it has any, it is written to
+        disk."""
         backlog.offline += more
         if not backlog.offline:
             self.idle_bytes += backlog.dirty_bytes
@@ -332,7 +338,7 @@ class SlowConsumerBuffers:
     # -- writing --------------------------------------------------------------------------------------
 
     def _write_on(self) -> None:
-        """Write what is to be written, as much at a time as may be."""
+        """Write scheduled blocks, up to the limit of concurrent writes."""
         while self.spill.writing_bytes < spill_write_bytes_max:
             crowded = self.dirty_bytes - self.spill.writing_bytes > self.limits.memory_bytes // 2
             block = self._orders.next(tails=crowded)
@@ -349,22 +355,22 @@ class SlowConsumerBuffers:
                 return
 
     def _make_room_on_disk(self, block: BacklogBlock, size: int) -> None:
-        """Until a block fits, or need not be written any more."""
+        """Close connections until a block fits on disk, or need not be written any more."""
         self._end_until(
             lambda: self.spill.has_room(size) or not block.backlog.offline,
             f"disk_limit ({self.limits.disk_bytes} bytes) of [slow_clients] is reached",
         )
 
     def spill_done(self, token: int, data: Buffer | OSError | None) -> list[TransientFeed]:
-        """Take the answer to a `SpillWrite` (None, or an error) or a `SpillRead`; return subscriptions whose
-        next messages are in memory again."""
+        """Handle the answer to a `SpillWrite` (None, or an error) or a `SpillRead`. Return the subscriptions
+        whose next messages are in memory again."""
         ready: list[TransientFeed] = []
         block = self.spill.done(token, data)
         if block.on_disk:
             assert data is not None
             ready = self._read_back(block, data)
         elif block.place is NOWHERE and not block.freed:
-            self._not_written(block.backlog, f"what waits for it could not be written to disk: {data!s}")
+            self._not_written(block.backlog, f"its backlog cannot be written to disk: {data!s}")
         elif not block.freed:
             memory_bytes = block.memory_bytes
             self._count(block, -memory_bytes)
@@ -375,7 +381,7 @@ class SlowConsumerBuffers:
         return ready
 
     def _not_written(self, backlog: Backlog, why: str) -> None:
-        """Who waits for most of what could not be written is ended; for the others it is tried again."""
+        """Close the connection with the largest backlog after a failed write, and retry for the others."""
         backlog.to_write = backlog.head
         offline = [
             (waiting.bytes, session.conn, session)
@@ -389,7 +395,7 @@ class SlowConsumerBuffers:
     # -- reading back ---------------------------------------------------------------------------------
 
     def load(self, sub: TransientFeed) -> None:
-        """Read the next block of `sub` back, in its turn."""
+        """Read the next block of `sub` back as soon as the limit permits."""
         block = sub.block
         assert block is not None
         block.readers[sub] = None
@@ -399,7 +405,7 @@ class SlowConsumerBuffers:
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read wanted blocks, as far as the limit allows."""
+        """Read blocks back, up to the limit."""
         while self._wanted:
             block = self._wanted[0]
             if block.freed or not block.readers:
@@ -412,7 +418,8 @@ class SlowConsumerBuffers:
             self._wanted.popleft()
 
     def _read_back(self, block: BacklogBlock, data: Buffer | OSError) -> list[TransientFeed]:
-        """Take in a block, and pin it for those whose connection has room; return all who wait for it."""
+        """Handle a block that was read back, and pin it for writable connections. Return its waiting
+        readers."""
         block.wanted = False
         readers: list[TransientFeed] = []
         if not block.freed:
@@ -437,7 +444,7 @@ class SlowConsumerBuffers:
         return readers
 
     def unpin(self, sub: TransientFeed) -> None:
-        """Unpin the block of a subscription that had its turn, or is over."""
+        """Unpin the block of a subscription that was served or has ended."""
         waiting = self.waiting.get(sub.session)
         block = None if waiting is None else waiting.pins.pop(sub, None)
         if block is None:
@@ -450,18 +457,18 @@ class SlowConsumerBuffers:
             self._read_on()
 
     def unpin_all(self, waiting: ConnectionBacklog) -> None:
-        """Unpin the blocks of a connection without room."""
+        """Unpin the blocks of a connection that is not writable."""
         for sub in list(waiting.pins):
             self.unpin(sub)
 
     # -- age ------------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """When `check_age` is wanted, monotonic seconds."""
+        """Return the monotonic time (seconds) at which to call `check_age`, or None."""
         return self._next_age_check if self.waiting and self.limits.age_seconds is not None else None
 
     def check_age(self) -> None:
-        """End those for whom something has waited too long."""
+        """Close connections with messages that have waited too long."""
         age = self.limits.age_seconds
         if age is None or not self.waiting or self._clock.mono < self._next_age_check:
             return
@@ -469,5 +476,5 @@ class SlowConsumerBuffers:
         for session, waiting in list(self.waiting.items()):
             blocks = [(sub.waits_since, sub.block) for sub in waiting.subs if sub.block is not None]
             if any(max(since, block.since) + age <= self._clock.mono for since, block in blocks):
-                why = f"something has waited for it for {age:g} seconds, the age_limit of [slow_clients]"
+                why = f"a message has waited for {age:g} seconds, the age_limit of [slow_clients]"
                 self._end(session, why)

@@ -1,8 +1,8 @@
-"""Spill: files of backlogs on disk, and the order in which blocks are written.
+"""Spill: files of spilled backlogs, and the order in which blocks are written.
 
 Invariants:
 - At most `disk_bytes_max` are on disk.
-- A file is removed when no block in it is needed and no read or write of it is under way.
+- A file is deleted when no block in it is needed and it has no read or write in progress.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ class _File:
     def __init__(self) -> None:
         self.end = 0
         self.users = 0
-        """Blocks in it that are needed, and reads and writes under way."""
+        """Number of needed blocks in the file, and of reads and writes in progress."""
 
 
 class Spill:
-    """Files of spilled blocks. Every `SpillWrite` and `SpillRead` is answered."""
+    """Files of spilled blocks. The driver answers every `SpillWrite` and `SpillRead`."""
 
     def __init__(self, outbox: Outbox, disk_bytes_max: int) -> None:
         self.disk_bytes_max = disk_bytes_max
-        """What all files may take together; 0: nothing is written."""
+        """Maximum size of all files together. 0 disables spilling."""
         self.disk_bytes = 0
         self.writing_bytes = 0
         self.reading_bytes = 0
         self.written_bytes = 0
-        """Since the start, as the next two."""
+        """Bytes written since the start. The next two counters also start then."""
         self.read_bytes = 0
         self.failures = 0
-        """Writes and reads that failed, or gave something else than was written."""
+        """Failed writes and reads, including reads of corrupt data."""
         self._outbox = outbox
         self._files: dict[int, _File] = {}
         self._file = 0
-        """Number of the file that is appended to."""
+        """Number of the current file."""
         self._jobs: dict[int, BacklogBlock] = {}
-        """Blocks whose write or read is under way."""
+        """Blocks with a write or read in progress."""
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes more may be written."""
+        """Return whether `size` more bytes may be written."""
         return self.disk_bytes + size <= self.disk_bytes_max
 
     def write(self, block: BacklogBlock) -> None:
@@ -67,7 +67,7 @@ class Spill:
         self._outbox.put(SpillWrite(token, self._file, block.place.offset, piece.batch.buffers()))
 
     def read(self, block: BacklogBlock) -> None:
-        """Read a block back that is on disk."""
+        """Read a block back from disk."""
         number, offset, size, _ = block.place
         self.reading_bytes += size
         self._outbox.put(SpillRead(self._begin(block, self._files[number]), number, offset, size))
@@ -79,7 +79,7 @@ class Spill:
         return token
 
     def done(self, token: int, data: Buffer | OSError | None) -> BacklogBlock:
-        """Return the block whose write or read was answered; without a place it could not be written."""
+        """Return the block whose write or read was answered. After a failed write it has no location."""
         block = self._jobs.pop(token)
         failed = isinstance(data, OSError)
         if block.on_disk:
@@ -98,7 +98,7 @@ class Spill:
         return block
 
     def piece(self, block: BacklogBlock, data: Buffer | OSError) -> SharedFrame | str:
-        """Return what was read, or why it is not what was written."""
+        """Return the block that was read, or the reason if it is corrupt."""
         piece = _piece(block.place, data)
         if isinstance(piece, str):
             self.failures += 1
@@ -107,7 +107,7 @@ class Spill:
         return piece
 
     def release(self, block: BacklogBlock) -> None:
-        """A block is no longer needed on disk, or what was under way there is over."""
+        """Release a reference to a file: a block on disk, or a finished read or write."""
         number = block.place.file
         file = self._files[number]
         file.users -= 1
@@ -119,37 +119,37 @@ class Spill:
 
 def _piece(place: BacklogPosition, data: Buffer | OSError) -> SharedFrame | str:
     if isinstance(data, OSError):
-        return f"what waited on disk cannot be read: {data}"
+        return f"its spilled backlog cannot be read: {data}"
     if len(data) != place.size:
-        return f"what waited on disk is shorter than it was: {len(data)} of {place.size} bytes"
+        return f"its spilled backlog is truncated: {len(data)} of {place.size} bytes"
     try:
         piece = SharedFrame(MessageBatch.parse(data))
     except BadBatch as error:
-        return f"what waited on disk cannot be understood: {error}"
-    return piece if piece.crc() == place.crc else "what waited on disk does not match its checksum"
+        return f"its spilled backlog cannot be decoded: {error}"
+    return piece if piece.crc() == place.crc else "its spilled backlog does not match its checksum"
 
 
 class SpillOrder:
-    """Backlogs with blocks to write, first come first served."""
+    """Backlogs with blocks to write, in FIFO order."""
 
     def __init__(self) -> None:
         self._closed: dict[Backlog, None] = {}
-        """Those that may have blocks that grow no more."""
+        """Backlogs that may have closed blocks to write."""
         self._tails: dict[Backlog, None] = {}
-        """Those of which only the block that still grows is not written."""
+        """Backlogs whose only unwritten block is still open."""
 
     def put(self, backlog: Backlog) -> None:
-        """It has a new block, or one to write again, or somebody offline waits in it now."""
+        """Add a backlog that has a block to write, or whose first subscription went offline."""
         if backlog.offline:
             self._closed[backlog] = None
 
     def forget(self, backlog: Backlog) -> None:
-        """Nothing of it is to be written any more."""
+        """Remove a backlog without blocks to write."""
         self._closed.pop(backlog, None)
         self._tails.pop(backlog, None)
 
     def next(self, *, tails: bool) -> BacklogBlock | None:
-        """The next block to be written; one that still grows only with `tails`."""
+        """Return the next block to write, or None. Open blocks only with `tails`."""
         for line in (self._closed, self._tails)[: 1 + tails]:
             while line:
                 backlog = next(iter(line))

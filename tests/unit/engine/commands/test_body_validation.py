@@ -89,7 +89,7 @@ def test_a_topic_of_any_type_is_held_to_it(kind: str, good: bytes, bad: bytes) -
     found = validation.split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
     assert found.rejections[0].refused == (42,)
-    assert f"to 't' is not {kind}: " in found.rejections[0].text
+    assert f"for 't' is not {kind}: " in found.rejections[0].text
     assert found.rest is not None
     assert found.rest.bodies_list() == [good, good]
 
@@ -104,7 +104,7 @@ def test_topics_of_several_types_in_one_frame_are_each_held_to_their_own() -> No
     found = validation.split(Publish(frame=1), batch)
     assert found is not None
     assert found.rejections[0].refused == (2, 3, 7)
-    assert "the first of them number 2: a body of 2 bytes to 'f' is not fix: " in found.rejections[0].text
+    assert "The first is the one number 2: a body of 2 bytes for 'f' is not fix: " in found.rejections[0].text
     assert found.rest is not None
     assert found.rest.bodies_list() == [b"1=2", b"x", b"{}", b"{}", b"x"]
 
@@ -142,7 +142,9 @@ def test_the_text_is_bounded_and_says_which_and_why() -> None:
     found = make_validation(JSON).split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
     assert len(found.rejections[0].text) < 300
-    assert "the one with sequence 42: a body of 100000 bytes to 't' is not json: " in found.rejections[0].text
+    assert (
+        "the one with sequence 42: a body of 100000 bytes for 't' is not json: " in found.rejections[0].text
+    )
 
 
 # -- through the engine -------------------------------------------------------------------------------

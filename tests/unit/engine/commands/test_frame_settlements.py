@@ -38,5 +38,5 @@ def test_a_frame_settles_only_so_much_in_its_step(allowed: MessageBatch, refused
     world.settle()
     session = world.broker.sessions[peer.conn]
     Settlements(world.broker.queues, session, allowed, 0, None)
-    with pytest.raises(BadBatch, match="are allowed"):
+    with pytest.raises(BadBatch, match="Send at most"):
         Settlements(world.broker.queues, session, refused, 0, None)

@@ -149,7 +149,7 @@ def test_what_live_excludes_is_refused_with_the_reason(option: str) -> None:
     answer = peer.answers[peer.subscribe("s", "a", bookmark="0", options=f"live,{option}")]
     assert isinstance(answer, Ack)
     assert answer.code == "bad_option"
-    assert answer.text.startswith(f"live excludes {option.split('=', maxsplit=1)[0]}")
+    assert answer.text.startswith(f"Option live excludes {option.split('=', maxsplit=1)[0]}")
 
 
 def test_a_live_one_is_neither_paused_nor_resumed() -> None:

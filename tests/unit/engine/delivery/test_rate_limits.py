@@ -352,14 +352,14 @@ def test_notices_move_a_conflated_subscription_only_when_nothing_is_held() -> No
     ("options", "text"),
     [
         ("rate=0", "rate"),
-        ("rate=fast", "rate 'fast' is no rate"),
-        ("rate", "rate needs a value"),
-        ("rate=10,rate_max_gap=1s", "rate_max_gap goes with a rate that is a multiple"),
-        ("rate_max_gap=1s", "rate_max_gap needs a rate"),
-        ("conflation=auto", "not offered"),
-        ("conflation_key=[/a]", "conflation_key needs an interval"),
+        ("rate=fast", "Invalid rate 'fast'"),
+        ("rate", "Option rate requires a value"),
+        ("rate=10,rate_max_gap=1s", "rate_max_gap requires a rate that is a multiple"),
+        ("rate_max_gap=1s", "rate_max_gap requires a rate"),
+        ("conflation=auto", "not supported"),
+        ("conflation_key=[/a]", "conflation_key requires an interval"),
         ("conflation=1s,conflation_key=[a b]", "conflation_key"),
-        ("pause=1", "option pause takes no value"),
+        ("pause=1", "Option pause takes no value"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_begins(options: str, text: str) -> None:
@@ -380,7 +380,7 @@ def test_options_of_replays_need_a_bookmark(options: str) -> None:
     answer = peer.answers[peer.subscribe("s", "t", options=options)]
     assert isinstance(answer, Ack)
     assert answer.code == "bad_option"
-    assert "needs a bookmark" in answer.text
+    assert "requires a bookmark" in answer.text
 
 
 def test_fully_durable_is_persisted_while_there_is_no_other_instance() -> None:

@@ -36,7 +36,7 @@ MALFORMED = {
 @pytest.mark.parametrize("what", list(MALFORMED))
 def test_what_is_no_control_record_is_told_and_binds_nothing(what: str) -> None:
     registry = PublisherDirectory()
-    with pytest.raises(JournalCorrupt, match="a control record that cannot be read"):
+    with pytest.raises(JournalCorrupt, match="invalid control record"):
         registry.apply(MALFORMED[what])
     assert not registry.is_bound(7)
 
@@ -73,4 +73,4 @@ def test_bindings_around_malformed_records_are_found_and_each_of_these_is_named(
     path = segment_path(segment.number)
     assert [(error.code, error.file) for error in registry.damage] == [("journal_corrupt", path)] * 2
     for error, position in zip(registry.damage, (at, at + 2), strict=True):
-        assert str(error).startswith(f"{path}, position {position}: a control record that cannot be read")
+        assert str(error).startswith(f"{path}, position {position}: invalid control record")

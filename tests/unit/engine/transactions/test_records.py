@@ -185,7 +185,7 @@ def test_spaces_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyPatch
     known = CommittedTransactions()
     commit(known, numbered(1, "a"))
     commit(known, numbered(1, "b"))
-    with pytest.raises(LimitReached, match="2 spaces of transactions are known"):
+    with pytest.raises(LimitReached, match="2 transaction spaces are stored"):
         known.check_room(numbered(1, "c"))
     known.check_room(named("c"))
     commit(known, numbered(2, "a"))

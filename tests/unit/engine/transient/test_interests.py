@@ -137,9 +137,9 @@ def test_a_pattern_of_both_kinds_counts_once_and_a_limit_says_what_it_is() -> No
 @pytest.mark.parametrize(
     ("more", "code", "text"),
     [
-        ({"credit": 3}, "bad_command", "a credit of 3 bytes: from 32 to 1,073,741,824 are allowed"),
-        ({"options": "resume"}, "bad_option", "resume is no option of a subscribe but a command"),
-        ({"options": "replace,pause"}, "bad_option", "paused by the command pause"),
+        ({"credit": 3}, "bad_command", "Invalid credit of 3 bytes. Use 32 to 1,073,741,824 bytes"),
+        ({"options": "resume"}, "bad_option", "Use the command resume"),
+        ({"options": "replace,pause"}, "bad_option", "use the command pause"),
     ],
 )
 def test_a_refusal_says_what_to_do(more: dict[str, Any], code: str, text: str) -> None:

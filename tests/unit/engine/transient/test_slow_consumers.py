@@ -151,7 +151,7 @@ def test_what_is_read_back_is_what_was_written_or_its_reader_is_told() -> None:
     assert slow.goodbye is not None
     assert (slow.goodbye.code, slow.goodbye.text.rpartition(": ")[2]) == (
         "slow_client",
-        "what waited on disk does not match its checksum",
+        "its spilled backlog does not match its checksum",
     )
     assert not _bodies(slow), "nothing of a damaged block is sent"
     assert live.goodbye is None

@@ -79,7 +79,7 @@ def test_staging_beside_a_commit_under_way_is_asked_again(monkeypatch: pytest.Mo
 
 
 def test_a_commit_beside_another_one_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = LimitReached("64 commits wait for their answers: wait for some")
+    full = LimitReached("Cannot commit: 64 commits wait for their answers. Wait for some of them.")
     server = Server({Commit: [*busy(2), full]})
     writer = writer_to(monkeypatch, server)
     writer.commit([writer.write(rows())])

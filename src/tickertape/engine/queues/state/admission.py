@@ -1,8 +1,8 @@
-"""Queue admission: the messages of the log that enter a queue, with priority, barrier and expiry.
+"""Queue admission: selects messages of the log that enter a queue, with priority, barrier and expiry.
 
 Invariants:
-- Where bodies are looked at, no more than a bounded piece is looked at a time.
-- Nothing is changed: what is found is returned.
+- If bodies are examined, at most one bounded piece is examined at a time.
+- Admission has no side effects: it returns the selected messages.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from tickertape.journal.reading.log_view import LogPart
 from tickertape.payload import message_type
 
 QUEUE_ITSELF: Final = Subscriber(None, "", "")
-"""The subscriber that expressions of a queue see."""
+"""The subscriber for expressions of a queue."""
 
 
 class PriorityValues(Protocol):
-    """Priorities of messages by an expression."""
+    """Priorities of messages, from an expression."""
 
     def piece_end(self, batch: MessageBatch, low: int, /) -> int:
-        """Before which message a piece ends that begins with message `low`."""
+        """Return the end of the piece that starts at message `low`."""
 
     def of(self, batch: MessageBatch, indices: Int64s, /) -> list[int]:
-        """The priority of each of the messages `indices`."""
+        """Return the priority of each of the messages `indices`."""
 
 
 class Admitted(NamedTuple):
-    """Messages of a piece of the log that enter."""
+    """Messages of a piece of the log that enter the queue."""
 
     positions: Int64s
     bitmap: BitMap64
     timestamps: Int64s
     expirations: Int64s | None
-    """Milliseconds of life, 0 for none."""
+    """Lifetime in milliseconds, 0 for none."""
     priorities: list[int] | None
     barriers: BitMap64 | None
     filtered: int
-    """Messages to its topics that the filter kept out."""
+    """Number of messages that the filter rejected."""
 
 
 class QueueAdmission:
@@ -67,15 +67,15 @@ class QueueAdmission:
         self._barrier = _content(compiler, definition.topic, barrier)
         self._priority = priority
         self.plain = self._filter is None and self._barrier is None and priority is None
-        """No body is looked at."""
+        """Whether no body needs to be examined."""
 
     def wants(self, batch: MessageBatch) -> bool:
-        """Whether a batch has a topic of the queue."""
+        """Return whether a batch has a topic of the queue."""
         return any(map(self.interest.covers, batch.topics))
 
     def look(self, part: LogPart, low: int) -> tuple[Admitted | None, int]:
-        """Return the messages of a part from `low` on that enter, as far as is examined in one go, and the
-        index of the next."""
+        """Return the messages of a part that enter, from `low` to the end of a bounded piece, and the index
+        of the next message."""
         batch = part.batch
         high = batch.count if self.plain else self._reach(batch, low)
         indices = self._own(batch, low, high)
@@ -120,20 +120,20 @@ def _content(compiler: InterestCompiler, topic: str, text: str | None) -> Conten
 
 
 class Priorities:
-    """One expression, over messages of any type."""
+    """A priority expression for messages of any type."""
 
     def __init__(self, text: str, filter_context: FilterContext) -> None:
-        """Raises `BadFilter` for what is no expression."""
+        """Raises `BadFilter` for an invalid expression."""
         self._text = text
         self._filter_context = filter_context
         self._values: dict[str, NumericExpression] = {}
 
     def piece_end(self, batch: MessageBatch, low: int) -> int:
-        """Before which message a piece ends that begins with message `low`."""
+        """Return the end of the piece that starts at message `low`."""
         return piece_end(batch, low, queue_step_messages_max)
 
     def of(self, batch: MessageBatch, indices: Int64s) -> list[int]:
-        """The priority of each of the messages `indices`."""
+        """Return the priority of each of the messages `indices`."""
         if not len(indices):
             return []
         found = [0] * len(indices)

@@ -1,10 +1,10 @@
 """Queue checkpoint: the state of queues as bytes, so that a start reads less of the log.
 
-For every queue it has the position from which its fold may begin. For queues with `file_backed_metadata`
-it has the whole state. docs/formats/queue-checkpoint.md shows the bytes.
+For every queue it stores the position from which recovery must read. For queues with `file_backed_metadata`
+it stores the whole state. The format is documented in docs/formats/queue-checkpoint.md.
 
 Invariants:
-- A checkpoint that does not fit its definition or the log is not used.
+- A checkpoint that does not match its definition or the log is not used.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 
 class StoredState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """The state of one queue; sets of positions are encoded by position_set_format.py.
+    """The state of one queue, with sets of positions as encoded by position_set_format.py.
 
-    Leased messages are ready in it."""
+    Leased messages are stored as ready."""
 
     ready: bytes
     inactive: bytes
     doomed: bytes
     reasons: list[bytes]
-    """Why they are, the bits of a number for each, the lowest first: a set for each bit."""
+    """Reasons of pending dead letters, as bit slices, lowest bit first: one set per bit."""
     deliveries: list[bytes]
-    """As `reasons`, of doomed ones and those in the queue; so are cancels."""
+    """Failed deliveries of queued messages and pending dead letters, as bit slices. Cancels likewise."""
     cancels: list[bytes]
     counts: tuple[int, int, int, int]
-    """Entered, acknowledged, taken, buried."""
+    """Numbers of entered, acknowledged, taken and dead-lettered messages."""
     returned: dict[Reason, int]
     expired: dict[Reason, int]
     order: tuple[bytes, list[tuple[int, bytes]]]
@@ -47,7 +47,7 @@ class StoredState(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class OldState(msgspec.Struct, array_like=True):
-    """A state as version 0 has it, sets of positions as Roaring bitmaps."""
+    """State of version 0, with sets of positions as Roaring bitmaps."""
 
     ready: bytes
     inactive: bytes
@@ -63,20 +63,20 @@ class OldState(msgspec.Struct, array_like=True):
 
 
 class QueueCheckpoint(msgspec.Struct, array_like=True):
-    """What a checkpoint says of one queue."""
+    """Checkpoint entry of one queue."""
 
     queue: str
     fingerprint: bytes
     messages: int
-    """Messages below this position were considered, or are needed no more."""
+    """Messages below this position were considered, or are no longer needed."""
     records: int
-    """Records below this position were applied, or are needed no more."""
+    """Records below this position were applied, or are no longer needed."""
     state: StoredState | OldState | None = None
-    """None: messages and records from there on are all that is needed."""
+    """None: the messages and records from these positions on are sufficient."""
 
 
 class StateSnapshot(NamedTuple):
-    """The state of a queue at one time, in sets that never change: any thread may encode it."""
+    """The state of a queue, in sets that never change. Any thread may encode it."""
 
     ready: BitMap64
     leased: BitMap64
@@ -90,7 +90,7 @@ class StateSnapshot(NamedTuple):
     expired: dict[Reason, int]
     barriers: BitMap64
     levels: dict[int, BitMap64]
-    """Messages by priority; some of them may have left the queue."""
+    """Messages by priority. Some of them may have left the queue."""
     expiry: ExpirySnapshot
 
     @classmethod
@@ -115,7 +115,7 @@ class StateSnapshot(NamedTuple):
         )
 
     def encode(self) -> StoredState:
-        """Encode all sets: work for the thread of a disk job, not for the engine."""
+        """Encode all sets. This runs on the thread of a disk job, not in the engine."""
         ready = self.ready | self.leased
         inside = ready | self.inactive
         levels = [(priority, self.levels[priority] & inside) for priority in sorted(self.levels)]
@@ -138,7 +138,7 @@ class StateSnapshot(NamedTuple):
 
 
 class CheckpointSnapshot(NamedTuple):
-    """The entry of one queue in a checkpoint before encoding, with the fields of `QueueCheckpoint`."""
+    """A checkpoint entry before encoding, with the fields of `QueueCheckpoint`."""
 
     queue: str
     fingerprint: bytes
@@ -147,7 +147,7 @@ class CheckpointSnapshot(NamedTuple):
     state: StateSnapshot | None = None
 
     def encode(self) -> QueueCheckpoint:
-        """Encode the state, if there is one."""
+        """Encode the entry, including its state if present."""
         return QueueCheckpoint(*self[:4], None if self.state is None else self.state.encode())
 
 
@@ -160,7 +160,7 @@ class _OldCovered(QueueCheckpoint, array_like=True):
 
 
 NO_FINGERPRINT: Final = b""
-"""Of a queue that had stopped."""
+"""Fingerprint of a queue that had stopped."""
 _VERSION: Final = 1
 _SLICES_MAX: Final = 64
 _ENCODE: Final = msgspec.msgpack.Encoder().encode
@@ -168,35 +168,36 @@ _DECODE: Final = msgspec.msgpack.Decoder(tuple[int, list[_Covered]]).decode
 _DECODE_OLD: Final = msgspec.msgpack.Decoder(list[_OldCovered]).decode
 _PARTS: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _NUMBERS_END: Final = 0x80
-"""In MessagePack a byte below it is that number."""
+"""In MessagePack, a byte below this value is the integer itself."""
 
 
 def encode_covered(covered: Iterable[QueueCheckpoint]) -> bytes:
-    """The body of the file."""
+    """Return the body of the checkpoint file."""
     return _ENCODE((_VERSION, list(covered)))
 
 
 def encode_snapshots(snapshots: Iterable[CheckpointSnapshot]) -> bytes:
-    """Return the body of the file for these snapshots. This takes time for each stretch of neighbours."""
+    """Return the body of the checkpoint file. The cost depends on the number of runs of positions."""
     return encode_covered(snapshot.encode() for snapshot in snapshots)
 
 
 def decode_covered(body: bytes) -> list[QueueCheckpoint]:
-    """What a body of this version or an older one says. Raises `ValueError` for what is none."""
+    """Decode a body of this version or an older one. Raises `ValueError` for an invalid body."""
     try:
         parts = _PARTS(body)
-        if not parts or bytes(parts[0])[0] >= _NUMBERS_END:  # version 0 does not say its version
+        if not parts or bytes(parts[0])[0] >= _NUMBERS_END:  # version 0 does not store its version
             return [*_DECODE_OLD(body)]
         if bytes(parts[0])[0] != _VERSION:
-            raise ValueError(f"a checkpoint of queues of another version than {_VERSION}")
+            raise ValueError(f"the queue checkpoint has another version than {_VERSION}")
         return [*_DECODE(body)[1]]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"a checkpoint of queues that cannot be read: {error}") from None
+        raise ValueError(f"invalid queue checkpoint: {error}") from None
 
 
 def fingerprint(definition: QueueDefinition, types: Iterable[tuple[str, str]]) -> bytes:
-    """What of a definition decides what enters, and what is found out about it then. `types`: the topics of
-    the queue that are not JSON, and what they are."""
+    """Return the parts of a definition that decide which messages enter and with which attributes.
+
+    `types` contains the topics of the queue that are not JSON, with their message types."""
     return _ENCODE(
         [
             definition.topic,
@@ -214,7 +215,7 @@ def fingerprint(definition: QueueDefinition, types: Iterable[tuple[str, str]]) -
 
 
 def snapshot_of(queue: Queue[Any], mark: bytes, accepted_end: int) -> CheckpointSnapshot:
-    """What may be said of a queue once the log is persisted up to `accepted_end`."""
+    """Return the checkpoint entry of a queue. It is valid once the log is persisted up to `accepted_end`."""
     if queue.definition.file_backed_metadata:
         return CheckpointSnapshot(queue.name, mark, queue.considered, accepted_end, StateSnapshot.of(queue))
     needed = needed_by(queue)
@@ -222,20 +223,20 @@ def snapshot_of(queue: Queue[Any], mark: bytes, accepted_end: int) -> Checkpoint
 
 
 def stopped_of(queue: Queue[Any]) -> CheckpointSnapshot:
-    """What is said of a queue that cannot go on, whose state is not known: from where on it needs the log. No
-    start uses it."""
+    """Return the checkpoint entry of a stopped queue, whose state is unknown: only the position from which it
+    needs the log. Recovery does not use it."""
     needed = needed_by(queue)
     return CheckpointSnapshot(queue.name, NO_FINGERPRINT, needed, needed)
 
 
 def needed_by(queue: Queue[Any]) -> int:
-    """Below which position a queue needs nothing of the log."""
+    """Return the lowest position that a queue needs in the log."""
     oldest = queue.state.oldest()
     return queue.considered if oldest is None else min(oldest, queue.considered)
 
 
 def needed_from(covered: QueueCheckpoint) -> int:
-    """Below which position a queue needs nothing of the log, for who has no queue: no less than it does."""
+    """Return a lower bound of the lowest position that a queue needs, without the queue itself."""
     lowest: list[int | None] = [covered.messages, covered.records]
     state = covered.state
     if isinstance(state, StoredState):
@@ -248,8 +249,8 @@ def needed_from(covered: QueueCheckpoint) -> int:
 
 
 def restore(queue: Queue[Any], covered: QueueCheckpoint) -> None:
-    """Bring a queue to a stored state, of positions below `covered.messages`. Raises `ValueError` for what is
-    none."""
+    """Restore a queue from a stored state with positions below `covered.messages`. Raises `ValueError` for an
+    invalid state."""
     stored, end = covered.state, covered.messages
     assert stored is not None
     read = decode_set if isinstance(stored, StoredState) else read_roaring
@@ -277,11 +278,11 @@ def restore(queue: Queue[Any], covered: QueueCheckpoint) -> None:
 
 def _slices(stored: list[bytes], end: int) -> BitSlices:
     if len(stored) > _SLICES_MAX:
-        raise ValueError(f"stored numbers of {len(stored)} bits")
+        raise ValueError(f"stored numbers have {len(stored)} bits, which is too many")
     return BitSlices([decode_set(data, end) for data in stored])
 
 
 def _below(position: int, end: int) -> int:
     if not 0 <= position < end:
-        raise ValueError(f"a stored message at position {position}, not below {end}")
+        raise ValueError(f"a stored message is at position {position}, not below {end}")
     return position

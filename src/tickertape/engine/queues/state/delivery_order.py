@@ -1,6 +1,6 @@
-"""Delivery order: ready messages of a queue, by priority and then by age, and not past a barrier.
+"""Delivery order: orders ready messages by priority, then by age, up to the next barrier.
 
-Priorities were found when the messages entered; consumers are chosen elsewhere.
+Priorities are computed when messages enter. Consumers are chosen elsewhere.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from tickertape.engine.queues.state.messages import QueueMessages
 
 _SWEEP_MIN: Final = 65_536
 _WALK_MAX: Final = 64
-"""Levels without anything that comes into question that are passed over before the rest is searched."""
+"""Maximum number of levels without a deliverable message, before the remaining levels are searched
+together."""
 
 
 class DeliveryOrder:
-    """Over the messages of `state`. `prioritised`: they have priorities."""
+    """Delivery order of the messages in `state`. `prioritised`: they have priorities."""
 
     def __init__(self, state: QueueMessages, *, prioritised: bool) -> None:
         self._state = state
@@ -31,25 +32,25 @@ class DeliveryOrder:
         if prioritised:
             state.watch_woken()
         self._levels: dict[int, BitMap64] = {}
-        """Messages by priority; messages that have left the queue may still be among them."""
+        """Messages by priority. Some of them may have left the queue."""
         self._known: list[int] = []
-        """Priorities of `_levels`, rising."""
+        """Priorities in `_levels`, ascending."""
         self._rising: list[int] = []
-        """Those of which a message may be ready; the others are passed over until one is again."""
+        """Priorities that may have a ready message, ascending. Others are skipped until one becomes ready."""
         self._priorities = BitSlices()
-        """The priority of each message in `_levels`."""
+        """Priority of each message in `_levels`."""
         self._shared: set[int] = set()
-        """Priorities whose messages a snapshot has as well: that set does not change any more."""
+        """Priorities whose set is shared with a snapshot. A shared set is copied before it changes."""
         self._held = 0
         self._unswept = 0
-        """Messages put since it was swept."""
+        """Messages added since the last sweep."""
         self.barriers = BitMap64()
-        """Barriers that were not delivered yet."""
+        """Barriers that are not delivered yet."""
 
     # -- inputs -----------------------------------------------------------------------------------------
 
     def enter(self, positions: Int64s, priorities: Iterable[int] | None, barriers: BitMap64 | None) -> None:
-        """Messages came: a priority for each, and those which are barriers."""
+        """Add messages, with a priority for each, and the barriers among them."""
         if barriers:
             self.barriers |= barriers
         if priorities is None:
@@ -61,10 +62,10 @@ class DeliveryOrder:
         self._priorities.put_each(positions, np.array([held[at] for at in priorities], np.uint64))
 
     def _put(self, priority: int, positions: BitMap64) -> int:
-        """Messages of one priority came; returns the priority that they count as."""
+        """Add messages of one priority. Return the priority that they are assigned."""
         level = self._levels.get(priority)
         if level is None:
-            # Each look at all of them is paid for by as many messages: all of them may still be in the queue.
+            # At least as many messages enter between two sweeps, because a sweep may find nothing to remove.
             if len(self._levels) >= priorities_max and self._unswept >= priorities_max:
                 self._sweep()
             if len(self._levels) >= priorities_max:
@@ -85,19 +86,20 @@ class DeliveryOrder:
         return priority
 
     def delivered(self, positions: BitMap64) -> None:
-        """They were delivered: nothing waits behind a barrier among them any more."""
+        """Remove delivered messages from the barriers. Later messages no longer wait for them."""
         if self.barriers:
             self.barriers -= positions
 
     def left(self, positions: BitMap64) -> None:
-        """They have left the queue."""
+        """Remove messages that have left the queue."""
         self.delivered(positions)
 
     # -- outputs ----------------------------------------------------------------------------------------
 
     def next(self, count: int, among: BitMap64 | None = None, judged: int | None = None) -> Int64s:
-        """The positions of at most `count` messages that are next, in their order; `among` says which of the
-        ready ones come into question, and `judged` that nothing from there on does."""
+        """Return the positions of the next `count` messages at most, in delivery order.
+
+        `among` restricts the ready messages. Messages at or above `judged` are not returned."""
         limit = self.limit()
         if judged is not None:
             limit = judged if limit is None else min(limit, judged)
@@ -108,37 +110,40 @@ class DeliveryOrder:
         return found if limit is None else found[: found.searchsorted(limit)]
 
     def limit(self) -> int | None:
-        """Nothing at or above this position is delivered now; None: everything is."""
+        """Return the position at or above which nothing may be delivered now, or None."""
         if not self.barriers:
             return None
         barrier = int(self.barriers.min())
         oldest = self._state.oldest_unsettled()
-        # Its turn has come when nothing older is in the queue; what is behind it waits until it is delivered.
+        # A barrier is next when it is the oldest message. Later messages wait until it is delivered.
         return barrier + 1 if oldest == barrier else barrier
 
     def snapshot(self) -> tuple[BitMap64, dict[int, BitMap64]]:
-        """Return barriers, and messages by priority, some of which may have left the queue. The sets do not
-        change any more: those of priorities, of which there may be many, are copied when they have to."""
+        """Return the barriers and the messages by priority. Some of these may have left the queue.
+
+        The returned sets never change. Sets of priorities are shared and copied on the next write, because
+        they may be numerous."""
         self._shared = set(self._levels)
         return self.barriers.copy(), dict(self._levels)
 
     def restore(self, barriers: BitMap64, levels: Iterable[tuple[int, BitMap64]]) -> None:
-        """Take over what was stored. Raises `ValueError` for what is none."""
+        """Restore a stored order. Raises `ValueError` for an invalid one."""
         self.barriers = barriers
         seen = BitMap64()
         for priority, positions in levels:
             if not 0 <= priority < 1 << 64 or seen & positions:
-                raise ValueError("stored priorities of messages are none, or two of one message")
+                raise ValueError("a stored priority is invalid, or a message has two priorities")
             seen |= positions
             self._priorities.put(positions, self._put(priority, positions))
         if self._prioritised and (self._state.ready | self._state.inactive) - seen:
-            raise ValueError("stored messages have no priority")
+            raise ValueError("a stored message has no priority")
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------
 
     def _foremost(self, count: int, among: BitMap64 | None, limit: int | None) -> Int64s:
-        """By priority: from the highest level down, as long as levels have something; what is left is
-        searched for as a whole, so that levels without anything are not passed over one by one."""
+        """Select by priority, from the highest level down.
+
+        After `_WALK_MAX` levels without a match, the remaining levels are searched together."""
         self._wake()
         ready, rising = self._state.ready, self._rising
         found: list[Int64s] = []
@@ -172,13 +177,13 @@ class DeliveryOrder:
         return positions if limit is None else below(positions, limit)
 
     def _activate(self, priority: int) -> None:
-        """A message of it may be ready."""
+        """Record that a message of this priority may be ready."""
         at = bisect_left(self._rising, priority)
         if at == len(self._rising) or self._rising[at] != priority:
             self._rising.insert(at, priority)
 
     def _wake(self) -> None:
-        """Messages became ready that were not."""
+        """Activate the priorities of messages that became ready again."""
         woken = self._state.take_woken()
         if woken:
             for priority in np.unique(self._priorities.numbers(woken)).tolist():
@@ -186,7 +191,7 @@ class DeliveryOrder:
                     self._activate(priority)
 
     def _put_to_sleep(self, priority: int) -> None:
-        """No message of it is ready, or it would be looked at with each delivery."""
+        """Deactivate a priority without ready messages, so that deliveries skip it."""
         del self._rising[bisect_left(self._rising, priority)]
         if not self._state.has(self._levels[priority]):
             gone = self._levels.pop(priority)
@@ -195,7 +200,7 @@ class DeliveryOrder:
             self._priorities.forget(gone)
 
     def _sweep(self) -> None:
-        """Forget what has left the queue."""
+        """Remove messages that have left the queue."""
         self._held = self._unswept = 0
         kept = BitMap64()
         for priority in list(self._levels):

@@ -1,7 +1,7 @@
-"""Expiry: the times at which messages of a queue are too old to be delivered.
+"""Expiry: the times at which messages of a queue become too old for delivery.
 
-The expiration of the queue is kept once for each commit. Messages with an expiration of their own are kept
-together by the time at which it ends, so there is no number for each message.
+The expiration of the queue is stored once per commit. Messages with their own expiration are grouped by its
+end, so no number is stored per message.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tickertape.engine.runtime.queue_definition import ExpirationModel
 _MILLISECOND: Final = 1_000
 _SECOND: Final = 1_000_000
 _LIFE_MAX: Final = (1 << 61) // _MILLISECOND
-"""Milliseconds; a longer life is this long, 70,000 years."""
+"""Maximum lifetime in milliseconds, 70,000 years. A longer lifetime is reduced to it."""
 _SWEEP_MIN: Final = 64
 _END: Final = (1 << 63) - 1
 
 
 class _Step(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Messages of one log time: positions `[first, end)`, of which those between need not be in the queue."""
+    """Messages of one log time: positions `[first, end)`. Not all of these positions must be in the queue."""
 
     first: int
     end: int
@@ -37,7 +37,7 @@ class _Step(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=
 
 
 class _StoredExpiry(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """What `ExpirySnapshot.encode` writes, sets of positions as position_set_format.py does."""
+    """Content of `ExpirySnapshot.encode`. Sets of positions are encoded by position_set_format.py."""
 
     seconds: float | None
     model: ExpirationModel
@@ -52,22 +52,22 @@ _DECODE: Final = msgspec.msgpack.Decoder(_StoredExpiry).decode
 
 
 class ExpirySnapshot(NamedTuple):
-    """An `Expiry` at one time, in sets that never change: any thread may encode it."""
+    """A snapshot of an `Expiry`, in sets that never change. Any thread may encode it."""
 
     seconds: float | None
     model: ExpirationModel
     past: int
     steps: list[_Step]
     lives: dict[int, BitMap64]
-    """Some of these messages may have left the queue: `pending` has those that have not."""
+    """Messages by end of life. Some may have left the queue: `pending` contains those that have not."""
     pending: BitMap64
     ended: BitMap64
     ended_at: int | None
-    """When the last of `ended` ended."""
+    """End of life of the last message in `ended`."""
     gone: BitMap64
 
     def encode(self) -> bytes:
-        """Encode all of it, for `Expiry.of`."""
+        """Encode the snapshot for `Expiry.of`."""
         left = {at: group & self.pending for at, group in self.lives.items()}
         if self.ended_at is not None:
             left[self.ended_at] = left.get(self.ended_at, BitMap64()) | (self.ended & self.pending)
@@ -77,47 +77,50 @@ class ExpirySnapshot(NamedTuple):
 
 
 class Expiry:
-    """When the messages of one queue expire. Times are microseconds since 1970 UTC and `wall` never falls."""
+    """Expiration of the messages of one queue. Times are microseconds since 1970 UTC. `wall` never
+    decreases."""
 
     active: bool
-    """Whether anything can expire; if not, `enter` need not be called."""
+    """Whether messages can expire. If not, `enter` need not be called."""
 
     def __init__(self, seconds: float | None, model: ExpirationModel) -> None:
-        """`seconds` is how long a message may be in the queue; None: the queue sets no end.
+        """`seconds` is the maximum time that a message may be in the queue. None: the queue has no limit.
 
-        Messages may have a life of their own: with "minimum" the shorter one counts, with "message" their own
-        where they have one, with "queue" that of the queue only."""
+        Messages may have their own lifetime. `model` selects the limit: "minimum" uses the shorter one,
+        "message" prefers the message's own lifetime, and "queue" ignores it."""
         self.active = seconds is not None or model != "queue"
         self._seconds = seconds
         self._model: ExpirationModel = model
         self._period = None if seconds is None else round(seconds * _SECOND)
         self._steps: deque[_Step] = deque()
-        """Those whose time has not come, by rising position and time."""
+        """Steps that are not over, by ascending position and time."""
         self._past = 0
-        """Below it the period of the queue is over."""
+        """Position below which the period of the queue has ended."""
         self._lives: dict[int, BitMap64] = {}
-        """Positions by the time at which a life of their own ends; some may not be in `_pending` any more. A
-        snapshot shares these sets: they are replaced, and never changed."""
+        """Positions by end of life. Some may no longer be in `_pending`. Snapshots share these sets: they are
+        replaced, never changed."""
         self._times: list[int] = []
-        """A heap of those times."""
+        """Heap of the keys of `_lives`."""
         self._held = 0
-        """Positions in `_lives`."""
+        """Number of positions in `_lives` and `_ended`."""
         self._pending = BitMap64()
-        """Whose own life has not ended."""
+        """Messages whose own life has not ended, or that `due` has not returned yet."""
         self._gone = BitMap64()
-        """Whose own life has ended, from `_past` on."""
+        """Messages whose own life has ended, at positions from `_past` on."""
         self._over: deque[_Step] = deque()
-        """Steps that are over, before those of `_steps`, which `due` did not take yet."""
+        """Steps that are over but not yet returned by `due`. They precede `_steps`."""
         self._ended = BitMap64()
-        """As `_over`, lives that have ended: still in `_pending`."""
+        """Messages whose own life has ended but that `due` has not returned. They are still in `_pending`."""
         self._ended_at: list[int] = []
-        """When the first of them ended and the last; nothing when there are none."""
+        """First and last end of life in `_ended`. Empty if `_ended` is."""
 
-    # -- coming and going -------------------------------------------------------------------------------
+    # -- entering and leaving ---------------------------------------------------------------------------
 
     def enter(self, positions: Int64s, timestamps: Int64s, expirations: Int64s | None) -> None:
-        """Messages enter the queue: at rising positions above all before, with times of the log, which do not
-        fall, and milliseconds of life (0: none; None: none of them has any)."""
+        """Add messages to the queue.
+
+        Positions ascend and are above all earlier ones. Log times do not decrease. `expirations` are
+        lifetimes in milliseconds (0: none). None: no message has one."""
         if not len(positions):
             return
         if self._period is not None:
@@ -147,7 +150,7 @@ class Expiry:
         lives = np.minimum(expirations, _LIFE_MAX) * _MILLISECOND
         has = lives > 0
         if self._model == "minimum" and self._period is not None:
-            has &= lives < self._period  # the queue is first with the others
+            has &= lives < self._period  # for the others, the period of the queue ends first
         if not has.any():
             return
         ends = timestamps[has] + lives[has]
@@ -173,7 +176,7 @@ class Expiry:
         self._held += len(positions)
 
     def forget_below(self, position: int) -> None:
-        """Nothing below `position` is in the queue any more."""
+        """Remove positions below `position`, which have left the queue."""
         for steps in (self._over, self._steps):
             while steps and steps[0].end <= position:
                 steps.popleft()
@@ -182,15 +185,17 @@ class Expiry:
         self._sweep()
 
     def keep(self, queued: BitMap64) -> None:
-        """Nothing but `queued` is in the queue any more. It looks at everything: for now and then, where the
-        oldest message stays for long."""
+        """Remove all positions outside of `queued`.
+
+        This examines everything. It is intended for occasional calls, when the oldest message remains
+        long."""
         self._steps = deque([step for step in self._steps if queued.range_cardinality(step.first, step.end)])
         self._gone &= queued
         self._pending &= queued
         self._sweep()
 
     def _sweep(self) -> None:
-        """Those that went are swept out before they are as many as those that are there."""
+        """Purge removed positions before they outnumber the remaining ones."""
         if self._held <= 2 * len(self._pending) + _SWEEP_MIN:
             return
         left = {at: group & self._pending for at, group in self._lives.items()}
@@ -200,13 +205,14 @@ class Expiry:
         self._ended &= self._pending
         self._held = sum(map(len, self._lives.values())) + len(self._ended)
 
-    # -- what is too old ----------------------------------------------------------------------------------
+    # -- expired messages -------------------------------------------------------------------------------
 
     def due(self, wall: int) -> BitMap64:
-        """Positions that became too old since it was asked before; each that is in the queue is given once.
+        """Return the positions that became too old since the last call. Each queued position is returned
+        once.
 
-        Among them may be ones that have left the queue, or never entered it: the period of the queue counts
-        for whole stretches of the log."""
+        The period of the queue applies to whole ranges of the log. The result may therefore contain positions
+        that have left or never entered the queue."""
         self._come_to(wall)
         found = BitMap64()
         for step in self._over:
@@ -226,7 +232,8 @@ class Expiry:
         return found
 
     def overdue(self, positions: BitMap64, wall: int) -> BitMap64:
-        """Which of `positions`, all in the queue, are too old, whether `due` gave them or not."""
+        """Return the members of `positions`, all queued, that are too old, whether `due` returned them or
+        not."""
         self._come_to(wall)
         old = below(positions, self._over[-1].end if self._over else self._past)
         if self._model == "message":
@@ -234,7 +241,7 @@ class Expiry:
         return old | (positions & self._gone) | (positions & self._ended & self._pending)
 
     def _come_to(self, wall: int) -> None:
-        """Set apart what is over: gone through once, however often is asked."""
+        """Move ended steps and lives to `_over` and `_ended`. Each is moved once."""
         while self._steps and self._is_over(self._steps[0], wall):
             self._over.append(self._steps.popleft())
         while self._times and self._times[0] <= wall:
@@ -247,7 +254,8 @@ class Expiry:
             self._ended_at = [min([at, *self._ended_at]), max([at, *self._ended_at])]
 
     def next_due(self) -> int | None:
-        """When `due` has to be asked next, or None: it may find nothing then, but not before."""
+        """Return the time of the next call of `due`, or None. That call may find nothing, but no earlier call
+        can."""
         times = [*self._times[:1], *self._ended_at[:1]]
         step = next(iter(self._over or self._steps), None)
         if step is not None and self._period is not None:
@@ -257,11 +265,11 @@ class Expiry:
     def _is_over(self, step: _Step, wall: int) -> bool:
         return self._period is not None and step.timestamp + self._period <= wall
 
-    # -- kept ----------------------------------------------------------------------------------------------
+    # -- storage ----------------------------------------------------------------------------------------
 
     def snapshot(self) -> ExpirySnapshot:
-        """Return all of it as it is now."""
-        # All of them are over by now, so that `due` must not be asked later than for the first.
+        """Return a snapshot of the current state."""
+        # All of `_ended` is over, so the earliest time ensures that `due` is not called too late.
         ended_at = self._ended_at[0] if self._ended_at else None
         return ExpirySnapshot(
             self._seconds,
@@ -276,7 +284,7 @@ class Expiry:
         )
 
     def stored(self) -> bytes:
-        """Encode all of it as it is now, for `of`."""
+        """Encode the current state for `of`."""
         return self.snapshot().encode()
 
     @staticmethod
@@ -287,18 +295,20 @@ class Expiry:
         read: Callable[[bytes, int], BitMap64] = decode_set,
         end: int = _END,
     ) -> Expiry:
-        """What `stored` gave, with sets that `read` reads, of positions below `end`. Raises `ValueError` for
-        anything else, and for that of another `seconds` or `model`: not all that these need was kept then."""
+        """Restore the result of `stored`, with positions below `end`. `read` decodes its sets.
+
+        Raises `ValueError` for invalid data and for another `seconds` or `model`, because the stored data may
+        then be incomplete."""
         try:
             stored = _DECODE(data)
             groups = {at: read(group, end) for at, group in stored.lives.items()}
             gone = read(stored.gone, end)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(f"no stored expirations: {error}") from None
+            raise ValueError(f"invalid stored expirations: {error}") from None
         if (stored.seconds, stored.model) != (seconds, model):
-            raise ValueError(f"expirations of a queue with {stored.seconds} s, {stored.model}")
+            raise ValueError(f"stored expirations have {stored.seconds} s and model {stored.model}")
         if not _rising(stored.past, stored.steps, end):
-            raise ValueError("stored expirations that do not rise")
+            raise ValueError("stored expirations are not ascending")
         expiry = Expiry(seconds, model)
         expiry._past, expiry._steps, expiry._gone = stored.past, deque(stored.steps), gone
         expiry._lives, expiry._times = groups, list(groups)
@@ -307,7 +317,7 @@ class Expiry:
             expiry._held += len(group)
             expiry._pending |= group
         if expiry._held != len(expiry._pending) or gone & expiry._pending:
-            raise ValueError("stored expirations of one message twice")
+            raise ValueError("a stored message has two expirations")
         return expiry
 
 
@@ -321,7 +331,7 @@ def _rising(past: int, steps: Iterable[_Step], end: int) -> bool:
 
 
 def _cut(numbers: BitMap64, below: int) -> None:
-    """Takes out what is below `below`."""
+    """Remove numbers below `below`."""
     if numbers and numbers.min() < below:
         numbers.remove_range(numbers.min(), below)
 

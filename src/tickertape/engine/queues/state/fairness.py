@@ -1,8 +1,8 @@
-"""Fairness: distributes messages among consumers; docs/reference/queues.md has the three rules.
+"""Fairness: assigns messages to consumers. docs/reference/queues.md describes the three rules.
 
 Invariants:
-- No message goes to a consumer without room.
-- The result is exactly that of giving the messages out one by one.
+- No consumer exceeds its limit.
+- The result is the same as assigning messages one by one.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from tickertape.engine.runtime.queue_definition import Fairness
 
 
 class Load(NamedTuple):
-    """How full one consumer is; `unacknowledged` may be above `limit` after the limit was lowered."""
+    """Load of one consumer. `unacknowledged` may exceed `limit` after the limit was lowered."""
 
     unacknowledged: int
     limit: int
-    """Messages that may be unacknowledged, 0 or more."""
+    """Maximum number of unacknowledged messages, 0 or more."""
 
 
 def distribute(model: Fairness, loads: Sequence[Load], count: int, turn: int) -> tuple[list[int], int]:
-    """Return how many of the next `count` messages each consumer gets, and the turn after them. The counts
-    come to less than `count` when no consumer has room any more. `turn` is the index at which round-robin
-    starts; the other models leave it as it is."""
+    """Return how many of the next `count` messages each consumer gets, and the next turn.
+
+    The sum is below `count` if the consumers cannot hold more. `turn` is the index at which round-robin
+    starts. The other models do not change it."""
     rooms = [limit - held if held < limit else 0 for held, limit in loads]
     if count <= 0 or not any(rooms):
         return [0] * len(rooms), turn
@@ -42,8 +43,10 @@ def distribute(model: Fairness, loads: Sequence[Load], count: int, turn: int) ->
 def next_consumer(
     model: Fairness, loads: Sequence[Load], eligible: Sequence[int], turn: int
 ) -> tuple[int | None, int]:
-    """Return the consumer of `eligible` (indices of `loads`, rising) that gets the next message, or None when
-    none has room, and the turn after it."""
+    """Return the consumer of `eligible` (ascending indices of `loads`) that gets the next message, and the
+    next turn.
+
+    The consumer is None if no eligible consumer can hold more."""
     if model == "round-robin":
         middle = bisect_left(eligible, turn % len(loads)) if loads else 0
         for part in (eligible[middle:], eligible[:middle]):
@@ -55,7 +58,7 @@ def next_consumer(
     least, of = 1, 1
     for i in eligible:
         held, limit = loads[i]
-        # The first of equal ones: only a lower ratio takes its place. A ratio of 1 is no room.
+        # Only a lower ratio replaces the first of equal ratios. A consumer with ratio 1 is full.
         if held < limit and held * of < least * limit:
             best, least, of = i, held, limit
             if model == "fast":
@@ -72,15 +75,15 @@ def _first_first(rooms: list[int], count: int) -> list[int]:
 
 
 def _in_turn(rooms: list[int], count: int, turn: int) -> tuple[list[int], int]:
-    """Give whole rounds at once, as many as the least room of consumers with room allows."""
+    """Assign whole rounds at once, limited by the consumer with the smallest remaining capacity."""
     given = [0] * len(rooms)
     turn %= len(rooms)
     order = [i for i in (*range(turn, len(rooms)), *range(turn)) if rooms[i]]
     last = turn - 1
-    done = 0  # rounds, which is what each of the order has got
+    done = 0  # rounds, which is the number of messages that each consumer in `order` has
     while order and count:
         rounds = min(min([rooms[i] for i in order]) - done, count // len(order))
-        if not rounds:  # less than a round is left
+        if not rounds:  # less than one round is left
             for i in order[:count]:
                 given[i] += 1
             return _with_rounds(given, order, done), (order[count - 1] + 1) % len(rooms)
@@ -101,16 +104,17 @@ def _with_rounds(given: list[int], order: list[int], done: int) -> list[int]:
 
 
 def _by_ratio(loads: Sequence[Load], count: int) -> list[int]:
-    """Give to the lowest ratio first, to the first of equal ones; there is room for more than `count`."""
+    """Assign to the lowest ratio first, and to the first of equal ratios. Capacity exceeds `count`."""
     size = len(loads)
-    # Two different ratios lie at least 1 / limit**2 apart, so that so many bits tell them apart, and equal
-    # ones are equal: a ratio is a whole number, and stands before the index in another.
+    # Two different ratios differ by at least 1 / limit**2, so this number of bits distinguishes them. A ratio
+    # is
+    # stored as an integer, combined with the index of the consumer.
     bits = 2 * max(limit for _, limit in loads).bit_length()
     given = [0] * size
     held_now = [held for held, _ in loads]
     if count > 2 * size:
         given = _below_level(loads, count, bits)
-        if (left := count - sum(given)) < 0:  # an estimate that was too high: nothing is lost but time
+        if (left := count - sum(given)) < 0:  # the estimate was too high: start from zero
             given, left = [0] * size, count
         count = left
         held_now = [held + more for held, more in zip(held_now, given, strict=True)]
@@ -121,7 +125,7 @@ def _by_ratio(loads: Sequence[Load], count: int) -> list[int]:
     ]
     heapify(heap)
     limits = [limit for _, limit in loads]
-    full = 1 << bits  # the ratio of who has no room: behind all others
+    full = 1 << bits  # ratio of a full consumer, after all others
     for _ in range(count):
         i = heap[0] % size
         held_now[i] = held = held_now[i] + 1
@@ -131,9 +135,9 @@ def _by_ratio(loads: Sequence[Load], count: int) -> list[int]:
 
 
 def _below_level(loads: Sequence[Load], count: int, bits: int) -> list[int]:
-    """What is given until all stand at a level: a ratio a little below the one that `count` leads to.
+    """Return the assignments that raise all consumers to a level slightly below the final ratio.
 
-    Each gets what lies below the level, as one by one would do, whatever the level is; when that is more than
+    Each consumer gets the messages below the level, like in one-by-one assignment. If the sum exceeds
     `count`, the level was too high."""
     ranked = sorted(((held << bits) // limit, held, limit) for held, limit in loads if held < limit)
     held_sum = limit_sum = 0
@@ -143,6 +147,6 @@ def _below_level(loads: Sequence[Load], count: int, bits: int) -> list[int]:
             break
         held_sum += held
         limit_sum += limit
-        # Rounding up gives each of them less than one more than its share.
+        # Rounding up gives each consumer less than one message more than its share.
         level, of = count - taken + held_sum, limit_sum
     return [max(0, min(limit, -(-level * limit // of)) - held) for held, limit in loads]

@@ -1,12 +1,12 @@
 """Lease table: the leases of one queue, found by holder, bookmark or position.
 
-Positions are kept in blocks of 64. A piece has the positions of one block that belong to one lease and
-are of one publisher, as far as position and sequence rise together; it is filed under its block, and
-under the blocks of its sequences. So nothing is sorted or searched, and a batch of a thousand messages
-costs sixteen pieces.
+Positions are grouped in blocks of 64. A piece has the positions of one block that belong to one lease and one
+publisher, as long as position and sequence increase together. Each piece is indexed by its block and by the
+blocks of its sequences. Lookups therefore need no sorting or searching, and a batch of 1,000 messages has
+sixteen pieces.
 
 Invariants:
-- Nothing of a settled message is kept or returned: what is kept is bounded by what is leased.
+- Settled messages are neither kept nor returned. Memory is limited by the number of leased messages.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ _BLOCK: Final = 1 << _SHIFT
 _LOW: Final = _BLOCK - 1
 
 _Bits = tuple[int, int]
-"""A first position, and a bit for each of those from it on."""
+"""A first position, and a bit for each of the following positions."""
 
 
 @dataclass(eq=False, slots=True)
 class Lease(Generic[Holder]):
-    """Messages that one consumer holds until one time. Only `LeaseTable` changes it."""
+    """Messages that one consumer holds until a deadline. Only `LeaseTable` changes it."""
 
     holder: Holder
     deadline: float | None
-    """Monotonic seconds at which it ends; None: never."""
+    """Monotonic time (seconds) at which it ends. None: never."""
     granted_at: float
-    """Monotonic seconds at which its messages were handed out."""
+    """Monotonic time (seconds) at which its messages were delivered."""
     positions: BitMap64
-    """Those of its messages that are not settled."""
+    """Positions of its unsettled messages."""
 
 
 class _Piece(Generic[Holder]):
-    """Positions of one block in one lease, whose sequences are theirs less `offset`."""
+    """Positions of one block in one lease. The sequence of a message is its position minus `offset`."""
 
     __slots__ = ("begin", "bits", "block", "end", "lease", "offset", "publisher")
 
@@ -60,16 +60,16 @@ class _Piece(Generic[Holder]):
         self.block = block
         self.bits = bits
         self.begin = begin
-        """Its first sequence; it stays though that is settled."""
+        """First sequence. It does not change when that message is settled."""
         self.end = end
-        """The sequence after its last; this too."""
+        """Sequence after the last message. It does not change either."""
 
 
 class LeaseTable(Generic[Holder]):
     """All leases of one queue. `now` and deadlines are monotonic seconds."""
 
     count: int
-    """Messages that are leased."""
+    """Number of leased messages."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -80,18 +80,18 @@ class LeaseTable(Generic[Holder]):
         self._deadlines: DeadlineQueue[Lease[Holder]] = DeadlineQueue()
         self._grants: DeadlineQueue[Lease[Holder]] = DeadlineQueue()
         self._found: tuple[Runs, tuple[list[tuple[Lease[Holder], BitMap64]], Runs]] | None = None
-        """What `find` said last, until something changes: a settlement asks twice."""
+        """Last result of `find`, until a lease changes, because a settlement calls it twice."""
 
     def __len__(self) -> int:
-        """How many leases there are."""
+        """Return the number of leases."""
         return len(self._leases)
 
-    # -- handing out and taking back --------------------------------------------------------------------
+    # -- grant and release ------------------------------------------------------------------------------
 
     def grant(
         self, holder: Holder, batch: MessageBatch, positions: Int64s, now: float, deadline: float | None
     ) -> Lease[Holder]:
-        """`holder` gets the messages of `batch`, which stand at `positions`; none of them is leased."""
+        """Lease the messages of `batch` at `positions` to `holder`. None of them may be leased."""
         self._found = None
         lease = self._lease(holder, deadline, now, BitMap64())
         for publisher, sequence, count, position in _spans(batch, positions):
@@ -109,7 +109,7 @@ class LeaseTable(Generic[Holder]):
         return lease
 
     def release(self, lease: Lease[Holder], positions: BitMap64) -> None:
-        """Of `lease` these are not leased any more; it is forgotten when nothing is left of it."""
+        """Remove positions from a lease. An empty lease is removed."""
         self._found = None
         ours = lease.positions & positions
         for piece, bits in self._pieces(lease, ours):
@@ -120,9 +120,10 @@ class LeaseTable(Generic[Holder]):
         self.count -= len(ours)
 
     def extend(self, lease: Lease[Holder], positions: BitMap64, deadline: float | None) -> Lease[Holder]:
-        """Of `lease` these end at `deadline`, as a lease of their own, or as `lease` if they are all of it.
+        """Set the deadline of some positions of `lease`. They become a separate lease, unless they are all of
+        it.
 
-        Nothing happens when none of them is in it."""
+        Without common positions, nothing changes."""
         self._found = None
         ours = lease.positions & positions
         if not ours:
@@ -157,7 +158,7 @@ class LeaseTable(Generic[Holder]):
         return lease
 
     def _took(self, lease: Lease[Holder], positions: BitMap64) -> None:
-        """They are not in it any more."""
+        """Remove positions from a lease, and remove an empty lease."""
         lease.positions -= positions
         if lease.positions or lease not in self._leases:
             return
@@ -169,11 +170,11 @@ class LeaseTable(Generic[Holder]):
         self._deadlines.drop(lease)
         self._grants.drop(lease)
 
-    # -- what is where ------------------------------------------------------------------------------------
+    # -- lookups ----------------------------------------------------------------------------------------
 
     def find(self, runs: Runs) -> tuple[list[tuple[Lease[Holder], BitMap64]], Runs]:
-        """Which leased positions `runs` name (rows of publisher, first sequence, count), by lease; and what
-        of `runs` is not leased, as runs."""
+        """Return the leased positions of `runs` (rows of publisher, first sequence, count) by lease, and the
+        rest of `runs` that is not leased."""
         if self._found is not None and self._found[0] is runs:
             return self._found[1]
         said = self._find(runs)
@@ -197,7 +198,7 @@ class LeaseTable(Generic[Holder]):
         return _gathered(found), np.concatenate(free) if free else runs[:0]
 
     def of_positions(self, positions: BitMap64) -> list[tuple[Lease[Holder], BitMap64]]:
-        """Which of `positions` are leased, by lease."""
+        """Return the leased members of `positions`, by lease."""
         found: dict[Lease[Holder], list[_Bits]] = {}
         for block, wanted in _in_blocks(positions):
             for piece in self._blocks.get(block, ()):
@@ -206,11 +207,12 @@ class LeaseTable(Generic[Holder]):
         return _gathered(found)
 
     def of_holder(self, holder: Holder) -> list[Lease[Holder]]:
-        """All that `holder` has, oldest first."""
+        """Return all leases of `holder`, oldest first."""
         return list(self._held.get(holder, ()))
 
     def due(self, now: float) -> list[Lease[Holder]]:
-        """Whose deadline is at or before `now`, earliest first: they stay until they are released."""
+        """Return leases with a deadline at or before `now`, earliest first. They remain until they are
+        released."""
         due = self._deadlines.due(now)
         for lease in due:
             assert lease.deadline is not None
@@ -218,15 +220,15 @@ class LeaseTable(Generic[Holder]):
         return due
 
     def next_deadline(self) -> float | None:
-        """The earliest deadline, or None."""
+        """Return the earliest deadline, or None."""
         return self._deadlines.first()
 
     def oldest_granted(self) -> float | None:
-        """When the lease was granted that has been held for longest, or None."""
+        """Return the time at which the oldest lease was granted, or None."""
         return self._grants.first()
 
     def _of_run(self, publisher: int, first: int, count: int) -> Iterator[tuple[_Piece[Holder], int]]:
-        """The pieces with sequences of a run, each once, and which of their bits are of it."""
+        """Yield the pieces with sequences of a run, each once, with the bits of these sequences."""
         held = self._publishers.get(publisher)
         if held is None:
             return
@@ -240,7 +242,7 @@ class LeaseTable(Generic[Holder]):
                 if piece.end <= first or piece.begin >= end:
                     continue
                 if piece.begin >> _SHIFT != block != low:
-                    continue  # met in the block before
+                    continue  # already yielded for the previous block
                 bits = piece.bits
                 origin = (piece.block << _SHIFT) - piece.offset
                 if piece.begin < first:
@@ -251,7 +253,7 @@ class LeaseTable(Generic[Holder]):
                     yield piece, bits
 
     def _pieces(self, lease: Lease[Holder], positions: BitMap64) -> Iterator[tuple[_Piece[Holder], int]]:
-        """The pieces of `lease` with some of `positions`, and which of their bits those are."""
+        """Yield the pieces of `lease` that contain some of `positions`, with the bits of these positions."""
         for block, wanted in _in_blocks(positions):
             for piece in tuple(self._blocks.get(block, ())):
                 if piece.lease is lease and (bits := piece.bits & wanted):
@@ -279,7 +281,7 @@ class LeaseTable(Generic[Holder]):
 
 
 def _spans(batch: MessageBatch, positions: Int64s) -> list[list[int]]:
-    """Publisher, first sequence, count and first position of stretches in which both rise by one."""
+    """Return publisher, first sequence, count and first position of ranges in which both increase by one."""
     count = batch.count
     first = int(positions[0])
     if batch.run_count == 1 and not batch.has_sequences:
@@ -314,7 +316,7 @@ def _remove(lists: dict[int, list[_Piece[Holder]]], key: int, piece: _Piece[Hold
 
 
 def _in_blocks(positions: BitMap64) -> Iterator[_Bits]:
-    """The blocks in which there are some of `positions`, and the bits of those."""
+    """Yield the blocks that contain some of `positions`, with the bits of these positions."""
     if not positions:
         return
     low, high = positions.min(), positions.max()
@@ -343,7 +345,7 @@ def _set_of(stretches: Iterable[_Bits]) -> BitMap64:
         while bits:
             low = (bits & -bits).bit_length() - 1
             bits >>= low
-            count = (~bits & bits + 1).bit_length() - 1  # the ones at its end
+            count = (~bits & bits + 1).bit_length() - 1  # number of trailing ones
             base += low
             numbers.add_range(base, base + count)
             bits >>= count
@@ -352,7 +354,7 @@ def _set_of(stretches: Iterable[_Bits]) -> BitMap64:
 
 
 def _release_memory(publisher: int, first: int, count: int, met: list[_Bits]) -> Runs:
-    """What of a run is not in `met`, as runs."""
+    """Return the part of a run that is not in `met`, as runs."""
     missing = BitMap64()
     missing.add_range(first, first + count)
     missing -= _set_of(met)

@@ -1,6 +1,6 @@
 """Queue messages: ready, leased, inactive and dead-lettered messages of a queue, as bitmaps.
 
-This is a fold of the log but for the leases: `enter` and `apply` are all that a recovery needs.
+Except for leases, this state is derived from the log: recovery only calls `enter` and `apply`.
 
 Invariants:
 - `ready + inactive + leased + doomed + left = entered`.
@@ -18,7 +18,7 @@ from tickertape.engine.queues.state.records import Outcome, OutcomeKind, Reason
 
 
 class Attempts(NamedTuple):
-    """How a message fared so far."""
+    """Attempts to deliver a message."""
 
     deliveries: int = 0
     """Deliveries that ended without success."""
@@ -33,24 +33,24 @@ class PendingDeadLetter(NamedTuple):
 
 
 class QueueMessages:
-    """`target_depth`: how many messages are ready or leased at most; None: all are."""
+    """Messages of a queue. `target_depth` limits the number of ready and leased messages. None: no limit."""
 
     def __init__(self, target_depth: int | None = None) -> None:
         self.ready = BitMap64()
         self.inactive = BitMap64()
-        """In the queue and not considered yet, because enough others are."""
+        """Messages in the queue that are not active yet, because enough others are."""
         self.leased = BitMap64()
         self.owed = BitMap64()
-        """Delivered at most once and not acknowledged: they have left the queue already."""
+        """At-most-once messages that are delivered but not acknowledged. They have already left the queue."""
         self.doomed = BitMap64()
-        """Expired, and their dead letters are not in the log yet."""
+        """Expired messages whose dead letters are not in the log yet."""
         self.deliveries = BitSlices()
-        """Deliveries that ended without success, for messages in the queue and pending dead letters."""
+        """Failed deliveries of queued messages and pending dead letters."""
         self.cancels = BitSlices()
         self.reasons = BitSlices()
         """Reasons of pending dead letters."""
         self.woken: BitMap64 | None = None
-        """Messages that became ready again, or active, since they were last taken; None: not wanted."""
+        """Messages that became ready again or active since the last `take_woken`. None if not watched."""
         self.entered = 0
         self.acknowledged = 0
         self.taken = 0
@@ -59,10 +59,10 @@ class QueueMessages:
         self.expired: dict[Reason, int] = {}
         self._target = target_depth
 
-    # -- what the log says ------------------------------------------------------------------------------
+    # -- state from the log -----------------------------------------------------------------------------
 
     def enter(self, positions: BitMap64) -> None:
-        """Admit messages, above all earlier ones."""
+        """Admit messages. Their positions are above all earlier ones."""
         self.entered += len(positions)
         if self._target is None:
             self.ready |= positions
@@ -71,8 +71,7 @@ class QueueMessages:
             self.activate()
 
     def apply(self, outcome: Outcome) -> BitMap64:
-        """Something became of messages; returns those of them for which it did: the others are not in the
-        queue (any more)."""
+        """Apply an outcome. Return the affected messages: the others are not in the queue (any more)."""
         named = outcome.positions
         if outcome.what is OutcomeKind.DEAD_LETTERED:
             return self._bury(named)
@@ -102,12 +101,12 @@ class QueueMessages:
     # -- leases -----------------------------------------------------------------------------------------
 
     def lease(self, positions: BitMap64) -> None:
-        """Ready messages were delivered."""
+        """Mark ready messages as leased."""
         self.ready -= positions
         self.leased |= positions
 
     def give_back(self, positions: BitMap64) -> None:
-        """They were not delivered after all: that counts nowhere."""
+        """Make leased messages ready again without counting a delivery."""
         self.leased -= positions
         self._wake(positions)
 
@@ -115,74 +114,74 @@ class QueueMessages:
 
     @property
     def depth(self) -> int:
-        """Messages in the queue."""
+        """Number of messages in the queue."""
         return len(self.ready) + len(self.inactive) + len(self.leased)
 
     @property
     def left(self) -> int:
-        """Count messages that have left, without pending dead letters."""
+        """Number of messages that have left, without pending dead letters."""
         return self.acknowledged + self.taken + sum(self.expired.values()) - len(self.doomed)
 
     def oldest(self) -> int | None:
-        """The lowest position in the queue that still needs its place in the log; None: there is none."""
+        """Return the lowest position that the queue needs in the log, or None."""
         held = (self.ready, self.inactive, self.leased, self.owed, self.doomed)
         return min([positions.min() for positions in held if positions], default=None)
 
     def oldest_inside(self) -> int | None:
-        """The lowest position in the queue; None: it is empty."""
+        """Return the lowest position in the queue, or None."""
         inside = [held.min() for held in (self.ready, self.inactive, self.leased) if held]
         return min(inside, default=None)
 
     def oldest_unsettled(self) -> int | None:
-        """The lowest position for which a barrier waits."""
+        """Return the lowest position that a barrier waits for, or None."""
         return min(
             [held.min() for held in (self.ready, self.inactive, self.leased, self.owed) if held], default=None
         )
 
     def has(self, positions: BitMap64) -> BitMap64:
-        """Which of them are in the queue."""
+        """Return the members of `positions` that are in the queue."""
         return (positions & self.ready) | (positions & self.inactive) | (positions & self.leased)
 
     def tries_of(self, position: int) -> Attempts:
-        """How a message fared so far."""
+        """Return the attempts to deliver a message."""
         return Attempts(self.deliveries.of(position), self.cancels.of(position))
 
     def restore_tries(self, position: int, tries: Attempts) -> None:
-        """A stored state says how a message fared."""
+        """Restore the stored attempts of a message."""
         if min(tries) < 0:
-            raise ValueError("stored tries are none")
+            raise ValueError("stored attempts are negative")
         one = BitMap64([position])
         self.deliveries.put(one, tries.deliveries)
         self.cancels.put(one, tries.cancels)
 
     def restore_doomed(self, position: int, doom: PendingDeadLetter) -> None:
-        """A stored state says why a message expired."""
+        """Restore a stored pending dead letter."""
         one = BitMap64([position])
         self.doomed |= one
         self.reasons.put(one, doom.reason)
         self.restore_tries(position, doom.tries)
 
     def check(self) -> None:
-        """Raises `ValueError` for a stored state in which something cannot be."""
+        """Raise `ValueError` for an inconsistent stored state."""
         inside = self.ready | self.inactive
         if self.ready & self.inactive or inside & self.doomed:
             raise ValueError("a stored message is in two states")
         if (self.deliveries.positions() | self.cancels.positions()) - inside - self.doomed:
-            raise ValueError("stored tries of messages that are not there")
+            raise ValueError("stored attempts belong to missing messages")
         reasons = np.unique(self.reasons.numbers(self.doomed)).tolist()
         if self.reasons.positions() - self.doomed or not {*reasons} <= {*Reason} - {Reason.NONE}:
-            raise ValueError("stored reasons are none")
+            raise ValueError("stored reasons are invalid")
         if min(self.entered, self.acknowledged, self.taken, self.buried) < 0:
-            raise ValueError("stored counts are none")
+            raise ValueError("stored counts are negative")
 
     def doom_of(self, position: int) -> PendingDeadLetter:
         """Return the reason and the attempts of a pending dead letter."""
         return PendingDeadLetter(Reason(self.reasons.of(position)), self.tries_of(position))
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------
 
     def activate(self) -> None:
-        """Let messages become active, oldest first, as far as the target allows."""
+        """Activate messages up to the target depth, oldest first."""
         if self._target is None or not self.inactive:
             return
         room = self._target - len(self.ready) - len(self.leased)
@@ -192,22 +191,22 @@ class QueueMessages:
             self._wake(moved)
 
     def watch_woken(self) -> None:
-        """Keep from now on which messages became ready again, or active."""
+        """Start to collect messages that become ready again or active."""
         self.woken = BitMap64()
 
     def take_woken(self) -> BitMap64 | None:
-        """Return the messages that became ready again, or active, since the last call."""
+        """Return the messages that became ready again or active since the last call."""
         woken = self.woken
         if woken:
             self.woken = BitMap64()
         return woken
 
     def owe(self, positions: BitMap64) -> None:
-        """Messages were delivered at most once: they have left, and are not acknowledged."""
+        """Record delivered at-most-once messages. They have left the queue but are not acknowledged."""
         self.owed |= positions
 
     def acknowledge_owed(self, positions: BitMap64) -> None:
-        """Forget messages that were delivered at most once."""
+        """Remove acknowledged at-most-once messages."""
         self.owed -= positions
 
     def _wake(self, positions: BitMap64) -> None:

@@ -1,11 +1,11 @@
-"""Position set format: the bytes of a set of positions on disk.
+"""Position set format: encodes a set of positions for disk.
 
-A set is its runs of neighbours in rising order: for each the gap before it and its length, as variable-length
-numbers of 7 bits a byte, lowest first. docs/formats/queue-checkpoint.md shows it.
+A set is a sequence of ascending runs of consecutive positions. Each run stores the gap before it and its
+length, as unsigned LEB128 numbers. The format is documented in docs/formats/queue-checkpoint.md.
 
 Invariants:
-- One set has one encoding.
-- No memory is taken for what bytes claim before that was checked.
+- Each set has exactly one encoding.
+- Lengths are checked before memory is allocated for them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tickertape.batch.format import AnyArray, Bytes8, Int64s
 from tickertape.engine.queues.state.records import array_of
 
 _CHUNK: Final = 1 << 20
-"""Positions that are looked at together: a longer run is not written out, and a smaller set is not cut."""
+"""Number of positions processed together. Full chunks are not expanded, and smaller sets are not split."""
 _NUMBER_BYTES_MAX: Final = 9
-"""A number has at most 63 bits."""
+"""Maximum encoded size of a number (63 bits)."""
 _LOW_BITS: Final = np.uint64(0x7F)
 _MORE: Final = np.uint64(0x80)
-"""In a byte: the next one belongs to the same number."""
+"""Continuation bit: the next byte belongs to the same number."""
 
 
 def encode_set(positions: BitMap64) -> bytes:
-    """A set as bytes."""
+    """Encode a set."""
     starts, ends = _runs(positions)
     numbers = np.empty(2 * len(starts), np.uint64)
     if len(starts):
@@ -40,36 +40,37 @@ def encode_set(positions: BitMap64) -> bytes:
 
 
 def decode_set(data: bytes, end: int) -> BitMap64:
-    """The set that bytes say, of positions below `end`. Raises `ValueError` for what is none."""
+    """Decode a set of positions below `end`. Raises `ValueError` for invalid bytes."""
     numbers = _decode(data)
     if len(numbers) % 2:
         raise ValueError("a set of positions ends within a run")
     if (numbers[1:] == 0).any():
-        raise ValueError("a set of positions has runs that are empty, or not apart")
+        raise ValueError("a set of positions has empty or adjacent runs")
     found = BitMap64()
     if not len(numbers):
         return found
-    # Each is small enough, and so is their sum: no sum of whole numbers overflows then.
+    # Each number and their sum are small enough to exclude an integer overflow.
     if int(numbers.max()) > end or float(numbers.astype(float).sum()) > 2.0 * end + 1:
-        raise ValueError(f"a set has positions from {end} on")
+        raise ValueError(f"a set has positions at or above {end}")
     edges = numbers.cumsum()
     if int(edges[-1]) > end:
-        raise ValueError(f"a set has positions from {end} on")
+        raise ValueError(f"a set has positions at or above {end}")
     for first, stop in edges.reshape(-1, 2).tolist():
         found.add_range(first, stop)
     return found
 
 
 def lowest_of(data: bytes) -> int | None:
-    """The lowest position of an encoded set, without reading the rest; None: it is empty. Raises `ValueError`
-    for what is none."""
+    """Return the lowest position of an encoded set without decoding the rest, or None if it is empty.
+
+    Raises `ValueError` for invalid bytes."""
     if not data:
         return None
     return int(_decode(data[: next((i + 1 for i, byte in enumerate(data[:10]) if byte < 0x80), 10)])[0])
 
 
 def _runs(positions: BitMap64) -> tuple[Int64s, Int64s]:
-    """First positions, and those behind the last, of stretches of neighbours."""
+    """Return the first positions and the end positions of runs of consecutive positions."""
     if len(positions) <= _CHUNK:
         return _stretches(array_of(positions))
     starts: list[Int64s] = []
@@ -93,7 +94,7 @@ def _runs(positions: BitMap64) -> tuple[Int64s, Int64s]:
 
 
 def _stretches(places: Int64s) -> tuple[Int64s, Int64s]:
-    """As `_runs`, of rising positions."""
+    """Return the result of `_runs` for an array of ascending positions."""
     breaks = np.flatnonzero(np.diff(places) != 1)
     return (
         np.concatenate((places[:1], places[breaks + 1])),
@@ -114,7 +115,7 @@ def _encode(numbers: AnyArray) -> bytes:
     ends = sizes.cumsum()
     out = np.empty(int(ends[-1]), np.uint8)
     left, places = numbers, ends - sizes
-    while len(left):  # one byte of each number that is not written yet
+    while len(left):  # each iteration writes one byte of each remaining number
         more = left > _LOW_BITS
         out[places] = (left & _LOW_BITS) | more * _MORE
         left, places = left[more] >> np.uint64(7), places[more] + 1
@@ -131,7 +132,7 @@ def _decode(data: bytes) -> AnyArray:
     if len(sizes) and sizes.max() > _NUMBER_BYTES_MAX:
         raise ValueError("a set of positions has a number of more than 63 bits")
     if (source[lasts][sizes > 1] == 0).any():
-        raise ValueError("a set of positions has a number that is longer than it need be")
+        raise ValueError("a set of positions has a number that is not in its shortest form")
     numbers = np.zeros(len(sizes), np.uint64)
     for count in range(int(sizes.max()) if len(sizes) else 0):
         has = sizes > count
@@ -142,14 +143,14 @@ def _decode(data: bytes) -> AnyArray:
 _PLAIN: Final = 12_346
 _WITH_RUNS: Final = 12_347
 _OFFSETS_FROM: Final = 4
-"""With runs, offsets are there from so many containers on."""
+"""Minimum number of containers with which a bitmap with runs has offsets."""
 _ARRAY_MAX: Final = 4_096
-"""A container of more that has no runs is a table of bits."""
+"""Maximum size of an array container. A larger container without runs is a bitmap."""
 _BITS_BYTES: Final = 8_192
 
 
 class _RoaringSource:
-    """Bytes that are read from the front."""
+    """Reads bytes sequentially."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -167,23 +168,23 @@ class _RoaringSource:
 
     def end(self) -> None:
         if self._at != len(self._data):
-            raise ValueError("bytes behind a Roaring bitmap")
+            raise ValueError("a Roaring bitmap has trailing bytes")
 
 
 def read_roaring(data: bytes, end: int) -> BitMap64:
-    """The set of a bitmap, of positions below `end`. Raises `ValueError` for what is none."""
+    """Decode a Roaring bitmap of positions below `end`. Raises `ValueError` for an invalid bitmap."""
     source, found, before = _RoaringSource(data), BitMap64(), -1
     for _ in range(source.number("Q")):
         high = source.number("I")
         if high <= before:
-            raise ValueError("a Roaring bitmap does not rise")
+            raise ValueError("a Roaring bitmap is not ascending")
         if high << 32 >= end:
-            raise ValueError(f"a set has positions from {end} on")
+            raise ValueError(f"a set has positions at or above {end}")
         before = high
         _read_32(source, high << 32, found)
     source.end()
     if found and found.max() >= end:
-        raise ValueError(f"a set has positions from {end} on")
+        raise ValueError(f"a set has positions at or above {end}")
     return found
 
 
@@ -196,19 +197,19 @@ def _read_32(source: _RoaringSource, base: int, found: BitMap64) -> None:
     elif cookie == _PLAIN:
         count = source.number("I")
     else:
-        raise ValueError("no Roaring bitmap")
+        raise ValueError("the bytes are not a Roaring bitmap")
     heads = np.frombuffer(source.take(4 * count), "<u2").reshape(-1, 2).tolist()
     if not runs or count >= _OFFSETS_FROM:
-        source.take(4 * count)  # containers follow one another without them
+        source.take(4 * count)  # offsets are redundant, because containers are consecutive
     before = -1
     for number, (key, less_one) in enumerate(heads):
         if key <= before:
-            raise ValueError("a Roaring bitmap does not rise")
+            raise ValueError("a Roaring bitmap is not ascending")
         before = key
         has_runs = bool(runs and runs[number // 8] >> number % 8 & 1)
         size = _container(source, base + (key << 16), less_one + 1, has_runs, found)
         if size != less_one + 1:
-            raise ValueError("a container of a Roaring bitmap has another size than it says")
+            raise ValueError("a container of a Roaring bitmap does not have its declared size")
 
 
 def _container(source: _RoaringSource, base: int, size: int, has_runs: bool, found: BitMap64) -> int:
@@ -216,7 +217,7 @@ def _container(source: _RoaringSource, base: int, size: int, has_runs: bool, fou
         table = np.frombuffer(source.take(4 * source.number("H")), "<u2").reshape(-1, 2).astype(np.int64)
         stops = table.sum(axis=1) + 1
         if (table[1:, 0] < stops[:-1]).any() or (stops > 1 << 16).any():
-            raise ValueError("runs of a Roaring bitmap do not rise")
+            raise ValueError("runs of a Roaring bitmap are not ascending")
         for (first, _), stop in zip(table.tolist(), stops.tolist(), strict=True):
             found.add_range(base + first, base + stop)
         return int(table[:, 1].sum()) + len(table)
@@ -226,6 +227,6 @@ def _container(source: _RoaringSource, base: int, size: int, has_runs: bool, fou
     else:
         places = np.frombuffer(source.take(2 * size), "<u2").astype(np.int64)
         if (places[1:] <= places[:-1]).any():
-            raise ValueError("an array of a Roaring bitmap does not rise")
+            raise ValueError("an array of a Roaring bitmap is not ascending")
     found |= BitMap64((places + base).astype(np.uint64))
     return len(places)

@@ -1,7 +1,7 @@
-"""Queue: the rules of one queue: its messages, its leases, and how a failed delivery ends.
+"""Queue: the rules of one queue, its messages and its leases.
 
-Every change that the log must know is an `Outcome`. `apply` carries it out in memory at once; the caller
-writes it to the log.
+Every change that the log must record is an `Outcome`. `apply` changes the state in memory at once. The caller
+writes the outcome to the log.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 
 class QueueHolder(Protocol):
-    """Holds messages of queues."""
+    """A consumer that holds messages of queues."""
 
     unacked: int
-    """Messages that it holds, out of all its queues."""
+    """Number of unacknowledged messages from all its queues."""
 
     def __hash__(self) -> int:
-        """Each holder is itself."""
+        """Holders are compared by identity."""
 
 
 H = TypeVar("H", bound=QueueHolder)
@@ -52,32 +52,32 @@ class Queue(Generic[H]):
         self.expiry = Expiry(definition.expiration, definition.expiration_model)
         self.consumers: list[H] = []
         self.turn = 0
-        """Index of the consumer with which round-robin goes on."""
+        """Index of the next consumer in round-robin order."""
         self.considered = 0
         """Position below which everything has entered."""
         self.filtered = 0
         self.unrecorded = 0
         self.unjudged = BitMap64()
-        """Messages that went back to wait without a judgement of their age."""
+        """Messages that became ready again without an expiry check."""
         self._late = BitMap64()
-        """Messages that are too old, and expire in the next steps."""
+        """Messages that are too old and expire in later steps."""
         self.deferred = 0
         """Acknowledgements of messages that were not active yet."""
 
     def take_over(self, state: QueueMessages, expiry: Expiry, order: DeliveryOrder) -> None:
-        """Go on from a state that was stored."""
+        """Replace the state by a restored one."""
         self.state, self.expiry, self.order, self._late = state, expiry, order, BitMap64()
         if expiry.active:
             self.unjudged = state.ready | state.inactive
 
     def start_over(self) -> None:
-        """Forget a state that was stored: nothing has entered."""
+        """Reset the state to an empty queue."""
         definition = self.definition
         state = QueueMessages(definition.target_queue_depth)
         expiry = Expiry(definition.expiration, definition.expiration_model)
         self.take_over(state, expiry, DeliveryOrder(state, prioritised=definition.priority is not None))
 
-    # -- the fold ---------------------------------------------------------------------------------------
+    # -- state from the log -----------------------------------------------------------------------------
 
     def enter(self, entered: Admitted) -> None:
         """Admit messages."""
@@ -90,27 +90,27 @@ class Queue(Generic[H]):
             self.expiry.enter(entered.positions, entered.timestamps, entered.expirations)
 
     def apply(self, outcome: Outcome) -> BitMap64:
-        """Something became of messages; returns those of them for which it did."""
+        """Apply an outcome. Return the affected messages."""
         if self.state.inactive and outcome.what is OutcomeKind.DONE:
             self.deferred += len(outcome.positions & self.state.inactive)
         affected = self.state.apply(outcome)
         if outcome.what is OutcomeKind.RETURNED:
-            self.order.delivered(affected)  # a barrier among them was, in an earlier life of the server too
+            self.order.delivered(affected)  # including barriers delivered before a restart
         elif outcome.what is not OutcomeKind.DEAD_LETTERED:
             self.order.left(affected)
         return affected
 
     def compact(self) -> None:
-        """Forget when messages expire that have left."""
+        """Remove expiry data of messages that have left."""
         if self.expiry.active:
             oldest = self.state.oldest()
             self.expiry.forget_below(self.considered if oldest is None else oldest)
             self.expiry.keep(self.state.ready | self.state.inactive | self.state.leased)
 
-    # -- what consumers hold ----------------------------------------------------------------------------
+    # -- consumers --------------------------------------------------------------------------------------
 
     def grant(self, consumer: H, batch: MessageBatch, positions: Int64s, mono: float) -> Lease[H]:
-        """Messages are about to be delivered to a consumer."""
+        """Lease messages to a consumer before they are delivered."""
         chosen = bitmap_of(np.sort(positions))
         period = self.definition.lease_period
         deadline = None if period is None or self.definition.at_most_once else mono + period
@@ -124,8 +124,8 @@ class Queue(Generic[H]):
         return lease
 
     def release(self, lease: Lease[H], positions: BitMap64) -> H:
-        """Take messages out of a lease; an outcome says what becomes of them. Return the consumer: it has
-        room again, in its other queues too."""
+        """Remove messages from a lease. An outcome must follow. Return the consumer, which can receive more
+        messages now, also from its other queues."""
         self.leases.release(lease, positions)
         lease.holder.unacked -= len(positions)
         if self.definition.at_most_once:
@@ -133,35 +133,37 @@ class Queue(Generic[H]):
         return lease.holder
 
     def set_turn(self, turn: int, given: bool) -> None:
-        """Set the turn after messages were `given` out: behind the last consumer there is room for a new
-        one."""
+        """Set the turn after an assignment. If messages were `given`, a turn of 0 becomes the index after the
+        last consumer, so that a new consumer is next."""
         self.turn = turn if turn or not given else len(self.consumers)
 
     def give_back(self, positions: BitMap64) -> None:
-        """Make messages ready again, as after a crash: that counts nowhere."""
+        """Make messages ready again without counting a delivery, like after a crash."""
         self.state.give_back(positions)
         if self.expiry.active:
             self.unjudged |= positions
 
     def room(self) -> int | None:
-        """How many more messages may be delivered and not acknowledged; None: any number."""
+        """Return how many more messages may be unacknowledged. None: any number."""
         limit = self.definition.max_backlog
         return None if limit is None else max(limit - self.leases.count, 0)
 
     # -- decisions --------------------------------------------------------------------------------------
 
     def done(self, positions: BitMap64) -> Outcome:
-        """They were acknowledged."""
+        """Return the outcome of acknowledged messages."""
         return Outcome(OutcomeKind.DONE, ranges_of(positions))
 
     def expired(self, positions: BitMap64, reason: Reason, *, delivered: bool) -> Outcome:
-        """They leave the queue undone."""
+        """Return the outcome of messages that leave the queue unprocessed."""
         doomed = self.definition.dead_letter is not None
         return Outcome(OutcomeKind.EXPIRED, ranges_of(positions), reason, doomed, delivered)
 
     def given_back(self, positions: BitMap64, reason: Reason, wall: int) -> list[Outcome]:
-        """A delivery of messages ended without success: those that are too old, or were tried often enough,
-        expire, the others return. One rule for lease end, cancel, disconnect and unsubscribe."""
+        """Return the outcomes of a delivery that ended without success.
+
+        Messages that are too old or reached a limit of attempts expire. The others return to the queue. The
+        same rule applies to lease end, cancel, disconnect and unsubscribe."""
         outcomes: list[Outcome] = []
         left = positions
         if self.expiry.active:
@@ -177,7 +179,7 @@ class Queue(Generic[H]):
         return outcomes
 
     def _spent(self, positions: BitMap64, reason: Reason) -> list[tuple[BitMap64, Reason]]:
-        """Those that were tried as often as they may be, this time included, and why."""
+        """Return messages that reached a limit of attempts, including the current one, with the reason."""
         deliveries_max, cancels_max = self.definition.max_deliveries, self.definition.max_cancels
         spent: list[tuple[BitMap64, Reason]] = []
         left = positions
@@ -189,19 +191,20 @@ class Queue(Generic[H]):
         return [(found, why) for found, why in spent if found]
 
     def next_due(self) -> int | None:
-        """When `expire_due` may find something, wall microseconds; None: never, as things are."""
+        """Return the time (wall clock, microseconds) at which to call `expire_due`, or None."""
         if not self.expiry.active:
             return None
         return 0 if self.unjudged or self._late else self.expiry.next_due()
 
     @property
     def late(self) -> bool:
-        """Whether `expire_due` has more than it gave."""
+        """Whether `expire_due` has more messages to expire."""
         return bool(self._late)
 
     def expire_due(self, wall: int) -> Outcome | None:
-        """Expire the oldest `queue_step_outcomes_max` waiting messages that are too old; leased messages are
-        judged at the end of their leases."""
+        """Expire the oldest `queue_step_outcomes_max` waiting messages that are too old.
+
+        Leased messages are checked at the end of their leases."""
         self._late |= self.expiry.due(wall)
         if self.unjudged:
             self._late |= self.expiry.overdue(self.state.has(self.unjudged), wall)

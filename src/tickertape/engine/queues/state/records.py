@@ -1,10 +1,10 @@
-"""Queue records: outcomes, control records on the topic `$queue`, and the beginning of a queue.
+"""Queue records: outcomes as control records on the topic `$queue`, and the start position of a queue.
 
-An outcome names messages by position, so that a fold is work on arrays; the bookmarks that a client named are
-kept beside it. docs/formats/queue-records.md shows the bytes.
+An outcome names messages by position, so that recovery works on arrays. The bookmarks that a client named are
+stored with it. The format is documented in docs/formats/queue-records.md.
 
 Invariants:
-- A record can be repeated from the log alone.
+- A record can be applied from the log alone.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class OutcomeKind(IntEnum):
     """Kinds of outcomes."""
 
     DONE = 1
-    """A consumer acknowledged them."""
+    """A consumer acknowledged the messages."""
     RETURNED = 2
-    """A delivery ended without success: they may be delivered again."""
+    """A delivery ended without success. The messages may be redelivered."""
     EXPIRED = 3
-    """They left the queue undone."""
+    """The messages left the queue unprocessed."""
     TAKEN = 4
-    """They left the queue by being delivered, at most once."""
+    """The messages left the queue on delivery (at-most-once)."""
     DEAD_LETTERED = 5
-    """Their dead letters are in the log."""
+    """The dead letters of the messages are in the log."""
 
 
 class Reason(IntEnum):
-    """Why messages were returned, or expired."""
+    """Why messages were returned or expired."""
 
     NONE = 0
     CANCELLED = 1
@@ -54,20 +54,20 @@ class Reason(IntEnum):
 
     @property
     def text(self) -> str:
-        """For people and dead letters."""
+        """Text for logs and dead letters."""
         return self.name.lower()
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """Outcome of the messages at `ranges` (little-endian i64: first, count; rising)."""
+    """Outcome of the messages at `ranges` (little-endian i64: first, count, ascending)."""
 
     what: OutcomeKind
     ranges: bytes
     reason: Reason = Reason.NONE
     doomed: bool = False
-    """They are to be published as dead letters, and need their place in the log until then."""
+    """Whether dead letters will be published. The messages must stay in the log until then."""
     delivered: bool = False
-    """A consumer held them when it happened."""
+    """Whether a consumer held the messages."""
 
     @property
     def positions(self) -> BitMap64:
@@ -81,11 +81,11 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     queue: str
     outcomes: list[Outcome]
     runs: bytes = b""
-    """The bookmarks by which a client named messages, as it did (see `wire/settlement.py`)."""
+    """The bookmarks with which a client named the messages (see `wire/settlement.py`)."""
 
 
 class QueueBegun(msgspec.Struct, frozen=True, kw_only=True, tag="queue"):
-    """Control record of a queue: messages published from `position` on enter it."""
+    """Control record of a queue: messages at or above `position` enter it."""
 
     queue: str
     recovery_point: str
@@ -99,13 +99,13 @@ _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Value
 
 
 def encode_record(record: QueueRecord | QueueBegun) -> bytes:
-    """The body of a control record."""
+    """Return the body of a control record."""
     return _ENCODE(record)
 
 
 def record_bodies(queue: str, outcomes: Sequence[Outcome], runs: bytes = b"") -> list[bytes]:
-    """Encode outcomes: one record, unless they are scattered so that it would be too large. `runs` goes into
-    the last."""
+    """Encode outcomes as one record, or as several if their ranges are too large. `runs` is stored in the
+    last record."""
     pieces = [piece for outcome in outcomes for piece in _pieces(outcome)]
     groups: list[list[Outcome]] = [[]]
     size = 0
@@ -130,18 +130,18 @@ def _pieces(outcome: Outcome) -> list[Outcome]:
 
 
 def decode_record(body: bytes) -> QueueRecord:
-    """Decode an outcome record. Raises `JournalCorrupt`, without its position, for other bytes."""
+    """Decode an outcome record. Raises `JournalCorrupt`, without the position, for an invalid record."""
     try:
         record = _RECORD(body)
         for outcome in record.outcomes:
             _check(outcome.ranges)
     except _ERRORS as error:
-        raise JournalCorrupt(f"a queue record that cannot be read: {shown(str(error))}") from None
+        raise JournalCorrupt(f"invalid queue record: {shown(str(error))}") from None
     return record
 
 
 def begun_in(bodies: Sequence[bytes]) -> list[QueueBegun]:
-    """Return the beginnings of queues among control records; other kinds are skipped."""
+    """Return the `QueueBegun` records among control records. Other kinds are skipped."""
     found = []
     for body in bodies:
         try:
@@ -152,12 +152,12 @@ def begun_in(bodies: Sequence[bytes]) -> list[QueueBegun]:
 
 
 def ranges_of(positions: BitMap64) -> bytes:
-    """Positions as ranges."""
+    """Encode positions as ranges."""
     count = len(positions)
     if not count:
         return b""
     low, high = positions.min(), positions.max()
-    if high - low == count - 1:  # what most are
+    if high - low == count - 1:  # the common case
         return np.array([low, count], _I8).tobytes()
     at = array_of(positions)
     starts = np.flatnonzero(np.concatenate(([True], np.diff(at) != 1)))
@@ -168,7 +168,7 @@ def ranges_of(positions: BitMap64) -> bytes:
 
 
 def positions_in(ranges: bytes) -> BitMap64:
-    """Ranges as positions."""
+    """Decode ranges to positions."""
     found = BitMap64()
     for first, count in np.frombuffer(ranges, _I8).reshape(-1, 2).tolist():
         found.add_range(first, first + count)
@@ -176,12 +176,12 @@ def positions_in(ranges: bytes) -> BitMap64:
 
 
 def array_of(positions: BitMap64) -> Int64s:
-    """Positions as an array, rising."""
+    """Return positions as an ascending array."""
     return np.array(positions.to_array(), np.uint64).astype(np.int64)
 
 
 def bitmap_of(positions: Int64s) -> BitMap64:
-    """An array, rising, as a set."""
+    """Return an ascending array as a set."""
     count = len(positions)
     if not count:
         return BitMap64()
@@ -199,6 +199,6 @@ def _check(ranges: bytes) -> None:
     table = np.frombuffer(ranges, _I8).reshape(-1, 2)
     ends = table[:, 0] + table[:, 1]
     if (table[:, 0] < 0).any() or (table[:, 1] < 1).any() or (ends < 0).any():
-        raise ValueError("ranges of positions are none")
+        raise ValueError("ranges of positions are invalid")
     if (table[1:, 0] < ends[:-1]).any():
-        raise ValueError("ranges of positions do not rise")
+        raise ValueError("ranges of positions are not ascending")

@@ -149,9 +149,9 @@ def test_what_was_stored_by_another_is_refused() -> None:
     enter(expiry, [1, 2], [0, 0], [5, 0])
     data = expiry.stored()
     assert Expiry.of(1.0, "message", data).stored() == data
-    with pytest.raises(ValueError, match="of a queue with"):
+    with pytest.raises(ValueError, match="stored expirations have"):
         Expiry.of(2.0, "message", data)
-    with pytest.raises(ValueError, match="of a queue with"):
+    with pytest.raises(ValueError, match="stored expirations have"):
         Expiry.of(1.0, "minimum", data)
     rng = Random(5)
     for _ in range(2000):
