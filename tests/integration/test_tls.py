@@ -252,7 +252,7 @@ def test_a_client_without_tls_is_told_to_use_it(front: Front, server: RunningSer
 def test_a_client_with_tls_is_told_that_the_server_has_none(front: Front, tls: tt.TLS) -> None:
     with running_server() as server:
         text = refused(front, server.uri.replace("tcp://", "tls://"), tls)
-        assert "what the server said is no TLS; without TLS it is a tcp:// address" in text
+        assert "the server does not use TLS; without TLS it is a tcp:// address" in text
         wait_until(lambda: "this address takes connections without TLS" in server.errors())
 
 
