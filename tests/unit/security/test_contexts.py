@@ -117,7 +117,7 @@ def test_a_key_that_is_too_small_is_told_from_a_file_that_is_not_pem(tmp_path: P
             serialization.NoEncryption(),
         )
     )
-    with pytest.raises(ConfigurationError, match="the key is too small. Use RSA with at least 2048 bits"):
+    with pytest.raises(ConfigurationError, match=r"the key is too small\. Use RSA with at least 2048 bits"):
         server_context(str(certificate), str(secret), None)
 
 
