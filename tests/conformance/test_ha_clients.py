@@ -225,7 +225,7 @@ def test_a_timeout_of_connect_and_logon_ends_the_attempts(front: Front, name: st
             tt.TimedOut, match=r"(?i)no connection within 0.3 s. last attempt: cannot connect"
         ):
             client.connect_and_logon(timeout="300ms")
-        with pytest.raises(tt.Disconnected, match="(?i)given up: no connection"):
+        with pytest.raises(tt.Disconnected, match=r"(?i)given up: no connection"):
             client.subscribe(topic, timeout=None)
 
 

@@ -37,23 +37,34 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class Command(_Head, frozen=True, kw_only=True):
-    """A command for `execute` and `execute_async` of both clients; every other method is a short form of it.
+    """A command for `execute` and `execute_async`. Each specific method of a client is a short form of one.
 
-    `command`: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Others of the reference
-    are not built yet. `topic`: of a publish or subscribe; of a subscribe it may be a pattern.
-    publish: `data` (bytes as they are, str as UTF-8, anything else as JSON), `expiration` (seconds or text),
-    `correlation_id`, `sow_key`.
-    subscribe: `bookmark` makes it a bookmark subscription; with `until_caught_up` that one ends at the last
-    message accepted when it was asked for. `filter`: what its messages are to contain. `options`: the option
-    string of the reference, such as `"timestamp,rate=2x,select=[-/,+/b]"`. `sub_id`: its id; one is made up
-    when it is None. `depth`: its credit, in bytes or text (`"2MB"`). With nothing but `options="pause"` or
-    `"resume"` and a `sub_id` (one, several, or text with commas between) it pauses or resumes subscriptions
-    that there are.
-    unsubscribe, pause, resume: `sub_id`, one or several.
-    flush: `level`, `persisted` (default) or `processed`.
+    Validation happens at execution. A field that the command does not use raises `BadOption`.
 
-    Nothing is checked before it is executed; then `BadOption` names what does not exist, is not built yet, or
-    is not used by this command.
+    Args:
+        command: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Other commands of the
+            reference are not supported yet.
+        topic: Topic of a publish or subscribe. A subscribe also accepts a pattern.
+        data: publish: the body: bytes unchanged, str as UTF-8, any other object as JSON.
+        expiration: publish: lifetime of the message in seconds or text.
+        correlation_id: publish: text that subscribers receive with the message.
+        sow_key: publish: message key.
+        bookmark: subscribe: start point, which makes it a bookmark subscription.
+        filter: subscribe: deliver only messages whose content matches this expression.
+        options: subscribe: option string of the reference: `"timestamp,rate=2x,select=[-/,+/b]"`. With the
+            only option `pause` or `resume`, and a `sub_id`, it pauses or resumes existing subscriptions.
+        sub_id: Id of a subscribe (None: a generated id). One or more ids of an unsubscribe, pause or resume.
+            A pause or resume by `options` also accepts text with ids separated by commas.
+        depth: subscribe: flow-control credit, in bytes or text (`"2MB"`).
+        until_caught_up: subscribe with a bookmark: end at the last message accepted at the call.
+        level: flush: `"persisted"` (default) or `"processed"`.
+
+    Example:
+        >>> command = tt.Command("subscribe", "orders", bookmark=tt.EPOCH, options="timestamp")
+        >>> with client.execute(command) as stream:
+        ...     client.publish("orders", {"id": 1})
+        ...     stream.get(timeout=5).json()
+        {'id': 1}
     """
 
     data: object = msgspec.UNSET

@@ -166,6 +166,6 @@ def test_a_server_that_says_nothing_is_given_up_in_time(front: Front, tmp_path: 
 
 def test_a_server_that_hangs_up_in_the_handshake_is_told(front: Front, tmp_path: Path) -> None:
     server = Played(tmp_path, lambda connection, _: connection.recv(65536)[:1])
-    with pytest.raises(tt.TlsFailed, match="TLS handshake failed: .* closed the connection"):
+    with pytest.raises(tt.TlsFailed, match=r"TLS handshake failed: .* closed the connection"):
         front.connect("desk", server.uri, tls=server.tls)
     assert server.join() == b"\x16"
