@@ -276,7 +276,7 @@ def test_exact_30_on_a_connected_ha_client_it_raises(front: Front, proxy: FaultP
         client.set_heartbeat(0.01)
     client.set_heartbeat(0.2, idle=1)
     client.connect_and_logon(timeout=SECONDS)
-    with pytest.raises(tt.UsageError, match="before it connects"):
+    with pytest.raises(tt.UsageError, match="Cannot change the heartbeat"):
         client.set_heartbeat(0.3)
     assert client.connected
     back = proxy.to_client.passed_bytes

@@ -181,7 +181,7 @@ def test_exact_22_a_chooser_never_calls_the_client(front: Front, uri: str, name:
             outcome.send(None)
 
     chooser.meanwhile = call
-    with pytest.raises(tt.Disconnected, match=r"it raised UsageError: connect_and_logon would wait"):
+    with pytest.raises(tt.Disconnected, match=r"it raised UsageError: Cannot wait for connect_and_logon"):
         client.connect_and_logon(SECONDS)
     assert [type(error) for error in told] == [tt.UsageError]
 
