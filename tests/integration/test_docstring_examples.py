@@ -156,22 +156,33 @@ def test_example_runs_and_prints_its_output(
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("owner", COMPLETE, ids=lambda owner: owner.__name__)
-def test_public_class_has_example_in_each_docstring(owner: type) -> None:
-    parser = doctest.DocTestParser()
-    texts = {owner.__qualname__: owner.__doc__ or ""}
+def public_functions(owner: type) -> Iterator[Any]:
+    """Yield the public functions of a class that are defined in the folders of the clients."""
     for name, function in members(owner):
-        text = function.__doc__ or ""
         is_property = isinstance(inspect.getattr_static(owner, name), property)
-        if (
-            function.__module__.startswith(COMPLETE_IN)
-            and not text.startswith("Internal")
-            and not is_property
-        ):
-            texts[function.__qualname__] = text
-    missing = []
-    for name, text in texts.items():
-        lines = sum(len(part.source.splitlines()) for part in parser.get_examples(text, name))
+        internal = (function.__doc__ or "").startswith("Internal")
+        if function.__module__.startswith(COMPLETE_IN) and not internal and not is_property:
+            yield function
+
+
+@pytest.mark.parametrize("owner", COMPLETE, ids=lambda owner: owner.__name__)
+def test_public_class_has_short_example_in_each_docstring(owner: type) -> None:
+    parser = doctest.DocTestParser()
+    wrong = []
+    for one in (owner, *public_functions(owner)):
+        text = one.__doc__ or ""
+        lines = sum(len(part.source.splitlines()) for part in parser.get_examples(text))
         if not 0 < lines <= LINES_MAX or "Example:" not in text:
-            missing.append(f"{name} has an example of {lines} lines")
-    assert not missing, "\n".join(missing)
+            wrong.append(f"{one.__qualname__} has an example of {lines} lines")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("owner", COMPLETE, ids=lambda owner: owner.__name__)
+def test_public_class_documents_each_argument_of_its_methods(owner: type) -> None:
+    wrong = [
+        f"{function.__qualname__}({name})"
+        for function in public_functions(owner)
+        for name in list(inspect.signature(function).parameters)[1:]
+        if not re.search(rf"^ +{name}: \S", function.__doc__ or "", re.MULTILINE)
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -223,6 +223,7 @@ class ClientFrontend:
         Raises:
             UsageError: The current store still holds messages, or `store` is not a publish store.
             StoreOfAnother: The store belongs to another client name.
+            StoreError: The store failed.
             Forked: The process is a forked child.
 
         Example:

@@ -74,8 +74,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
     ) -> Opened:
         """Subscribe to new messages of a topic or queue.
 
-        With `bookmark` it is a bookmark subscription. `bookmark_subscribe` documents `bookmark`, `rate`,
-        `rate_max_gap`, `pause`, `live`, `fully_durable` and `bookmark_not_found`.
+        With `bookmark` it is a bookmark subscription. See `bookmark_subscribe` for the arguments of a replay.
 
         Args:
             topic: Name of a topic or queue, or a pattern for all topics that match it: `"^orders/"`. A
@@ -85,9 +84,16 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             on_message: Handler for the messages, called one at a time. It runs on the receive thread
                 (`Client`) or in a task (`AsyncClient`, where it may be a coroutine function). None
                 (default): read the messages from the returned stream.
+            bookmark: Start point of a bookmark subscription. None (default): new messages only.
+            rate: Replay rate limit, as in `bookmark_subscribe`.
+            rate_max_gap: Longest wait between two messages of a replay, as in `bookmark_subscribe`.
             conflation: Deliver at most the last message of each key per interval, in seconds or text.
             conflation_key: Fields of the conflation key: `["/symbol"]`. None (default): the topic.
+            pause: Start a bookmark subscription paused (default False).
             timestamp: Deliver the time at which the server accepted each message (default False).
+            live: Deliver messages before they are synced to disk (default False).
+            fully_durable: Deliver replicated messages only, as in `bookmark_subscribe` (default False).
+            bookmark_not_found: Start if the log does not contain the bookmark, as in `bookmark_subscribe`.
             select: Fields to send: `["-/", "+/symbol"]`. None (default): all.
             replace: Replace the running subscription `sub_id` without loss or duplicates (default False). The
                 old stream keeps its messages and ends as `replaced`. If the call fails, the old one
@@ -173,19 +179,28 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
                 bookmark store, otherwise EPOCH). Or a bookmark or a list of bookmarks. Or a time
                 (`YYYYmmddTHHMMSS[Z]` or `datetime`), which excludes messages of that time. Or a range such as
                 `"[20261120T090000:20261120T100000)"`, which ends the stream at its end.
+            filter: Deliver only messages whose content matches this expression.
+            sub_id: Id of the subscription, and its name in the bookmark store. None (default): a generated
+                id.
+            on_message: Handler for the messages, as in `subscribe`. None (default): read the stream.
             rate: Replay rate limit on matching messages: messages per second (a number), payload bytes per
                 second (`"500KB"`), or a multiple of the recorded speed (`"2x"`). None (default): no limit.
             rate_max_gap: With a multiple: longest wait between two messages, in seconds or text.
             conflation: As in `subscribe`. During the replay, intervals refer to the recorded time.
+            conflation_key: Fields of the conflation key. None (default): the topic.
             pause: Start paused: the server sends nothing before `resume` (default False).
+            timestamp: Deliver the time at which the server accepted each message (default False).
             live: After the replay, deliver messages before they are synced to disk (default False).
             fully_durable: Deliver only messages that all synchronous destinations have. Without such a
                 destination it has no effect (default False).
             bookmark_not_found: Start if the log does not contain the bookmark: `"fail"` (default), `"now"` or
                 `"epoch"`.
-
-        All other arguments: see `subscribe`.
-
+            select: Fields to send, as in `subscribe`.
+            replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
+            options: Option string of the reference, as in `subscribe`.
+            depth: Flow-control credit, in bytes or text. Default 2 MB.
+            timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
+                the client.
         Returns:
             The stream of the messages.
 
@@ -252,10 +267,25 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         short, so an end without an error means that everything was read. Messages have bookmark and time.
 
         Args:
+            topic: Name or pattern of the topics, as in `bookmark_subscribe`.
             bookmark: The start point, as in `bookmark_subscribe` (default `EPOCH`).
+            filter: Deliver only messages whose content matches this expression.
+            sub_id: Id of the subscription. None (default): a generated id.
+            rate: Replay rate limit, as in `bookmark_subscribe`.
+            rate_max_gap: With a multiple: longest wait between two messages, in seconds or text.
+            conflation: Deliver at most the last message of each key per interval of recorded time.
+            conflation_key: Fields of the conflation key. None (default): the topic.
+            pause: Start paused (default False).
             timestamp: Deliver the time at which the server accepted each message (default True).
-
-        All other arguments, and the errors: see `bookmark_subscribe`.
+            live: As in `bookmark_subscribe` (default False).
+            fully_durable: As in `bookmark_subscribe` (default False).
+            bookmark_not_found: As in `bookmark_subscribe` (default `"fail"`).
+            select: Fields to send, as in `subscribe`.
+            replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
+            options: Option string of the reference, as in `subscribe`.
+            depth: Flow-control credit, in bytes or text. Default 2 MB.
+            timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
+                the client.
 
         Returns:
             The stream of the messages.
@@ -263,6 +293,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         Raises:
             BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`.
 
+        All other errors: see `bookmark_subscribe`.
         Example:
             >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
             >>> client.publish_flush()

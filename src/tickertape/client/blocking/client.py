@@ -132,6 +132,7 @@ class Client(
             AuthenticationFailed: The token or password is missing or wrong.
             NameInUse: Another user is connected with this client name. Or the call is in the disconnect
                 handler after another connection took over the name.
+            PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version.
             Refused: The server refused the logon for another reason.
             Closed: The client is closed.
@@ -362,10 +363,10 @@ class Client(
                 failed-write handler.
             TimedOut: Not complete within `timeout`. The publish store is unchanged.
             PublisherTakenOver: Another process has published under this client name.
-            BadOption: `level` or `timeout` is invalid.
+            BadOption: The timeout is invalid.
             Disconnected: The client is not connected, or the connection was lost.
             Closed: The client is closed.
-            UsageError: The call is on the receive thread (in a handler).
+            UsageError: `level` is invalid, or the call is on the receive thread (in a handler).
 
         Example:
             >>> client.publish("orders", {"id": 1})
