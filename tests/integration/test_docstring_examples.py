@@ -75,7 +75,9 @@ def documented() -> list[Documented]:
             found.setdefault(name, Documented(name, owner, examples))
 
     add("tickertape", None, tt.__doc__)
-    for public in sorted(tt.__all__, key=lambda name: name.startswith("Async")):  # shared methods block
+    for public in sorted(
+        tt.__all__, key=lambda name: name.startswith("Async")
+    ):  # shared methods run blocking
         value = getattr(tt, public)
         if not inspect.isclass(value):
             continue

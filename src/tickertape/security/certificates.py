@@ -1,6 +1,6 @@
 """Read the validity of a certificate file (PEM) without a library for X.509.
 
-`ssl` loads certificates but does not show the dates of one that is not a certificate authority.
+`ssl` loads certificates, but shows the dates of certificate authorities only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def not_after(path: str) -> datetime:
     """Return the time (UTC) at which the first certificate of a PEM file expires.
 
     Raises:
-        ConfigurationError: The file holds no certificate that can be read.
+        ConfigurationError: The file contains no valid certificate.
         OSError: The file cannot be read.
     """
     found = _CERTIFICATE.search(Path(path).read_text("ascii", "replace"))

@@ -18,7 +18,7 @@ from tickertape.security.limits import token_name_characters_max
 from tickertape.security.private_files import read_private
 
 TOKEN_VARIABLE: Final = "TICKERTAPE_TOKEN"
-"""The environment variable in which the command line looks for a token."""
+"""Environment variable with the token for the command line."""
 NAME_FORM: Final = f"1 to {token_name_characters_max} of a-z, 0-9, - and ., starting with a letter or digit"
 _BEGIN: Final = "tickertape"
 _NAME: Final = re.compile(rf"[a-z0-9][a-z0-9.-]{{0,{token_name_characters_max - 1}}}")

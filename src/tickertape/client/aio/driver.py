@@ -34,7 +34,7 @@ from tickertape.wire.commands import LoggedOn
 
 
 class AsyncioDriver(ClientDriver):
-    """Connects, waits and performs effects for an `AsyncClient`. One event loop at a time may use it."""
+    """Driver of an `AsyncClient`: connects, waits and performs effects, on one event loop at a time."""
 
     lock = nullcontext()
 

@@ -29,7 +29,7 @@ from tickertape.client.protocol.core import ClientProtocol
 
 
 class AsyncioHADriver(HADriver, AsyncioDriver):
-    """Keeps a connection for an `AsyncHAClient`."""
+    """Driver of an `AsyncHAClient`: keeps it connected."""
 
     lock = nullcontext()
     _managing = nullcontext()

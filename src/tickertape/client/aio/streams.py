@@ -428,7 +428,7 @@ Item = Sequence[tuple[AsyncHandledStream, Sequence[int]]]
 
 
 class HandlerOrder:
-    """Calls the handlers of jointly resumed subscriptions in one common order, the order of delivery.
+    """The common order of handler calls for jointly resumed subscriptions: the order of delivery.
 
     One task calls all handlers, so a slow handler delays the others. A blocking client needs none of this:
     all its handlers run on the receive thread.

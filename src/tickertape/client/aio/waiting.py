@@ -65,7 +65,7 @@ def remaining(deadline: float | None) -> float | None:
 
 
 class Notifier:
-    """Wakes callers that wait for a change."""
+    """A condition variable for tasks of one event loop."""
 
     __slots__ = ("_futures",)
 

@@ -32,30 +32,30 @@ from tickertape.wire.commands import LoggedOn
 
 
 class Hangup(NamedTuple):
-    """Close the connection that an earlier attempt left open."""
+    """The step that closes the connection of an earlier attempt."""
 
     why: Disconnected
 
 
 class GetPassword(NamedTuple):
-    """Check or await the password from the authenticator."""
+    """The step that checks or awaits the password from the authenticator."""
 
     given: PasswordGiven
 
 
 class LogOn(NamedTuple):
-    """Connect and log on. The answer is the `LoggedOn`."""
+    """The step that connects and logs on. Its answer is the `LoggedOn`."""
 
 
 class Place(NamedTuple):
-    """Restore a subscription of the subscription manager. The answer is its stream."""
+    """The step that restores a subscription of the subscription manager. Its answer is the stream."""
 
     request: SubscribeRequest
     handler: Handler
 
 
 class PlaceAgain(NamedTuple):
-    """Resubscribe the subscriptions that survived their connection."""
+    """The step that resubscribes the subscriptions that survived their connection."""
 
 
 Step: TypeAlias = Hangup | GetPassword | LogOn | Place | PlaceAgain

@@ -39,7 +39,7 @@ from tickertape.wire.commands import LoggedOn
 
 
 class ThreadDriver(ClientDriver):
-    """Connects, waits and performs effects for a `Client`. Any number of threads may call it."""
+    """Driver of a `Client`: connects, waits and performs effects. Any number of threads may call it."""
 
     lock: threading.RLock
 

@@ -32,7 +32,7 @@ from tickertape.client.publishing.send_buffer import NOBODY
 
 
 class HAThreadDriver(HADriver, ThreadDriver):
-    """Keeps a connection for an `HAClient`."""
+    """Driver of an `HAClient`: keeps it connected."""
 
     def __init__(self, core: ClientProtocol, settings: DriverSettings, policies: ApplicationPolicies) -> None:
         self._managing = threading.Lock()

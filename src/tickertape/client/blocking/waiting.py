@@ -27,7 +27,7 @@ class ThreadWaiter:
 
     @property
     def settled(self) -> bool:
-        """Whether `wait` would not wait."""
+        """Whether the outcome is set."""
         return not self._settled.locked()
 
     def settle(self, outcome: object) -> None:
