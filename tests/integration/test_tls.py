@@ -178,6 +178,7 @@ def test_a_certificate_of_another_authority_is_refused(
     text = refused(front, server.uri, tt.TLS(ca=other.ca))
     assert server.uri in text
     assert "the certificate of the server is not accepted: unable to get local issuer certificate" in text
+    assert "Pass the CA certificate with TLS(ca=...) or --ca" in text
 
 
 def test_the_system_does_not_trust_it_either(front: Front, server: RunningServer) -> None:

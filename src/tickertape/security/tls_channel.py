@@ -21,6 +21,8 @@ _AT_ONCE_BYTES: Final = 64 * KIB
 """Bytes encrypted per hold of the lock. Readers wait for the lock."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG")
 """OpenSSL error reasons for bytes that are not TLS."""
+_UNKNOWN_CA: Final = (18, 19, 20, 21)
+"""OpenSSL verification codes for certificates of a CA that is not trusted."""
 
 
 class TlsChannel:
@@ -156,7 +158,10 @@ def portions(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
 def _explained(error: ssl.SSLError, peer: str) -> str:
     """Return the text of a TLS error with a `peer` ("client" or "server")."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of the {peer} is not accepted: {error.verify_message}"
+        cure = ""
+        if peer == "server" and error.verify_code in _UNKNOWN_CA:
+            cure = ". Pass the CA certificate with TLS(ca=...) or --ca"
+        return f"the certificate of the {peer} is not accepted: {error.verify_message}{cure}"
     reason = error.reason or str(error)
     if reason in _NO_TLS:
         return f"the {peer} does not use TLS"
