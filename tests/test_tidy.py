@@ -260,6 +260,14 @@ def test_pure_modules_touch_nothing() -> None:
 # -- sizes and texts ----------------------------------------------------------------------------------
 
 
+def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a docstring, which do not count: those of public calls document each argument."""
+    first = node.body[0]
+    if ast.get_docstring(node) is None:
+        return 0
+    return (first.end_lineno or first.lineno) - first.lineno + 1
+
+
 def test_modules_functions_and_lines_stay_small() -> None:
     wrong = []
     for path in python_files("src", "tests", "examples"):
@@ -273,7 +281,7 @@ def test_modules_functions_and_lines_stay_small() -> None:
         )
         for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                size = (node.end_lineno or node.lineno) - node.lineno + 1 - docstring_lines(node)
                 if size > FUNCTION_LINES_MAX:
                     wrong.append(f"{place(path, node)}: {node.name} has {size} lines")
     assert not wrong, "\n".join(wrong)

@@ -1,7 +1,14 @@
-"""Public API of Tickertape: `import tickertape as tt`.
+"""Public API of Tickertape: `import tickertape as tt` (names are imported lazily).
 
-Names are imported at their first use, so `tickertape serve` starts without the client, and the client without
-the server.
+Each name is imported at its first use, so `tickertape serve` does not load the client, and the client does
+not load the server.
+
+Example:
+    >>> with tt.Client("desk", uri) as client:
+    ...     client.publish("orders", {"id": 1})
+    ...     client.publish_flush()
+    ...     [message.json() for message in client.replay("orders")]
+    [{'id': 1}]
 """
 
 from __future__ import annotations
@@ -311,5 +318,5 @@ def _close_clients() -> None:
         exits.close_all()
 
 
-# Here and not with the first client: handlers that an application registers after its import run before.
+# On import, not with the first client: exit handlers that the application registers later run first.
 atexit.register(_close_clients)

@@ -44,5 +44,5 @@ def test_a_slow_consumer_is_given_the_newest_of_each_key(
 
 def test_what_goes_to_a_handler_is_not_conflated(client: tt.Client, topic: str) -> None:
     stream = client.subscribe(topic, on_message=print)
-    with pytest.raises(tt.UsageError, match="nothing to conflate"):
+    with pytest.raises(tt.UsageError, match="Cannot conflate subscription"):
         stream.conflate()

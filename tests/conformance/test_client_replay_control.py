@@ -160,8 +160,12 @@ def test_a_subscribe_pauses_and_resumes_as_in_the_reference(client: tt.Client, t
     [
         (tt.Command("subscribe", options="resume", sub_id="nobody"), tt.SubscriptionUnknown, "nobody"),
         (tt.Command("subscribe", options="resume"), tt.UsageError, "resume needs the sub_id"),
-        (tt.Command("subscribe", options="resume,rate=2x", sub_id="a"), tt.BadOption, "no other option"),
-        (tt.Command("subscribe", options="resume=1", sub_id="a"), tt.BadOption, "no value"),
+        (
+            tt.Command("subscribe", options="resume,rate=2x", sub_id="a"),
+            tt.BadOption,
+            "must be the only option",
+        ),
+        (tt.Command("subscribe", options="resume=1", sub_id="a"), tt.BadOption, "without a value"),
         (tt.Command("subscribe", "t", options="resume", sub_id="a"), tt.BadOption, "does not use topic"),
         (tt.Command("pause"), tt.UsageError, "pause needs the sub_id"),
         (tt.Command("pause", topic="t", sub_id="a"), tt.BadOption, "topic='t'"),

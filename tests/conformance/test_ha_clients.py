@@ -181,7 +181,7 @@ def test_exact_22_a_chooser_never_calls_the_client(front: Front, uri: str, name:
             outcome.send(None)
 
     chooser.meanwhile = call
-    with pytest.raises(tt.Disconnected, match=r"it raised UsageError: connect_and_logon would wait"):
+    with pytest.raises(tt.Disconnected, match=r"it raised UsageError: Cannot wait for connect_and_logon"):
         client.connect_and_logon(SECONDS)
     assert [type(error) for error in told] == [tt.UsageError]
 
@@ -222,7 +222,7 @@ def test_a_timeout_of_connect_and_logon_ends_the_attempts(front: Front, name: st
     with silent_server() as silent:
         client = front.make_ha(name, servers=[nowhere(), silent], reconnect_delay=SOON)
         with pytest.raises(
-            tt.TimedOut, match=r"no connection within 0.3 s; the last attempt: cannot connect"
+            tt.TimedOut, match=r"(?i)no connection within 0.3 s. last attempt: cannot connect"
         ):
             client.connect_and_logon(timeout="300ms")
         with pytest.raises(tt.Disconnected, match=r"Stopped connecting: [Nn]o connection"):
@@ -319,7 +319,7 @@ def test_a_full_store_lets_publishes_wait_for_the_next_connection(
     for _ in range(held):
         client.publish(topic, body)
     body = bytes(4_000)
-    with pytest.raises(tt.Disconnected, match="there is no connection"):  # nobody connects yet
+    with pytest.raises(tt.Disconnected, match="Not connected"):  # nobody connects yet
         client.publish(topic, body)
     client.close()
     chooser = NotingChooser([], nowhere())
@@ -334,7 +334,7 @@ def test_a_full_store_lets_publishes_wait_for_the_next_connection(
     wait_until(lambda: len(chooser._trace) > 2)
     for _ in range(held):
         client.publish(topic, bytes(1_000))
-    with pytest.raises(tt.TimedOut, match="no room"):
+    with pytest.raises(tt.TimedOut, match="no free space"):
         client.publish(topic, body, timeout=0.05)
     chooser.add(relay.uri)
     for _ in range(30):
@@ -355,9 +355,9 @@ def test_a_subscribe_waits_for_the_connection_as_long_as_its_timeout(
     beginning = threading.Thread(target=client.connect_and_logon, args=(SECONDS,))
     beginning.start()
     wait_until(lambda: "failure" in chooser._trace)
-    with pytest.raises(tt.TimedOut, match=r"no connection for subscribe s within 0.05 s; the last attempt"):
+    with pytest.raises(tt.TimedOut, match=r"No connection for subscribe s within 0\.05 s\. Last attempt"):
         client.subscribe(topic, sub_id="s", timeout=0.05)
-    with pytest.raises(tt.TimedOut, match="no connection for publish_flush"):
+    with pytest.raises(tt.TimedOut, match="No connection for publish_flush"):
         client.publish_flush(timeout=0.05)
     adding = threading.Timer(0.1, chooser.add, [uri])
     adding.start()

@@ -178,6 +178,7 @@ def test_a_certificate_of_another_authority_is_refused(
     text = refused(front, server.uri, tt.TLS(ca=other.ca))
     assert server.uri in text
     assert "the certificate of the server is not accepted: unable to get local issuer certificate" in text
+    assert "Pass the CA certificate with TLS(ca=...) or --ca" in text
 
 
 def test_the_system_does_not_trust_it_either(front: Front, server: RunningServer) -> None:
@@ -252,7 +253,7 @@ def test_a_client_without_tls_is_told_to_use_it(front: Front, server: RunningSer
 def test_a_client_with_tls_is_told_that_the_server_has_none(front: Front, tls: tt.TLS) -> None:
     with running_server() as server:
         text = refused(front, server.uri.replace("tcp://", "tls://"), tls)
-        assert "what the server said is no TLS; without TLS it is a tcp:// address" in text
+        assert "the server does not use TLS; without TLS it is a tcp:// address" in text
         wait_until(lambda: "this address does not use TLS" in server.errors())
 
 

@@ -260,7 +260,7 @@ def reload(site: Site, times: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [(None, "cannot be read"), ("[a]\n", "[a] sha256 is 64 digits")],
+    [(None, "Cannot read tokens_file"), ("[a]\n", "[a] sha256 is 64 digits")],
 )
 def test_a_server_whose_tokens_cannot_be_read_does_not_start(
     tmp_path: Path, text: str | None, says: str

@@ -70,7 +70,7 @@ PROGRAMS = {"blocking": BLOCKING, "ha": HA, "async": ASYNC, "thread": THREAD, "c
 def test_program_that_just_ends_loses_nothing(server: RunningServer, name: str) -> None:
     command = [sys.executable, "-W", "default::ResourceWarning", "-c", PROGRAMS[name], server.uri, name]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "client 'p' was not closed" in ended.stderr
+    assert "Client 'p' was not closed" in ended.stderr
     assert "Cannot send" not in ended.stderr
     with tt.Client("reader", server.uri) as reader:
         stored = reader.replay(name, tt.EPOCH)

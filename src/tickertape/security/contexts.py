@@ -17,23 +17,34 @@ from tickertape.base.text_format import shown
 from tickertape.security.private_files import check_private
 
 _NOT_PEM: Final = (None, "NO_START_LINE", "NO_CERTIFICATE_OR_CRL_FOUND")
-"""Reasons for which the library could not read a file at all."""
+"""OpenSSL error reasons for files that are not PEM."""
 _CURES: Final = {
-    "EE_KEY_TOO_SMALL": "its key is too small; use RSA with at least 2048 bits, or an elliptic curve",
-    "CA_KEY_TOO_SMALL": "the key of its CA is too small; use RSA with at least 2048 bits",
-    "CA_MD_TOO_WEAK": "it is signed with a weak digest; sign it with SHA-256",
+    "EE_KEY_TOO_SMALL": "the key is too small. Use RSA with at least 2048 bits, or an elliptic curve",
+    "CA_KEY_TOO_SMALL": "the key of the CA is too small. Use RSA with at least 2048 bits",
+    "CA_MD_TOO_WEAK": "the signature uses a weak digest. Sign it with SHA-256",
 }
 
 
 class TLS(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client meets servers at `tls://` addresses. The certificate of the server is always checked, and
-    that it is for the name or address that the client connects to.
+    """TLS settings of a client for `tls://` addresses.
 
-    `ca`: path of a file with the certificates that are trusted (PEM); None (default): those of the system.
-    `certificate`, `key`: paths of the client's own certificate, with those between it and the CA, and of its
-    key, both PEM; for servers with `client_ca`. The key may not be readable for everybody. `server_name`: the
-    name that the certificate must have, when it is not that of the address. The files are read for each
-    connection, so that new ones count from the next one on.
+    The client always verifies the server certificate and its name. Each connection reads the files again, so
+    a new connection uses new certificates.
+
+    Args:
+        ca: Path of a PEM file with the trusted CA certificates. None (default): the CAs of the system.
+        certificate: Path of the client certificate and its intermediate certificates (PEM). Servers with
+            `client_ca` require it.
+        key: Path of the private key of `certificate` (PEM, without a password). Its mode must not grant
+            rights to other users (0600).
+        server_name: Name that the server certificate must contain. None (default): the host of the address.
+
+    Raises:
+        BadOption: `certificate` without `key`, or `key` without `certificate`.
+
+    Example:
+        >>> tls = tt.TLS(ca="ca.pem", server_name="tickertape.example.com")
+        >>> client = tt.Client("desk", "tls://10.0.0.7:9007", tls=tls, connect=False)
     """
 
     ca: str | Path | None = None
@@ -44,11 +55,11 @@ class TLS(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
             there, missing = ("certificate", "key") if self.key is None else ("key", "certificate")
-            raise BadOption(f"TLS: {there} is given without {missing}")
+            raise BadOption(f"Invalid TLS settings: '{there}' requires '{missing}'. Pass both or neither.")
 
 
 def client_context(tls: TLS) -> ssl.SSLContext:
-    """What connections of a client are made with. Raises `BadOption` for files that cannot be used."""
+    """Return the TLS context for connections of a client. Raises `BadOption` for unusable files."""
     context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     if tls.ca is None:
         context.load_default_certs()
@@ -60,10 +71,13 @@ def client_context(tls: TLS) -> ssl.SSLContext:
 
 
 def server_context(certificate: str, key: str, client_ca: str | None) -> ssl.SSLContext:
-    """What connections of a server are made with; with `client_ca` every client needs a certificate that it
-    has signed. Raises `ConfigurationError` for files that cannot be used."""
+    """Return the TLS context for connections of a server.
+
+    With `client_ca`, every client needs a certificate signed by that CA. Raises `ConfigurationError` for
+    unusable files.
+    """
     context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    context.num_tickets = 0  # sessions are long: taking one up again would save nothing
+    context.num_tickets = 0  # Connections are long, so session resumption would save nothing.
     context.options |= ssl.OP_NO_TICKET
     _identify(context, certificate, key, ConfigurationError)
     if client_ca is not None:
@@ -83,12 +97,14 @@ def _trust(context: ssl.SSLContext, path: str | Path, what: str, refuse: type[Us
         context.load_verify_locations(cafile=path)
     except ssl.SSLError as error:
         if error.reason in _NOT_PEM:
-            raise refuse(f"{what} {path} has no certificate in PEM") from None
-        raise refuse(f"{what} {path} cannot be used: {_in_words(error)}") from None
+            raise refuse(
+                f"Cannot use {what} '{path}': it contains no PEM certificate. Use a PEM file."
+            ) from None
+        raise refuse(f"Cannot use {what} '{path}': {_in_words(error)}.") from None
     except OSError as error:
-        raise refuse(f"{what} {path} cannot be read: {error.strerror or error}") from None
+        raise refuse(f"Cannot read {what} '{path}': {error.strerror or error}.") from None
     except ValueError:  # a NUL, or a surrogate
-        raise refuse(f"{what}: {shown(str(path))} is not a file name") from None
+        raise refuse(f"Invalid {what} {shown(str(path))}. Use the path of a file.") from None
 
 
 def _identify(
@@ -98,24 +114,33 @@ def _identify(
 
     def locked() -> NoReturn:
         raise refuse(
-            f"key {key} is locked with a password: store it without one, readable for its owner only"
+            f"Cannot use key '{key}': it is encrypted with a password. Store it without a password, with "
+            "mode 0600."
         )
 
     try:
         context.load_cert_chain(certificate, key, password=locked)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise refuse(f"certificate {certificate} and key {key} do not belong together") from None
+            raise refuse(
+                f"Cannot use certificate '{certificate}' with key '{key}': they do not match. "
+                "Use the key that the certificate was issued for."
+            ) from None
         if error.reason in _NOT_PEM:
-            raise refuse(f"certificate {certificate} or key {key} is not in PEM") from None
-        raise refuse(f"certificate {certificate} with key {key} cannot be used: {_in_words(error)}") from None
+            raise refuse(
+                f"Cannot use certificate '{certificate}' with key '{key}': one of them is not PEM. "
+                "Use PEM files."
+            ) from None
+        raise refuse(
+            f"Cannot use certificate '{certificate}' with key '{key}': {_in_words(error)}."
+        ) from None
     except OSError as error:
-        raise refuse(f"certificate {certificate} cannot be read: {error.strerror or error}") from None
+        raise refuse(f"Cannot read certificate '{certificate}': {error.strerror or error}.") from None
     except ValueError:
-        raise refuse(f"certificate: {shown(str(certificate))} is not a file name") from None
+        raise refuse(f"Invalid certificate {shown(str(certificate))}. Use the path of a file.") from None
 
 
 def _in_words(error: ssl.SSLError) -> str:
-    """Return the library's error text for a certificate or key."""
+    """Return the text of an OpenSSL error for a certificate or key."""
     reason = error.reason or str(error)
     return _CURES.get(reason, reason.replace("_", " ").lower())

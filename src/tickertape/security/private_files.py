@@ -1,6 +1,6 @@
-"""Read secret files: checks their permissions and size.
+"""Read secret files after checks of their permissions and size.
 
-Errors contain no content of such a file.
+Errors never contain the content of a secret file.
 """
 
 from __future__ import annotations
@@ -14,38 +14,44 @@ from tickertape.base.errors import UsageError
 from tickertape.security.limits import secret_file_bytes_max
 
 _OTHERS: Final = stat.S_IRWXO
-"""The rights of everybody; those of the group are a matter of who made the group."""
+"""Permission bits of other users. The permissions of the group are not checked."""
 
 
 def check_private(path: str | Path, what: str, refuse: type[UsageError]) -> None:
-    """Raise `refuse` unless `path`, which is `what`, is a file that not everybody may read or write."""
+    """Check that `path` is a regular file without permissions for other users.
+
+    `what` is the name of the file in errors. Raises `refuse`.
+    """
     try:
         status = os.stat(path)
     except OSError as error:
-        raise refuse(f"{what} {path} cannot be read: {error.strerror or error}") from None
+        raise refuse(f"Cannot read {what} '{path}': {error.strerror or error}.") from None
     except ValueError:
-        raise refuse(f"{what}: that is no file name") from None
+        raise refuse(f"Invalid {what}: it is not a file name. Use the path of a file.") from None
     _judge(status, path, what, refuse)
 
 
 def read_private(path: str | Path, what: str, refuse: type[UsageError]) -> bytes:
-    """Return the contents of a file, checked as by `check_private`. Raises `refuse`."""
-    check_private(path, what, refuse)  # before it is opened: to open a pipe may wait for ever
+    """Return the contents of a file after the checks of `check_private`. Raises `refuse`."""
+    check_private(path, what, refuse)  # Check before the open: an open of a pipe can block for ever.
     try:
         with open(path, "rb") as file:
             data = file.read(secret_file_bytes_max + 1)
             status = os.fstat(file.fileno())
     except OSError as error:
-        raise refuse(f"{what} {path} cannot be read: {error.strerror or error}") from None
-    _judge(status, path, what, refuse)  # another one may have taken its place
+        raise refuse(f"Cannot read {what} '{path}': {error.strerror or error}.") from None
+    _judge(status, path, what, refuse)  # Another process may have replaced the file.
     if len(data) > secret_file_bytes_max:
-        raise refuse(f"{what} {path} is larger than {secret_file_bytes_max} bytes")
+        raise refuse(f"Cannot read {what} '{path}': it is larger than {secret_file_bytes_max} bytes.")
     return data
 
 
 def _judge(status: os.stat_result, path: str | Path, what: str, refuse: type[UsageError]) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise refuse(f"{what} {path} is no file")
+        raise refuse(f"Cannot read {what} '{path}': it is not a regular file.")
     if status.st_mode & _OTHERS:
         mode = stat.S_IMODE(status.st_mode)
-        raise refuse(f"{what} {path} may be used by everybody (mode {mode:04o}): chmod 600 {path}")
+        raise refuse(
+            f"Cannot use {what} '{path}': it is accessible to other users (mode {mode:04o}). "
+            f"Run: chmod 600 {path}"
+        )

@@ -1,7 +1,6 @@
 """One end of a TLS connection without a socket: encrypts and decrypts bytes.
 
-Data is returned only after it was authenticated. Data that was tampered with, or that arrives before the
-handshake is complete, is an error.
+Reads return authenticated data only. Modified data, and data before the end of the handshake, is an error.
 """
 
 from __future__ import annotations
@@ -17,18 +16,20 @@ from tickertape.base.limits import KIB
 from tickertape.security.limits import encrypted_at_once_bytes_max
 
 HANDSHAKE_BYTE: Final = 0x16
-"""The first byte of every TLS connection: a record of the handshake."""
+"""First byte of every TLS connection: the type of a handshake record."""
 _AT_ONCE_BYTES: Final = 64 * KIB
-"""Bytes encrypted while the lock is held; readers wait for it."""
+"""Bytes encrypted per hold of the lock. Readers wait for the lock."""
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKET_LENGTH_TOO_LONG")
-"""Error text of the library for bytes that are not TLS."""
+"""OpenSSL error reasons for bytes that are not TLS."""
+_UNKNOWN_CA: Final = (18, 19, 20, 21)
+"""OpenSSL verification codes for certificates of a CA that is not trusted."""
 
 
 class TlsChannel:
-    """One end of a TLS connection: `feed` received bytes, `take` bytes to send. One thread may read while
-    another writes.
+    """One end of a TLS connection: `feed` received bytes, `take` bytes to send.
 
-    `server_name`: for a client, the name or address that the certificate of the server must have.
+    One thread may read while another writes. `server_name`: for a client, the name or address that the server
+    certificate must contain.
     """
 
     def __init__(
@@ -39,39 +40,39 @@ class TlsChannel:
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server, server_hostname=server_name
         )
-        # The library takes no two calls at a time on one connection.
+        # OpenSSL does not allow concurrent calls on one connection.
         self._lock = threading.Lock()
         self._peer = "client" if server else "server"
         self._failure: TlsFailed | None = None
         self.established = False
-        """Whether the handshake is done: before, nothing can be read or written."""
+        """Whether the handshake is complete. Reads and writes are possible only afterwards."""
         self.closed = False
-        """Whether the other side said that nothing more comes. An end without that was cut off."""
+        """Whether the peer sent its closing alert. A connection that ends without it was cut off."""
 
     def feed(self, data: Buffer) -> None:
-        """These bytes came; they are copied."""
+        """Add received bytes. They are copied."""
         with self._lock:
             self._incoming.write(data)
 
     def take(self) -> bytes:
-        """Return the bytes to send now, of a handshake or an alert; empty if there are none."""
+        """Return the handshake or alert bytes to send now (possibly empty)."""
         with self._lock:
             return self._outgoing.read()
 
     @property
     def answers(self) -> bool:
-        """Whether reading left something to `take`: the other side may provoke any number of alerts."""
+        """Whether a read left bytes to `take`. The peer can provoke any number of alerts."""
         return self._outgoing.pending > 0
 
     @property
     def drained(self) -> bool:
-        """Whether everything that came was read, as far as it can be."""
+        """Whether all received bytes that can be decrypted were read."""
         return not self._incoming.pending and not self._tls.pending()
 
     def shake(self) -> bool:
-        """Continue the handshake and return whether it is complete. Call `take` afterwards in any case.
+        """Continue the handshake and return whether it is complete. Always call `take` afterwards.
 
-        Raises `TlsFailed`: then `take` returns the alert for the peer.
+        Raises `TlsFailed`. In that case `take` returns the alert for the peer.
         """
         try:
             with self._lock:
@@ -84,9 +85,11 @@ class TlsChannel:
         return True
 
     def read_into(self, room: memoryview) -> int:
-        """Decrypt into `room`, until it is full or nothing more came; 0 when nothing did, or `closed`.
+        """Decrypt into `room` until it is full or no data is left, and return the number of bytes.
 
-        Raises `TlsFailed` for what does not come from the other side as it was sent."""
+        Returns 0 without data, or when the channel is `closed`. Raises `TlsFailed` for data that is not
+        authentic.
+        """
         if self._failure is not None:
             raise self._failure
         filled = 0
@@ -100,13 +103,12 @@ class TlsChannel:
                 pass
             except ssl.SSLError as error:
                 failure = self._failed(error)
-                if not filled:  # else it is told by the next call: what came before it counts
+                if not filled:  # Otherwise the next call raises it: return the valid data first.
                     raise failure from None
         return filled
 
     def encrypted(self, data: Buffer) -> bytes:
-        """Return the cipher text of `data`, with whatever else is to be sent before it. Raises
-        `TlsFailed`."""
+        """Return the cipher text of `data`, after pending handshake or alert bytes. Raises `TlsFailed`."""
         rest = memoryview(data)
         while rest:
             with self._lock:
@@ -117,24 +119,24 @@ class TlsChannel:
         return self.take()
 
     def farewell(self) -> bytes:
-        """Return the closing alert; nothing may be encrypted after it."""
+        """Return the closing alert. No data may be encrypted afterwards."""
         if self.established:
             try:
                 with self._lock:
                     self._tls.unwrap()
-            except ssl.SSLError:  # it waits for the answer of the other side, which we do not
+            except ssl.SSLError:  # OpenSSL wants the closing alert of the peer. We do not wait for it.
                 pass
         return self.take()
 
     def _failed(self, error: ssl.SSLError) -> TlsFailed:
-        """Return the error for an error of the library; the first one is the cause of all others."""
+        """Convert an OpenSSL error. The first error is the cause of all later ones and is kept."""
         if self._failure is None:
             self._failure = TlsFailed(_explained(error, self._peer))
         return self._failure
 
 
 def portions(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
-    """`buffers` in pieces that are encrypted in one go: small ones joined, large ones as they lie, cut."""
+    """Yield `buffers` in pieces for one encryption each: joins small buffers, splits large ones uncopied."""
     some: list[Buffer] = []
     size = 0
     for buffer in buffers:
@@ -154,12 +156,15 @@ def portions(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
 
 
 def _explained(error: ssl.SSLError, peer: str) -> str:
-    """What went wrong with the other side, a `peer`, in words."""
+    """Return the text of a TLS error with a `peer` ("client" or "server")."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the certificate of the {peer} is not accepted: {error.verify_message}"
+        cure = ""
+        if peer == "server" and error.verify_code in _UNKNOWN_CA:
+            cure = ". Pass the CA certificate with TLS(ca=...) or --ca"
+        return f"the certificate of the {peer} is not accepted: {error.verify_message}{cure}"
     reason = error.reason or str(error)
     if reason in _NO_TLS:
-        return f"what the {peer} said is no TLS"
+        return f"the {peer} does not use TLS"
     alert = reason.partition("ALERT_")[2]
     if alert:
         return f"the {peer} refused the connection: {_words(alert)}"

@@ -18,8 +18,8 @@ from tickertape.security.limits import token_name_characters_max
 from tickertape.security.private_files import read_private
 
 TOKEN_VARIABLE: Final = "TICKERTAPE_TOKEN"
-"""The environment variable in which the command line looks for a token."""
-NAME_FORM: Final = f"1 to {token_name_characters_max} of a-z, 0-9, - and ., beginning with a letter or digit"
+"""Environment variable with the token for the command line."""
+NAME_FORM: Final = f"1 to {token_name_characters_max} of a-z, 0-9, - and ., starting with a letter or digit"
 _BEGIN: Final = "tickertape"
 _NAME: Final = re.compile(rf"[a-z0-9][a-z0-9.-]{{0,{token_name_characters_max - 1}}}")
 _FORM: Final = re.compile(rf"{_BEGIN}_({_NAME.pattern})_[a-z2-7]{{52}}")
@@ -27,7 +27,7 @@ _SECRET_BYTES: Final = 32
 
 
 class Token(NamedTuple):
-    """Create a token: its text, which is shown once, and the hash to store."""
+    """A new token: its text, which is shown once, and the hash to store."""
 
     text: str
     sha256: str
@@ -37,21 +37,21 @@ class Token(NamedTuple):
 
 
 def new_token(name: str) -> Token:
-    """Return a token of that name. Raises `BadName`."""
+    """Create a token with this name. Raises `BadName`."""
     if not is_name(name):
-        raise BadName(f"the name of a token is {NAME_FORM}")
+        raise BadName(f"Invalid token name. Use {NAME_FORM}.")
     secret = b32encode(secrets.token_bytes(_SECRET_BYTES)).decode().rstrip("=").lower()
     text = f"{_BEGIN}_{name}_{secret}"
     return Token(text, hash_of(text).hex())
 
 
 def is_name(name: str) -> bool:
-    """Return whether a token may have this name."""
+    """Return whether `name` is a valid token name."""
     return _NAME.fullmatch(name) is not None
 
 
 def name_in(text: str) -> str | None:
-    """Return the name in the text of a token; None when it has not the form of one."""
+    """Return the name in the text of a token, or None for text that is not a token."""
     form = _FORM.fullmatch(text)
     return None if form is None else form[1]
 
@@ -62,14 +62,16 @@ def hash_of(text: str) -> bytes:
 
 
 def fits(text: str, kept: bytes) -> bool:
-    """Return whether `kept` is the hash of this token, in a time that does not depend on how much of it
-    agrees."""
+    """Return whether `kept` is the hash of this token. The comparison takes constant time."""
     return hmac.compare_digest(hash_of(text), kept)
 
 
 def read_token(path: str | Path, refuse: type[UsageError]) -> str:
-    """Return the token that a file holds, and nothing else. Raises `refuse`."""
+    """Return the token in a file that contains only the token. Raises `refuse`."""
     text = read_private(path, "token file", refuse).strip().decode("ascii", "replace")
     if name_in(text) is None:
-        raise refuse(f"token file {path} holds no token: `tickertape token new NAME` makes one")
+        raise refuse(
+            f"Cannot read token file '{path}': it does not contain a token. "
+            "Create one with `tickertape token new NAME`."
+        )
     return text

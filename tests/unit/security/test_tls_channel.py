@@ -135,7 +135,7 @@ def test_what_is_no_tls_is_said_so(make: Callable[[], tuple[TlsChannel, TlsChann
     client, _ = make()
     client.shake()
     client.feed(b"tktape/0 and more")
-    with pytest.raises(TlsFailed, match="what the server said is no TLS"):
+    with pytest.raises(TlsFailed, match="the server does not use TLS"):
         client.shake()
 
 

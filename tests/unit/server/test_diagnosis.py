@@ -120,7 +120,7 @@ def test_certificates_and_tokens_that_expire_are_reported(tmp_path: Path) -> Non
 def test_file_without_a_certificate_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "c.pem"
     file.write_text(text)
-    with pytest.raises(ConfigurationError, match="cannot read certificate"):
+    with pytest.raises(ConfigurationError, match="Cannot read certificate"):
         not_after(str(file))
 
 

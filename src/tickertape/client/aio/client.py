@@ -1,4 +1,4 @@
-"""Asyncio client: connection and publishing calls of `tickertape.AsyncClient`; it inherits the rest."""
+"""Asyncio client: the public class `tickertape.AsyncClient`, with its connection and publish calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tickertape.wire.commands import Resolve, Resolved
 T = TypeVar("T")
 Call: TypeAlias = Coroutine[Any, Any, T]
 EVERY_TASK: Final = 1
-"""Owner of the runs of an asyncio client: all that happens there happens on one thread."""
+"""Owner of the runs of an asyncio client, which uses one thread only."""
 
 
 class AsyncClient(
@@ -37,28 +37,44 @@ class AsyncClient(
     TransactionCalls[AsyncClientTransaction],
     ClientFrontend,
 ):
-    """A connection to one server for asyncio, on its own loop or on uvloop; the names are those of `Client`.
+    """An asyncio client: one connection to one server, on the asyncio event loop or uvloop.
 
-    `name`: the client name; the same name gives the same publisher id on every run and instance.
-    `uri`: `tls://host:port`, `tcp://host:port` (with `user:password@` if need be) or `unix:///path`.
-    `user`, `password`: the logon's; they win over those in the URI. A server without tokens checks neither:
-    the user only keeps another one from taking over the client name. `token`: a token of the server, instead
-    of a password; it does not go to another machine but with TLS. `tls`: certificates for a `tls://` address
-    (`TLS`); None (default): those that the system trusts.
-    `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences
-    and are sent again on reconnection. None (default): what is in flight when a connection is lost has an
-    unknown outcome.
-    `bookmark_store`: remembers what bookmark subscriptions were delivered and which messages were discarded
-    (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`), for MOST_RECENT and to keep back what
-    was discarded. Close it after the client.
-    `timeout`: seconds or text (`"500ms"`), default 10: for every call that is not given its own; None = wait
-    as long as the connection lasts.
+    It has the method names of `Client`. Await every call that may wait. A call can be cancelled at any time:
+    the client stays usable, and the answer to the cancelled call is dropped.
 
-    `async with` connects, logs on, and closes at the end; `connect` does it by hand. Calls that may wait are
-    awaited. Any of them may be cancelled: the client stays usable, and the answer to an abandoned call is
-    dropped. It belongs to the event loop on which it connected, and does not reconnect by itself: await
-    `connect` again, from the disconnect handler for instance. A forked child cannot use it: every call but
-    `close` raises `Forked`. Raises `BadName`, `BadOption`.
+    `async with` connects, logs on, and closes at the end. `connect` connects explicitly. The client belongs
+    to the event loop on which it connected. It does not reconnect automatically. Await `connect` again, for
+    example in the disconnect handler, or use `AsyncHAClient`. It cannot be used in a forked child.
+
+    Args:
+        name: The client name. It determines the publisher id: the same name has the same id on every server.
+        uri: Address of the server: `tcp://host:port`, `tls://host:port` or `unix:///path`. The host may
+            follow `user:password@`.
+        user: User of the logon. Overrides the user in `uri`. A server without tokens does not check it, but
+            other users cannot take over the client name.
+        password: Password of the logon. Overrides the password in `uri`.
+        token: Access token of the server, instead of a password. The client sends it to another machine only
+            with TLS.
+        tls: Certificates for a `tls://` address. None (default): the trusted CAs of the system.
+        publish_store: Keeps messages until they are persisted. See `Client`. None (default): no store.
+        bookmark_store: Records delivered and discarded messages of bookmark subscriptions. See `Client`. None
+            (default): no store.
+        timeout: Default timeout of all calls, in seconds or text (`"500ms"`). Default 10 seconds. None: wait
+            as long as the connection lasts.
+
+    Raises:
+        BadName: The client name is invalid.
+        BadOption: Another parameter is invalid.
+        StoreOfAnother: A store belongs to another client name.
+        Forked: Every call except `close` in a forked child.
+
+    Example:
+        >>> async with tt.AsyncClient("desk", uri) as client:
+        ...     await client.publish("orders", {"id": 1, "price": 12.5})
+        ...     await client.publish_flush()
+        ...     async for message in await client.replay("orders"):
+        ...         print(message.json())
+        {'id': 1, 'price': 12.5}
     """
 
     _driver: AsyncioDriver
@@ -68,23 +84,42 @@ class AsyncClient(
     # -- connection -------------------------------------------------------------------------------------
 
     async def connect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Connect and log on; nothing happens when the client is connected.
+        """Connect and log on. Does nothing while the client is connected. See `Client.connect`.
 
-        `timeout` in seconds or text, None = wait for ever. What the publish store holds and the server lacks
-        is sent again. Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server
-        refuses the logon with: `Refused`, `NameInUse`, `BadVersion`, ...
+        Args:
+            timeout: Longest wait in seconds or text (`"500ms"`). None: no timeout. Default: the timeout of
+                the client.
+
+        Raises:
+            UsageError: The client is connected on another event loop that runs.
+
+        All other errors: see `Client.connect`.
+
+        Example:
+            >>> client = tt.AsyncClient("desk", uri)
+            >>> await client.connect(timeout=5)
+            >>> client.connected
+            True
         """
         await self._driver.connect(timeout)
 
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send what was published, wait until the server has it, and disconnect. Further calls raise
-        `Closed`.
+        """Send all published messages, wait until the server has them, and disconnect.
 
-        `publish` raises it from the beginning on, in other tasks too.
-        `timeout` bounds the waiting, in seconds or text; handlers that still run then are cancelled, and one
-        that goes on all the same is left to itself. Never raises but when it is cancelled, and then it is
-        closed all the same: the exception listener is told what went wrong, and how many messages have no
-        answer. A publish store keeps what is not persisted. In a forked child nothing happens.
+        All later calls raise `Closed`. Concurrent calls of `publish` raise it from the start of `close` on.
+        The call raises only `asyncio.CancelledError`, and a cancelled call closes the client too. Errors, and
+        the number of messages without an answer, go to the exception listener. A publish store keeps messages
+        that are not persisted. In a forked child the call does nothing.
+
+        Args:
+            timeout: Longest wait in seconds or text. Handlers that still run then are cancelled. None: no
+                timeout. Default: the timeout of the client.
+
+        Example:
+            >>> await client.publish("orders", {"id": 1})
+            >>> await client.close()
+            >>> client.connected
+            False
         """
         await self._driver.close(timeout)
 
@@ -98,18 +133,30 @@ class AsyncClient(
         await self.close()
 
     def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
-        """Call `handler(client)` once for each connection that is lost, not for `close`.
+        """Set the handler for lost connections. `close` does not call it.
 
-        A function or a coroutine function; it runs in a task of its own, may await `connect`, and losses are
-        handled one after the other. When another process took over the client name, `connect` raises
-        `NameInUse` there: the two would throw each other out for ever.
+        Args:
+            handler: A function or coroutine function, called as `handler(client)` once per lost connection,
+                in its own task, one call at a time. It may await `connect`. If another connection took over
+                the client name, `connect` raises `NameInUse` in the handler: otherwise the two clients would
+                disconnect each other for ever. None: no handler (the default of a client).
+
+        Example:
+            >>> client.set_disconnect_handler(lambda client: client.connect())
         """
         self._driver.set_disconnect_handler(None if handler is None else partial(handler, self))
 
     def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
-        """Call `handler(error, batch)` for what the server refused; `batch` is None without a publish store.
+        """Set the handler for messages that the server rejected.
 
-        A function or a coroutine function; it runs in a task. None (default): `publish_flush` raises instead.
+        Args:
+            handler: A function or coroutine function, called as `handler(error, batch)` in a task. `batch`
+                contains the messages. It is None without a publish store. None: `publish_flush` raises
+                instead (the default of a client).
+
+        Example:
+            >>> rejected = []
+            >>> client.set_failed_write_handler(lambda error, batch: rejected.append(error))
         """
         self._driver.set_failed_write_handler(handler)
 
@@ -125,16 +172,33 @@ class AsyncClient(
         sow_key: str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> int | None:
-        """Publish one message: bytes as they are, str as UTF-8, anything else as JSON.
+        """Publish one message. If the call raises or is cancelled, the message is not published.
 
-        `expiration`: the message's life, in seconds or text (`"5m"`). `correlation_id`, `sow_key`: handed on.
-        Returns the sequence it gave the message, or None without a publish store or where the topic is not
-        recorded. It lets other tasks run after what it sent, and waits for the network only when a bound is
-        reached, as long as `timeout` (seconds or text); through a lost connection too when there is a
-        disconnect handler, which may connect again, and a `timeout`. Raises `BadTopic`, `BadMessage`,
-        `MessageTooLarge`, `Disconnected` (without a publish store, or with a full one), `StoreFull`,
-        `TimedOut`, `Closed`, `PublisherTakenOver`; when it raises, or is cancelled, the message is not
-        published.
+        The call yields to other tasks after it has sent a frame. It waits only if the publish store or the
+        send buffer is full. With a disconnect handler and a `timeout`, this wait also continues through a
+        lost connection.
+
+        Args:
+            topic: Name of the topic or queue.
+            data: The body: bytes unchanged, str as UTF-8, any other object as JSON.
+            expiration: Lifetime of the message in seconds or text (`"5m"`). None (default): no limit.
+            correlation_id: Text that subscribers receive with the message.
+            sow_key: Message key that subscribers receive with the message.
+            timeout: Longest wait for free space, in seconds or text. None: as long as the connection lasts.
+                Default: the timeout of the client.
+
+        Returns:
+            The sequence number of the message. None without a publish store, and for a topic that is not
+            persistent.
+
+        Raises:
+            BadMessage: `data` cannot be encoded.
+
+        All other errors: see `Client.publish`.
+
+        Example:
+            >>> await client.publish("orders", {"id": 1}, sow_key="1", expiration="5m")
+            >>> await client.publish_flush()
         """
         body = data if type(data) is bytes else encode(data)
         driver = self._driver
@@ -149,7 +213,7 @@ class AsyncClient(
             extra = extras(expiration, correlation_id, sow_key)
             publish = partial(driver.publish, topic, body, *extra)
             return await driver.publish_when_room(publish, driver.seconds(timeout))
-        # Nobody else runs meanwhile, so what is open stays open: no lock, no looking again.
+        # No other task runs here, so the run stays open: no lock, no second check.
         run = self._publishing.run
         bodies = run.bodies
         index = len(bodies)
@@ -167,11 +231,27 @@ class AsyncClient(
     async def publish_batch(
         self, topic: str, messages: Iterable[object], *, timeout: Timeout = DEFAULT
     ) -> int | None:
-        """Publish many messages, each as `publish` does, in batches; returns the sequence of the last, or
-        None.
+        """Publish many messages in batches. See `Client.publish_batch`.
 
-        `timeout`: how long it waits at a time when there is no room, in seconds or text. Raises what
-        `publish` raises; messages before the one that raised may have been published.
+        If the call raises or is cancelled, earlier messages may be published.
+
+        Args:
+            topic: Name of the topic or queue.
+            messages: The bodies, each as `data` of `publish`.
+            timeout: Longest single wait for free space, in seconds or text. None: as long as the connection
+                lasts. Default: the timeout of the client.
+
+        Returns:
+            The sequence number of the last message, or None as in `publish`.
+
+        Raises:
+            BadMessage: One of the messages cannot be encoded.
+
+        All other errors: see `Client.publish`.
+
+        Example:
+            >>> await client.publish_batch("orders", [{"id": number} for number in range(1000)])
+            >>> await client.publish_flush()
         """
         return await self._publish_chunks(
             topic, chunks_of_messages(topic, messages, lambda: self._publishing.chunk_bytes), timeout
@@ -180,27 +260,55 @@ class AsyncClient(
     async def publish_arrow(
         self, topic: str, table: object, *, column: str | None = None, timeout: Timeout = DEFAULT
     ) -> int | None:
-        """Publish each value of an Arrow column as a message, its bytes as they lie; returns the sequence of
-        the last, or None.
+        """Publish each value of an Arrow column as one message. See `Client.publish_arrow`.
 
-        `table`: a table, record batch or reader of pyarrow, an array or chunked array, or anything that hands
-        out an Arrow stream. `column`: the one with the bodies, binary or string; by default `data`, or the
-        only one. Other columns are not published. `timeout` as in `publish_batch`. Raises `UsageError` where
-        there is no such column, `BadMessage` for other types, for nulls and for invalid offsets, and what
-        `publish` raises; messages before may have been published.
+        If the call raises or is cancelled, earlier messages may be published.
+
+        Args:
+            topic: Name of the topic or queue.
+            table: A table, record batch, reader, array or chunked array of pyarrow, or any object with an
+                Arrow stream.
+            column: Name of the column with the bodies (binary or string). None (default): `data`, or the only
+                column.
+            timeout: Longest single wait for free space, as in `publish_batch`.
+
+        Returns:
+            The sequence number of the last message, or None as in `publish`.
+
+        Raises:
+            UsageError: The column does not exist.
+            BadMessage: The column has another type, nulls or invalid offsets.
+
+        All other errors: see `Client.publish`.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> await client.publish_arrow("orders", pa.table({"data": ['{"id": 1}', '{"id": 2}']}))
+            >>> await client.publish_flush()
         """
         return await self._publish_chunks(
             topic, chunks_from_arrow(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
         )
 
     async def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
-        """Wait until everything sent on this connection is persisted, with or without a publish store.
+        """Wait until all messages sent on this connection are persisted. See `Client.publish_flush`.
 
-        `level="processed"`: until the server has it. `timeout` in seconds or text, None = as long as the
-        connection lasts. A settlement that has no room in the publish store is waited for. Raises `TimedOut`
-        (the store is as it was), `Disconnected`, `Closed`, `PublisherTakenOver` (another process published
-        under this name), and, unless there is a failed-write handler, `PublishRejected` when the server
-        refused messages since the last flush.
+        Args:
+            timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
+                timeout of the client.
+            level: `"persisted"` (default): synced to the disk of the server. `"processed"`: received by the
+                server.
+
+        Raises:
+            PublishRejected: The server rejected messages since the last flush, and the client has no
+                failed-write handler.
+            TimedOut: Not complete within `timeout`. The publish store is unchanged.
+
+        All other errors: see `Client.publish_flush`.
+
+        Example:
+            >>> await client.publish("orders", {"id": 1})
+            >>> await client.publish_flush(timeout="5s")
         """
         await self._driver.flush(timeout, level)
 

@@ -1,6 +1,6 @@
-"""Connection on an event loop, with and without TLS: its transport, and whether that takes more.
+"""Connection of the asyncio client, with and without TLS: its transport and its write congestion.
 
-It works on the loops of asyncio and of uvloop.
+It works on the event loops of asyncio and uvloop.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from tickertape.security.tls_channel import TlsChannel, portions
 from tickertape.wire.heartbeat import Liveness
 
 JOINED_BYTES_MAX: Final = 16 * KIB
-"""Up to here one write of a copy costs less than a write of each buffer as it lies."""
+"""Up to this size, one write of a joined copy costs less than one write per buffer."""
 
 
 class AsyncioHandler(Protocol):
-    """The side of a driver that its connection calls."""
+    """Callbacks of a connection to its driver."""
 
     def opened(self, link: AsyncioConnection) -> None:
-        """The connection stands."""
+        """Process the established connection."""
 
     def buffer(self) -> memoryview:
-        """Return the buffer for the next bytes."""
+        """Return the buffer for the next received bytes."""
 
     def arrived(self, count: int) -> None:
-        """Take in that many bytes."""
+        """Process `count` received bytes."""
 
     def written(self, link: AsyncioConnection, frame: int) -> None:
-        """Every publish frame up to `frame`, as `report_written` was given it, was written."""
+        """Process the write of all publish frames up to `frame`, an argument of `report_written`."""
 
     def lost(self, link: AsyncioConnection, error: Disconnected) -> None:
-        """The connection is gone; the last call that counts."""
+        """Process the loss of the connection. Later calls are ignored."""
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
-    """One connection. After `hang_up`, `discard` or a loss it is used up."""
+    """One connection. After `hang_up`, `discard` or a loss it cannot be used again."""
 
     def __init__(self, address: Address, handler: AsyncioHandler) -> None:
         self._address = address
@@ -55,15 +55,15 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         self.congested = False
-        """Whether so much waits for the socket that no more should be added."""
+        """Whether the write buffer of the transport is full."""
         self._reported = 0
-        """The last frame given to `report_written`."""
+        """The last frame passed to `report_written`."""
         self._unreported = 0
-        """The frame to report when the transport takes more; 0 when there is none."""
+        """The frame to report when the transport is writable again, or 0."""
         self._heard_at = self._said_at = time.monotonic()
         self._read_bytes = 0
         self.changed = Notifier()
-        """Wakes callers that wait until it takes more, or is gone."""
+        """Wakes callers that wait until the connection is writable or closed."""
         self.gone = False
         self._gently = False
 
@@ -77,8 +77,10 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             await loop.create_connection(lambda: self, address.host, address.port)
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Write, after all that was written before; never waits. Where nobody reads it any more it is
-        dropped: `lost` is on its way."""
+        """Write buffers after all earlier ones. Never waits.
+
+        A closed connection drops them: `lost` follows.
+        """
         transport = self._transport
         if transport is None or self.gone or transport.is_closing():
             return
@@ -88,14 +90,16 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         else:
             for buffer in buffers:
                 if transport.is_closing():
-                    return  # a write before failed; the loop counts more of them, and complains
+                    return  # An earlier write failed. The loop would log a warning for further writes.
                 transport.write(buffer)
 
     def report_written(self, frame: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Call `written` for this publish frame in the second turn of `loop` from now, or later: a publisher
-        gives one turn after each frame, and may have more to publish after it."""
+        """Call `written` for this publish frame in the second iteration of `loop` from now, or later.
+
+        A publisher yields one iteration after each frame, and may publish more afterwards.
+        """
         if frame != self._reported:
-            with contextlib.suppress(RuntimeError):  # its loop was closed
+            with contextlib.suppress(RuntimeError):  # The loop is closed.
                 loop.call_soon(loop.call_soon, self._report, frame)
             self._reported = frame
 
@@ -111,64 +115,64 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         )
 
     async def wait_room(self, seconds: float | None) -> bool:
-        """Wait until it is not `congested`; False when `seconds` have passed."""
+        """Wait until the connection is not `congested`. Returns False after `seconds`."""
         return await self.changed.wait_for(lambda: self.gone or not self.congested, seconds)
 
     def end_gently(self) -> None:
-        """Let `hang_up` send first what is still to be sent."""
+        """Let `hang_up` send the write buffer first."""
         self._gently = True
 
     def hang_up(self) -> None:
-        """Stop sending and receiving; `lost` is called soon."""
+        """Stop sending and receiving. The loop calls `lost` soon afterwards."""
         if self._transport is not None:
             _end(self._transport.close if self._gently else self._transport.abort)
 
     def discard(self, why: Disconnected) -> None:
-        """Stop at once; `lost` is called now."""
+        """Stop immediately and call `lost`."""
         if self._transport is not None:
             _end(self._transport.abort)
         self._lose(why)
 
     def detach(self) -> None:
-        """Let go of the connection in a forked child, without a word to the server: it is the parent's."""
+        """Detach a forked child from the connection of its parent, without sending anything."""
         if self._descriptor >= 0:
             detach(self._descriptor)
 
     # -- called by the loop -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """Process the established connection."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=client_outbox_bytes_max)
         self._descriptor = transport.get_extra_info("socket").fileno()
         self._opened()
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the machine knows how much it wants
-        """Return the buffer for the next bytes."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the decoder chooses the size
+        """Return the buffer for the next received bytes."""
         return self._handler.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in that many bytes."""
+        """Process `nbytes` received bytes."""
         self._heard_at = time.monotonic()
         self._read_bytes += nbytes
         self._handler.arrived(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Process the loss of the connection."""
         self._descriptor = -1
         if exc is None:
-            error = Disconnected(f"{self._address.uri} closed the connection")
+            error = Disconnected(f"Connection to {self._address.uri} was closed by the server")
         else:
-            error = Disconnected(f"the connection to {self._address.uri} was lost: {exc}")
+            error = Disconnected(f"Connection to {self._address.uri} was lost: {exc}")
             error.__cause__ = exc
         self._lose(error)
 
     def pause_writing(self) -> None:
-        """Enough waits for the socket."""
+        """Process a full write buffer."""
         self.congested = True
 
     def resume_writing(self) -> None:
-        """It takes more."""
+        """Process a write buffer with free space."""
         self.congested = False
         self.changed.wake()
         frame, self._unreported = self._unreported, 0
@@ -176,7 +180,7 @@ class AsyncioConnection(asyncio.BufferedProtocol):
             self._report(frame)
 
     def _opened(self) -> None:
-        """It can be used."""
+        """Report the established connection to the driver."""
         self._handler.opened(self)
 
     def _report(self, frame: int) -> None:
@@ -194,25 +198,25 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
 
 def _end(end: Callable[[], None]) -> None:
-    # A loop that was closed has no transport any more that could be told.
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError):  # The loop is closed, and its transports with it.
         end()
 
 
 class AsyncioTlsConnection(AsyncioConnection):
-    """A `AsyncioConnection` over TLS; `name` is what the certificate of the server must say.
+    """An `AsyncioConnection` over TLS. The server certificate must contain `name`.
 
-    Invariant: nothing is handed on before the handshake is done, or that the server did not send."""
+    Invariant: only authenticated data is processed, and only after the handshake.
+    """
 
     def __init__(self, address: Address, handler: AsyncioHandler, context: ssl.SSLContext, name: str) -> None:
         super().__init__(address, handler)
         self._channel = TlsChannel(context, server_name=name)
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))
         self._shaken: asyncio.Future[None] | None = None
-        """Done when the handshake is, or has failed."""
+        """Done when the handshake has completed or failed."""
 
     async def dial(self) -> None:
-        """Connect, and make the handshake. Raises `OSError`, `TlsFailed`."""
+        """Connect and perform the handshake. Raises `OSError`, `TlsFailed`."""
         self._shaken = asyncio.get_running_loop().create_future()
         try:
             await super().dial()
@@ -223,27 +227,27 @@ class AsyncioTlsConnection(AsyncioConnection):
             raise
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """As without TLS."""
+        """Encrypt and write buffers. Never waits."""
         try:
             super().send([self._channel.encrypted(portion) for portion in portions(buffers)])
         except TlsFailed as error:
             self.discard(TlsFailed(tls_error(self._address.uri, error)))
 
     def hang_up(self) -> None:
-        """End the connection, with the end that TLS has."""
+        """End the connection with the closing alert of TLS."""
         if not self.gone:
-            with contextlib.suppress(RuntimeError):  # its loop was closed
+            with contextlib.suppress(RuntimeError):  # The loop is closed.
                 self._write_out(self._channel.farewell())
         super().hang_up()
 
     # -- called by the loop -----------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return the buffer for the next bytes."""
+        """Return the buffer for the next received bytes."""
         return self._cipher_in
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in that many bytes."""
+        """Process `nbytes` received bytes."""
         self._heard_at = time.monotonic()
         self._read_bytes += nbytes
         if self.gone:
@@ -258,12 +262,12 @@ class AsyncioTlsConnection(AsyncioConnection):
             self._fail(TlsFailed(tls_error(self._address.uri, error)))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Process the loss of the connection."""
         uri = self._address.uri
         shaken = self._shaken
         if shaken is not None and not shaken.done():
             why = "" if exc is None else f": {exc}"
-            shaken.set_exception(TlsFailed(f"{uri} closed the connection during the TLS handshake{why}"))
+            shaken.set_exception(TlsFailed(f"TLS handshake failed: {uri} closed the connection{why}"))
         if exc is None and not self._channel.closed:
             self._lose(Disconnected(cut_off(uri)))
         super().connection_lost(exc)
@@ -276,7 +280,7 @@ class AsyncioTlsConnection(AsyncioConnection):
     def _shake(self) -> None:
         try:
             done = self._channel.shake()
-        finally:  # an alert too, when it failed
+        finally:  # After a failure, this sends the alert.
             self._write_out(self._channel.take())
         if done and self._shaken is not None and not self._shaken.done():
             self._shaken.set_result(None)
@@ -287,7 +291,7 @@ class AsyncioTlsConnection(AsyncioConnection):
             count = self._channel.read_into(self._handler.buffer())
             if count:
                 self._handler.arrived(count)
-            if self._channel.closed:  # perhaps with the same bytes
+            if self._channel.closed:  # The alert may follow data in the same bytes.
                 super().hang_up()
                 return
             if self._channel.drained:

@@ -1,7 +1,7 @@
-"""Driver of the asyncio client: one connection, two timers, tasks for the application's handlers.
+"""Driver of the asyncio client: one connection, two timers, and tasks for the application's handlers.
 
-Everything happens on one event loop, so nothing needs a lock. Nothing here waits but on behalf of a caller,
-who may be cancelled and leaves the client as it was.
+All code runs on one event loop, so it needs no lock. Only calls of the application wait. Their cancellation
+leaves the client consistent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tickertape.wire.commands import LoggedOn
 
 
 class AsyncioDriver(ClientDriver):
-    """Connects, waits and performs effects for an `AsyncClient`. One event loop at a time may use it."""
+    """Driver of an `AsyncClient`: connects, waits and performs effects, on one event loop at a time."""
 
     lock = nullcontext()
 
@@ -42,7 +42,7 @@ class AsyncioDriver(ClientDriver):
         super().__init__(core, settings)
         self.connection: AsyncioConnection | None = None
         self.turn_due = False
-        """Whether a publisher has to let the loop send before it goes on."""
+        """Whether the next publish must yield to the event loop first, which then sends."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._logon: AsyncioWaiter | None = None
         self._connecting = asyncio.Lock()
@@ -69,13 +69,13 @@ class AsyncioDriver(ClientDriver):
             if self.connection is not None and self._loop is not None and self._loop is not loop:
                 if self._loop.is_running():
                     self._check_usable()
-                self.connection.discard(Disconnected("the event loop of the connection ended"))
+                self.connection.discard(Disconnected("The event loop of the connection has ended"))
             if self.connection is not None and self.logon.ending is not None:
-                self.connection.discard(Disconnected("the connection is over"))
+                self.connection.discard(Disconnected("The connection has ended"))
             if self.logon.logged_on is not None:
                 return
             if self.logon.closed:
-                raise Closed("the client was closed")
+                raise self.closed_error()
             self._loop = loop
             await self._log_on(seconds)
 
@@ -97,7 +97,7 @@ class AsyncioDriver(ClientDriver):
             self._report_unanswered()
             self._shut()
             if connection is not None:
-                connection.discard(Disconnected("closing was cancelled"))
+                connection.discard(Disconnected("The close of the client was cancelled"))
             raise
         if not answered:
             self._report_unanswered()
@@ -107,7 +107,7 @@ class AsyncioDriver(ClientDriver):
                 await connection.changed.wait_for(lambda: connection.gone, remaining(deadline))
         finally:
             if connection is not None and not connection.gone:
-                connection.discard(Disconnected("the server did not take what was sent"))
+                connection.discard(Disconnected("The server did not read all sent data"))
         await self._finish_tasks(deadline)
 
     async def flush(self, timeout: Timeout, level: str) -> None:
@@ -144,7 +144,7 @@ class AsyncioDriver(ClientDriver):
             if isinstance(stream, AsyncHandledStream):
                 stream.abandon()
             if isinstance(error, TimedOut | asyncio.CancelledError):
-                self.leave(request)  # nobody holds the stream: it must not fill up
+                self.leave(request)  # The caller has no stream, so it would fill up.
             raise
         if isinstance(stream, AsyncHandledStream):
             self._spawn(stream.hand_on())
@@ -156,12 +156,12 @@ class AsyncioDriver(ClientDriver):
         return AsyncHandledStream(request, self, handler=on_message, handlers=self.handlers)
 
     async def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
-        """Send a command that names subscriptions, and wait until it is done."""
+        """Send a command for existing subscriptions and wait for its completion."""
         await self.call(self._naming(what, sub_ids), timeout, what)
 
     def leave(self, request: SubscribeRequest) -> None:
-        """End a subscription whose stream has no reader any more."""
-        # It may have ended meanwhile, and a lost connection has ended it.
+        """End a subscription whose stream has no consumer any more."""
+        # The subscription may have ended meanwhile, for example with its connection.
         with suppress(Disconnected, Closed):
             self.core.leave(request)
             self.drive()
@@ -177,11 +177,13 @@ class AsyncioDriver(ClientDriver):
         return await call.wait(remaining(deadline), what, seconds)
 
     async def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
-        """Wait while somebody is connecting; `deadline` is where the `seconds` of the call `what` end. Here
-        nobody is: a call on a lost connection raises."""
+        """Wait for a reconnect until `deadline`, the end of the timeout of `seconds` of the call `what`.
+
+        This class does not reconnect, so a call on a lost connection raises. The HA driver overrides it.
+        """
 
     def consumed(self, request: SubscribeRequest, cost: int) -> None:
-        """Report what a stream owes."""
+        """Report consumed flow-control credit of a stream."""
         self.check_not_forked()
         self.core.consumed(request.context.sub_id, cost, request)
         if self.effects:
@@ -190,12 +192,15 @@ class AsyncioDriver(ClientDriver):
     def _check_usable(self) -> None:
         super()._check_usable()
         if self.connection is not None and self._loop is not asyncio.get_running_loop():
-            raise UsageError("this client is connected on another event loop: use it there, or connect again")
+            raise UsageError(
+                f"Cannot use client {self.core.name!r}: it is connected on another event loop. Use it there, "
+                "or call connect() again."
+            )
 
     # -- publishing and acknowledgements ------------------------------------------------------------------
 
     async def give_turn(self, seconds: float | None) -> None:
-        """Let the loop send and receive, and wait while the server takes no more."""
+        """Yield to the event loop, and wait while the write buffer is full."""
         self._check_usable()
         self.turn_due = False
         connection = self.connection
@@ -203,10 +208,10 @@ class AsyncioDriver(ClientDriver):
             await asyncio.sleep(0)
         elif not await connection.wait_room(seconds):
             self.turn_due = True
-            raise TimedOut(f"the server took no more {within(seconds)}; the message was not published")
+            raise TimedOut(f"Cannot publish: the server accepted no data {within(seconds)}.")
 
     async def publish_when_room(self, publish: Callable[[], int | None], seconds: float | None) -> int | None:
-        """Take a step of publishing as soon as there is room for it, within `seconds`."""
+        """Run a step of publishing as soon as the publish store has space, within `seconds`."""
         loop = asyncio.get_running_loop()
         deadline = None if seconds is None else loop.time() + seconds
         while True:
@@ -224,8 +229,11 @@ class AsyncioDriver(ClientDriver):
                 return sequence
 
     async def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
-        """Wait until there may be room for what was refused with `full`; `deadline` is where `seconds` end.
-        Raises `TimedOut`, and `Disconnected` where nobody makes room."""
+        """Wait until the publish store may have space again after the error `full`.
+
+        `deadline`: the end of the timeout of `seconds`. Raises `TimedOut`, and `Disconnected` if no
+        connection can free space.
+        """
         if not self.publishing.starved:
             return
         self._check_worth_waiting(full, reconnects=self.reconnects(seconds))
@@ -233,17 +241,19 @@ class AsyncioDriver(ClientDriver):
             async with asyncio.timeout_at(deadline):
                 await self._room.wait()
         except TimeoutError:
-            raise TimedOut(f"no room {within(seconds)}: {full}") from full
+            raise TimedOut(f"Cannot publish: no free space {within(seconds)}. {full}") from full
 
     def settle_now(self, step: Step) -> None:
-        """Take a step of the acknowledgements, and send what it wants to be sent."""
+        """Run a step of the acknowledgements and send the resulting frames. Any thread may call it."""
         self.check_not_forked()
         loop = self._loop
-        if loop is not None and not self._is_here(loop):  # without a connection too: it may be lost just now
+        if loop is not None and not self._is_here(loop):  # also without a connection: it may just be lost
             try:
                 loop.call_soon_threadsafe(self._settle_soon, step)
             except RuntimeError as error:
-                raise Disconnected("the event loop of the connection has ended") from error
+                raise Disconnected(
+                    "Cannot acknowledge: the event loop of the connection has ended. Call connect() again."
+                ) from error
             return
         try:
             step()
@@ -252,7 +262,7 @@ class AsyncioDriver(ClientDriver):
         self._arm_sooner()
 
     def _settle_soon(self, step: Step) -> None:
-        """On the event loop: a thread said something of messages of queues."""
+        """Run a step of the acknowledgements on the event loop, on behalf of another thread."""
         try:
             self.settle_now(step)
         except TickertapeError as error:
@@ -261,11 +271,12 @@ class AsyncioDriver(ClientDriver):
     # -- called by the connection and the loop ----------------------------------------------------------
 
     def opened(self, connection: AsyncioConnection) -> None:
-        """The connection stands."""
+        """Process the established connection."""
         assert self._logon is not None
         if self.logon.closed:
-            self._logon.settle(Closed("the client was closed"))
-            connection.discard(Disconnected("the client was closed"))
+            closed = self.closed_error()
+            self._logon.settle(closed)
+            connection.discard(Disconnected(str(closed)))
             return
         self.connection = connection
         self.core.receive(ConnectionOpened(self._logon), now())
@@ -273,40 +284,40 @@ class AsyncioDriver(ClientDriver):
         self._arm_beats()
 
     def arrived(self, count: int) -> None:
-        """Bytes came."""
+        """Process received bytes."""
         self.core.receive(BytesReceived(count), now())
         self.drive()
         self._arm()
 
     def written(self, connection: AsyncioConnection, frame: int) -> None:
-        """Publish frames were written."""
+        """Process written publish frames."""
         if connection is self.connection:
             self.core.written(frame)
             self.drive()
 
     def lost(self, connection: AsyncioConnection, error: Disconnected) -> None:
-        """The connection is gone."""
+        """Process the loss of the connection."""
         if connection is not self.connection:
             return
         self.connection = None
         self._disarm()
         try:
-            self.publishing.interrupted()  # a second Ctrl-C may have ended the loop in the middle of a step
+            self.publishing.interrupted()  # A second Ctrl-C may have ended the loop within a step.
         finally:
             try:
                 self.core.receive(ConnectionEnded(error), now())
-            finally:  # whatever comes in between: the loss is told
+            finally:  # Also after an exception, the loss is reported.
                 self.drive()
                 self._room.wake()
 
     def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether it is connected on `loop`."""
+        """Return whether the client is connected on `loop`."""
         return self._loop is loop and self._may_end()
 
     async def flush_with_loop(self, seconds: float) -> None:
-        """The loop ends, and nobody closed the client."""
+        """Send everything at the end of the loop if the client is open."""
         if self.logon.connected and self.acks.unsettled():
-            with suppress(TickertapeError):  # what is not answered is counted at the end of the program
+            with suppress(TickertapeError):  # The end of the program reports unanswered messages.
                 await self.flush(self._at_most(seconds), "persisted")
 
     async def _close_at_end(self, seconds: float) -> None:
@@ -314,11 +325,11 @@ class AsyncioDriver(ClientDriver):
             await self.close(self._at_most(seconds))
 
     def end_with_program(self, seconds: float) -> exits.ProgramEnd | None:
-        """The program ends, and nobody closed the client; its loop may have ended before."""
+        """Close the client at the end of the program if it is open. Its loop may have ended before."""
         if not self._may_end():
             return None
         loop = self._loop
-        with suppress(Exception):  # a loop may refuse in more than one way: then the messages are counted
+        with suppress(Exception):  # A loop can fail in several ways. Then the messages are counted.
             if loop is not None and loop.is_running():
                 asyncio.run_coroutine_threadsafe(self._close_at_end(seconds), loop).result(seconds)
             elif loop is not None and not loop.is_closed():
@@ -329,11 +340,11 @@ class AsyncioDriver(ClientDriver):
                 connection = self.connection
                 self.core.close()
                 if connection is not None:
-                    connection.discard(Disconnected("the event loop of the connection ended"))
+                    connection.discard(Disconnected("The event loop of the connection has ended"))
         return exits.ProgramEnd(self.core.name, self._unsent)
 
     def forked(self) -> None:
-        """Refuse every call: a forked child has no part in the parent's event loop."""
+        """Refuse every call: a forked child does not run the parent's event loop."""
         super().forked()
         connection, self.connection = self.connection, None
         if connection is not None:
@@ -342,7 +353,7 @@ class AsyncioDriver(ClientDriver):
     # -- inside -----------------------------------------------------------------------------------------
 
     async def _log_on(self, seconds: float | None) -> LoggedOn:
-        """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
+        """Connect to `_address` and log on. A failure leaves no connection."""
         await exits.watch(self)
         connection = self._new_connection()
         self._logon = AsyncioWaiter()
@@ -353,13 +364,13 @@ class AsyncioDriver(ClientDriver):
         except TickertapeError:
             raise
         except TimeoutError as error:
-            late = TimedOut(f"no logon at {self._address.uri} {within(seconds)}")
+            late = TimedOut(f"Cannot log on to {self._address.uri}: no answer {within(seconds)}")
             connection.discard(Disconnected(str(late)))
             raise late from error
         except (OSError, UnicodeError) as error:
             raise not_connected(self._address, error) from error
         except asyncio.CancelledError:
-            connection.discard(Disconnected("connecting was cancelled"))
+            connection.discard(Disconnected("The connection attempt was cancelled"))
             raise
         assert isinstance(outcome, LoggedOn)
         return outcome
@@ -373,17 +384,17 @@ class AsyncioDriver(ClientDriver):
         )
 
     def drive_turn(self) -> None:
-        """Perform the effects of a publish; the loop sends before the next one."""
+        """Perform the effects of a publish. The next publish yields to the event loop first."""
         self.drive()
         self.turn_due = True
 
     def take_step(self, step: Step) -> None:
-        """Take a step of the protocol, and send what it wants to be sent."""
+        """Run a step of the protocol and send the resulting frames."""
         step()
         self.drive()
 
     def drive(self) -> None:
-        """Carry out what the machine asks for: sends first, in the order in which frames were made."""
+        """Perform the effects of the protocol: sends first, in the order of the frames."""
         connection = self.connection
         buffers: list[Any] = []
         later: list[Effect] = []
@@ -400,7 +411,7 @@ class AsyncioDriver(ClientDriver):
             self._perform(later, connection)
 
     def _arm(self) -> None:
-        """One timer, for the next deadline of the machine; one that fires too early does no harm."""
+        """Arm the timer for the next deadline of the protocol. An early timer is harmless."""
         deadline = self.core.next_deadline()
         if deadline is None or self._timer is not None or self._loop is None:
             return
@@ -420,7 +431,7 @@ class AsyncioDriver(ClientDriver):
         self._arm()
 
     def _arm_sooner(self) -> None:
-        """Arm the timer anew where the protocol wants to be woken before it fires."""
+        """Rearm the timer if the next deadline of the protocol is before it."""
         deadline, timer = self.core.next_deadline(), self._timer
         if deadline is not None and timer is not None and timer.when() > self._loop_time(deadline):
             timer.cancel()
@@ -452,14 +463,14 @@ class AsyncioDriver(ClientDriver):
 
     @staticmethod
     def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether this is the thread of `loop`, as far as it runs."""
+        """Return whether this is the thread of `loop`. True for a loop that does not run."""
         try:
             return asyncio.get_running_loop() is loop
         except RuntimeError:
             return not loop.is_running()
 
     async def _flush_before_close(self, seconds: float | None) -> bool:
-        """Whether the server has everything."""
+        """Flush, and return whether the server has everything."""
         try:
             await self.flush(seconds, "processed")
         except TickertapeError as error:
@@ -495,7 +506,9 @@ class AsyncioDriver(ClientDriver):
         if late:
             _, late = await asyncio.wait(late, timeout=cancelled_handler_seconds_max)
         if late:
-            self.handlers.tell(TimedOut(f"a handler goes on though it was cancelled by close ({len(late)})"))
+            self.handlers.tell(
+                TimedOut(f"{len(late)} handler(s) did not end after close() cancelled their tasks.")
+            )
 
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
         self._spawn(self._run_handler(handler, *arguments))
@@ -538,7 +551,7 @@ class AsyncioDriver(ClientDriver):
             self._spawn(self._order.begin())
         self._order.join([sink for sink in handled if sink.free])
 
-    def _connection_lost(self, lost: ConnectionDown) -> None:  # noqa: ARG002 - for those who override it
+    def _connection_lost(self, lost: ConnectionDown) -> None:  # noqa: ARG002 - for overrides
         if self._disconnect_handler is not None:
             self._spawn(self._run_disconnect_handler())
 

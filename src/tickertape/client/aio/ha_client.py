@@ -1,4 +1,4 @@
-"""Asyncio HA client: the calls of `tickertape.AsyncHAClient`."""
+"""Asyncio HA client: the public class `tickertape.AsyncHAClient`."""
 
 from __future__ import annotations
 
@@ -11,49 +11,121 @@ from tickertape.client.common.waiting import DEFAULT, Timeout
 
 
 class AsyncHAClient(HAFrontend, AsyncClient):
-    """An `AsyncClient` that gets itself a connection to one of several servers, and another when it is lost.
+    """An asyncio client that reconnects automatically, to the same or the next server of a list.
 
-    The parameters, and what it does, are those of `HAClient`, in a task of its own. What the chooser, the
-    delay strategy and the subscription manager do must not wait; the methods of an authenticator that give a
-    password may be coroutine functions. `async with` connects, and closes at the end. It belongs to the event
-    loop on which it connected; when that has ended, `connect_and_logon` begins anew on another one.
+    It has the parameters and the behavior of `HAClient`, with a reconnect task instead of a thread. Server
+    choosers, delay strategies and subscription managers must not wait. The methods of an authenticator that
+    return a password may be coroutine functions.
 
-    Raises `BadName`, `BadOption`, `StoreError`.
+    `async with` connects, and closes at the end. The client belongs to the event loop on which it connected.
+    After the end of that loop, `connect_and_logon` connects on another one.
+
+    Args:
+        name: The client name. All other parameters: see `HAClient`.
+
+    Raises:
+        BadName: The client name is invalid.
+        BadOption: Another parameter is invalid.
+        StoreError: A store failed, or belongs to another client name.
+
+    Example:
+        >>> async with tt.AsyncHAClient("risk", servers=[uri], heartbeat="5s") as client:
+        ...     sequence = await client.publish("orders", {"id": 1})
+        ...     await client.publish_flush()
     """
 
     _driver: AsyncioHADriver
     _driver_type = AsyncioHADriver
 
     async def connect_and_logon(self, timeout: Timeout = None) -> None:
-        """Connect to one of the servers, and keep a connection from then on, until `close`.
+        """Connect to one of the servers, and reconnect automatically until `close`.
 
-        It returns when everything may be called; at once when that is so. `timeout` in seconds or text; None
-        (default) = try until the chooser has no server or the delay strategy gives up, which raises
-        `Disconnected`; the client is as before the call then, and the same holds for `TimedOut`. Raises
-        `Closed`, and `NameInUse` when another connection took over the client name twice.
+        See `HAClient.connect_and_logon`.
+
+        Args:
+            timeout: Longest wait in seconds or text (`"30s"`). None (default): until the server chooser has
+                no server, or the delay strategy gives up.
+
+        Raises:
+            Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
+            TimedOut: Not connected within `timeout`.
+            NameInUse: Other connections took over the client name twice.
+            Closed: The client is closed.
+            UsageError: The call is in the reconnect task, or another running event loop uses the client.
+
+        Example:
+            >>> client = tt.AsyncHAClient("risk", servers=[uri])
+            >>> await client.connect_and_logon(timeout="30s")
+            >>> client.connected
+            True
         """
         await self._driver.connect(self._driver.seconds(timeout))
 
     async def connect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """As `connect_and_logon`, by default for as long as the client's own timeout says."""
+        """Connect as `connect_and_logon` does, by default within the timeout of the client.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
+
+        All errors: see `connect_and_logon`.
+
+        Example:
+            >>> client = tt.AsyncHAClient("risk", servers=[uri])
+            >>> await client.connect()
+        """
         await self._driver.connect(self._driver.seconds(timeout))
 
     async def disconnect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """The reference's name for `close`."""
+        """Close the client. This is the name that the reference uses for `close`.
+
+        Args:
+            timeout: See `close`.
+
+        Example:
+            >>> await client.disconnect()
+        """
         await self.close(timeout=timeout)
 
     async def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
-        """As that of `AsyncClient`. With a publish store it goes on through lost connections, as long as
-        `timeout` (None = until the client stops): the store has everything, and the client connects again."""
+        """Wait until all published messages are persisted. See `HAClient.publish_flush`.
+
+        With a publish store, the wait continues through lost connections.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: until the client stops. Default: the timeout of
+                the client.
+            level: `"persisted"` (default) or `"processed"`, as in `Client.publish_flush`.
+
+        Raises:
+            Disconnected: The client has stopped connecting. Or the connection was lost, and the client has no
+                publish store.
+
+        All other errors: see `Client.publish_flush`.
+
+        Example:
+            >>> sequence = await client.publish("orders", {"id": 1})
+            >>> await client.publish_flush(timeout=10)
+            >>> client.unpersisted_count()
+            0
+        """
         await self._driver.flush(timeout, level)
 
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send what was published, wait until the server has it, and disconnect for good.
+        """Send all published messages, wait until the server has them, and disconnect permanently.
 
-        While there is no connection nothing is sent: a publish store on disk keeps it for the next process.
-        `timeout` bounds the waiting, in seconds or text; handlers that still run then are cancelled. Never
-        raises but when it is cancelled, and then it is closed all the same: what went wrong is told to the
-        exception listener. In a forked child nothing happens.
+        A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
+        The call raises only `asyncio.CancelledError`, and a cancelled call closes the client too. Errors go
+        to the exception listener. In a forked child the call does nothing.
+
+        Args:
+            timeout: Longest wait in seconds or text. Handlers that still run then are cancelled. None: no
+                timeout. Default: the timeout of the client.
+
+        Example:
+            >>> sequence = await client.publish("orders", {"id": 1})
+            >>> await client.close()
+            >>> client.connected
+            False
         """
         await self._driver.close(timeout)
 

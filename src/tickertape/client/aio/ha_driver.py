@@ -1,7 +1,7 @@
 """Driver of the asyncio HA client: one task performs the reconnect loop.
 
-Everything happens on one event loop, so nothing needs a lock. Whoever waits may be cancelled and leaves the
-client as it was.
+All code runs on one event loop, so it needs no lock. Cancellation of a waiting call leaves the client
+consistent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from contextlib import nullcontext
 from typing import Any
 
-from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.base.errors import Disconnected, TickertapeError, TimedOut, UsageError
 from tickertape.client.aio.driver import AsyncioDriver
 from tickertape.client.aio.streams import AsyncMessageStream
 from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, perform, remaining
@@ -29,17 +29,17 @@ from tickertape.client.protocol.core import ClientProtocol
 
 
 class AsyncioHADriver(HADriver, AsyncioDriver):
-    """Keeps a connection for an `AsyncHAClient`."""
+    """Driver of an `AsyncHAClient`: keeps it connected."""
 
     lock = nullcontext()
     _managing = nullcontext()
 
     def __init__(self, core: ClientProtocol, settings: DriverSettings, policies: ApplicationPolicies) -> None:
         self._home: asyncio.AbstractEventLoop | None = None
-        """The loop on which it was told to connect."""
+        """The event loop of the last `connect` call."""
         self._reconnecting: asyncio.Task[None] | None = None
         self._changed = Notifier()
-        """The machine has something to do, or has come where calls may be made, or nowhere."""
+        """Wakes when the state machine has actions, becomes ready, or stops."""
         super().__init__(core, settings, policies)
 
     # -- calls ------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
         self.check_not_forked()
         self._check_not_in_task("connect_and_logon")
         if self.logon.closed:
-            raise Closed("the client was closed")
+            raise self.closed_error()
         self._move_to_loop()
         if self._machine.ready:
             return
@@ -64,7 +64,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
             self._stop_waiting(call, late)
             raise late from None
         except asyncio.CancelledError:
-            self._stop_waiting(call, Disconnected("connecting was cancelled"))
+            self._stop_waiting(call, Disconnected("The connection attempt was cancelled"))
             raise
 
     async def flush(self, timeout: Timeout, level: str) -> None:
@@ -82,7 +82,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
                 return
 
     async def _until_lost(self, deadline: float | None) -> None:
-        """Wait while a connection is over whose loss was not told yet."""
+        """Wait until the loss of an ended connection is reported."""
         connection = self.connection
         if connection is not None and self.logon.ending is not None:
             await connection.changed.wait_for(lambda: connection.gone, remaining(deadline))
@@ -106,14 +106,14 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
     async def open_stream(
         self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None
     ) -> AsyncMessageStream:
-        """Send a subscribe; the subscription manager remembers one with a handler."""
+        """Send a subscribe. The subscription manager stores a subscription with a handler."""
         stream = await super().open_stream(request, timeout, on_message)
         if on_message is not None and not request.limited:
             self._remember(stored_of(request), stream)
         return stream
 
     async def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
-        """Send a command that names subscriptions; no server is needed where they only wait for one."""
+        """Send a command for existing subscriptions. An unsubscribe while they wait needs no server."""
         if self._drops_kept(what, sub_ids):
             self._naming(what, sub_ids)(AsyncioWaiter())
             self.drive()
@@ -121,7 +121,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
             await super().name_subscriptions(what, sub_ids, timeout)
 
     def _stop_waiting(self, call: AsyncioWaiter, error: TickertapeError) -> None:
-        """End the waiting of `call`, because of `error`."""
+        """Cancel the wait of `call`. Without other callers, stop connecting with `error`."""
         self._connect_waiters.pop(call, None)
         if self._connect_waiters:
             return
@@ -133,7 +133,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
             self._act_at_once()
 
     def _end_task(self) -> asyncio.Task[None] | None:
-        """Cancel the task that connects, and return it, unless it is the one that asks for it."""
+        """Cancel the reconnect task and return it, unless it is the current task."""
         task, self._reconnecting = self._reconnecting, None
         if task is None or task is asyncio.current_task() or task.get_loop().is_closed():
             return None
@@ -141,17 +141,19 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
         return task
 
     def _move_to_loop(self) -> None:
-        """Begin anew when the event loop of the connection has ended."""
+        """Reset the client if the event loop of its connection has ended."""
         running = asyncio.get_running_loop()
         before = self._home if self.connection is None else self._loop
         if before is None or before is running:
             self._home = running
             return
         if before.is_running():
-            raise UsageError("this client is connected on another event loop: use it there")
+            raise UsageError(
+                f"Cannot use client {self.core.name!r}: it is connected on another event loop. Use it there."
+            )
         self._reconnecting = None
         self._connect_waiters.clear()
-        ended = Disconnected("the event loop of the connection ended")
+        ended = Disconnected("The event loop of the connection has ended")
         if self._machine.trying:
             self._take_in(machine.DriverFailed(ended))
             self._machine.effects()
@@ -169,17 +171,17 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
 
     def _check_not_in_task(self, what: str) -> None:
         if self._reconnecting is not None and self._reconnecting is asyncio.current_task():
-            raise UsageError(f"{what} would wait for the task that connects, which it was called in")
+            raise UsageError(f"Cannot wait for {what} in the reconnect task. Call it in another task.")
 
     def _connection_lost(self, lost: ConnectionDown) -> None:
         if self._concerns_machine(lost):
             self.feed(machine.ConnectionLost(lost.error))
         super()._connection_lost(lost)
 
-    # -- the task that connects -------------------------------------------------------------------------
+    # -- reconnect task ---------------------------------------------------------------------------------
 
     def feed(self, happened: machine.Event) -> None:
-        """Give an event to the reconnect machine, and have its actions performed."""
+        """Pass an event to the state machine and trigger its actions."""
         self._take_in(happened)
         if self._reconnecting is None and self._machine.trying:
             self._reconnecting = asyncio.get_running_loop().create_task(self._keep())
@@ -187,7 +189,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
         self._changed.wake()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        # A task that is cancelled before its first step runs none of its code.
+        # A task that is cancelled before its first step runs no code of `_keep`.
         if self._reconnecting is task:
             self._reconnecting = None
             if self._machine.trying:
@@ -211,11 +213,11 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
             if self._reconnecting is task and not state.ready:
                 self._task_was_cancelled()
             raise
-        except GeneratorExit:  # its loop was closed without ending it: nothing can be done there
+        except GeneratorExit:  # The loop was closed before the task ended.
             raise
         except BaseException as error:
-            # Nothing should come here; if it does, nobody is left waiting.
-            failure = Disconnected(f"the task that connects failed: {error!r}")
+            # This should not happen. If it does, no caller waits for ever.
+            failure = Disconnected(f"The reconnect task failed: {error!r}")
             self._take_in(machine.DriverFailed(failure))
             if self.connection is not None:
                 self.connection.discard(failure)
@@ -226,14 +228,14 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
                 self._reconnecting = None
 
     def _task_was_cancelled(self) -> None:
-        """By somebody else, who may be about to end the loop: nothing is begun that takes time."""
-        self._take_in(machine.DriverFailed(Disconnected("the task that connects was cancelled")))
+        """Process a cancellation from outside, without slow work: the loop may be ending."""
+        self._take_in(machine.DriverFailed(Disconnected("The reconnect task was cancelled")))
         for effect in self._machine.effects():
             if isinstance(effect, machine.Stopped):
                 self._act(effect)
 
     def _act_at_once(self) -> None:
-        """Carry out what is left when the machine has stopped: none of that has to be awaited."""
+        """Perform the last actions of the stopped state machine, which do not wait."""
         for effect in self._machine.effects():
             self._act(effect)
 
@@ -275,12 +277,12 @@ async def _given(password: Awaitable[str | None], seconds: float) -> str | None:
     except asyncio.CancelledError as error:
         if task is None or task.cancelling():
             raise
-        # What the authenticator waits for was cancelled, not the client.
-        raise UsageError("the authenticator gave no password: what it waited for was cancelled") from error
+        # An awaitable inside the authenticator was cancelled, not the client.
+        raise UsageError("The authenticator returned no password: it was cancelled") from error
     except GeneratorExit as error:
         if not _is_running(task):
-            raise  # the task was thrown away with its loop
-        raise UsageError("the authenticator gave no password: it raised GeneratorExit") from error
+            raise  # The task was discarded with its loop.
+        raise UsageError("The authenticator returned no password: it raised GeneratorExit") from error
 
 
 def _is_running(task: asyncio.Task[Any] | None) -> bool:

@@ -1,7 +1,7 @@
-"""Message stream of the asyncio client: waits for what a subscription delivers.
+"""Message stream of the asyncio client: an async iterator over the messages of a subscription.
 
-A consumer that never has to wait still lets other tasks run after each `batch_bytes_target`. What it means to
-hold, take and end is in `message_buffer.py`. A `HandlerOrder` calls the handlers of several in one order.
+A consumer that never waits still yields to other tasks after each `batch_bytes_target`. `message_buffer.py`
+defines the states of batches. A `HandlerOrder` calls the handlers of several streams in one common order.
 """
 
 from __future__ import annotations
@@ -34,14 +34,25 @@ if TYPE_CHECKING:
 
 
 class AsyncMessageStream(StreamBase):
-    """The messages of one subscription, in log order: an async iterator of `Message`, for one consumer at a
-    time.
+    """The messages of one subscription in log order: an async iterator, for one consumer at a time.
 
-    Iteration waits for messages and ends, without an exception, when the subscription is over; `end_reason`
-    then says why. A stream of a limited reading (`AsyncClient.replay`, `AsyncClient.read_positions`) raises
-    instead when it was cut short, because there the end means that everything was read. A stream that has
-    ended does not revive. Whoever waits may be cancelled: no message is lost by that. It is also an async
-    context manager that closes itself. In a forked child everything but `close` raises `Forked`.
+    The asyncio counterpart of `MessageStream`, with the same ends, timeouts and errors. The cancellation of a
+    wait loses no message. The stream is an async context manager that closes itself.
+
+    Raises:
+        TimedOut: Iteration: no message within `timeout` of the stream (default None: no timeout).
+        Disconnected: Iteration of a bounded stream (`replay`, `read_positions`): the connection was lost.
+        UsageError: Iteration: the messages go to a handler (`on_message`).
+        Forked: Every call except `close` in a forked child.
+
+    Example:
+        >>> await client.publish_batch("orders", [{"id": 1}, {"id": 2}])
+        >>> await client.publish_flush()
+        >>> async with await client.replay("orders") as stream:
+        ...     async for message in stream:
+        ...         print(message.json()["id"])
+        1
+        2
     """
 
     _lock = nullcontext()
@@ -65,11 +76,27 @@ class AsyncMessageStream(StreamBase):
         return await anext(self._iterator)
 
     async def batches(self, timeout: Timeout = DEFAULT) -> AsyncIterator[MessageBatch]:
-        """Iterate whole batches, as they were delivered; ends as iteration of messages does.
+        """Iterate over whole batches as the server delivered them. See `MessageStream.batches`.
 
-        `timeout`: raise `TimedOut` when none comes for so long, in seconds or text; None = wait as long as
-        it runs; by default the stream's own `timeout`. A batch that iteration or `get` has begun comes first,
-        without the messages given already.
+        Args:
+            timeout: Longest wait for each batch, in seconds or text (`"500ms"`). None: no timeout. Default:
+                `timeout` of the stream.
+
+        Returns:
+            An async iterator of `MessageBatch`.
+
+        Raises:
+            TimedOut: No batch within `timeout`.
+            Disconnected: The connection of a bounded stream was lost.
+            UsageError: The messages go to a handler (`on_message`).
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> await client.publish_batch("orders", [{"id": 1}, {"id": 2}])
+            >>> await client.publish_flush()
+            >>> stream = await client.replay("orders")
+            >>> sum([batch.count async for batch in stream.batches()])
+            2
         """
         auto_ack = self._auto_ack
         self._begin_loop()
@@ -85,21 +112,48 @@ class AsyncMessageStream(StreamBase):
             auto_ack.done()
 
     async def to_arrow(self, columns: Sequence[str] | None = None, timeout: Timeout = DEFAULT) -> pa.Table:
-        """Read until the stream is over, into an Arrow table that keeps the memory of all its batches.
+        """Read the stream to its end and return an Arrow table. See `MessageStream.to_arrow`.
 
-        Bodies are not copied. `columns` as in `MessageBatch.to_arrow`, `timeout` as in `batches`. For what is
-        larger than memory, or never over, use `batches()` and `to_arrow()` of each. Raises `UsageError` for
-        an unknown column, `TimedOut` (what was read till then is lost), and what `batches` raises.
+        Args:
+            columns: Names of the columns, as in `MessageBatch.to_arrow`. None (default): all columns.
+            timeout: Longest wait for each batch, in seconds or text. None: no timeout. Default: `timeout` of
+                the stream.
+
+        Raises:
+            UsageError: A column is unknown, or the messages go to a handler (`on_message`).
+            TimedOut: No batch within `timeout`. The messages read until then are lost.
+            Disconnected: The connection of a bounded stream was lost.
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> await client.publish_batch("orders", [{"id": 1}, {"id": 2}])
+            >>> await client.publish_flush()
+            >>> stream = await client.replay("orders")
+            >>> (await stream.to_arrow(["topic", "data"])).num_rows
+            2
         """
         check_columns(columns)
         return table_of([batch async for batch in self.batches(timeout)], columns)
 
     async def get(self, timeout: Timeout = DEFAULT) -> Message:
-        """The next message. `timeout` in seconds or text, None = wait as long as the subscription runs; by
-        default the stream's own `timeout`.
+        """Wait for the next message and return it.
 
-        Raises `TimedOut` when none came, `StreamEnded` when there are no more, and what cut a limited
-        reading short.
+        Args:
+            timeout: Longest wait in seconds or text (`"500ms"`). None: no timeout. Default: `timeout` of the
+                stream.
+
+        Raises:
+            TimedOut: No message within `timeout`. The stream remains usable.
+            StreamEnded: The subscription has ended, and all its messages were read.
+            Disconnected: The connection of a bounded stream was lost.
+            UsageError: The messages go to a handler (`on_message`).
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> async with await client.subscribe("orders") as stream:
+            ...     await client.publish("orders", {"id": 1})
+            ...     (await stream.get(timeout=5)).json()
+            {'id': 1}
         """
         self._in_loop = False
         while True:
@@ -112,12 +166,23 @@ class AsyncMessageStream(StreamBase):
             self._current = self._auto_ack.over(iter(batch), batch)
 
     async def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
-        """Wait until the replay has caught up with the log, or reached its stop: the `completed`
-        acknowledgement.
+        """Wait until a bookmark subscription has caught up. See `MessageStream.wait_caught_up`.
 
-        What arrives meanwhile is held for the application, up to `catch_up_bytes_max` if it does not consume.
-        `timeout` in seconds or text, None = wait as long as the subscription runs; by default the client's
-        own. Raises `TimedOut`, or `StreamEnded` when the subscription ended before.
+        Args:
+            timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
+
+        Raises:
+            TimedOut: The subscription has not caught up within `timeout`.
+            StreamEnded: The subscription ended before.
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> await client.publish("orders", {"id": 1})
+            >>> await client.publish_flush()
+            >>> async with await client.bookmark_subscribe("orders", tt.EPOCH) as stream:
+            ...     await stream.wait_caught_up()
+            ...     (await stream.get(timeout=5)).json()
+            {'id': 1}
         """
         seconds = self._owner.seconds(timeout)
         buffer = self.buffer
@@ -131,7 +196,12 @@ class AsyncMessageStream(StreamBase):
             buffer.end_catch_up(who)
 
     async def close(self) -> None:
-        """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
+        """End the subscription and drop its unread messages. Does nothing after its end.
+
+        Example:
+            >>> stream = await client.subscribe("orders")
+            >>> await stream.close()
+        """
         self._end_subscription()
 
     async def __aenter__(self) -> Self:
@@ -147,7 +217,7 @@ class AsyncMessageStream(StreamBase):
     # -- inside -----------------------------------------------------------------------------------------
 
     def forked(self) -> None:
-        """Internal: this is a forked child, which has no part in the parent's event loop."""
+        """Internal: refuse every call, because a forked child does not run the parent's event loop."""
         self._forked = True
         self._drop_current()
 
@@ -165,7 +235,7 @@ class AsyncMessageStream(StreamBase):
                 for message in current:
                     yield message
                 if self._current is not current:
-                    continue  # get() has moved on to another batch
+                    continue  # `get` has started another batch.
                 batch = await self._next_batch(DEFAULT)
                 if batch is None:
                     break
@@ -173,7 +243,7 @@ class AsyncMessageStream(StreamBase):
         except GeneratorExit:
             raise
         except BaseException:
-            self._iterator = self._iterate()  # an exception ends a generator, but not the stream
+            self._iterator = self._iterate()  # An exception ends the generator, but not the stream.
             raise
 
     async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
@@ -205,7 +275,7 @@ class AsyncMessageStream(StreamBase):
             raise self.buffer.late(seconds)
 
     def _drop_current(self) -> None:
-        deque(bare(self._current), maxlen=0)  # a loop may be in the middle of it
+        deque(bare(self._current), maxlen=0)  # A loop may still use this iterator.
 
     def _check_not_forked(self) -> None:
         if self._forked:
@@ -213,11 +283,11 @@ class AsyncMessageStream(StreamBase):
 
 
 class AsyncHandledStream(AsyncMessageStream):
-    """A subscription whose messages go to a handler, one after the other, as they come.
+    """A subscription whose messages go to a handler, one after the other.
 
-    The client runs `hand_on` in a task. The handler is a function or a coroutine function; whatever it
-    raises, the next message is handed on all the same. A slow one holds up its own subscription only, and
-    those that were resumed together with it: their handlers are called by a `HandlerOrder`, in one order.
+    The client runs `hand_on` in a task. The handler is a function or a coroutine function. After an exception
+    of the handler, the next message is still delivered. A slow handler delays its own subscription, and the
+    subscriptions that were resumed together with it: a `HandlerOrder` calls their handlers in one order.
     """
 
     def __init__(
@@ -227,20 +297,20 @@ class AsyncHandledStream(AsyncMessageStream):
         self._handler = handler
         self._handlers = handlers
         self._settles = False
-        """Whether messages come out of queues, so that the handler is looked after."""
+        """Whether the messages are from queues, so that the handler is wrapped for acknowledgements."""
         self._order: HandlerOrder | None = None
         self._own_batches = 0
-        """Batches delivered before it joined the handler order, still to be taken here."""
+        """Batches from before the stream joined its handler order, which its own task still processes."""
         self._by_itself = True
 
     def again(self) -> None:
-        """Internal: what was not handed on comes again, on another connection."""
+        """Internal: drop unprocessed messages, which a new connection redelivers."""
         self.buffer.void()
 
-    # -- on its own -------------------------------------------------------------------------------------
+    # -- in its own task --------------------------------------------------------------------------------
 
     async def hand_on(self) -> None:
-        """Hand every message to the handler until the subscription is over, closed, or in a handler order."""
+        """Internal: call the handler for each message until the end of the stream or a handler order."""
         buffer = self.buffer
         try:
             while self._order is None or self._own_batches:
@@ -264,7 +334,7 @@ class AsyncHandledStream(AsyncMessageStream):
             self.abandon()
 
     def abandon(self) -> None:
-        """Internal: nothing is handed on by a task of its own, or no more."""
+        """Internal: record that the stream has no task of its own (any more)."""
         self._by_itself = False
         self._changed.wake()
 
@@ -272,21 +342,21 @@ class AsyncHandledStream(AsyncMessageStream):
 
     @property
     def free(self) -> bool:
-        """Internal: whether it is in no handler order."""
+        """Internal: whether the stream is not in a handler order."""
         return self._order is None
 
     def join(self, order: HandlerOrder) -> None:
-        """Internal: what comes from now on is handed on there."""
+        """Internal: let `order` process all later messages."""
         self._order = order
         self._own_batches = self.buffer.waiting
         self._changed.wake()
 
     def push_share(self, batch: MessageBatch) -> None:
-        """Internal: as `push`, but the caller puts it into the handler order."""
+        """Internal: add a batch that the caller puts into the handler order."""
         super().push(batch)
 
     def push(self, batch: MessageBatch) -> None:
-        """Internal: a batch was delivered."""
+        """Internal: add a delivered batch."""
         if not self._settles and lease_in(batch) is not None:
             self._settles, self._handler = True, async_handler(self._handler)
         super().push(batch)
@@ -294,13 +364,13 @@ class AsyncHandledStream(AsyncMessageStream):
             self._order.put([(self, ())])
 
     def end(self, reason: str, error: TickertapeError | None) -> None:
-        """Internal: nothing more comes; what is here is still handed on."""
+        """Internal: end the subscription. Waiting messages still go to the handler."""
         super().end(reason, error)
         if self._order is not None:
             self._order.look()
 
     async def close(self) -> None:
-        """End the subscription; see `AsyncMessageStream.close`."""
+        """End the subscription. See `AsyncMessageStream.close`."""
         await super().close()
         self._changed.wake()
         if self._order is not None:
@@ -308,28 +378,30 @@ class AsyncHandledStream(AsyncMessageStream):
 
     @property
     def running(self) -> bool:
-        """Internal: whether more may come."""
+        """Internal: whether the subscription runs."""
         return self.buffer.end_reason is None and not self.buffer.closed
 
     async def caught_up_by_itself(self) -> None:
-        """Internal: wait until what came before it joined is handed on."""
+        """Internal: wait until the own task has processed all batches from before the handler order."""
         while self._by_itself:
             await self._changed.wait()
 
     def take(self) -> MessageBatch | None:
-        """Internal: what comes next."""
+        """Internal: return the next batch."""
         self.settle()
         return self.buffer.take(whole=True)
 
     def settle(self) -> None:
-        """Internal: what was taken last is done with, unless it was closed in the middle of it."""
+        """Internal: settle the last batch, unless the stream was closed within it."""
         due = 0 if self.buffer.closed else self.buffer.settle()
         if due:
             self._owner.consumed(self.request, due)
 
     async def hand(self, message: Message) -> None:
-        """Internal: call the handler, unless the stream is closed, or the message comes again, or did and is
-        discarded by now."""
+        """Internal: call the handler, unless the stream is closed.
+
+        Skips a message that will be redelivered, and a redelivered message that was discarded meanwhile.
+        """
         if self.buffer.closed or self.buffer.voided or is_over(message):
             return
         try:
@@ -340,58 +412,61 @@ class AsyncHandledStream(AsyncMessageStream):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._handlers.tell(error)  # something that the handler waited for was cancelled
+            self._handlers.tell(error)  # An awaitable inside the handler was cancelled.
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._handlers.tell(error)
 
     def _begin_conflation(self, by: str) -> Superseded | None:  # noqa: ARG002 - overrides
-        raise UsageError(f"messages of {self.sub_id} go to on_message; there is nothing to conflate")
+        raise UsageError(f"Cannot conflate subscription {self.sub_id!r}: its messages go to on_message.")
 
     async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
         raise self._goes_to_handler()
 
 
 Item = Sequence[tuple[AsyncHandledStream, Sequence[int]]]
-"""The members that got a batch, and which of its rows; for a single member they do not matter."""
+"""The members that received a batch, and their rows of it. Rows are unused for a single member."""
 
 
 class HandlerOrder:
-    """Subscriptions that were resumed together: their handlers are called in one order, that of delivery.
+    """The common order of handler calls for jointly resumed subscriptions: the order of delivery.
 
-    One task gives the messages of all of them to the handlers; a slow one holds up the others. Invariant: a
-    message is taken from a subscription only after its own task has finished with everything before it
-    joined. All handlers of a blocking client run on its receive thread, which keeps the order by itself."""
+    One task calls all handlers, so a slow handler delays the others. A blocking client needs none of this:
+    all its handlers run on the receive thread.
+
+    Invariant: the order takes a message from a subscription only after the subscription's own task has
+    processed all messages from before it joined.
+    """
 
     def __init__(self) -> None:
         self._members: list[AsyncHandledStream] = []
         self._items: deque[Item] = deque()
         self._changed = Notifier()
         self.over = True
-        """Whether it needs a task that runs `hand_on`: it has none yet, or that one has ended."""
+        """Whether no task runs `hand_on`: none was started yet, or it has ended."""
 
     def join(self, members: Sequence[AsyncHandledStream]) -> None:
-        """Call the handlers of these members for what is delivered from now on."""
+        """Call the handlers of these members for all messages delivered from now on."""
         self._members = [member for member in self._members if member.running]
         self._members += members
         for member in members:
             member.join(self)
 
     def put(self, item: Item) -> None:
-        """Add a batch, which is in the buffer of each member."""
+        """Add a batch that is in the buffer of each member."""
         self._items.append(item)
         self._changed.wake()
 
     def look(self) -> None:
-        """A member is over, or was closed."""
+        """Check again, because a member ended or was closed."""
         self._changed.wake()
 
     def begin(self) -> Coroutine[Any, Any, None]:
-        """Return the work of the task that it needs."""
+        """Return the coroutine for the task of this order."""
         self.over = False
         return self.hand_on()
 
     async def hand_on(self) -> None:
-        """Hand on everything until all members are over."""
+        """Call handlers until all members have ended."""
         in_a_row_bytes = 0
         try:
             while self._items or any(member.running for member in self._members):
@@ -407,7 +482,7 @@ class HandlerOrder:
             self.over = True
 
     async def _hand(self, item: Item) -> int:
-        """Hand on what came at a time; its cost."""
+        """Call the handlers for one batch and return its cost."""
         shares = []
         for member, rows in item:
             await member.caught_up_by_itself()

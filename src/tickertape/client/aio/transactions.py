@@ -19,25 +19,74 @@ from tickertape.client.protocol.transactions import CommittedTransaction
 
 
 class AsyncClientTransaction(TransactionBase):
-    """As `ClientTransaction`, on an event loop: an `async with` block, and `commit` is awaited."""
+    """Messages that become visible atomically. `AsyncClient.transaction` creates it.
+
+    The end of its `async with` block commits it. See `ClientTransaction`. The `publish` calls are not
+    awaited.
+
+    Example:
+        >>> async with client.transaction() as transaction:
+        ...     transaction.publish("orders", {"id": 1})
+        ...     transaction.publish("payments", {"order": 1})
+        >>> transaction.result.repeated
+        False
+    """
 
     _lock_type = Lock
 
     async def commit(self, *, timeout: Timeout = DEFAULT) -> CommittedTransaction:
-        """As `ClientTransaction.commit`, with tasks instead of threads."""
+        """Publish the messages atomically and wait until they are persisted.
+
+        Several tasks may call it: one commits, and the others wait for its result. Results, errors and
+        unknown outcomes: see `ClientTransaction.commit`.
+
+        Args:
+            timeout: Longest wait in seconds or text (`"30s"`). None: as long as the connection lasts.
+                Default: the timeout of the client.
+
+        Returns:
+            The result, with `name`, `repeated` (it was committed before) and `bookmark` (of the last
+            message).
+
+        Raises:
+            TimedOut: No answer within `timeout`. The outcome is unknown.
+            Disconnected: The connection was lost. The outcome is unknown.
+
+        Example:
+            >>> transaction = client.transaction("transfer-17")
+            >>> transaction.publish("orders", {"id": 1})
+            >>> (await transaction.commit(timeout="30s")).repeated
+            False
+        """
         seconds = self._driver.seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         async with self._alone(seconds):
             return self.result or await self._commit_alone(seconds, deadline)
 
     async def abort(self, *, timeout: Timeout = DEFAULT) -> None:
-        """As `ClientTransaction.abort`."""
+        """Drop the messages of the transaction. See `ClientTransaction.abort`.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
+                timeout of the client.
+
+        Raises:
+            UsageError: The transaction was committed, or the outcome of its commit is unknown.
+            TimedOut: Another task is committing it.
+
+        Example:
+            >>> transaction = client.transaction()
+            >>> transaction.publish("orders", {"id": 1})
+            >>> await transaction.abort()
+            >>> transaction.aborted
+            True
+        """
         seconds = self._driver.seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         async with self._alone(seconds):
             make = self.aborting()
             if make is not None:
-                with suppress(TickertapeError):  # it is over in any case
+                with suppress(TickertapeError):  # The transaction has ended in any case.
                     await self._driver.ask(make, None, remaining(deadline))
 
     async def __aenter__(self) -> Self:
@@ -55,7 +104,7 @@ class AsyncClientTransaction(TransactionBase):
 
     @asynccontextmanager
     async def _alone(self, seconds: float | None) -> AsyncIterator[None]:
-        """Hold the lock; raises `TimedOut` when another task holds it for longer."""
+        """Hold the lock. Raises `TimedOut` if another task holds it for longer."""
         try:
             async with asyncio.timeout(seconds):
                 await self._one_call.acquire()

@@ -1,6 +1,6 @@
-"""Waiting on an event loop: for the outcome of one call, for its steps, and for a change.
+"""Waits on an event loop: for the outcome of a call, for the steps of a call, and for a change.
 
-Whoever waits may be cancelled; an outcome that arrives afterwards is dropped.
+Every wait can be cancelled. An outcome after the cancellation is dropped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ class AsyncioWaiter:
         self._future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     def settle(self, outcome: object) -> None:
-        """Set the outcome; nobody hears it when the call was abandoned."""
+        """Set the outcome. The outcome of a cancelled call is dropped."""
         if not (self._future.done() or self._future.get_loop().is_closed()):
             self._future.set_result(outcome)
 
     async def wait(self, seconds: float | None, what: str, whole: float | None = None) -> object:
-        """The outcome; raises it when it is an error, and `TimedOut` after `seconds` without one.
+        """Wait for the outcome and return it, or raise it if it is an error.
 
-        `whole`: what the error says instead, where `seconds` is only the rest of it.
+        Raises `TimedOut` after `seconds`. `whole`: the full timeout for the error text, if `seconds` is only
+        the rest of it.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -44,7 +45,7 @@ class AsyncioWaiter:
         return self._taken()
 
     async def wait_idle(self, seconds: float, what: str) -> object:
-        """Wait as `wait` does; time in which a handler keeps the loop busy does not count."""
+        """Wait as `wait` does, but do not count time in which a handler blocks the loop."""
         for _ in range(LOOKS):
             await asyncio.wait((self._future,), timeout=seconds / LOOKS)
             if self._future.done():
@@ -59,12 +60,12 @@ class AsyncioWaiter:
 
 
 def remaining(deadline: float | None) -> float | None:
-    """Seconds until `deadline`, a time of the running loop; None without one."""
+    """Return the seconds until `deadline` (time of the running loop), or None without a deadline."""
     return None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
 
 
 class Notifier:
-    """Wakes callers that wait for a change."""
+    """A condition variable for tasks of one event loop."""
 
     __slots__ = ("_futures",)
 
@@ -72,14 +73,14 @@ class Notifier:
         self._futures: set[asyncio.Future[None]] = set()
 
     def wake(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting callers."""
         for future in self._futures:
-            # A loop that was closed in the middle of it has left some that nobody waits for any more.
+            # A closed loop may have left futures without a waiting caller.
             if not (future.done() or future.get_loop().is_closed()):
                 future.set_result(None)
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float | None) -> bool:
-        """Wait until `condition()`; whether it holds in the end."""
+        """Wait until `condition()` is true. Returns False after `seconds`."""
         if seconds is None:
             while not condition():
                 await self.wait()
@@ -105,7 +106,7 @@ class Notifier:
 async def perform(
     steps: Generator[Step, object, Outcome], take: Callable[[Step], Awaitable[object]]
 ) -> Outcome:
-    """Take each step and send its answer, or its error, to the steps; return their outcome."""
+    """Perform each step with `take`, send its answer or error to the generator, and return the outcome."""
     answer: object = None
     try:
         with closing(steps):
@@ -117,7 +118,7 @@ async def perform(
                     return outcome
                 try:
                     answer = await take(step)
-                except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
+                except Exception as error:  # noqa: BLE001 - the generator handles it
                     answer = error
     finally:
-        del answer  # its traceback holds this frame
+        del answer  # Its traceback references this frame.

@@ -1,9 +1,9 @@
 """Automatic acknowledgement of queue messages, for handlers and for streams.
 
 Invariants:
-- No message is settled twice, and what the application itself said of a message counts.
+- No message is settled twice. An explicit settlement by the application takes precedence.
 - A message whose handler or loop ended with an exception is not acknowledged.
-- A batch that is not from a queue costs one look at its context.
+- A batch that is not from a queue costs one check of its context.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tickertape.client.subscriptions.duplicates import NotOver, unless_over
 
 
 def lease_in(batch: MessageBatch) -> Lease | None:
-    """The lease on the messages of a batch; None when they did not come out of a queue."""
+    """Return the lease on the messages of a batch, or None for messages that are not from a queue."""
     context = batch.context
     return None if context is None else context.lease
 
 
 def is_gone(batch: MessageBatch) -> bool:
-    """Whether its messages have gone back to their queue."""
+    """Return whether the messages of a batch were returned to their queue."""
     lease = lease_in(batch)
     return lease is not None and lease.gone
 
 
 def settle_rest(handed: Message | MessageBatch, action: Action) -> None:
-    """Settle what was handed out, as far as nobody has and it is to be settled by itself."""
+    """Settle the delivered messages that are subject to automatic acknowledgement and not settled yet."""
     if isinstance(handed, Message):
         batch, index = handed.batch, handed.index
         lease = lease_in(batch)
@@ -43,7 +43,7 @@ def settle_rest(handed: Message | MessageBatch, action: Action) -> None:
     if lease is None:
         return
     left = lease.untouched(marks)
-    # Without a connection or a publish store nobody hears of it: the messages come again.
+    # Without a connection or a publish store the settlement is lost, and the messages are redelivered.
     with suppress(Disconnected, Closed):
         if len(left) == 1 and action == "ack":
             lease.ack(*left[0])
@@ -74,7 +74,7 @@ def _handle(handler: Handler, message: Message) -> None:
 
 
 def async_handler(handler: Handler) -> Callable[[Message], Awaitable[None]]:
-    """Return a handler for all batches, of one that may be a coroutine function; see `handler_for`."""
+    """Wrap a handler (possibly a coroutine function) as `handler_for` does, for messages of all batches."""
 
     async def handle(message: Message) -> None:
         lease = lease_in(message.batch)
@@ -96,9 +96,9 @@ def async_handler(handler: Handler) -> Callable[[Message], Awaitable[None]]:
 
 
 class AutoAckReader:
-    """The message that the reader of one stream got last and has not settled.
+    """The last unsettled message of the consumer of one stream.
 
-    Asking for the next one says that it is done, leaving by an exception that it is not.
+    A request for the next message acknowledges it. An exception in the consumer releases it.
     """
 
     __slots__ = ("last",)
@@ -107,18 +107,18 @@ class AutoAckReader:
         self.last: Message | MessageBatch | None = None
 
     def done(self, action: Action = "ack") -> None:
-        """The reader asks for the next."""
+        """Settle the last message: the consumer asks for the next one."""
         last = self.last
         if last is not None:
             self.last = None
             settle_rest(last, action)
 
     def failed(self) -> None:
-        """The reader has left by an exception."""
+        """Release the last message: the consumer ended with an exception."""
         self.done("cancel")
 
     def over(self, messages: Iterator[Message], batch: MessageBatch) -> Iterator[Message]:
-        """`messages` of `batch` for the reader: they often are themselves."""
+        """Wrap the `messages` of `batch` for the consumer where the batch needs it."""
         context = batch.context
         if context is None:
             return messages
@@ -127,14 +127,14 @@ class AutoAckReader:
         return NotOver(messages) if context.came_again else messages
 
     def batch(self, batch: MessageBatch) -> None:
-        """The reader is given a whole batch."""
+        """Record that the consumer gets a whole batch."""
         lease = lease_in(batch)
         if lease is not None and lease.touched is not None:
             self.last = batch
 
 
 class _Leased:
-    """Messages of a batch that came out of a queue, while the lease lasts."""
+    """Iterator over the messages of a queue batch, until the lease ends."""
 
     __slots__ = ("_lease", "_reading", "messages")
 
@@ -153,7 +153,7 @@ class _Leased:
         if lease.gone:
             raise StopIteration
         automatic = lease.touched is not None
-        for message in self.messages:  # no call behind it: see `MessageStream.__next__`
+        for message in self.messages:  # not `next()`: see `MessageStream.__next__`
             if automatic:
                 reading.last = message
             return message
@@ -161,5 +161,5 @@ class _Leased:
 
 
 def bare(messages: Iterator[Any]) -> Iterator[Any]:
-    """`messages` without what looks after them: for those who take them and hand them to nobody."""
+    """Return the iterator inside a wrapper of `over`, to read messages without effects on their lease."""
     return messages.messages if isinstance(messages, _Leased | NotOver) else messages

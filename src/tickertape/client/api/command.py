@@ -1,6 +1,6 @@
-"""General form of a command: data that `execute` and `execute_async` take.
+"""General form of a command: the argument of `execute` and `execute_async`.
 
-Invariant: no field is dropped; one that the command does not use raises.
+Invariant: no field is ignored. A field that the command does not use raises.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUILT: Final = {
     "resume": ("sub_id",),
     "flush": ("level",),
 }
-"""The commands there are, and the fields that each uses."""
+"""Commands, and the fields that each command uses."""
 NOT_BUILT: Final = (
     "sow", "sow_and_subscribe", "sow_and_delta_subscribe", "sow_delete", "delta_publish", "delta_subscribe",
     "ack",
@@ -37,23 +37,34 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class Command(_Head, frozen=True, kw_only=True):
-    """A command for `execute` and `execute_async` of both clients; every other method is a short form of it.
+    """A command for `execute` and `execute_async`. Each specific method of a client is a short form of one.
 
-    `command`: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Others of the reference
-    are not built yet. `topic`: of a publish or subscribe; of a subscribe it may be a pattern.
-    publish: `data` (bytes as they are, str as UTF-8, anything else as JSON), `expiration` (seconds or text),
-    `correlation_id`, `sow_key`.
-    subscribe: `bookmark` makes it a bookmark subscription; with `until_caught_up` that one ends at the last
-    message accepted when it was asked for. `filter`: what its messages are to contain. `options`: the option
-    string of the reference, such as `"timestamp,rate=2x,select=[-/,+/b]"`. `sub_id`: its id; one is made up
-    when it is None. `depth`: its credit, in bytes or text (`"2MB"`). With nothing but `options="pause"` or
-    `"resume"` and a `sub_id` (one, several, or text with commas between) it pauses or resumes subscriptions
-    that there are.
-    unsubscribe, pause, resume: `sub_id`, one or several.
-    flush: `level`, `persisted` (default) or `processed`.
+    Validation happens at execution. A field that the command does not use raises `BadOption`.
 
-    Nothing is checked before it is executed; then `BadOption` names what does not exist, is not built yet, or
-    is not used by this command.
+    Args:
+        command: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Other commands of the
+            reference are not supported yet.
+        topic: Topic of a publish or subscribe. A subscribe also accepts a pattern.
+        data: publish: the body: bytes unchanged, str as UTF-8, any other object as JSON.
+        expiration: publish: lifetime of the message in seconds or text.
+        correlation_id: publish: text that subscribers receive with the message.
+        sow_key: publish: message key.
+        bookmark: subscribe: start point, which makes it a bookmark subscription.
+        filter: subscribe: deliver only messages whose content matches this expression.
+        options: subscribe: option string of the reference: `"timestamp,rate=2x,select=[-/,+/b]"`. With the
+            only option `pause` or `resume`, and a `sub_id`, it pauses or resumes existing subscriptions.
+        sub_id: Id of a subscribe (None: a generated id). One or more ids of an unsubscribe, pause or resume.
+            A pause or resume by `options` also accepts text with ids separated by commas.
+        depth: subscribe: flow-control credit, in bytes or text (`"2MB"`).
+        until_caught_up: subscribe with a bookmark: end at the last message accepted at the call.
+        level: flush: `"persisted"` (default) or `"processed"`.
+
+    Example:
+        >>> command = tt.Command("subscribe", "orders", bookmark=tt.EPOCH, options="timestamp")
+        >>> with client.execute(command) as stream:
+        ...     client.publish("orders", {"id": 1})
+        ...     stream.get(timeout=5).json()
+        {'id': 1}
     """
 
     data: object = msgspec.UNSET
@@ -79,27 +90,29 @@ _DEFAULTS: Final = {
 def check_command(command: Command) -> None:
     """Raise `BadOption` for a command that does not exist or a field that it does not use."""
     if not isinstance(command, Command):
-        raise UsageError(f"execute takes a Command, not {type(command).__name__}")
+        raise UsageError(f"Cannot execute a {type(command).__name__}: expected a Command.")
     if not isinstance(command.command, str):
-        raise BadOption(f"command is text, not {type(command.command).__name__}")
+        raise BadOption(f"Invalid command: expected str, got {type(command.command).__name__}.")
     used = BUILT.get(command.command)
     if used is None:
-        why = "is not built yet" if command.command in NOT_BUILT else "does not exist"
-        raise BadOption(f"command {command.command!r} {why}; there are {', '.join(BUILT)}")
+        kind = "Unsupported" if command.command in NOT_BUILT else "Unknown"
+        raise BadOption(f"{kind} command {command.command!r}. Use one of {', '.join(BUILT)}.")
     for name, default in _DEFAULTS.items():
         value = getattr(command, name)
         if name not in used and value is not default and (name == "data" or value != default):
-            raise BadOption(f"{command.command} does not use {name}={value!r}; leave it out")
+            raise BadOption(f"Command '{command.command}' does not use {name}={value!r}. Remove it.")
     if command.command == "publish" and command.data is msgspec.UNSET:
-        raise UsageError("a publish needs data")
+        raise UsageError("Command 'publish' requires data.")
 
 
 def request_of(command: Command, sub_id: str) -> SubscribeRequest:
-    """The subscription that a subscribe asks for."""
+    """Return the subscription request of a subscribe."""
     if not isinstance(command.until_caught_up, bool):
-        raise BadOption(f"until_caught_up is True or False, not {type(command.until_caught_up).__name__}")
+        raise BadOption(
+            f"Invalid until_caught_up: expected True or False, got {type(command.until_caught_up).__name__}."
+        )
     if command.until_caught_up and command.bookmark is None:
-        raise BadOption("until_caught_up needs a bookmark: it says where a replay stops")
+        raise BadOption("until_caught_up requires a bookmark.")
     return make_request(
         command.topic,
         sub_id,
@@ -112,10 +125,11 @@ def request_of(command: Command, sub_id: str) -> SubscribeRequest:
 
 
 def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, ...]] | None:
-    """Return the action and its subscriptions, for a command that names some; None for any other.
+    """Return the action and the subscription ids of a command on existing subscriptions, otherwise None.
 
-    A subscribe does so whose only option is `pause` or `resume`, as in the reference; `pause` also begins a
-    subscription, where none of `running` has its id. Raises `UsageError`, `BadOption`.
+    Such a command is `unsubscribe`, `pause` or `resume`, or a subscribe with the only option `pause` or
+    `resume`, as in the reference. A subscribe with `pause` whose id is not in `running` starts a paused
+    subscription instead. Raises `UsageError`, `BadOption`.
     """
     if command.command in ("unsubscribe", "pause", "resume"):
         return command.command, _sub_ids(command.command, command.sub_id)
@@ -126,10 +140,10 @@ def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, .
         return None
     what = "resume" if "resume" in options else "pause"
     if options != {what: None}:
-        raise BadOption(f"a subscribe that is to {what} subscriptions has no other option and no value")
+        raise BadOption(f"Cannot {what} subscriptions: '{what}' must be the only option, without a value.")
     for name in ("topic", "bookmark", "filter", "depth", "until_caught_up"):
         if getattr(command, name):
-            raise BadOption(f"a subscribe that is to {what} subscriptions does not use {name}; leave it out")
+            raise BadOption(f"Cannot {what} subscriptions: a {what} does not use {name}. Remove it.")
     sub_ids = command.sub_id
     if isinstance(sub_ids, str) and sub_ids not in running:
         sub_ids = tuple([sub_id.strip() for sub_id in sub_ids.split(",")])
@@ -137,7 +151,7 @@ def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, .
 
 
 def _names(sub_id: object, running: Container[str]) -> bool:
-    """Whether these are subscriptions that there are, or several, which a new one cannot have."""
+    """Return whether `sub_id` names running subscriptions, or is a list (a new subscription has one id)."""
     if not isinstance(sub_id, str):
         return sub_id is not None
     return sub_id in running or ("," in sub_id and all(part.strip() in running for part in sub_id.split(",")))
@@ -148,7 +162,7 @@ def _sub_ids(what: str, sub_id: object) -> tuple[str, ...]:
 
 
 def one_sub_id(command: Command) -> str | None:
-    """The id that a subscribe asks for."""
+    """Return the id for a new subscription, or None."""
     if isinstance(command.sub_id, tuple | list):
-        raise UsageError(f"a subscribe has one sub_id, not {command.sub_id!r}")
+        raise UsageError(f"Cannot subscribe with several ids {command.sub_id!r}. Pass one sub_id.")
     return command.sub_id

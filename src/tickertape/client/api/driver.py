@@ -1,7 +1,7 @@
-"""Client driver: performs the effects of the protocol that need no connection, for both fronts.
+"""Base of the client drivers: performs the protocol effects that need no connection.
 
-A driver runs one `ClientProtocol`: it connects, waits and performs effects. Nothing here waits, locks or
-touches a connection.
+A driver runs one `ClientProtocol`: it connects, waits and performs effects. This module does not wait, lock
+or use a connection.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Step = Callable[[], None]
 
 
 class OpenConnection(Protocol):
-    """The connection on which effects are performed."""
+    """The connection for the effects."""
 
     def hang_up(self) -> None:
-        """End it."""
+        """End the connection."""
 
 
 class DriverSettings(NamedTuple):
-    """What a client tells its driver: where to connect, and how long calls wait that do not say it."""
+    """Settings of a driver: address, credentials, and the default timeout of calls."""
 
     handlers: HandlerRunner
     address: Address
@@ -52,10 +52,10 @@ class DriverSettings(NamedTuple):
 
 
 class ClientDriver(ABC):
-    """Base of the drivers of both fronts."""
+    """Base of the blocking and the asyncio driver."""
 
     lock: AbstractContextManager[object]
-    """The lock of the client; on an event loop there is nothing to hold."""
+    """The lock of the client. The asyncio driver uses a null context."""
 
     def __init__(self, core: ClientProtocol, settings: DriverSettings) -> None:
         self.core = core
@@ -77,11 +77,11 @@ class ClientDriver(ABC):
         self._made_ids: Iterator[int] = count(1)
         self._forked = False
         self._unsent = 0
-        """Messages without an answer when the client closed, without those that a file keeps."""
+        """Messages without an answer when the client closed, except those in a file."""
         self.acks.attach(self)
 
     def set_duplicate_handler(self, handler: Handler | None) -> None:
-        """Give each message that duplicate detection drops to `handler`."""
+        """Call `handler` for each message that duplicate detection drops."""
         self._duplicate_handler = handler
         self.subscriptions.report_duplicates(enabled=handler is not None)
 
@@ -90,20 +90,24 @@ class ClientDriver(ABC):
         self._disconnect_handler = handler
 
     def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
-        """Give rejected publishes to `handler`; without one the next flush raises."""
+        """Call `handler` for rejected publishes. Without a handler, the next flush raises."""
         self._failed_write_handler = handler
         self.rejections.reporting(enabled=handler is None)
 
     def add_state_listener(self, listener: StateListener) -> None:
-        """Call `listener` with each state of the connection, once. Raises `UsageError`."""
+        """Call `listener` with each state of the connection. Raises `UsageError`."""
         if not callable(listener):
-            raise UsageError(f"a connection-state listener is called with a state, not {listener!r}")
+            raise UsageError(f"Invalid connection-state listener {listener!r}. Pass a callable.")
         if listener not in self._state_listeners:
             self._state_listeners += (listener,)
 
     def remove_state_listener(self, listener: StateListener) -> None:
-        """Call it no more, if it was added."""
+        """Remove `listener` if it was added."""
         self._state_listeners = tuple(one for one in self._state_listeners if one != listener)
+
+    def closed_error(self) -> Closed:
+        """Return the error of a call on the closed client."""
+        return Closed(f"Client {self.core.name!r} is closed.")
 
     def check_not_forked(self) -> None:
         """Raise `Forked` in a forked child."""
@@ -115,7 +119,7 @@ class ClientDriver(ABC):
         self.check_not_forked()
 
     def set_heartbeat(self, interval: Interval | None, idle: Interval | None) -> None:
-        """Use this heartbeat from now on. Raises `BadOption`, `UsageError`."""
+        """Set the heartbeat. Raises `BadOption`, `UsageError`."""
         self._check_usable()
 
         def step() -> None:
@@ -126,42 +130,42 @@ class ClientDriver(ABC):
         self._arm_beats()
 
     def set_publish_store(self, store: PublishStore | None) -> None:
-        """Keep published messages in `store`. Raises `UsageError` while the present one holds some."""
+        """Replace the publish store. Raises `UsageError` while the current store holds messages."""
         self.take_step(lambda: self.core.set_store(store, now()))
 
     def set_bookmark_store(self, store: BookmarkStore | None) -> None:
-        """Remember in `store` what is delivered. Raises `UsageError` while a bookmark subscription runs."""
+        """Replace the bookmark store. Raises `UsageError` while a bookmark subscription runs."""
         with self.lock:
             self.subscriptions.use_store(store)
 
     def unpersisted_count(self) -> int:
-        """Return how many messages of the publish store are not known to be persisted."""
+        """Return the number of messages of the publish store that are not known to be persisted."""
         with self.lock:
             return self.publishing.unpersisted_count()
 
     def buffer(self) -> memoryview:
-        """Return the buffer for the next bytes."""
+        """Return the buffer for the next received bytes."""
         return self.core.buffer()
 
-    # -- calls that the application may have to await ---------------------------------------------------
+    # -- calls that may wait (the asyncio driver returns awaitables) ------------------------------------
 
     @abstractmethod
     def call(self, begin: Callable[[Any], None], timeout: Timeout, what: str) -> Any:
-        """Begin the call `what`, and wait for its outcome."""
+        """Start the call `what` and wait for its outcome."""
 
     def ask(
         self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
     ) -> Any:
-        """Send a command of a transaction and wait for its answer; over the `same` connection as before."""
+        """Send a command of a transaction and wait for its answer. `same` requires the same connection."""
         return self.call(asking(self.core, make, batch, same), timeout, "a transaction")
 
     @abstractmethod
     def open_stream(self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None) -> Any:
-        """Send a subscribe and wait until it is accepted; its stream."""
+        """Send a subscribe, wait until it is accepted, and return its stream."""
 
     @abstractmethod
     def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> Any:
-        """Send the command `what`, which names subscriptions, and wait until it is done."""
+        """Send the command `what` for existing subscriptions and wait for its completion."""
 
     def _naming(self, what: str, sub_ids: tuple[str, ...]) -> Callable[[effects.Waiter], None]:
         begins = {"pause": self.core.pause, "resume": self.core.resume, "unsubscribe": self.core.unsubscribe}
@@ -171,34 +175,34 @@ class ClientDriver(ABC):
 
     @abstractmethod
     def _arm_beats(self) -> None:
-        """See to it that the connection is looked at when its heartbeat wants it."""
+        """Schedule the next heartbeat check of the connection."""
 
     @abstractmethod
     def drive(self) -> None:
-        """Send what the protocol wants to be sent, and perform its other effects."""
+        """Perform the effects of the protocol, sends first."""
 
     @abstractmethod
     def take_step(self, step: Step) -> None:
-        """Take a step of the protocol, and send what it wants to be sent: no other thread comes between."""
+        """Run a step of the protocol and send the resulting frames, without interleaving of other threads."""
 
     @abstractmethod
     def leave(self, request: SubscribeRequest) -> None:
-        """End a subscription whose stream nobody reads any more."""
+        """End a subscription whose stream has no consumer any more."""
 
     def new_sub_id(self) -> str:
-        """Make up an id for a subscription."""
+        """Generate an id for a subscription."""
         while True:
             made = MadeUpId(f"{self.core.name}-{next(self._made_ids)}")
-            if made not in self.subscriptions:  # a subscription manager may have brought it back
+            if made not in self.subscriptions:  # A subscription manager may have restored it.
                 return made
 
     @property
     def is_open(self) -> bool:
-        """Whether the client was not closed, and this is not a forked child."""
+        """Whether the client is not closed, and this process is not a forked child."""
         return not (self.logon.closed or self._forked)
 
     def forked(self) -> None:
-        """Refuse every call: this is a forked child."""
+        """Refuse every call from now on: this process is a forked child."""
         self._forked = True
         self.lock = forks.ForkedLock()
         self.core.forked()
@@ -207,14 +211,14 @@ class ClientDriver(ABC):
     # -- leases -----------------------------------------------------------------------------------------
 
     def configure_acks(self, step: Step) -> None:
-        """Take a step of the acknowledgements, and then send what is gathered."""
+        """Change the settings of acknowledgements, then send the collected ones."""
         with self.lock:
             step()
         self.settle_now(self.acks.flush)
 
     @abstractmethod
     def settle_now(self, step: Step) -> None:
-        """Take a step of the acknowledgements, and send what it wants to be sent. Any thread may call it."""
+        """Run a step of the acknowledgements and send the resulting frames. Any thread may call it."""
 
     def acknowledged(self, gathering: AckAccumulator) -> None:
         """See `Settling`."""
@@ -227,7 +231,7 @@ class ClientDriver(ABC):
     # -- effects ----------------------------------------------------------------------------------------
 
     def _perform(self, pending: Iterable[effects.Effect], connection: OpenConnection | None) -> None:
-        """Perform effects, all but `Send`, in order."""
+        """Perform effects other than `Send`, in order."""
         for effect in pending:
             if isinstance(effect, effects.DeliverBatch):
                 effect.sink.push(effect.batch)
@@ -279,15 +283,15 @@ class ClientDriver(ABC):
 
     @abstractmethod
     def _deliver_shared(self, effect: effects.DeliverShared) -> None:
-        """Give each sink its share of a batch; handlers are called in the order of the batch."""
+        """Deliver its part of a batch to each sink. Handlers are called in the order of the batch."""
 
     @abstractmethod
     def _order_together(self, sinks: Sequence[effects.Sink]) -> None:
-        """Call the handlers of these sinks in one order from now on: they were resumed together."""
+        """Call the handlers of these jointly resumed sinks in one common order from now on."""
 
     @abstractmethod
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:
-        """Run a handler of the application; its exceptions go to the exception listener."""
+        """Run a handler of the application. Its exceptions go to the exception listener."""
 
     @abstractmethod
     def _handle_each(self, handler: Handler, batch: MessageBatch) -> None:
@@ -295,7 +299,7 @@ class ClientDriver(ABC):
 
     @abstractmethod
     def _wake_publishers(self) -> None:
-        """Let publishers that wait for room in the publish store try again."""
+        """Wake publishers that wait for free space in the publish store."""
 
     @abstractmethod
     def _connection_lost(self, lost: effects.ConnectionDown) -> None:
@@ -305,20 +309,20 @@ class ClientDriver(ABC):
 
     @property
     def _heartbeat_is_fixed(self) -> bool:
-        """Whether it is too late to choose another heartbeat."""
+        """Whether the heartbeat can no longer change."""
         return False
 
     def _check_heartbeat(self) -> None:
         if self._heartbeat_is_fixed:
             raise UsageError(
-                "the heartbeat of an HA client is chosen before it connects: heartbeat=, or set_heartbeat "
-                "before connect_and_logon()"
+                "Cannot change the heartbeat: the HA client is connected or connecting. Pass heartbeat=, or "
+                "call set_heartbeat() before connect_and_logon()."
             )
 
     def reconnects(self, seconds: float | None) -> bool:
-        """Whether a disconnect handler may connect again while a call waits for that long.
+        """Return whether a disconnect handler may reconnect during a wait of `seconds`.
 
-        Without a deadline, waiting lasts as long as the connection.
+        A wait without a deadline ends with the connection.
         """
         return self._disconnect_handler is not None and seconds is not None
 
@@ -329,16 +333,16 @@ class ClientDriver(ABC):
         return seconds_of(timeout)
 
     def _check_worth_waiting(self, full: StoreFull, *, reconnects: bool) -> None:
-        """Raise unless room may be made. `reconnects`: a handler may connect again in time."""
+        """Raise if the publish store cannot get free space. `reconnects`: a handler may reconnect in time."""
         if self.logon.closed:
-            raise Closed("the client was closed") from full
+            raise self.closed_error() from full
         if self.logon.logged_on is None and not reconnects:
             lost = self.logon.loss
             why = "" if lost is None else f" ({lost.__cause__})"
-            raise Disconnected(f"there is no connection{why}, and {full}") from full
+            raise Disconnected(f"Not connected{why}. {full}") from full
 
     def _report_unanswered(self) -> None:
-        """Report how many published messages have no answer while the client closes."""
+        """Report the number of published messages without an answer while the client closes."""
         with self.lock:  # answers may be arriving
             count = self._unsent = self.publishing.unanswered_count()
         if count:
@@ -346,12 +350,12 @@ class ClientDriver(ABC):
                 Disconnected(
                     f"Cannot send everything before client {self.core.name!r} closes: {count} message(s) "
                     "have no answer from a server. Call publish_flush() first, give close() more time, or "
-                    "use a FilePublishStore"
+                    "use a FilePublishStore."
                 )
             )
 
     def _may_end(self) -> bool:
-        """Whether the end of the program, or of the loop, finds something to be closed."""
+        """Return whether the client has to be closed at the end of the program or loop."""
         if self.logon.closed or self._forked:
             return False
         publishing = self.publishing
@@ -364,15 +368,15 @@ class ClientDriver(ABC):
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """Close at the end of the program: only a listener of the application hears each error.
+        """Context of a close at the end of the program: errors go only to a listener of the application.
 
-        A publish store writes what it has in memory to its files.
+        A publish store writes its buffered messages to its files.
         """
         listener, errors = self.handlers.listener, list[BaseException]()
         self.handlers.set_listener(errors.append)
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - the program ends: there is nobody left to raise it to
+        except Exception as error:  # noqa: BLE001 - the program ends, so no caller can catch it
             errors.append(error)
         finally:
             self.handlers.set_listener(listener)
@@ -385,10 +389,9 @@ class ClientDriver(ABC):
                 self.handlers.tell(failure)
 
     def _check_no_takeover(self, *, handling_loss: bool) -> None:
-        # Two clients of one name whose handlers connect again would throw each other out for ever.
+        # Two clients with one name and reconnecting handlers would disconnect each other for ever.
         if handling_loss and self.logon.displaced is not None:
             raise NameInUse(
-                f"another process took over the client name {self.core.name!r}, and would be thrown out in "
-                "turn: give each process a name of its own, or call connect() outside of the disconnect "
-                "handler"
+                f"Cannot reconnect: another connection took over the client name {self.core.name!r}. Use a "
+                "unique name, or call connect() outside of the disconnect handler."
             ) from self.logon.displaced

@@ -1,14 +1,14 @@
-"""Exit flush: sends what open clients hold when their program, or their event loop, ends.
+"""Exit flush: sends unsent messages of open clients when the program or the event loop ends.
 
-Clients are closed by `atexit`: non-daemon threads have ended by then, receive threads still run. The package
-registers that when it is imported, so that exit handlers of the application run before. An asyncio client is
-flushed before, while its loop shuts down its asynchronous generators, as `asyncio.run` does, since `atexit`
-finds that loop closed. All clients together get `client_timeout_seconds`. Messages that could not be sent are
-reported on standard error, in one line for each client.
+`atexit` closes the clients: non-daemon threads have ended by then, receive threads still run. The package
+registers this on import, so exit handlers of the application run earlier. The loop of an asyncio client is
+closed before `atexit`. So its flush runs when the loop shuts down its asynchronous generators, as
+`asyncio.run` does. All clients together have `client_timeout_seconds`. Unsent messages are reported on
+standard error, in one line per client.
 
 Invariants:
-- A forked child sends nothing for its parent; a child of `multiprocessing` flushes its own clients.
-- No client and no loop is kept alive.
+- A forked child never sends messages of its parent. A child of `multiprocessing` flushes its own clients.
+- The registry keeps no client and no loop alive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tickertape.client.limits import client_timeout_seconds
 
 
 class ProgramEnd(NamedTuple):
-    """A client that nobody had closed: its name, and how many messages could not be sent."""
+    """Name of a client that the application did not close, and the number of its unsent messages."""
 
     name: str
     unsent: int
@@ -37,29 +37,29 @@ class Unclosed(Protocol):
     """A client that may be open when its program ends."""
 
     def end_with_program(self, seconds: float) -> ProgramEnd | None:
-        """Close it within `seconds`; None when it was closed or never had anything to do. Never raises."""
+        """Close the client within `seconds`. Returns None if it was closed or unused. Never raises."""
 
 
 class UnclosedOnLoop(Unclosed, Protocol):
     """An asyncio client that may be open when its event loop ends."""
 
     def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether it is connected there."""
+        """Return whether the client is connected on `loop`."""
 
     async def flush_with_loop(self, seconds: float) -> None:
-        """Send everything within `seconds`. It stays open: it may connect on another loop. Never raises."""
+        """Send everything within `seconds`. The client stays open for another loop. Never raises."""
 
 
 def register(client: Unclosed) -> None:
-    """Close `client` at the end of the program if nobody has. It is not kept alive."""
+    """Close `client` at the end of the program if it is still open. Does not keep it alive."""
     if not _clients:
         _register_in_child()
     _clients.add(client)
 
 
 async def watch(client: UnclosedOnLoop) -> None:
-    """Flush `client` at the end of the running event loop if nobody has closed it. It is not kept alive."""
-    # A generator holds its loop, so it hangs on the loop itself: both go together.
+    """Flush `client` at the end of the running event loop if it is still open. Does not keep it alive."""
+    # The generator references its loop. Stored on the loop itself, both are collected together.
     kept = vars(asyncio.get_running_loop())
     if _WATCH not in kept:
         clients: weakref.WeakSet[UnclosedOnLoop] = weakref.WeakSet()
@@ -74,14 +74,16 @@ _WATCH: Final = "_tickertape_clients"
 
 
 def close_all() -> None:
-    """Close every open client at the end of the program. When all are closed, raises the first
-    failure of a publish store of the application."""
+    """Close every open client at the end of the program.
+
+    After all are closed, raises the first failure of a publish store of the application.
+    """
     left = _time_for_all()
     ended, failures = list[ProgramEnd | None](), list[Exception]()
     for client in list(_clients):
         try:
             ended.append(client.end_with_program(left()))
-        except Exception as error:  # noqa: BLE001 - the others have messages to send
+        except Exception as error:  # noqa: BLE001 - other clients have messages to send
             failures.append(error)
     _report(ended)
     for failure in failures:
@@ -96,7 +98,7 @@ async def _until_loop_ends(clients: Iterable[UnclosedOnLoop]) -> AsyncGenerator[
         vars(loop).pop(_WATCH, None)
         left = _time_for_all()
         for client in list(clients):
-            with suppress(Exception):  # of a publish store of the application: it is met again at the end
+            with suppress(Exception):  # from a publish store of the application: `close_all` raises it
                 if client.is_on(loop):
                     await client.flush_with_loop(left())
 
@@ -110,21 +112,21 @@ def _report(ended: Iterable[ProgramEnd | None]) -> None:
     some = [one for one in ended if one is not None]
     for name, unsent in some:
         if unsent:
-            with suppress(Exception):  # there may be no standard error any more
+            with suppress(Exception):  # standard error may be closed
                 sys.stderr.write(
                     f"tickertape: Cannot send {unsent} message(s) of client {name!r} before the program "
                     "ends. Call close(), or use the client in a with statement.\n"
                 )
     for name, _ in some:
         warnings.warn(
-            f"client {name!r} was not closed: call close(), or use it in a with statement",
+            f"Client {name!r} was not closed. Call close(), or use the client in a with statement.",
             ResourceWarning,
             stacklevel=2,
         )
 
 
 def _register_in_child() -> None:
-    """A forked child of `multiprocessing` ends without `atexit`, but runs finalizers of its own."""
+    """Register with the finalizers of `multiprocessing`: its forked children end without `atexit`."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and process.parent_process() is not None:
         from multiprocessing.util import Finalize

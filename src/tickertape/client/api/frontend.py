@@ -24,7 +24,7 @@ SOFTWARE: Final = f"tickertape-python {__version__}"
 
 
 class ClientFrontend:
-    """The part of a client that neither waits nor sends. The driver of the client does the work."""
+    """Base of all clients: the calls that do not wait. The driver of the client does the work."""
 
     _driver: ClientDriver
     _driver_type: type[Any]
@@ -71,78 +71,189 @@ class ClientFrontend:
 
     @property
     def server(self) -> LoggedOn | None:
-        """The server's answer to the logon (instance, journal, publisher, ...); None while disconnected."""
+        """Logon answer of the server (`instance`, `journal`, `publisher`, ...). None while disconnected.
+
+        Example:
+            >>> client.server.instance
+            'tickertape'
+        """
         return self._driver.logon.logged_on
 
     @property
     def connected(self) -> bool:
-        """Whether the client is logged on, as far as it knows."""
+        """Whether the client is logged on. A lost connection is noticed with a delay: see `set_heartbeat`.
+
+        Example:
+            >>> client.connected
+            True
+        """
         return self._driver.logon.connected
 
     def set_heartbeat(self, interval: Interval | None, idle: Interval | None = None) -> None:
-        """Have both sides show that they live, so that a dead connection ends instead of standing still.
+        """Enable heartbeats, so that a dead connection ends.
 
-        From now on, also on later connections, each side says something every `interval` (seconds or text,
-        0.1 to 3,600 seconds; None: no heartbeat, the default). The server ends the connection when nothing
-        came from this client for two intervals; the client ends it, with `HeartbeatMissed` as the reason,
-        when nothing came from the server for `idle` (seconds or text, above `interval`, default twice as
-        much). What has arrived counts, read or not: a handler that takes long does not cost the connection.
-        Raises `BadOption`, and `UsageError` on an HA client that is connected or connecting.
+        Both sides send at least one frame per interval, on this connection and on later ones. The server
+        closes the connection after two intervals without data from this client. The client closes it, with
+        the reason `HeartbeatMissed`, after `idle` without data from the server. Received but unprocessed data
+        counts, so a slow handler does not end the connection.
+
+        Args:
+            interval: Seconds or text (`"5s"`), 0.1 to 3,600 seconds. None: no heartbeats (the default of a
+                client).
+            idle: Seconds or text, longer than `interval`. None (default): twice the interval.
+
+        Raises:
+            BadOption: An interval is invalid.
+            UsageError: An HA client is connected or connecting. Call it earlier, or pass `heartbeat`.
+            Forked: The process is a forked child.
+
+        Example:
+            >>> client.set_heartbeat("5s")
         """
         self._driver.set_heartbeat(interval, idle)
 
     def set_ack_conflation(self, interval: float | str | None) -> None:
-        """Ask the server, with the next logon, for at most one persisted acknowledgement in each `interval`.
+        """Request at most one persisted acknowledgement per interval, from the next logon on.
 
-        `interval`: seconds or text (`"100ms"`), 1 ms to a day; None (default): one with every commit. Fewer
-        acknowledgements cost a publisher of large batches less. Each `publish` is sent in a frame of its own,
-        so use `publish_batch` for throughput. A publish store holds messages for up to an interval longer,
-        unless it is full. `publish_flush` does not wait for the interval. Raises `BadOption`.
+        Fewer acknowledgements reduce the cost for a publisher of large batches. Each `publish` is then sent
+        in its own frame, so use `publish_batch` for throughput. A publish store keeps messages for up to one
+        interval longer, unless it is full. `publish_flush` does not wait for the interval.
+
+        Args:
+            interval: Seconds or text (`"100ms"`), 1 ms to one day. None: one acknowledgement per commit (the
+                default of a client).
+
+        Raises:
+            BadOption: The interval is invalid.
+
+        Example:
+            >>> client.set_ack_conflation("100ms")
         """
         self._driver.logon.set_ack_conflation(interval)
 
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
-        """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
+        """Set the listener for exceptions of handlers, and for errors without a waiting caller.
+
+        Args:
+            listener: Called as `listener(exception)`. None: print them on standard error (the default of a
+                client).
+
+        Example:
+            >>> errors = []
+            >>> client.set_exception_listener(errors.append)
+        """
         self._driver.handlers.set_listener(listener)
 
     def set_duplicate_message_handler(self, handler: Handler | None) -> None:
-        """Call `handler(message)` for each message that duplicate detection drops; None (default): for none.
+        """Set the handler for messages that duplicate detection drops.
 
-        These are messages of bookmark subscriptions that arrive again, after a reconnection for instance, and
-        were discarded before, or delivered where no bookmark store keeps account. They do not come out of the
-        stream. The handler runs where other handlers run; its exceptions go to the exception listener.
+        These are redelivered messages of bookmark subscriptions, for example after a reconnect. They were
+        discarded before, or delivered before without a bookmark store. The stream does not deliver them.
+
+        Args:
+            handler: Called as `handler(message)`, like other handlers. Its exceptions go to the exception
+                listener. None: drop duplicates silently (the default of a client).
+
+        Example:
+            >>> duplicates = []
+            >>> client.set_duplicate_message_handler(duplicates.append)
         """
         self._driver.set_duplicate_handler(handler)
 
     def add_connection_state_listener(self, listener: StateListener) -> None:
-        """Call `listener(state)` with each `ConnectionState` that the connection comes to, in order.
+        """Add a listener for changes of the connection state.
 
-        It runs where other handlers run, before the disconnect handler, and must not wait. One that is added
-        twice is called once. Raises `UsageError` for what cannot be called.
+        Args:
+            listener: Called as `listener(state)` with each `ConnectionState`, in order. It runs like other
+                handlers, before the disconnect handler, and must not wait. A listener that is added twice is
+                called once.
+
+        Raises:
+            UsageError: `listener` is not callable.
+
+        Example:
+            >>> states = []
+            >>> client.add_connection_state_listener(states.append)
+            >>> client.close()
+            >>> tt.ConnectionState.SHUTDOWN in states
+            True
         """
         self._driver.add_state_listener(listener)
 
     def remove_connection_state_listener(self, listener: StateListener) -> None:
-        """Call it no more; nothing happens when it is not called."""
+        """Remove a connection-state listener. Does nothing for an unknown listener.
+
+        Args:
+            listener: The listener that `add_connection_state_listener` added.
+
+        Example:
+            >>> states = []
+            >>> client.add_connection_state_listener(states.append)
+            >>> client.remove_connection_state_listener(states.append)
+            >>> client.close()
+            >>> states
+            []
+        """
         self._driver.remove_state_listener(listener)
 
     def unpersisted_count(self) -> int:
-        """Messages of the publish store that are not known to be persisted; 0 without a store."""
+        """Return the number of messages in the publish store that are not known to be persisted.
+
+        Returns:
+            The number, or 0 without a publish store.
+
+        Raises:
+            Forked: The process is a forked child.
+
+        Example:
+            >>> client.set_publish_store(tt.MemoryPublishStore())
+            >>> sequence = client.publish("orders", {"id": 1})
+            >>> client.publish_flush()
+            >>> client.unpersisted_count()
+            0
+        """
         return self._driver.unpersisted_count()
 
     def set_publish_store(self, store: PublishStore | None) -> None:
-        """Use `store` from now on. Raises `UsageError` while the present one still holds messages."""
+        """Replace the publish store.
+
+        Args:
+            store: The new store. None: no store.
+
+        Raises:
+            UsageError: The current store still holds messages, or `store` is not a publish store.
+            StoreOfAnother: The store belongs to another client name.
+            StoreError: The store failed.
+            Forked: The process is a forked child.
+
+        Example:
+            >>> client.set_publish_store(tt.MemoryPublishStore())
+            >>> sequence = client.publish("orders", {"id": 1})
+            >>> client.publish_flush()
+        """
         self._driver.set_publish_store(store)
 
     @property
     def bookmark_store(self) -> BookmarkStore | None:
-        """The store that remembers bookmark subscriptions."""
+        """The bookmark store of the client, or None."""
         return self._driver.subscriptions.store
 
     def set_bookmark_store(self, store: BookmarkStore | None) -> None:
-        """Use `store` from now on. Raises `UsageError` while a bookmark subscription runs, and for a store
-        whose adapter works through this client; `StoreOfAnother` for a file with the positions of another
-        client name."""
+        """Replace the bookmark store.
+
+        Args:
+            store: The new store. None: no store.
+
+        Raises:
+            UsageError: A bookmark subscription runs, or the recovery point adapter of the store uses this
+                client.
+            StoreOfAnother: The store belongs to another client name.
+            Forked: The process is a forked child.
+
+        Example:
+            >>> client.set_bookmark_store(tt.MemoryBookmarkStore())
+            >>> stream = client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="risk")
+        """
         self._driver.check_not_forked()
         if store is not None:
             refuse_own_client(store, self)

@@ -1,7 +1,7 @@
-"""HA client driver: turns the reconnect machine's actions into steps that each front performs.
+"""Base of the HA client drivers: performs the actions of the reconnect state machine.
 
-`ReconnectMachine` decides what is done. A step that waits is yielded to the front; everything else is done
-here.
+`ReconnectMachine` decides the actions. A step that waits is yielded to the blocking or asyncio driver. This
+module performs all other steps.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from tickertape.wire.commands import LoggedOn
 
 
 class Hangup(NamedTuple):
-    """End the connection that an earlier attempt left."""
+    """The step that closes the connection of an earlier attempt."""
 
     why: Disconnected
 
 
 class GetPassword(NamedTuple):
-    """Make a password of what an authenticator gave."""
+    """The step that checks or awaits the password from the authenticator."""
 
     given: PasswordGiven
 
 
 class LogOn(NamedTuple):
-    """Connect and log on; the answer is the `LoggedOn`."""
+    """The step that connects and logs on. Its answer is the `LoggedOn`."""
 
 
 class Place(NamedTuple):
-    """Place a subscription that the subscription manager remembers; the answer is its stream."""
+    """The step that restores a subscription of the subscription manager. Its answer is the stream."""
 
     request: SubscribeRequest
     handler: Handler
 
 
 class PlaceAgain(NamedTuple):
-    """Place the subscriptions again that outlived their connection."""
+    """The step that resubscribes the subscriptions that survived their connection."""
 
 
 Step: TypeAlias = Hangup | GetPassword | LogOn | Place | PlaceAgain
@@ -66,44 +66,44 @@ class HADriver(ClientDriver):
     """Base of the drivers of both HA clients."""
 
     _managing: AbstractContextManager[object]
-    """Held while the subscription manager is told of a subscription, or that it has ended."""
+    """Held during calls of the subscription manager."""
 
     def __init__(self, core: ClientProtocol, settings: DriverSettings, policies: ApplicationPolicies) -> None:
         self._policies = policies
         self._machine = ReconnectMachine()
         self._own = ExitStack()
-        """Stores that were made for this client, and end with it."""
+        """Stores that the client opened and closes itself."""
         self._restored = False
         self._restoring = False
         self._instance = ""
         self._connection_number = 1
-        """The number of the connection that the last attempt makes, or has made."""
+        """Number of the connection of the last attempt."""
         self._dialling = False
-        """An attempt connects, which nothing can cut short."""
+        """An attempt is connecting its socket, which cannot be interrupted."""
         self._connect_waiters: dict[Waiter, int] = {}
-        """Callers in `connect_and_logon`, and the start of the machine that each waits for."""
+        """Callers in `connect_and_logon`, with the number of the start that each waits for."""
         super().__init__(core, settings)
 
     def own(self, stores: ExitStack) -> None:
-        """Close these stores with the client."""
+        """Close `stores` when the client closes."""
         self._own = stores
 
     def _close_own(self) -> None:
-        """Close the stores that were made for this client. Never raises."""
+        """Close the stores that the client opened. Never raises."""
         try:
             self._own.close()
         except StoreError as error:
             self.handlers.tell(error)
 
-    # -- what the fronts do -----------------------------------------------------------------------------
+    # -- implemented by both drivers --------------------------------------------------------------------
 
     @abstractmethod
     def feed(self, event: Event) -> None:
-        """Give `event` to the machine, and have its actions performed."""
+        """Pass `event` to the state machine and trigger its actions."""
 
     @abstractmethod
     def _end_connection(self, error: Disconnected) -> None:
-        """End the connection, if there is one."""
+        """End the connection, if any."""
 
     @abstractmethod
     def _tell_state(self, state: ConnectionState) -> None:
@@ -111,7 +111,7 @@ class HADriver(ClientDriver):
 
     @abstractmethod
     def _wake_callers(self) -> None:
-        """Let calls that wait for a connection look again."""
+        """Wake calls that wait for a connection."""
 
     # -- calls ------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class HADriver(ClientDriver):
     def _heartbeat_is_fixed(self) -> bool:
         return self._machine.trying
 
-    def reconnects(self, seconds: float | None) -> bool:  # noqa: ARG002 - it never stops without saying so
+    def reconnects(self, seconds: float | None) -> bool:  # noqa: ARG002 - overrides
         """See `ClientDriver.reconnects`."""
         return self._machine.trying
 
@@ -128,28 +128,31 @@ class HADriver(ClientDriver):
         return connect_attempt_seconds_default if self.timeout is None else self.timeout
 
     def _must_wait(self) -> bool:
-        """Whether a call waits for a connection that is being made."""
+        """Return whether a call has to wait for a reconnect."""
         return self._machine.trying and not self._machine.ready
 
     def _flushes_again(self) -> bool:
-        """Whether a flush goes on after a lost connection: the store has everything, and it comes back."""
+        """Return whether a flush continues after a lost connection: with a publish store and a reconnect."""
         return self.publishing.store is not None and self._machine.trying
 
     def _drops_kept(self, command: str, sub_ids: tuple[str, ...]) -> bool:
-        """Whether the command ends subscriptions that only wait to be placed again: no server is needed."""
+        """Return whether the command ends only subscriptions that wait for a resubscribe.
+
+        Such a command needs no server.
+        """
         if command != "unsubscribe" or self._machine.ready or not sub_ids:
             return False
         kept = self.subscriptions.kept()
         return all(sub_id in kept for sub_id in sub_ids)
 
     def _not_in_time(self, seconds: float | None, what: str = "") -> TimedOut:
-        """Make the error that there was no connection; `what` says what for."""
+        """Return the error of a wait for a connection. `what` is the purpose, such as " for subscribe s"."""
         last = self._machine.last_error
-        why = "" if last is None else f"; the last attempt: {last}"
-        return TimedOut(f"no connection{what} {within(seconds)}{why}")
+        why = "" if last is None else f". Last attempt: {last}"
+        return TimedOut(f"No connection{what} {within(seconds)}{why}")
 
     def _settle_waiters(self, begun: int, outcome: TickertapeError | None) -> bool:
-        """Give `outcome` to callers that wait for that start or an earlier one; whether there was one."""
+        """Settle callers that wait for the start `begun` or an earlier one. Returns whether any waited."""
         with self.lock:
             waiters = [waiter for waiter, number in self._connect_waiters.items() if number <= begun]
             for waiter in waiters:
@@ -165,7 +168,7 @@ class HADriver(ClientDriver):
     def _inform_sink(self, effect: SinkEffect) -> None:
         super()._inform_sink(effect)
         if isinstance(effect, End) and isinstance(effect.sink, StreamBase) and effect.sink.request.handled:
-            # Another one of its id may go on, which it was to replace, or which replaced it.
+            # Another subscription with this id may run: the replaced one or the replacement.
             with self._managing:
                 sub_id = effect.sink.sub_id
                 if effect.reason != "closed" and not self.subscriptions.handled(sub_id):
@@ -173,13 +176,13 @@ class HADriver(ClientDriver):
 
     def _remember(self, stored: StoredSubscription, stream: StreamBase) -> None:
         with self._managing:
-            if stream.end_reason in (None, "closed"):  # else it is over, or replaced, and that was reported
+            if stream.end_reason in (None, "closed"):  # Otherwise it ended, and the end was reported.
                 self._policies.subscribed(stored)
 
-    # -- the machine ------------------------------------------------------------------------------------
+    # -- state machine ----------------------------------------------------------------------------------
 
     def _take_in(self, event: Event) -> None:
-        """Give `event` to the machine, and tell the protocol whether it goes on connecting."""
+        """Pass `event` to the state machine and inform the protocol of a start or stop of connecting."""
         trying, attempt = self._machine.trying, self._machine.attempt
         self._machine.receive(event, now())
         self._note_attempt(attempt)
@@ -189,7 +192,7 @@ class HADriver(ClientDriver):
             self.logon.stop(self._machine.stopped)
 
     def _wake_machine(self) -> None:
-        """The machine wanted to be woken by now."""
+        """Wake the state machine at its deadline."""
         attempt = self._machine.attempt
         self._machine.wake(now())
         self._note_attempt(attempt)
@@ -199,13 +202,13 @@ class HADriver(ClientDriver):
             self._connection_number = self.core.connections + 1
 
     def _concerns_machine(self, lost: ConnectionDown) -> bool:
-        """Whether that connection is not what an earlier attempt left."""
+        """Return whether the lost connection belongs to the current attempt, not to an earlier one."""
         return lost.connection >= self._connection_number
 
     # -- actions ----------------------------------------------------------------------------------------
 
     def _steps(self, action: Action) -> Steps:
-        """Perform an action; the steps of it that wait are yielded."""
+        """Perform an action, yielding the steps that wait."""
         if isinstance(action, machine.Connect):
             self.feed((yield from self._attempt(action)))
         elif isinstance(action, machine.Resubscribe):
@@ -214,7 +217,7 @@ class HADriver(ClientDriver):
             self._act(action)
 
     def _act(self, action: Action) -> None:
-        """Perform an action of which nothing waits."""
+        """Perform an action without waits."""
         policies = self._policies
         if isinstance(action, machine.ResetDelay):
             policies.refresh()
@@ -243,18 +246,20 @@ class HADriver(ClientDriver):
 
     def _attempt(self, action: machine.Connect) -> Generator[Step, Any, Event]:
         try:
-            yield Hangup(Disconnected("another connection is made"))
+            yield Hangup(Disconnected("the connection was replaced by a new one"))
             self._address, user, given = self._policies.begin_attempt(action.uri)
             password = yield GetPassword(given)
             with self.lock:
                 if self._machine.step is not ReconnectStep.CONNECTING:
-                    return machine.AttemptFailed(action.attempt, Disconnected("it is not wanted any more"))
+                    return machine.AttemptFailed(
+                        action.attempt, Disconnected("the connection attempt was cancelled")
+                    )
                 self.logon.set_credentials(user, password)
                 self._dialling = True
             self._policies.uses(user, password)
             answer: LoggedOn = yield LogOn()
             self._instance = answer.instance
-        except Exception as error:  # noqa: BLE001 - an authenticator and a resolver may raise anything
+        except Exception as error:  # noqa: BLE001 - an authenticator or a resolver may raise any exception
             return machine.AttemptFailed(action.attempt, as_failure(error, action.uri))
         finally:
             self._dialling = False
@@ -271,7 +276,7 @@ class HADriver(ClientDriver):
         return machine.Resubscribed(attempt)
 
     def _restore(self) -> Steps:
-        """Place what the subscription manager remembers, where it is not there already."""
+        """Restore the subscriptions of the subscription manager that do not run yet."""
         self._restoring = True
         try:
             for stored, handler in self._policies.to_restore():

@@ -1,4 +1,4 @@
-"""Public part of both HA clients: their parameters, and the clients with stores of their own."""
+"""Base of both HA clients: their parameters, and the constructors with stores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tickertape.security.contexts import TLS
 
 
 class HAFrontend(ClientFrontend):
-    """The part of an HA client that is neither blocking nor awaited."""
+    """Base of `HAClient` and `AsyncHAClient`: the parts that do not wait."""
 
     _driver: HADriver
 
@@ -69,17 +69,52 @@ class HAFrontend(ClientFrontend):
 
     @classmethod
     def memory_backed(cls, name: str, **options: Any) -> Self:
-        """A client whose stores are in memory: they survive a lost connection. `options` as for the class."""
+        """Create a client with stores in memory, which survive a lost connection but not the process.
+
+        Args:
+            name: The client name.
+            options: All other parameters of the class, such as `servers`.
+
+        Raises:
+            BadName: The client name is invalid.
+            BadOption: Another parameter is invalid.
+
+        Example:
+            >>> with tt.HAClient.memory_backed("risk", servers=uri) as client:
+            ...     sequence = client.publish("orders", {"id": 1})
+            ...     client.publish_flush()
+        """
         return cls(name, publish_store="memory", bookmark_store=MemoryBookmarkStore(), **options)
 
     @classmethod
     def file_backed(
         cls, name: str, *, publish_path: str | Path, bookmark_path: str | Path, **options: Any
     ) -> Self:
-        """A client whose stores are on disk: a `FilePublishStore` and a `LoggedBookmarkStore`, which survive
-        the end of the process too. `close` closes them. `options` as for the class.
+        """Create a client with stores on disk, which also survive the end of the process.
 
-        Raises `StoreError` (`StoreLocked`, `StoreOfAnother`, ...) too.
+        The stores are a `FilePublishStore` and a `LoggedBookmarkStore`. `close` of the client closes them.
+
+        Args:
+            name: The client name.
+            publish_path: Directory of the publish store.
+            bookmark_path: File of the bookmark store.
+            options: All other parameters of the class, such as `servers`.
+
+        Raises:
+            StoreLocked: Another process uses one of the stores.
+            StoreOfAnother: A store belongs to another client name.
+            StoreError: Another error of a store, such as `StoreFailed` or `StoreCorrupt`.
+            BadName: The client name is invalid.
+            BadOption: Another parameter is invalid.
+
+        Example:
+            >>> client = tt.HAClient.file_backed(
+            ...     "risk", publish_path="publishes", bookmark_path="bookmarks", servers=uri
+            ... )
+            >>> sequence = client.publish("orders", {"id": 1})  # stored before the client connects
+            >>> client.connect_and_logon(timeout=5)
+            >>> client.publish_flush()
+            >>> client.close()
         """
         with ExitStack() as opened:
             publish_store = FilePublishStore(publish_path)

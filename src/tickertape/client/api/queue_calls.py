@@ -1,6 +1,6 @@
-"""Calls of both clients that settle messages of queues.
+"""Calls of both clients that acknowledge, release or reject messages of queues.
 
-A settlement is published, so no call waits for the server.
+A settlement is published like a message, so no call waits for the server.
 """
 
 from __future__ import annotations
@@ -18,23 +18,32 @@ from tickertape.client.common.waiting import now
 from tickertape.client.queues.settlements import Bookmarks, action_of, bookmarks_in, check_filter, check_queue
 
 Done = TypeVar("Done")
-"""None, or what is awaited until it is done."""
+"""None, or an awaitable of None."""
 
 
 class QueueCalls(ABC, Generic[Done]):
-    """The half of `Client` and of `AsyncClient` that settles messages of queues."""
+    """The queue calls of `Client` and `AsyncClient`. On `AsyncClient`, await each method."""
 
     _driver: ClientDriver
 
     @property
     def ack_batch_size(self) -> int:
-        """How many acknowledgements are gathered before they are sent together, 1 to 16,384.
+        """Number of acknowledgements that are collected and sent together, 1 to 16,384.
 
-        1 (default): each is sent at once. Never more are gathered than a subscription may hold unacknowledged
-        messages (`max_backlog`), so that no consumer waits for its own acknowledgements. Above 1, more than
-        that travel together where they wait for the answer to earlier ones anyway. What is gathered is
-        also sent after `ack_timeout`, before anything else is said of messages of queues, and by
-        `unsubscribe`, `publish_flush`, `close` and the end of a stream. Setting it raises `BadOption`.
+        1 (default): each acknowledgement is sent immediately. The client never collects more than the
+        `max_backlog` of a subscription, so a consumer never waits for its own acknowledgements. Above 1, a
+        frame may contain more: all acknowledgements that wait for the answer to an earlier frame.
+
+        The client also sends collected acknowledgements after `ack_timeout`, before any other settlement,
+        and in `unsubscribe`, `publish_flush`, `close` and at the end of a stream.
+
+        Raises:
+            BadOption: On assignment: the value is not an integer in that range.
+
+        Example:
+            >>> client.ack_batch_size = 100
+            >>> client.ack_batch_size
+            100
         """
         return self._driver.acks.batch_size
 
@@ -44,8 +53,18 @@ class QueueCalls(ABC, Generic[Done]):
 
     @property
     def ack_timeout(self) -> float:
-        """How long acknowledgements are gathered at most, in seconds; default 1. It may be set in text too
-        (`"500ms"`). It means something where `ack_batch_size` is above 1. Setting it raises `BadOption`."""
+        """Longest time that acknowledgements are collected, in seconds (default 1).
+
+        Assign seconds or text (`"500ms"`). It has no effect with an `ack_batch_size` of 1.
+
+        Raises:
+            BadOption: On assignment: the value is invalid.
+
+        Example:
+            >>> client.ack_timeout = "500ms"
+            >>> client.ack_timeout
+            0.5
+        """
         return self._driver.acks.timeout
 
     @ack_timeout.setter
@@ -54,34 +73,64 @@ class QueueCalls(ABC, Generic[Done]):
 
     @property
     def auto_ack(self) -> bool:
-        """Whether messages of queues are settled by themselves; default False. It holds for what is delivered
-        after it was set.
+        """Whether the client acknowledges queue messages automatically (default False).
 
-        A handler that returns has its message acknowledged, one that raises has it cancelled. Of a stream,
-        the message (or batch) given last is acknowledged when the next one is asked for. It is cancelled when
-        the `with` block of the stream is left by an exception, and when another loop begins after one that
-        was left in the middle; else it goes back to the queue with the end of the subscription. What the
-        application itself said of a message first (`ack`, `cancel`, `expire`) counts, unless it said it by a
-        filter. Setting it raises `UsageError` for what is not True or False.
+        It applies to messages delivered after the assignment.
+
+        - Handler: its return acknowledges the message, and its exception releases the message to the queue.
+        - Stream: the request for the next message or batch acknowledges the last one. An exception in the
+          `with` block of the stream releases it. So does a new loop after a loop that stopped at a message.
+          Otherwise the end of the subscription returns it to the queue.
+
+        An explicit `ack`, `cancel` or `expire` of the application takes precedence, unless it used a filter.
+
+        Raises:
+            UsageError: On assignment: the value is not True or False.
+
+        Example:
+            >>> client.auto_ack = True
+            >>> client.publish_batch("jobs", [{"id": 1}, {"id": 2}])
+            >>> with client.subscribe("jobs") as stream:
+            ...     [stream.get(timeout=5).json()["id"] for _ in range(2)]
+            [1, 2]
         """
         return self._driver.acks.automatic
 
     @auto_ack.setter
     def auto_ack(self, automatic: bool) -> None:
         if not isinstance(automatic, bool):
-            raise UsageError(f"auto_ack is True or False, not {type(automatic).__name__}")
+            raise UsageError(f"Invalid auto_ack: expected True or False, got {type(automatic).__name__}.")
         self._driver.acks.set_automatic(enabled=automatic)
 
     def ack(self, topic: str, bookmarks: Bookmarks, option: str | None = None) -> Done:
-        """Say what became of messages of the queue `topic`, by their bookmarks.
+        """Acknowledge, release or reject messages of a queue by their bookmarks.
 
-        `bookmarks`: one, text with commas between several, a `Message`, a `MessageBatch`, or a list of any of
-        these. `option`: None (they are processed), `"cancel"` (they go back to the queue), `"expire"` (they
-        leave it unprocessed), or `"lease_extension=60s"` (their leases end so long from now). An unknown
-        bookmark, one that was settled before, and one that another consumer holds has no effect. It does not
-        wait for the server; what the server refuses goes where refused publishes go (`NotAQueue`, when
-        `topic` is no queue). Raises `BadTopic`, `BadBookmark`, `BadOption`, `UsageError`, and as
-        `Message.ack`.
+        The call does not wait for the server. A bookmark has no effect if it is unknown, was settled before,
+        or is leased by another consumer. A rejected settlement is reported like a rejected publish
+        (`NotAQueue` if `topic` is not a queue): see `set_failed_write_handler`.
+
+        Args:
+            topic: Name of the queue.
+            bookmarks: A bookmark, text with several bookmarks separated by commas, a `Message`, a
+                `MessageBatch`, or a list of these.
+            option: None (default): acknowledge. `"cancel"`: return the messages to the queue. `"expire"`:
+                remove them unprocessed, to the dead-letter topic if the queue has one.
+                `"lease_extension=60s"`: let their leases end 60 seconds from now.
+
+        Raises:
+            BadTopic: The name of the queue is invalid.
+            BadBookmark: The text is not a list of bookmarks.
+            BadOption: The option is unknown.
+            UsageError: `bookmarks` is empty or has another type.
+            Disconnected: The client is not connected and has no publish store.
+            Closed: The client is closed.
+
+        Example:
+            >>> client.publish("jobs", {"id": 1})
+            >>> with client.subscribe("jobs") as stream:
+            ...     message = stream.get(timeout=5)
+            ...     client.ack("jobs", message)
+            >>> client.publish_flush()
         """
         return self._settle_call(self._acknowledging(topic, bookmarks, option))
 
@@ -93,21 +142,42 @@ class QueueCalls(ABC, Generic[Done]):
         filter: str | None = None,
         options: str | None = None,
     ) -> Done:
-        """As `ack`, the general form: messages of the queue `topic` by `bookmark`, or all that pass `filter`.
+        """Acknowledge, release or reject messages of a queue by their bookmarks or by a filter.
 
-        By a filter it settles messages that others hold as well, unless the queue's leasing is strict: then
-        only what this client holds. `filter="TRUE"`: all. Raises as `ack`, and `BadFilter`; `UsageError` for
-        deletes from a SOW, which are not built yet.
+        A filter also settles messages that other consumers hold. With strict leasing it settles only messages
+        that this client holds.
+
+        Args:
+            topic: Name of the queue.
+            bookmark: Bookmarks of the messages, as in `ack`.
+            filter: Settle all messages that match this expression. `"TRUE"`: all messages.
+            options: As `option` of `ack`.
+
+        Raises:
+            BadFilter: The filter is empty or not text.
+            UsageError: `bookmark` and `filter` are both given, or neither. Deletes from a SOW are not
+                supported yet.
+
+        All other errors: see `ack`.
+
+        Example:
+            >>> client.publish_batch("jobs", [{"id": 1}, {"id": 2}])
+            >>> client.publish_flush()
+            >>> client.sow_delete("jobs", filter="/id = 1")
+            >>> client.publish_flush()
+            >>> with client.subscribe("jobs") as stream:
+            ...     stream.get(timeout=5).json()
+            {'id': 2}
         """
         if filter is None:
             if bookmark is None:
                 raise UsageError(
-                    "sow_delete needs the bookmark of messages of a queue, or a filter; other forms are not "
-                    "built yet"
+                    "sow_delete requires a bookmark or a filter of queue messages. Other forms are not "
+                    "supported yet."
                 )
             return self._settle_call(self._acknowledging(topic, bookmark, options))
         if bookmark is not None:
-            raise UsageError("sow_delete takes a bookmark or a filter, not both")
+            raise UsageError("sow_delete accepts a bookmark or a filter, not both.")
         action, extend_ms = action_of(options)
         return self._settle_call(
             partial(self._driver.acks.settle_all, check_queue(topic), action, check_filter(filter), extend_ms)
@@ -117,7 +187,7 @@ class QueueCalls(ABC, Generic[Done]):
 
     @abstractmethod
     def _settle_call(self, step: Step) -> Done:
-        """Take a step of the acknowledgements, as a call of the application."""
+        """Run a step of the acknowledgements as a call of the application."""
 
     def _acknowledging(self, topic: str, bookmarks: Bookmarks, option: str | None) -> Step:
         queue, (action, extend_ms) = check_queue(topic), action_of(option)
@@ -127,7 +197,7 @@ class QueueCalls(ABC, Generic[Done]):
         if action != "ack":
             return partial(acks.settle, queue, action, marks, extend_ms)
         gathering = None
-        if isinstance(lease, Lease) and lease.queue == queue:  # a pickled message has none
+        if isinstance(lease, Lease) and lease.queue == queue:  # A pickled message has no lease.
             gathering = lease.gathering
         return partial(acks.acknowledge, queue, marks, now(), gathering)
 

@@ -1,6 +1,6 @@
 """Calls of both clients that read, and the general form of all calls.
 
-What a call returns depends on the front: a stream, or a coroutine that returns one.
+The blocking client returns the result, the asyncio client a coroutine with the same result.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.wire.commands import Resolve
 
 Opened = TypeVar("Opened")
-"""A stream, or what is awaited for one."""
+"""A stream, or an awaitable of a stream."""
 Found = TypeVar("Found")
-"""A journal and positions, or what is awaited for them."""
+"""A journal and positions, or an awaitable of them."""
 Located = TypeVar("Located")
-"""A `Resolved`, or what is awaited for it."""
+"""A `Resolved`, or an awaitable of it."""
 Done = TypeVar("Done")
-"""None, or what is awaited until it is done."""
+"""None, or an awaitable of None."""
 
 
 class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
-    """The reading half of `Client` and of `AsyncClient`, whose calls are awaited."""
+    """The read calls of `Client` and `AsyncClient`. On `AsyncClient`, await each call."""
 
     _driver: ClientDriver
     publish: Callable[..., Any]
@@ -72,21 +72,61 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Opened:
-        """Receive what is published to `topic` from now on, or as `bookmark_subscribe`, which tells about
-        `bookmark`, `rate`, `rate_max_gap`, `pause`, `live`, `fully_durable`, `bookmark_not_found`.
+        """Subscribe to new messages of a topic or queue.
 
-        `topic`: a name, or a pattern (RE2, with one of `* + ? [ ] ( ) { } ^ $ \\ |` in it) for all topics
-        that it is found in: `"^orders/"`. `filter`: only messages whose content passes it. `sub_id`: its id
-        on this connection; one is made up when it is None. `timestamp`: messages show when they were
-        accepted. `on_message`: called with each message, one after the other, on the receive thread (blocking
-        client) or in a task of the event loop (asyncio client, where it may be a coroutine function).
-        `conflation`: at most one message of a key in an interval (seconds or text), the last one; the key is
-        the topic, or the fields of `conflation_key`. `select`: which fields are sent: `["-/", "+/symbol"]`.
-        `replace`: take the place of `sub_id`: nothing is lost or comes twice. The old stream keeps what it
-        has and ends as `replaced`; when this is refused it goes on. `max_backlog`, where `topic` is a queue:
-        how many messages it may hold unsettled (`Message.ack`; default 1). `browse`: look at what it has, and
-        end. `options`: the option string of the reference, no keyword twice. `depth`: credit (`"2MB"`).
-        Raises `BadTopic`, `BadFilter`, `BadOption`, `SubscriptionExists`, `TimedOut`, `Disconnected`, ...
+        With `bookmark` it is a bookmark subscription. See `bookmark_subscribe` for the arguments of a replay.
+
+        Args:
+            topic: Name of a topic or queue, or a pattern for all topics that match it: `"^orders/"`. A
+                pattern is an unanchored RE2 expression with one of `* + ? [ ] ( ) { } ^ $ \\ |`.
+            filter: Deliver only messages whose content matches this expression: `"/price > 10"`.
+            sub_id: Id of the subscription on this connection. None (default): a generated id.
+            on_message: Handler for the messages, called one at a time. It runs on the receive thread
+                (`Client`) or in a task (`AsyncClient`, where it may be a coroutine function). None
+                (default): read the messages from the returned stream.
+            bookmark: Start point of a bookmark subscription. None (default): new messages only.
+            rate: Replay rate limit, as in `bookmark_subscribe`.
+            rate_max_gap: Longest wait between two messages of a replay, as in `bookmark_subscribe`.
+            conflation: Deliver at most the last message of each key per interval, in seconds or text.
+            conflation_key: Fields of the conflation key: `["/symbol"]`. None (default): the topic.
+            pause: Start a bookmark subscription paused (default False).
+            timestamp: Deliver the time at which the server accepted each message (default False).
+            live: Deliver messages before they are synced to disk (default False).
+            fully_durable: Deliver replicated messages only, as in `bookmark_subscribe` (default False).
+            bookmark_not_found: Start if the log does not contain the bookmark, as in `bookmark_subscribe`.
+            select: Fields to send: `["-/", "+/symbol"]`. None (default): all.
+            replace: Replace the running subscription `sub_id` without loss or duplicates (default False). The
+                old stream keeps its messages and ends as `replaced`. If the call fails, the old one
+                continues.
+            max_backlog: For a queue: number of messages that the subscription may hold unacknowledged
+                (default 1). The server may grant fewer.
+            browse: For a queue: deliver the available messages without consuming them, and end.
+            options: Option string of the reference: `"rate=2x,timestamp"`. An option must not be a keyword
+                argument too.
+            depth: Flow-control credit, in bytes or text (`"2MB"`). Default 2 MB, at most 1 GB.
+            timeout: Longest wait for the answer of the server, in seconds or text. None: as long as the
+                connection lasts. Default: the timeout of the client.
+
+        Returns:
+            The stream of the messages. With `on_message` it delivers no messages, but shows the end of the
+            subscription, and `close` ends it.
+
+        Raises:
+            BadTopic: The topic name or pattern is invalid.
+            BadFilter: The filter is invalid.
+            BadOption: An argument or option is invalid, conflicts with another, or is not supported.
+            SubscriptionExists: A subscription with this id runs, and `replace` is False.
+            LimitReached: A limit of the server was reached.
+            TimedOut: No answer within `timeout`.
+            Disconnected: The client is not connected, or the connection was lost.
+            Closed: The client is closed.
+            UsageError: A blocking client was called on its receive thread (in a handler).
+
+        Example:
+            >>> with client.subscribe("orders", filter="/id > 1") as stream:
+            ...     client.publish_batch("orders", [{"id": 1}, {"id": 2}])
+            ...     stream.get(timeout=5).json()
+            {'id': 2}
         """
         request = make_request(
             topic,
@@ -131,20 +171,54 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Opened:
-        """Receive `topic` from the log, from `bookmark` on, then what is published.
+        """Replay a topic from a start point, then continue with new messages.
 
-        `bookmark`: `EPOCH`, `NOW`, `MOST_RECENT` (where `sub_id` left off, as the bookmark store says; else
-        EPOCH), a bookmark or a list of them, a timestamp (`YYYYmmddTHHMMSS[Z]` or `datetime`; starts strictly
-        after it), or a range such as `[20261120T090000:20261120T100000)`, which ends the stream at its stop.
-        `rate`: how fast at most, as long as it lasts: messages a second (a number), payload bytes a second
-        (`"500KB"`) or a multiple of the original pace (`"2x"`); of what passes the filter. `rate_max_gap`:
-        the longest wait of a multiple between two messages, in seconds or text. `pause`: begin, but send
-        nothing before `resume`. `live`: once it has caught up, deliver before messages are on disk.
-        `fully_durable`: deliver only what all synchronous destinations have; without one it changes nothing.
-        `bookmark_not_found`: where to begin when the log does not hold the bookmark: `"fail"` (default),
-        `"now"` or `"epoch"`. Intervals of `conflation` are of the recorded time while it replays. The rest is
-        as in `subscribe`; raises `BadBookmark`, `BookmarkUnknown`, `BookmarkExpired` (retention has removed
-        it; its `available` is the first bookmark that is there) and `TopicNotRecorded` too.
+        Args:
+            topic: As in `subscribe`. A pattern skips topics that are not persistent.
+            bookmark: The start point. `EPOCH`, `NOW`, or `MOST_RECENT` (the recovery point of `sub_id` in the
+                bookmark store, otherwise EPOCH). Or a bookmark or a list of bookmarks. Or a time
+                (`YYYYmmddTHHMMSS[Z]` or `datetime`), which excludes messages of that time. Or a range such as
+                `"[20261120T090000:20261120T100000)"`, which ends the stream at its end.
+            filter: Deliver only messages whose content matches this expression.
+            sub_id: Id of the subscription, and its name in the bookmark store. None (default): a generated
+                id.
+            on_message: Handler for the messages, as in `subscribe`. None (default): read the stream.
+            rate: Replay rate limit on matching messages: messages per second (a number), payload bytes per
+                second (`"500KB"`), or a multiple of the recorded speed (`"2x"`). None (default): no limit.
+            rate_max_gap: With a multiple: longest wait between two messages, in seconds or text.
+            conflation: As in `subscribe`. During the replay, intervals refer to the recorded time.
+            conflation_key: Fields of the conflation key. None (default): the topic.
+            pause: Start paused: the server sends nothing before `resume` (default False).
+            timestamp: Deliver the time at which the server accepted each message (default False).
+            live: After the replay, deliver messages before they are synced to disk (default False).
+            fully_durable: Deliver only messages that all synchronous destinations have. Without such a
+                destination it has no effect (default False).
+            bookmark_not_found: Start if the log does not contain the bookmark: `"fail"` (default), `"now"` or
+                `"epoch"`.
+            select: Fields to send, as in `subscribe`.
+            replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
+            options: Option string of the reference, as in `subscribe`.
+            depth: Flow-control credit, in bytes or text. Default 2 MB.
+            timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
+                the client.
+        Returns:
+            The stream of the messages.
+
+        Raises:
+            BadBookmark: The start point is invalid.
+            BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`.
+            BookmarkExpired: Retention has removed the bookmark. `available` is the first stored bookmark.
+            TopicNotRecorded: The topic is not persistent.
+
+        All other errors: see `subscribe`.
+
+        Example:
+            >>> client.publish("orders", {"id": 1})
+            >>> client.publish_flush()
+            >>> with client.bookmark_subscribe("orders", tt.EPOCH) as stream:
+            ...     client.publish("orders", {"id": 2})
+            ...     [stream.get(timeout=5).json()["id"] for _ in range(2)]
+            [1, 2]
         """
         request = make_request(
             topic,
@@ -186,12 +260,45 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Opened:
-        """Read the log of `topic` as it stands now, from `bookmark` on, and stop.
+        """Read the stored messages of a topic from a start point, and stop.
 
-        It ends at the last message accepted when it was asked for, own publishes included; with a range at
-        the range's stop when that comes first. Iteration raises what cut it short (`Disconnected`, ...): a
-        quiet end means that all was read. Messages show bookmark and time. The rest is as in
-        `bookmark_subscribe`.
+        The stream ends at the last message that the server had accepted at the call, including earlier
+        publishes of this client. A range ends it earlier. Iteration raises an error that cuts the replay
+        short, so an end without an error means that everything was read. Messages have bookmark and time.
+
+        Args:
+            topic: Name or pattern of the topics, as in `bookmark_subscribe`.
+            bookmark: The start point, as in `bookmark_subscribe` (default `EPOCH`).
+            filter: Deliver only messages whose content matches this expression.
+            sub_id: Id of the subscription. None (default): a generated id.
+            rate: Replay rate limit, as in `bookmark_subscribe`.
+            rate_max_gap: With a multiple: longest wait between two messages, in seconds or text.
+            conflation: Deliver at most the last message of each key per interval of recorded time.
+            conflation_key: Fields of the conflation key. None (default): the topic.
+            pause: Start paused (default False).
+            timestamp: Deliver the time at which the server accepted each message (default True).
+            live: As in `bookmark_subscribe` (default False).
+            fully_durable: As in `bookmark_subscribe` (default False).
+            bookmark_not_found: As in `bookmark_subscribe` (default `"fail"`).
+            select: Fields to send, as in `subscribe`.
+            replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
+            options: Option string of the reference, as in `subscribe`.
+            depth: Flow-control credit, in bytes or text. Default 2 MB.
+            timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
+                the client.
+
+        Returns:
+            The stream of the messages.
+
+        Raises:
+            BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`.
+
+        All other errors: see `bookmark_subscribe`.
+        Example:
+            >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
+            >>> client.publish_flush()
+            >>> [message.json()["id"] for message in client.replay("orders")]
+            [1, 2]
         """
         request = make_request(
             topic,
@@ -224,12 +331,37 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         depth: int | str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> Opened:
-        """Read the positions `start` (first) to `end` (first not read) of `topic` in the log `journal`, and
-        stop.
+        """Read a range of log positions, and stop.
 
-        `resolve` gives them. `topic` may be a pattern. With `numbered` the batches have `positions`. Use
-        `batches()` of the stream returned; it raises what cut it short. Raises `WrongJournal` when the server
-        holds another log, `BookmarkExpired` for what retention has removed, and what `subscribe` raises.
+        `resolve` returns the positions of a start point. Iteration raises an error that cuts the read short.
+
+        Args:
+            topic: Name or pattern of the topics.
+            start: First position (inclusive).
+            end: End position (exclusive).
+            journal: Id of the log that the positions refer to.
+            filter: Deliver only messages whose content matches this expression.
+            numbered: Add `positions` to the batches (default False). Read them with `stream.batches()`.
+            depth: Flow-control credit, in bytes or text. Default 2 MB.
+            timeout: Longest wait for the answer, in seconds or text. Default: the timeout of the client.
+
+        Returns:
+            The stream of the messages.
+
+        Raises:
+            WrongJournal: The server has another log.
+            BookmarkExpired: Retention has removed some of the positions.
+            UsageError: A position is not an integer >= 0.
+
+        All other errors: see `subscribe`.
+
+        Example:
+            >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
+            >>> client.publish_flush()
+            >>> journal, start, end = client.resolve("orders", tt.EPOCH)
+            >>> stream = client.read_positions("orders", start, end, journal)
+            >>> sum(batch.count for batch in stream.batches())
+            2
         """
         request = make_request(
             topic,
@@ -244,11 +376,32 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         return self._open(request, timeout)
 
     def resolve(self, topic: str, bookmark: StartPoint, *, timeout: Timeout = DEFAULT) -> Found:
-        """The log's name and the positions, first and first not covered, that `bookmark` covers now in
-        `topic`.
+        """Return the log positions that a start point or range covers now.
 
-        Raises `BadBookmark`, `BookmarkUnknown`, `BookmarkExpired`, `TopicNotRecorded`, `TimedOut`,
-        `Disconnected`, `Closed`.
+        Args:
+            topic: Name or pattern of the topics.
+            bookmark: The start point or range, as in `bookmark_subscribe`. `MOST_RECENT` is `EPOCH` here.
+            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+
+        Returns:
+            The id of the log, the first position (inclusive) and the end position (exclusive).
+
+        Raises:
+            BadTopic: The topic name or pattern is invalid.
+            BadBookmark: The start point is invalid.
+            BookmarkUnknown: The log does not contain the bookmark.
+            BookmarkExpired: Retention has removed the bookmark.
+            TopicNotRecorded: The topic is not persistent.
+            TimedOut: No answer within `timeout`.
+            Disconnected: The client is not connected, or the connection was lost.
+            Closed: The client is closed.
+
+        Example:
+            >>> client.publish("orders", {"id": 1})
+            >>> client.publish_flush()
+            >>> journal, start, end = client.resolve("orders", tt.EPOCH)
+            >>> start < end
+            True
         """
         return self._resolve(resolve_command(topic, bookmark=wire_text(bookmark)), timeout)
 
@@ -264,12 +417,35 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         bytes_max: int = 0,
         timeout: Timeout = DEFAULT,
     ) -> Located:
-        """As `resolve`, with all that the server says: fields `journal`, `start`, `end`, `topic`, `types`.
+        """Return the log positions of a start point with details, or limit a range of positions.
 
-        Instead of a `bookmark`, `positions` (start, end) of the log `journal`: the answer's `end` is then how
-        far a reading of them gets that takes at most `messages_max` messages of `topic`, and bodies of
-        `bytes_max` together; 0 is any number, one message is always taken. `filter` is only checked. Raises
-        as `resolve`, and `BadFilter`, `WrongJournal`, `BadOption`.
+        With `positions` instead of `bookmark`, the result ends after at most `messages_max` messages of
+        `topic` and `bytes_max` bytes of bodies, but after at least one message.
+
+        Args:
+            topic: Name or pattern of the topics.
+            bookmark: The start point or range, as in `resolve`.
+            filter: Only validated.
+            positions: Start (inclusive) and end (exclusive) in the log `journal`.
+            journal: Id of the log that `positions` refer to.
+            messages_max: Largest number of messages. 0 (default): no limit.
+            bytes_max: Largest size of the bodies in bytes. 0 (default): no limit.
+            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+
+        Returns:
+            An object with `journal`, `start`, `end`, `topic` (the underlying topic, if it differs) and
+            `types` (topics that are not JSON, by message type).
+
+        Raises:
+            BadFilter: The filter is invalid.
+            WrongJournal: The server has another log.
+            BadOption: The arguments are invalid.
+
+        All other errors: see `resolve`.
+
+        Example:
+            >>> client.locate("orders", tt.EPOCH).journal == client.server.journal
+            True
         """
         command = resolve_command(
             topic,
@@ -283,42 +459,130 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         return self._locate(command, timeout)
 
     def unsubscribe(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
-        """End subscriptions, all in one command; their streams end. On the receive thread it does not wait.
+        """End subscriptions with one command. Their streams end.
 
-        Raises `SubscriptionUnknown` (nothing was ended), `TimedOut`, `Disconnected`, `Closed`.
+        On the receive thread (in a handler of a blocking client) the call does not wait for the server.
+
+        Args:
+            sub_ids: Ids of the subscriptions.
+            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+
+        Raises:
+            SubscriptionUnknown: One of the subscriptions does not exist. None was ended.
+            UsageError: The call has no id.
+            TimedOut: No answer within `timeout`.
+            Disconnected: The client is not connected, or the connection was lost.
+            Closed: The client is closed.
+
+        Example:
+            >>> stream = client.subscribe("orders", sub_id="new-orders")
+            >>> client.unsubscribe("new-orders")
+            >>> list(stream), stream.end_reason
+            ([], 'unsubscribed')
         """
         return self._name("unsubscribe", sub_ids, timeout)
 
     def pause(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
-        """Let the server send nothing more to bookmark subscriptions, and keep their places: one command.
+        """Pause bookmark subscriptions with one command. They keep their positions.
 
-        What was sent before still arrives; live messages are not lost, they come from the log later. On the
-        receive thread it does not wait. Raises `SubscriptionUnknown` and `BadOption` (not a bookmark
-        subscription; in both cases none was touched), `TimedOut`, `Disconnected`, `Closed`.
+        Messages that the server sent before still arrive. New messages are not lost: the subscription reads
+        them from the log after `resume`. On the receive thread the call does not wait for the server.
+
+        Args:
+            sub_ids: Ids of the subscriptions.
+            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+
+        Raises:
+            SubscriptionUnknown: One of the subscriptions does not exist. None was changed.
+            BadOption: One of them is not a bookmark subscription. None was changed.
+            UsageError: The call has no id.
+            TimedOut: No answer within `timeout`.
+            Disconnected: The client is not connected, or the connection was lost.
+            Closed: The client is closed.
+
+        Example:
+            >>> stream = client.bookmark_subscribe("orders", tt.EPOCH, sub_id="all-orders")
+            >>> client.pause("all-orders")
+            >>> client.resume("all-orders")
         """
         return self._name("pause", sub_ids, timeout)
 
     def resume(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
-        """Go on with subscriptions that were paused, all in one command; others go on as they do.
+        """Resume paused subscriptions with one command. It has no effect on running subscriptions.
 
-        Those of them that stand at the same place and have the same rate are replayed together: until they
-        have caught up, messages come in the order of the log across them, to handlers too. Raises as `pause`.
+        Subscriptions at the same position and with the same rate are replayed together. Until they have
+        caught up, the server delivers their messages, also to handlers, in log order across all of them.
+
+        Args:
+            sub_ids: Ids of the subscriptions.
+            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+
+        Raises:
+            SubscriptionUnknown: One of the subscriptions does not exist. None was changed.
+
+        All other errors: see `pause`.
+
+        Example:
+            >>> stream = client.bookmark_subscribe("orders", tt.EPOCH, sub_id="all-orders", pause=True)
+            >>> client.publish("orders", {"id": 1})
+            >>> client.resume("all-orders")
+            >>> stream.get(timeout=5).json()
+            {'id': 1}
         """
         return self._name("resume", sub_ids, timeout)
 
     def execute(self, command: Command, *, timeout: Timeout = DEFAULT) -> Opened:
-        """Carry out a command in its general form; every other method is a short form of one.
+        """Execute a command in its general form. Each specific method is a short form of a command.
 
-        Returns the stream of a subscribe. That of any other command, also of a subscribe that pauses or
-        resumes others, is over at once: its `end_reason` is `complete`. `timeout`: for the server's answer,
-        in seconds or text. Raises `BadOption` for what does not exist, is not built yet or is not used by the
-        command, and what the command's own method raises.
+        Args:
+            command: The command and its fields.
+            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+
+        Returns:
+            The stream of a subscribe. Any other command returns a stream that has ended, with the
+            `end_reason` `complete`.
+
+        Raises:
+            BadOption: The command is unknown or unsupported, or does not use one of the fields.
+            UsageError: `command` is not a `Command`, or a required field is missing.
+
+        All other errors: see the method of the command.
+
+        Example:
+            >>> client.execute(tt.Command("publish", "orders", data={"id": 1})).end_reason
+            'complete'
+            >>> stream = client.execute(tt.Command("subscribe", "orders", bookmark=tt.EPOCH))
+            >>> stream.get(timeout=5).json()
+            {'id': 1}
         """
         check_command(command)
         return self._execute(command, timeout, None)
 
     def execute_async(self, command: Command, handler: Handler, *, timeout: Timeout = DEFAULT) -> Opened:
-        """As `execute`, but the messages go to `handler`, as they do to `on_message` of `subscribe`."""
+        """Execute a command and deliver its messages to a handler.
+
+        Args:
+            command: The command and its fields.
+            handler: Handler for the messages, as `on_message` of `subscribe`.
+            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+
+        Returns:
+            The stream, as `execute` returns it. It delivers no messages.
+
+        Raises:
+            BadOption: The command is unknown or unsupported, or does not use one of the fields.
+            UsageError: `command` is not a `Command`, or a required field is missing.
+
+        All other errors: see the method of the command.
+
+        Example:
+            >>> import queue
+            >>> messages = queue.SimpleQueue()
+            >>> stream = client.execute_async(tt.Command("subscribe", "orders"), messages.put)
+            >>> client.publish("orders", {"id": 1})
+            >>> messages.get(timeout=5).json()
+            {'id': 1}
+        """
         check_command(command)
         return self._execute(command, timeout, handler)
 
@@ -334,15 +598,15 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
 
     @abstractmethod
     def _resolve(self, asked: Resolve, timeout: Timeout) -> Found:
-        """Ask for the positions of a start point."""
+        """Request the positions of a start point."""
 
     @abstractmethod
     def _locate(self, asked: Resolve, timeout: Timeout) -> Located:
-        """As `_resolve`, for all of the answer."""
+        """Request the positions of a start point, and return the whole answer."""
 
     @abstractmethod
     def _over(self, done: Any) -> Opened:
-        """Return a stream that is over, as soon as a command is `done` that has none."""
+        """Return an ended stream after the completion of `done`, a command without a stream."""
 
     def _execute(self, command: Command, timeout: Timeout, handler: Handler | None) -> Opened:
         named = naming(command, self._driver.subscriptions)

@@ -1,6 +1,6 @@
-"""Message streams of both fronts, as far as nothing waits.
+"""Base of the message streams of both clients: all parts that do not wait.
 
-Invariant: what waits in a stream is bounded by the credit of its subscription.
+Invariant: the credit of its subscription bounds the size of a stream.
 """
 
 from __future__ import annotations
@@ -19,125 +19,156 @@ from tickertape.client.subscriptions.message_buffer import MessageBuffer, Supers
 
 T = TypeVar("T")
 NO_REQUEST: Final = SubscribeRequest(topic="", context=SubscriptionContext(sub_id=""))
-"""Request of the stream of a command that subscribes to nothing."""
+"""Request of the empty stream of a command that is not a subscribe."""
 
 
 class StreamOwner(Protocol):
-    """The driver of a client, as its streams see it."""
+    """The calls of a stream to the driver of its client."""
 
     def consumed(self, request: SubscribeRequest, cost: int) -> None:
-        """The application is done with `cost` of what was delivered."""
+        """Report that the application has processed messages of this `cost` (flow-control credit)."""
 
     def leave(self, request: SubscribeRequest) -> None:
-        """The stream has no reader any more."""
+        """End the subscription of a stream without a consumer."""
 
     def seconds(self, timeout: Timeout) -> float | None:
         """Return the timeout of a call in seconds. Raises `BadOption`."""
 
 
 class StreamBase(ABC):
-    """Base of the streams of both fronts."""
+    """Base of the streams of both clients."""
 
     _lock: AbstractContextManager[object]
-    """Held while the buffer changes; on an event loop there is nothing to hold."""
+    """Held while the buffer changes. The asyncio stream uses a null context."""
 
     def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
         self.request = request
         self.sub_id = request.context.sub_id
         """Id of the subscription."""
         self.timeout: float | str | None = None
-        """How long iteration, `get`, `batches` and `to_arrow` wait for a message when they are not told:
-        seconds or text; None (default) = as long as the subscription runs. Then they raise `TimedOut`, and
-        can be tried again."""
+        """Default timeout of iteration, `get`, `batches` and `to_arrow` for the next message.
+
+        Seconds or text (`"500ms"`). None (default): no timeout. After `TimedOut` the stream remains usable.
+        """
         self.buffer = MessageBuffer(self.sub_id, limited=request.limited and not request.handled)
         self._owner = owner
         self._auto_ack = AutoAckReader()
         self._in_loop = False
-        """Whether a loop asks, so that it has to come back before the next loop."""
+        """Whether a loop is active: a new loop releases the message at which an earlier loop stopped."""
         self._forked = False
 
     # -- the application --------------------------------------------------------------------------------
 
     @property
     def end_reason(self) -> str | None:
-        """None while more may come; then `complete`, `unsubscribed`, `replaced`, `closed`, or the code of
-        `end_error`. What came before is still to be taken, or on its way to the handler."""
+        """Reason of the end of the subscription, or None while it runs.
+
+        One of `complete`, `unsubscribed`, `replaced`, `closed`, or the code of `end_error`. Messages that
+        arrived before the end can still be read.
+
+        Example:
+            >>> stream = client.replay("orders")
+            >>> len(list(stream)), stream.end_reason
+            (0, 'complete')
+        """
         return self.buffer.end_reason
 
     @property
     def end_error(self) -> TickertapeError | None:
-        """The error that ended it, if one did."""
+        """The error that ended the subscription, or None."""
         return self.buffer.end_error
 
     @property
     def started_after(self) -> str | None:
-        """Where a bookmark subscription really started: the bookmark of the last message before its start,
-        EPOCH at the beginning of the log. After a reconnection, the start on the new connection. None for a
-        plain subscription, and where the server does not know it yet."""
+        """Bookmark of the last message before the actual start of a bookmark subscription.
+
+        It is EPOCH at the beginning of the log. After a reconnect it is the start on the new connection. None
+        for a plain subscription, and if the server does not know it yet.
+        """
         return self.buffer.started_after
 
     @property
     def bookmark_found(self) -> bool | None:
-        """Whether the log has the bookmark at which this subscription was to start; when it has not, it
-        started as `bookmark_not_found` says. None for a plain subscription."""
+        """Whether the log contains the requested start bookmark. None for a plain subscription.
+
+        If False, the subscription started as `bookmark_not_found` requests.
+        """
         return self.buffer.bookmark_found
 
     @property
     def recovery_point(self) -> str | None:
-        """Where a bookmark subscription can be taken up again so that nothing is missed: a bookmark of the
-        log, or None while none is known. It begins at `started_after`, and moves when the next batch is
-        asked for, and, about once a second, while nothing matches and nothing is waiting here. What was taken
-        of the batch at hand comes again.
+        """Bookmark from which a new bookmark subscription continues without a gap, or None if unknown.
+
+        It starts at `started_after` and advances when the consumer requests the next batch. It also advances
+        about once a second while no message matches and the stream is empty. A subscription from here
+        receives the current batch again.
         """
         return self.buffer.recovery_point
 
     def conflate(self, by: str = "sow_key") -> None:
-        """From now on, of what waits here only the newest message of each key is kept: for a consumer that
-        is slower than the stream and wants the present, not the past.
+        """Keep only the newest waiting message of each key from now on.
 
-        `by`: `"sow_key"` (the topic and the key that the publisher gave; messages without one are all kept)
-        or `"topic"`. The others are dropped, and discarded in the bookmark store; the order of what is left
-        is that of the log. Messages of the batch that was begun are still given. Raises `UsageError`.
+        Use it for a consumer that is slower than the stream and needs current values only. Superseded
+        messages are dropped, and discarded in the bookmark store. The other messages keep their log order.
+        The current batch is not conflated.
+
+        Args:
+            by: The key. `"sow_key"` (default): topic and message key (`sow_key` of the publisher). Messages
+                without a key are all kept. `"topic"`: the topic.
+
+        Raises:
+            UsageError: `by` has another value, or the messages go to a handler (`on_message`).
+            Forked: The process is a forked child.
+
+        Example:
+            >>> for bid in (1, 2):
+            ...     client.publish("prices", {"bid": bid}, sow_key="EURUSD")
+            >>> client.publish_flush()
+            >>> stream = client.bookmark_subscribe("prices", tt.EPOCH)
+            >>> stream.conflate()
+            >>> stream.wait_caught_up()
+            >>> stream.get(timeout=5).json()
+            {'bid': 2}
         """
         superseded = self._locked(self._begin_conflation, by)
         self._discard(superseded)
         self._pay(early=self.buffer.credit_early)
 
-    # -- the driver -------------------------------------------------------------------------------------
+    # -- called by the driver ---------------------------------------------------------------------------
 
     def push(self, batch: MessageBatch) -> None:
-        """Internal: a batch was delivered."""
+        """Internal: add a delivered batch."""
         with self._lock:
             due = self.buffer.push(batch)
             superseded = self.buffer.take_superseded()
-            self._wake()  # whoever was interrupted while it waited may still be on the list
+            self._wake()  # also for waiters that an exception has interrupted
         if superseded is not None:
             self._discard(superseded)
         if due:
             self._owner.consumed(self.request, due)
 
     def started(self, after: str, found: bool) -> None:
-        """Internal: the server placed it."""
+        """Internal: record the start of the subscription at the server."""
         with self._lock:
             self.buffer.started(after, found=found)
 
     def caught_up(self) -> None:
-        """Internal: the replay has caught up or reached its stop."""
+        """Internal: record that the replay has caught up or reached its stop."""
         with self._lock:
             self.buffer.catch_up()
             self._wake()
 
     def noticed(self, bookmark: str) -> None:
-        """Internal: everything up to `bookmark` was delivered."""
+        """Internal: record that all messages up to `bookmark` were delivered."""
         with self._lock:
             self.buffer.notice(bookmark)
 
     def again(self) -> None:
-        """Internal: what was not handed on comes again, on another connection."""
+        """Internal: drop unprocessed messages, which a new connection redelivers."""
         self.buffer.restart()
 
     def end(self, reason: str, error: TickertapeError | None) -> None:
-        """Internal: nothing more comes; what is here can still be taken."""
+        """Internal: end the subscription. Waiting messages remain readable."""
         with self._lock:
             self.buffer.end(reason, error)
             self._wake()
@@ -150,14 +181,14 @@ class StreamBase(ABC):
 
     @abstractmethod
     def _wake(self) -> None:
-        """Let everybody who waits look again."""
+        """Wake all waiting consumers."""
 
     @abstractmethod
     def _drop_current(self) -> None:
-        """Give nothing more of the batch at hand."""
+        """Drop the rest of the current batch."""
 
     def _begin_loop(self) -> None:
-        """A loop begins: one before that was left in the middle of a message may not be done with it."""
+        """Start a loop. Releases the message at which an earlier loop stopped."""
         if self._in_loop:
             self._auto_ack.failed()
         self._in_loop = True
@@ -173,7 +204,7 @@ class StreamBase(ABC):
     def _pay(self, *, early: int, due: int = 0) -> None:
         if early or due:
             self._owner.consumed(self.request, early + due)
-            # Only now: an exception that comes out of the report says that nothing was reported.
+            # After the report: an exception from it means that nothing was reported.
             self.buffer.paid(early=early, due=due)
 
     def _begin_conflation(self, by: str) -> Superseded | None:
@@ -186,4 +217,4 @@ class StreamBase(ABC):
             self.end(error.code, error)
 
     def _goes_to_handler(self) -> UsageError:
-        return UsageError(f"messages of {self.sub_id} go to on_message; this stream gives none")
+        return UsageError(f"Cannot read subscription {self.sub_id!r}: its messages go to on_message.")

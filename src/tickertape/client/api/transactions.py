@@ -1,7 +1,7 @@
-"""Transaction calls of both clients: `Client.transaction`, and a commit as steps with its retries.
+"""Transaction calls of both clients: `Client.transaction`, and the steps of a commit with its retries.
 
-Invariant: a commit is reported only when the server has confirmed it. When the connection was lost
-meanwhile, all of it is sent again, which commits it once.
+Invariant: a commit is reported only after the server has confirmed it. After a lost connection everything is
+sent again, which commits the transaction exactly once.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tickertape.client.protocol.transactions import (
 )
 
 _WRONG: Final = (BadBatch, BadCommand, FrameTooLarge)
-"""With what a server ends a connection on which it was sent something that no client may send."""
+"""Errors with which a server closes a connection after an invalid frame."""
 CommitStep: TypeAlias = tuple[Make, MessageBatch | None] | float
-"""A command to send, answered by what is sent in, or seconds to wait."""
+"""A command to send, with its batch, or a number of seconds to wait."""
 CommitSteps: TypeAlias = Generator[CommitStep, object, CommittedTransaction]
 Made = TypeVar("Made", bound="TransactionBase")
 
 
 class TransactionBase(TransactionBuffer):
-    """A transaction of one client; its fronts perform the steps of a commit."""
+    """Base of the transactions of both clients, which perform the steps of a commit."""
 
     _lock_type: Callable[[], Any]
 
@@ -40,9 +40,9 @@ class TransactionBase(TransactionBuffer):
         super().__init__(publisher, name, space, bytes_max)
         self._driver = driver
         self._one_call = self._lock_type()
-        """Held by whoever commits or aborts it."""
+        """Held during a commit or abort."""
         self._pin = ConnectionPin()
-        """Keeps one attempt on one connection."""
+        """Binds one attempt to one connection."""
 
     def _commit_steps(self, seconds: float | None, deadline: float | None) -> CommitSteps:
         while True:
@@ -52,14 +52,14 @@ class TransactionBase(TransactionBuffer):
             except Disconnected as lost:
                 if refused_for_good(lost) or not self._driver.reconnects(seconds):
                     raise
-                # The loss itself may not be reported yet: asking at once would keep it from being reported.
+                # The loss may not be processed yet. An immediate retry would delay its processing.
                 yield before_retry(deadline, seconds, lost)
             else:
                 return self.committed(answer)
 
 
 def refused_for_good(lost: Disconnected) -> bool:
-    """Whether the server ended the connection because of what it was sent: it would end the next one too."""
+    """Return whether an invalid frame caused the loss. A retry would end the next connection too."""
     cause: BaseException | None = lost
     while cause is not None and not isinstance(cause, _WRONG):
         cause = cause.__cause__
@@ -67,8 +67,10 @@ def refused_for_good(lost: Disconnected) -> bool:
 
 
 def before_retry(deadline: float | None, seconds: float | None, lost: Disconnected) -> float:
-    """How long to wait before a commit that met a lost connection is tried again. Raises `TimedOut` when its
-    time is over."""
+    """Return the seconds before the retry of a commit after a lost connection.
+
+    Raises `TimedOut` at the end of the timeout.
+    """
     rest = remaining(deadline)
     if rest is None:
         return commit_retry_seconds
@@ -78,7 +80,7 @@ def before_retry(deadline: float | None, seconds: float | None, lost: Disconnect
 
 
 class TransactionCalls(Generic[Made]):
-    """The part of `Client` and of `AsyncClient` that begins transactions."""
+    """The transaction call of `Client` and `AsyncClient`."""
 
     _driver: ClientDriver
     _transaction_type: Callable[..., Made]
@@ -91,13 +93,34 @@ class TransactionCalls(Generic[Made]):
         space: str = "",
         bytes_max: int | str | None = None,
     ) -> Made:
-        """Begin a transaction: what is published to it is in the log all at once, or never.
+        """Create a transaction: its messages become visible atomically with its commit.
 
-        `name`: text of at most 255 bytes; what is committed under a name that was committed before is not
-        published again (the last 16,384 names of a publisher are known; None: a name of its own).
-        `publisher`: the client name under whose derived publisher id the messages come, this client's by
-        default; names are its own. `space`: with one, names are numbers that rise, such as the batches of a
-        query, and a number at or below the highest one committed is known for good. `bytes_max`: what it
-        gathers in memory, bytes or text, 64 MB by default. Raises `BadOption`, `BadName`."""
+        The call does not wait: also on `AsyncClient` it is not awaited. Use the result in a `with` block
+        (`async with`), or call its `commit`.
+
+        Args:
+            name: Idempotency key of at most 255 bytes. A second commit under a committed name publishes
+                nothing. The server remembers up to 16,384 names per publisher, and 131,072 in total. None
+                (default): a unique name.
+            publisher: Client name of the publisher of the messages, which determines their publisher id. Each
+                publisher has its own transaction names. Default: the name of this client.
+            space: With a space, names are increasing decimal numbers, such as the batches of a query. Every
+                number up to the highest committed one counts as committed, without a limit. Default: none.
+            bytes_max: Limit of the memory for its messages, in bytes or text. Default 64 MB.
+
+        Returns:
+            The transaction, for `publish`, `publish_batch` and `publish_arrow`.
+
+        Raises:
+            BadOption: `name`, `space` or `bytes_max` is invalid.
+            BadName: `publisher` is not a valid client name.
+
+        Example:
+            >>> with client.transaction("transfer-17") as transaction:
+            ...     transaction.publish("orders", {"id": 1})
+            ...     transaction.publish("orders", {"id": 2})
+            >>> transaction.result.repeated
+            False
+        """
         publisher = self._driver.core.name if publisher is None else publisher
         return self._transaction_type(self._driver, publisher, name, space, bytes_max)

@@ -1,4 +1,4 @@
-"""Blocking client: the calls of `tickertape.Client`."""
+"""Blocking client: the public class `tickertape.Client`."""
 
 from __future__ import annotations
 
@@ -39,27 +39,46 @@ class Client(
     ClientFrontend,
     ClosesItself,
 ):
-    """A connection to one server that blocks its callers; any number of threads may use it.
+    """A blocking client: one connection to one server, for any number of threads.
 
-    `name`: the client name; the same name gives the same publisher id on every run and instance.
-    `uri`: `tls://host:port`, `tcp://host:port` (with `user:password@` if need be) or `unix:///path`.
-    `user`, `password`: the logon's; they win over those in the URI. A server without tokens checks neither:
-    the user only keeps another one from taking over the client name. `token`: a token of the server, instead
-    of a password; it does not go to another machine but with TLS. `tls`: certificates for a `tls://` address
-    (`TLS`); None (default): those that the system trusts.
-    `publish_store`: keeps what is not yet persisted (`MemoryPublishStore`); messages then carry sequences
-    and are sent again on reconnection. None (default): what is in flight when a connection is lost has an
-    unknown outcome.
-    `bookmark_store`: remembers what bookmark subscriptions were delivered and which messages were discarded
-    (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`), for MOST_RECENT and to keep back what
-    was discarded. Close it after the client.
-    `timeout`: seconds or text (`"500ms"`), default 10: for every call that is not given its own; None = wait
-    as long as the connection lasts.
-    `connect`: connect and log on at once (default True).
+    The client does not reconnect automatically. Call `connect` again, for example in the disconnect handler,
+    or use `HAClient`. The client is a context manager that closes itself. It cannot be used in a forked
+    child.
 
-    It does not reconnect by itself: call `connect` again, from the disconnect handler for instance. As a
-    context manager it closes itself. A forked child cannot use it: every call but `close` raises `Forked`.
-    Raises `BadName`, `BadOption`, and what `connect` raises.
+    Args:
+        name: The client name. It determines the publisher id: the same name has the same id on every server.
+        uri: Address of the server: `tcp://host:port`, `tls://host:port` or `unix:///path`. The host may
+            follow `user:password@`.
+        user: User of the logon. Overrides the user in `uri`. A server without tokens does not check it, but
+            other users cannot take over the client name.
+        password: Password of the logon. Overrides the password in `uri`.
+        token: Access token of the server, instead of a password. The client sends it to another machine only
+            with TLS.
+        tls: Certificates for a `tls://` address. None (default): the trusted CAs of the system.
+        publish_store: Keeps messages until they are persisted, such as `MemoryPublishStore`. Its messages
+            have sequence numbers, and the next connection sends them again. None (default): after a lost
+            connection, the outcome of messages in flight is unknown.
+        bookmark_store: Records delivered and discarded messages of bookmark subscriptions
+            (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`). `MOST_RECENT` needs it, and
+            discarded messages are not redelivered. Close it after the client. None (default): no store.
+        timeout: Default timeout of all calls, in seconds or text (`"500ms"`). Default 10 seconds. None: wait
+            as long as the connection lasts.
+        connect: Connect and log on immediately (default True).
+
+    Raises:
+        BadName: The client name is invalid.
+        BadOption: Another parameter is invalid.
+        StoreOfAnother: A store belongs to another client name.
+        Disconnected, TimedOut, AuthenticationFailed, NameInUse: See `connect`.
+        Forked: Every call except `close` in a forked child.
+
+    Example:
+        >>> with tt.Client("desk", uri) as client:
+        ...     client.publish("orders", {"id": 1, "price": 12.5})
+        ...     client.publish_flush()
+        ...     for message in client.replay("orders"):
+        ...         print(message.json())
+        {'id': 1, 'price': 12.5}
     """
 
     _driver: ThreadDriver
@@ -91,45 +110,88 @@ class Client(
             bookmark_store=bookmark_store,
             timeout=timeout,
         )
-        del uri, password, token  # not to be in a traceback that shows local variables
+        del uri, password, token  # Keep them out of tracebacks that show local variables.
         if connect:
             self.connect()
 
     # -- connection -------------------------------------------------------------------------------------
 
     def connect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Connect and log on; nothing happens when the client is connected.
+        """Connect and log on. Does nothing while the client is connected.
 
-        `timeout` in seconds, None = wait for ever. What the publish store holds and the server lacks is
-        sent again. Raises `Disconnected` (nobody answers), `TimedOut`, `Closed`, and what the server
-        refuses the logon with:
-        `Refused`, `NameInUse`, `BadVersion`, ...
+        Messages of the publish store that the server does not have are sent again.
+
+        Args:
+            timeout: Longest wait in seconds or text (`"500ms"`). None: no timeout. Default: the timeout of
+                the client.
+
+        Raises:
+            Disconnected: The server does not answer or closed the connection.
+            TlsFailed: The TLS handshake failed.
+            TimedOut: No logon within `timeout`.
+            AuthenticationFailed: The token or password is missing or wrong.
+            NameInUse: Another user is connected with this client name. Or the call is in the disconnect
+                handler after another connection took over the name.
+            PublisherCollision: Another client name has the same publisher id. Use another name.
+            BadVersion: The server does not support the protocol version.
+            Refused: The server refused the logon for another reason.
+            Closed: The client is closed.
+            UsageError: The call is on the receive thread (in a handler).
+
+        Example:
+            >>> client = tt.Client("desk", uri, connect=False)
+            >>> client.connect(timeout=5)
+            >>> client.connected
+            True
         """
         self._driver.connect(timeout)
 
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send what was published, wait until the server has it, and disconnect. Further calls raise
-        `Closed`; calls of `publish` on other threads do from the beginning on.
+        """Send all published messages, wait until the server has them, and disconnect.
 
-        `timeout` bounds the waiting, in seconds: a handler that still runs then ends by itself. Never raises:
-        the exception listener is told what went wrong, and how many messages have no answer. A publish store
-        keeps what is not persisted. In a forked child nothing happens.
+        All later calls raise `Closed`. Concurrent calls of `publish` raise it from the start of `close` on.
+        The call itself never raises: errors, and the number of messages without an answer, go to the
+        exception listener. A publish store keeps messages that are not persisted. In a forked child the call
+        does nothing.
+
+        Args:
+            timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:
+                no timeout. Default: the timeout of the client.
+
+        Example:
+            >>> client = tt.Client("desk", uri)
+            >>> client.publish("orders", {"id": 1})
+            >>> client.close()
+            >>> client.connected
+            False
         """
         self._driver.close(timeout)
 
     def set_disconnect_handler(self, handler: DisconnectHandler | None) -> None:
-        """Call `handler(client)` once for each connection that is lost, not for `close`.
+        """Set the handler for lost connections. `close` does not call it.
 
-        It runs on the thread that found the loss and may call `connect`; losses are handled one after the
-        other. When another process took over the client name, `connect` raises `NameInUse` there: the two
-        would throw each other out for ever.
+        Args:
+            handler: Called as `handler(client)` once per lost connection, on the thread that detected the
+                loss, one call at a time. It may call `connect`. If another connection took over the client
+                name, `connect` raises `NameInUse` in the handler: otherwise the two clients would disconnect
+                each other for ever. None: no handler (the default of a client).
+
+        Example:
+            >>> client.set_disconnect_handler(lambda client: client.connect())
         """
         self._driver.set_disconnect_handler(None if handler is None else partial(handler, self))
 
     def set_failed_write_handler(self, handler: FailedWriteHandler | None) -> None:
-        """Call `handler(error, batch)` for what the server refused; `batch` is None without a publish store.
+        """Set the handler for messages that the server rejected.
 
-        It runs on the receive thread. None (default): `publish_flush` raises instead.
+        Args:
+            handler: Called as `handler(error, batch)` on the receive thread. `batch` contains the messages.
+                It is None without a publish store. None: `publish_flush` raises instead (the default of a
+                client).
+
+        Example:
+            >>> rejected = []
+            >>> client.set_failed_write_handler(lambda error, batch: rejected.append(error))
         """
         with self._driver.lock:
             self._driver.set_failed_write_handler(handler)
@@ -146,16 +208,41 @@ class Client(
         sow_key: str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> int | None:
-        """Publish one message: bytes as they are, str as UTF-8, anything else as JSON.
+        """Publish one message. If the call raises, the message is not published.
 
-        `expiration`: the message's life, in seconds or text (`"5m"`). `correlation_id`, `sow_key`: handed on.
-        Returns the sequence it gave the message, or None without a publish store or where the topic is not
-        recorded. It never waits for the network unless a bound is reached, and then as long as `timeout`
-        (seconds or text); through a lost connection too when there is a disconnect handler, which may connect
-        again, and a `timeout`.
-        Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `Disconnected` (without a publish store, or with
-        a full one), `StoreFull`, `TimedOut`, `Closed`, `PublisherTakenOver`; the message is then not
-        published.
+        The call waits only if the publish store or the send buffer is full. With a disconnect handler and a
+        `timeout`, this wait also continues through a lost connection. Call `publish_flush` to wait until
+        messages are persisted.
+
+        Args:
+            topic: Name of the topic or queue.
+            data: The body: bytes unchanged, str as UTF-8, any other object as JSON.
+            expiration: Lifetime of the message in seconds or text (`"5m"`). None (default): no limit.
+            correlation_id: Text that subscribers receive with the message.
+            sow_key: Message key that subscribers receive with the message.
+            timeout: Longest wait for free space, in seconds or text. None: as long as the connection lasts.
+                Default: the timeout of the client.
+
+        Returns:
+            The sequence number of the message. None without a publish store, and for a topic that is not
+            persistent.
+
+        Raises:
+            BadTopic: The topic name is invalid.
+            BadMessage: `data` cannot be encoded.
+            MessageTooLarge: The body is larger than the limit of the server (default 16 MB).
+            BadOption: `expiration` or `timeout` is invalid.
+            Disconnected: The client is not connected, and has no publish store or a full one.
+            StoreFull: The publish store is full, and its `when_full` is `"raise"`. Or it is full in a call on
+                the receive thread (in a handler).
+            TimedOut: No free space within `timeout`.
+            PublisherTakenOver: Another process has published under this client name.
+            UsageError: `correlation_id` or `sow_key` is not text, or a signal handler interrupted a publish.
+            Closed: The client is closed.
+
+        Example:
+            >>> client.publish("orders", {"id": 1}, sow_key="1", expiration="5m")
+            >>> client.publish_flush()
         """
         body = data if type(data) is bytes else encode(data)
         if (
@@ -170,8 +257,8 @@ class Client(
         publishing = self._publishing
         run = publishing.run
         if len(body) <= run.body_bytes_max and topic == run.topic and (owner := run.owner) == get_ident():
-            # A signal handler that publishes here must not append too: nobody's run sends it the long way,
-            # which closes the run. So `index` is where this body comes to lie, whenever a handler runs.
+            # A signal handler that publishes here must not append to this run. Without an owner, the run
+            # sends it to the slow path, which closes the run. So `index` is always the index of this body.
             run.owner = NOBODY
             bodies = run.bodies
             index = len(bodies)
@@ -200,11 +287,27 @@ class Client(
     def publish_batch(
         self, topic: str, messages: Iterable[object], *, timeout: Timeout = DEFAULT
     ) -> int | None:
-        """Publish many messages, each as `publish` does, in batches; returns the sequence of the last, or
-        None.
+        """Publish many messages in batches.
 
-        `timeout`: how long it waits at a time when there is no room, in seconds or text. Raises what
-        `publish` raises; messages before the one that raised may have been published.
+        If the call raises, earlier messages may be published.
+
+        Args:
+            topic: Name of the topic or queue.
+            messages: The bodies, each as `data` of `publish`.
+            timeout: Longest single wait for free space, in seconds or text. None: as long as the connection
+                lasts. Default: the timeout of the client.
+
+        Returns:
+            The sequence number of the last message, or None as in `publish`.
+
+        Raises:
+            BadMessage: One of the messages cannot be encoded.
+
+        All other errors: see `publish`.
+
+        Example:
+            >>> client.publish_batch("orders", ({"id": number} for number in range(1000)))
+            >>> client.publish_flush()
         """
         return self._publish_chunks(
             topic, chunks_of_messages(topic, messages, lambda: self._publishing.chunk_bytes), timeout
@@ -213,34 +316,68 @@ class Client(
     def publish_arrow(
         self, topic: str, table: object, *, column: str | None = None, timeout: Timeout = DEFAULT
     ) -> int | None:
-        """Publish each value of an Arrow column as a message, its bytes as they lie; returns the sequence of
-        the last, or None.
+        """Publish each value of an Arrow column as one message, with unchanged bytes.
 
-        `table`: a table, record batch or reader of pyarrow, an array or chunked array, or anything that hands
-        out an Arrow stream. `column`: the one with the bodies, binary or string; by default `data`, or the
-        only one. Other columns are not published. `timeout` as in `publish_batch`. Raises `UsageError` where
-        there is no such column, `BadMessage` for other types, for nulls and for invalid offsets, and what
-        `publish` raises; messages before may have been published.
+        If the call raises, earlier messages may be published.
+
+        Args:
+            topic: Name of the topic or queue.
+            table: A table, record batch, reader, array or chunked array of pyarrow, or any object with an
+                Arrow stream.
+            column: Name of the column with the bodies (binary or string). None (default): `data`, or the only
+                column. Other columns are not published.
+            timeout: Longest single wait for free space, as in `publish_batch`.
+
+        Returns:
+            The sequence number of the last message, or None as in `publish`.
+
+        Raises:
+            UsageError: The column does not exist.
+            BadMessage: The column has another type, nulls or invalid offsets.
+
+        All other errors: see `publish`.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> client.publish_arrow("orders", pa.table({"data": ['{"id": 1}', '{"id": 2}']}))
+            >>> client.publish_flush()
         """
         return self._publish_chunks(
             topic, chunks_from_arrow(topic, table, column, lambda: self._publishing.chunk_bytes), timeout
         )
 
     def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
-        """Wait until everything sent on this connection is persisted, with or without a publish store.
+        """Wait until all messages sent on this connection are persisted, with or without a publish store.
 
-        `level="processed"`: until the server has it. `timeout` in seconds, None = as long as the connection
-        lasts. A settlement that has no room in the publish store is waited for. Raises `TimedOut` (the store
-        is as it was), `Disconnected`, `Closed`, `PublisherTakenOver` (another process published under this
-        name), and, unless there is a failed-write handler, `PublishRejected` when the server refused messages
-        since the last flush.
+        The call also waits for acknowledgements of queue messages, including those that wait for free space
+        in the publish store.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
+                timeout of the client.
+            level: `"persisted"` (default): synced to the disk of the server. `"processed"`: received by the
+                server.
+
+        Raises:
+            PublishRejected: The server rejected messages since the last flush, and the client has no
+                failed-write handler.
+            TimedOut: Not complete within `timeout`. The publish store is unchanged.
+            PublisherTakenOver: Another process has published under this client name.
+            BadOption: The timeout is invalid.
+            Disconnected: The client is not connected, or the connection was lost.
+            Closed: The client is closed.
+            UsageError: `level` is invalid, or the call is on the receive thread (in a handler).
+
+        Example:
+            >>> client.publish("orders", {"id": 1})
+            >>> client.publish_flush(timeout="5s")
         """
         self._driver.flush(timeout, level)
 
     def ask(
         self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
     ) -> object:
-        """Internal: send a command of a transaction and wait for its answer; see `ThreadDriver.ask`."""
+        """Internal: send a command of a transaction and wait for its answer. See `ClientDriver.ask`."""
         return self._driver.ask(make, batch, timeout, same)
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -266,7 +403,7 @@ class Client(
         assert isinstance(answer, Resolved)
         return answer
 
-    def _over(self, done: object) -> MessageStream:  # noqa: ARG002 - it was waited for
+    def _over(self, done: object) -> MessageStream:  # noqa: ARG002 - already complete
         over = MessageStream(NO_REQUEST, self._driver)
         over.end("complete", None)
         return over

@@ -1,8 +1,8 @@
 """Connection of the blocking client, with and without TLS: its socket and its receive thread.
 
-A caller that has something to send writes it at once; what the socket does not take is left to the receive
-thread, so that reading never waits for writing. A caller that waits for an answer may read it itself
-(`read_until`), which saves waking two threads; the receive thread sleeps meanwhile.
+A caller writes its frames directly. The receive thread writes the bytes that the socket did not accept, so
+reads never wait for writes. A caller that waits for an answer may read it itself (`read_until`), which saves
+two thread switches. The receive thread sleeps meanwhile.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tickertape.security.tls_channel import TlsChannel
 from tickertape.wire.heartbeat import Liveness
 
 POLL_SECONDS_MAX: Final = 86_400.0
-"""The longest wait for a socket at a time: the system counts milliseconds in 31 bits, 24 days."""
+"""Longest single wait for a socket. The system counts milliseconds in 31 bits, which is 24 days."""
 BUFFERS_A_WRITE: Final = 64
-"""Buffers given to one `sendmsg`."""
+"""Buffers per `sendmsg`."""
 
 
 def open_socket(address: Address, timeout: float | None) -> socket.socket:
-    """A connected, non-blocking socket. `timeout` in seconds. Raises `Disconnected`, `TimedOut`."""
+    """Connect a non-blocking socket. `timeout` in seconds. Raises `Disconnected`, `TimedOut`."""
     try:
         if address.path:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -49,7 +49,7 @@ def open_socket(address: Address, timeout: float | None) -> socket.socket:
             connection = socket.create_connection((address.host, address.port), socket_timeout(timeout))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except TimeoutError as error:
-        raise TimedOut(f"no connection to {address.uri} {within(timeout)}") from error
+        raise TimedOut(f"Cannot connect to {address.uri}: no answer {within(timeout)}") from error
     except (OSError, UnicodeError) as error:
         raise not_connected(address, error) from error
     connection.setblocking(False)
@@ -57,7 +57,7 @@ def open_socket(address: Address, timeout: float | None) -> socket.socket:
 
 
 def socket_timeout(seconds: float | None) -> float | None:
-    """The timeout to give to a socket: none when it is longer than the system can count."""
+    """Return the timeout for a socket, or None when `seconds` is longer than the system can count."""
     return None if seconds is None or seconds > POLL_SECONDS_MAX else seconds
 
 
@@ -66,23 +66,23 @@ def _poll_seconds(deadline: float) -> float:
 
 
 class SocketHandler(Protocol):
-    """The side of a driver that its connection calls, on the receive thread."""
+    """Callbacks of a connection to its driver, on the receive thread."""
 
     def buffer(self) -> memoryview:
-        """Return the buffer for the next bytes."""
+        """Return the buffer for the next received bytes."""
 
     def arrived(self, count: int) -> float | None:
-        """That many bytes came (0 = only time has passed).
+        """Process `count` received bytes (0: only time has passed).
 
-        When to call again at the latest, monotonic seconds.
+        Returns the deadline of the next call in monotonic seconds, or None.
         """
 
     def lost(self, error: Disconnected) -> None:
-        """The connection is gone; the last call."""
+        """Process the loss of the connection. This is the last call."""
 
 
 class SocketConnection:
-    """One connection. `start` begins the receive thread; after `hang_up` or a loss the link is used up."""
+    """One connection. `start` starts the receive thread. After `hang_up` or a loss it is unusable."""
 
     def __init__(self, connection: socket.socket, uri: str, handler: SocketHandler) -> None:
         self._socket = connection
@@ -92,22 +92,22 @@ class SocketConnection:
         self._added_bytes = 0
         self._written_bytes = 0
         self._writing = threading.RLock()
-        # Python's own conditions ask a lock this way; there is no public name for it.
+        # The same private method that `threading.Condition` uses. A public one does not exist.
         self._owns_writing: Callable[[], bool] = self._writing._is_owned  # type: ignore[attr-defined]
         self.blocked = False
-        """Whether the socket took no more when it was last written to."""
+        """Whether the socket buffer was full at the last write."""
         self._heard_at = self._said_at = time.monotonic()
         self._read_bytes = 0
         self._why: Disconnected | None = None
         self._reading = threading.RLock()
         self._owns_reading: Callable[[], bool] = self._reading._is_owned  # type: ignore[attr-defined]
         self._consuming = False
-        """Bytes were taken from the socket by a caller and are not handed on yet."""
+        """A caller read bytes from the socket that are not processed yet."""
         self._handing_on = False
-        """The receive thread hands on what came, or that time has passed: handlers run meanwhile."""
+        """The receive thread processes received bytes or a deadline. Handlers run meanwhile."""
         self._watching = threading.Lock()
         self._answering = False
-        """Whether a caller reads: then the receive thread does not look for bytes."""
+        """Whether a caller reads. Meanwhile the receive thread does not poll for bytes."""
         self._deadline: float | None = None
         self._poller = select.epoll()
         self._poller.register(connection, select.EPOLLIN)
@@ -120,31 +120,31 @@ class SocketConnection:
         self._room = threading.Condition(threading.Lock())
         self._gone = False
         self._begun = threading.Lock()
-        """Taken, once, by whoever decides that the receive thread runs, or that it never will."""
+        """Acquired once: by the receive thread when it starts, or by `discard`."""
         self.thread = threading.Thread(target=self._run, name=f"tickertape {uri}", daemon=True)
         """The receive thread."""
 
     def start(self) -> None:
-        """Begin to receive."""
+        """Start the receive thread."""
         self.thread.start()
 
     @property
     def hung_up(self) -> bool:
-        """Whether somebody said why it has to end."""
+        """Whether the end of the connection was requested, with a reason."""
         return self._why is not None
 
     @property
     def congested(self) -> bool:
-        """Whether so much waits for the socket that no more should be added."""
+        """Whether the outbox is full."""
         return self.blocked and self._added_bytes - self._written_bytes > client_outbox_bytes_max
 
     @property
     def busy(self) -> bool:
-        """Whether something has arrived that is not dealt with yet: a handler takes its time, say."""
+        """Whether received bytes are not processed yet, for example because of a slow handler."""
         return self._handing_on or unread_bytes(self._socket.fileno()) > 0
 
     def add(self, buffers: Iterable[Buffer]) -> None:
-        """Put buffers behind what waits. Callers are ordered by the client's lock; `push` then writes."""
+        """Append buffers to the outbox. The lock of the client orders callers, and `push` writes."""
         for buffer in buffers:
             self._outbox.append(buffer)
             self._added_bytes += len(buffer)
@@ -161,53 +161,53 @@ class SocketConnection:
         )
 
     def push(self) -> None:
-        """Write what the socket takes now; never waits.
+        """Write as much of the outbox as the socket accepts. Never waits.
 
-        A Ctrl-C may come between any two steps. Then nobody knows how much of a frame went out, so the
-        connection ends rather than send some bytes twice; and the lock, which may be held without `acquire`
-        having returned, is given back by its owner.
+        A Ctrl-C can arrive between any two steps. The number of written bytes is then unknown, so the
+        connection ends instead of sending bytes twice. The owner releases the lock, which may be held even
+        though `acquire` has not returned.
         """
         if not self._outbox or self._owns_writing():
-            return  # nothing waits, or a signal handler called while writing, which goes on afterwards
+            return  # The outbox is empty, or a signal handler interrupted a write, which continues later.
         try:
             while self._outbox and not self.blocked and self._writing.acquire(blocking=False):
                 self._write()
                 self._writing.release()
         except BaseException:
-            self.hang_up(Disconnected(f"writing to {self._uri} was interrupted"))
+            self.hang_up(Disconnected(f"Connection to {self._uri} was closed: a write was interrupted"))
             raise
         finally:
             if self._owns_writing():
                 self._writing.release()
 
     def try_again(self) -> None:
-        """Write what the socket did not take before, if it does now: the receive thread may be busy."""
+        """Retry a blocked write: the receive thread may be busy."""
         if self.blocked:
             self.blocked = False
             self.push()
             self._tell_room()
 
     def wait_room(self, timeout: float | None) -> bool:
-        """Wait until it is not `congested`; False when `timeout` seconds have passed."""
+        """Wait until the connection is not `congested`. Returns False after `timeout` seconds."""
         with self._room:
             return self._room.wait_for(lambda: self._gone or not self.congested, timeout)
 
     def wait_unblocked(self) -> None:
-        """Wait until the socket takes more, or is gone."""
+        """Wait until the socket is writable or closed."""
         with self._room:
             self._room.wait_for(lambda: self._gone or not self.blocked)
 
     def hang_up(self, why: Disconnected | None = None) -> None:
-        """Stop sending and receiving; the receive thread then reports the loss."""
+        """Stop sending and receiving. The receive thread then reports the loss."""
         self._why = self._why or why
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._wake()
 
     def discard(self) -> bool:
-        """Close a link whose receive thread has not begun, and then never will; False when it has.
+        """Close a connection whose receive thread never started. Returns False if it started.
 
-        Only the thread itself can tell: an interrupted `start` may have started it.
+        Only the thread itself knows: an interrupted `start` may have started it.
         """
         if not self._begun.acquire(blocking=False):
             return False
@@ -218,8 +218,8 @@ class SocketConnection:
     def read_until(self, done: Callable[[], bool], deadline: float | None) -> None:
         """Read on the calling thread until `done()`, `deadline` (monotonic seconds), or the end.
 
-        Returns at once when another thread is reading. A Ctrl-C while it waits does no harm; one while bytes
-        are handed on ends the connection.
+        Returns immediately if another thread reads. A Ctrl-C during the wait is harmless. A Ctrl-C while
+        received bytes are processed ends the connection.
         """
         try:
             if not self._reading.acquire(blocking=False):
@@ -232,14 +232,16 @@ class SocketConnection:
         except BaseException:
             if self._owns_reading():
                 if self._consuming:
-                    self.hang_up(Disconnected(f"reading from {self._uri} was interrupted"))
+                    self.hang_up(
+                        Disconnected(f"Connection to {self._uri} was closed: a read was interrupted")
+                    )
                 self._watch(answering=False)
                 self._reading.release()
             raise
 
     def detach(self) -> None:
-        """Let go of the connection in a forked child, without a word to the server: it is the parent's."""
-        self._gone = True  # the poller is shared with the parent: hands off
+        """Detach a forked child from the connection of its parent, without sending anything."""
+        self._gone = True  # The parent shares the poller, so leave it unchanged.
         detach(self._socket.fileno())
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -256,7 +258,7 @@ class SocketConnection:
                 return
             except OSError as error:
                 outbox.clear()
-                self.hang_up(Disconnected(f"cannot write to {self._uri}: {error.strerror or error}"))
+                self.hang_up(Disconnected(f"Cannot write to {self._uri}: {error.strerror or error}"))
                 return
             self._written_bytes += sent
             for buffer in some:
@@ -273,14 +275,14 @@ class SocketConnection:
     def _run(self) -> None:
         if not self._begun.acquire(blocking=False):
             return
-        error = Disconnected("the receive thread failed")
+        error = Disconnected(f"Connection to {self._uri} was closed: the receive thread failed")
         try:
             error = self._receive()
         except BaseException as failure:
             error.__cause__ = failure
             raise
         finally:
-            # Before the socket is closed, or whoever writes finds that out and names it as the reason.
+            # Set before the socket closes, or a concurrent write reports the closed socket as the reason.
             self._why = self._why or error
             with self._reading:
                 self._gone = True
@@ -307,7 +309,7 @@ class SocketConnection:
                     continue
                 if happened & select.EPOLLOUT:
                     self._unblock()
-                # A caller that reads takes the bytes; it also sees the end, so waiting for it is short then.
+                # A reading caller reads these bytes. It also sees the end, so the wait for it is short.
                 ended = happened & (select.EPOLLHUP | select.EPOLLERR)
                 if happened & ~select.EPOLLOUT and self._reading.acquire(blocking=bool(ended)):
                     try:
@@ -318,7 +320,7 @@ class SocketConnection:
                         return end
 
     def _read(self) -> Disconnected | None:
-        """Hand on what the socket has; why there will be no more, if so."""
+        """Process all bytes that the socket has. Returns the error when the connection ended."""
         while True:
             room = self._handler.buffer()
             try:
@@ -326,14 +328,14 @@ class SocketConnection:
             except (BlockingIOError, InterruptedError):
                 return None
             except OSError as error:
-                return Disconnected(f"cannot read from {self._uri}: {error.strerror or error}")
+                return Disconnected(f"Cannot read from {self._uri}: {error.strerror or error}")
             if count == 0:
-                return Disconnected(f"{self._uri} closed the connection")
+                return Disconnected(f"Connection to {self._uri} was closed by the server")
             self._heard_at = time.monotonic()
             self._read_bytes += count
             self._deadline = self._handler.arrived(count)
             if count < len(room):
-                return None  # that emptied the socket: asking again would only cost
+                return None  # The socket is empty now: another read would be wasted.
 
     def _read_answer(self, done: Callable[[], bool], deadline: float | None) -> bool:
         wait = None if deadline is None else _poll_seconds(deadline) * 1000
@@ -349,7 +351,7 @@ class SocketConnection:
         return self._why is None
 
     def _watch(self, *, answering: bool | None = None) -> None:
-        """Set the events that wake the receive thread; `answering` when that changes."""
+        """Set the events that wake the receive thread. `answering`: the new value, if it changes."""
         with self._watching:
             if answering is not None:
                 self._answering = answering
@@ -376,28 +378,31 @@ _HANDSHAKE_BYTES: Final = 16 * 1024
 def shake(
     connection: socket.socket, channel: TlsChannel, uri: str, deadline: float | None, seconds: float | None
 ) -> None:
-    """Make the handshake on a connected socket until `deadline`, which is where `seconds` end. Raises
-    `TlsFailed`, `TimedOut`, `Disconnected`."""
+    """Perform the TLS handshake on a connected socket.
+
+    `deadline`: end of the timeout of `seconds`, in monotonic seconds. Raises `TlsFailed`, `TimedOut`,
+    `Disconnected`.
+    """
     try:
         done = False
         while not done:
             try:
                 done = channel.shake()
-            finally:  # an alert too, when it failed
+            finally:  # After a failure, this sends the alert.
                 connection.settimeout(_left(deadline))
                 connection.sendall(channel.take())
             if not done:
                 connection.settimeout(_left(deadline))
                 data = connection.recv(_HANDSHAKE_BYTES)
                 if not data:
-                    raise TlsFailed(f"{uri} closed the connection during the TLS handshake")
+                    raise TlsFailed(f"TLS handshake failed: {uri} closed the connection")
                 channel.feed(data)
     except TlsFailed as error:
         raise TlsFailed(tls_error(uri, error)) from None
     except TimeoutError as error:
-        raise TimedOut(f"no TLS handshake with {uri} {within(seconds)}") from error
+        raise TimedOut(f"TLS handshake failed: no answer from {uri} {within(seconds)}") from error
     except OSError as error:
-        raise Disconnected(f"the TLS handshake with {uri} failed: {error.strerror or error}") from error
+        raise Disconnected(f"TLS handshake with {uri} failed: {error.strerror or error}") from error
 
 
 def _left(deadline: float | None) -> float | None:
@@ -410,9 +415,10 @@ def _left(deadline: float | None) -> float | None:
 
 
 class TlsConnection(SocketConnection):
-    """A `SocketConnection` whose handshake is done.
+    """A `SocketConnection` after a completed TLS handshake.
 
-    Invariant: cipher text is sent in the order in which it was made."""
+    Invariant: cipher text is sent in the order of its encryption.
+    """
 
     def __init__(
         self, connection: socket.socket, uri: str, handler: SocketHandler, channel: TlsChannel
@@ -421,17 +427,17 @@ class TlsConnection(SocketConnection):
         self._channel = channel
         self._cipher_in = memoryview(bytearray(receive_buffer_bytes))
         self._cipher_out = memoryview(b"")
-        """Cipher text that is being sent."""
+        """Cipher text that is not sent yet."""
         self._encrypted = 0
-        """Buffers at the head of the outbox that it is made of; they stay there until it was sent."""
+        """Number of buffers at the head of the outbox in that cipher text. They stay until it is sent."""
 
     def hang_up(self, why: Disconnected | None = None) -> None:
-        """End the connection, with the end that TLS has when nothing waits before it."""
+        """End the connection, with the closing alert of TLS if the outbox is empty."""
         if not self.hung_up and self._writing.acquire(blocking=False):
             try:
                 if not self._outbox and not self._cipher_out:
                     self._socket.send(self._channel.farewell())
-            except OSError:  # the connection is gone, or takes nothing: an end without a word
+            except OSError:  # The connection is closed or blocked: end it without the alert.
                 pass
             finally:
                 self._writing.release()
@@ -459,7 +465,7 @@ class TlsConnection(SocketConnection):
                 self._encrypted = 0
 
     def _encrypt(self) -> bool:
-        """Make cipher text of what is at the head of the outbox; whether that could be done."""
+        """Encrypt the head of the outbox. Returns False after a failure."""
         outbox = self._outbox
         first = outbox[0]
         if len(first) > encrypted_at_once_bytes_max:
@@ -488,7 +494,7 @@ class TlsConnection(SocketConnection):
         self.hang_up(error)
 
     def _receive(self) -> Disconnected:
-        # With the last bytes of the handshake something may have come already.
+        # The last bytes of the handshake may include application data.
         with self._reading:
             end = self._hand_on()
         return super()._receive() if end is None else end
@@ -500,7 +506,7 @@ class TlsConnection(SocketConnection):
             except (BlockingIOError, InterruptedError):
                 return None
             except OSError as error:
-                return Disconnected(f"cannot read from {self._uri}: {error.strerror or error}")
+                return Disconnected(f"Cannot read from {self._uri}: {error.strerror or error}")
             if count == 0:
                 return Disconnected(cut_off(self._uri))
             self._heard_at = time.monotonic()
@@ -511,7 +517,7 @@ class TlsConnection(SocketConnection):
                 return end
 
     def _hand_on(self) -> Disconnected | None:
-        """Hand on what was decrypted; why there will be no more, if so."""
+        """Process the decrypted bytes. Returns the error when the connection ended."""
         channel = self._channel
         while True:
             try:
@@ -520,7 +526,7 @@ class TlsConnection(SocketConnection):
                 return TlsFailed(tls_error(self._uri, error))
             if count:
                 self._deadline = self._handler.arrived(count)
-            if channel.closed:  # perhaps with the same bytes
-                return Disconnected(f"{self._uri} closed the connection")
+            if channel.closed:  # The alert may follow data in the same bytes.
+                return Disconnected(f"Connection to {self._uri} was closed by the server")
             if channel.drained:
                 return None

@@ -1,6 +1,6 @@
-"""Driver of the blocking client: one lock, one connection, and callers that wait.
+"""Driver of the blocking client: one lock, one connection, and waiting callers.
 
-Sends are performed in order under the lock, all other effects after the lock is free again.
+Sends are performed in order under the lock, all other effects after its release.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from tickertape.wire.commands import LoggedOn
 
 
 class ThreadDriver(ClientDriver):
-    """Connects, waits and performs effects for a `Client`. Any number of threads may call it."""
+    """Driver of a `Client`: connects, waits and performs effects. Any number of threads may call it."""
 
     lock: threading.RLock
 
     def __init__(self, core: ClientProtocol, settings: DriverSettings) -> None:
         super().__init__(core, settings)
         self.lock = threading.RLock()
-        # Python's own conditions ask a lock this way; there is no public name for it.
+        # The same private method that `threading.Condition` uses. A public one does not exist.
         self.owns_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         self.connection: SocketConnection | None = None
         self._room = threading.Condition(self.lock)
@@ -54,13 +54,13 @@ class ThreadDriver(ClientDriver):
         self._notifier: WriteNotifier | None = None
         self._ack_timer: TimerThread | None = None
         self._ack_timer_at = inf
-        """When that thread looks again, monotonic seconds."""
+        """Next deadline of that thread, monotonic seconds."""
         self._acks_idle = False
         self._connecting = threading.Lock()
         self._handling_loss = threading.RLock()
         self._loss_handled_on = NOBODY
         self._due_states: deque[ConnectionState] = deque()
-        """States that listeners are still to be told, in order."""
+        """States that are not reported to the listeners yet, in order."""
         self._telling = threading.Lock()
         forks.register(self)
         exits.register(self)
@@ -75,8 +75,8 @@ class ThreadDriver(ClientDriver):
         with self._connecting:
             self._wait_for_loss(seconds)
             if self.connection is not None and self.logon.logged_on is None:
-                # A second Ctrl-C came before the first one had ended it.
-                self._abandon(self.connection, Disconnected("connecting was interrupted"))
+                # A second Ctrl-C interrupted the cleanup after the first one.
+                self._abandon(self.connection, Disconnected("The connection attempt was interrupted"))
             if self.logon.logged_on is not None:
                 self._arm_beats()
                 self._keep_notifying()
@@ -112,8 +112,8 @@ class ThreadDriver(ClientDriver):
             self.handlers.tell(refused)
         self._carry_out(connection, later)
         if connection is not None and apart:
-            if connection.discard():  # another thread was just about to let it receive
-                self.lost(Disconnected("the client was closed"))
+            if connection.discard():  # Another thread has not started the receive thread yet.
+                self.lost(Disconnected(f"Client {self.core.name!r} is closed"))
             else:
                 connection.thread.join(remaining(deadline))
 
@@ -137,7 +137,7 @@ class ThreadDriver(ClientDriver):
     def _begin_flush(
         self, call: ThreadWaiter, level: str, deadline: float | None, seconds: float | None, what: str
     ) -> SocketConnection | None:
-        """Send the flush as soon as the publish store has room for what is sent before it."""
+        """Send the flush as soon as the publish store has space for pending settlements."""
         while True:
             full: StoreFull | None = None
             with self.lock:
@@ -165,12 +165,12 @@ class ThreadDriver(ClientDriver):
         try:
             self.call(lambda call: self.core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}")
         except TimedOut:
-            self.leave(request)  # nobody holds the stream: it must not fill up
+            self.leave(request)  # The caller has no stream, so it would fill up.
             raise
         return stream
 
     def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
-        """Send a command that names subscriptions, and wait unless this is the receive thread."""
+        """Send a command for existing subscriptions. Waits for completion, except on the receive thread."""
         begin = self._naming(what, sub_ids)
         if self._on_receive_thread():
             self.send_only(begin)
@@ -178,8 +178,8 @@ class ThreadDriver(ClientDriver):
             self.call(begin, timeout, what)
 
     def leave(self, request: SubscribeRequest) -> None:
-        """End a subscription whose stream has no reader any more."""
-        # It may have ended meanwhile, and a lost connection has ended it.
+        """End a subscription whose stream has no consumer any more."""
+        # The subscription may have ended meanwhile, for example with its connection.
         with suppress(Disconnected, Closed):
             self.send_only(lambda _: self.core.leave(request))
 
@@ -196,31 +196,36 @@ class ThreadDriver(ClientDriver):
         return self._answer(call, deadline, seconds, what)
 
     def _answer(self, call: ThreadWaiter, deadline: float | None, seconds: float | None, what: str) -> object:
-        """Wait for the answer to the call `what`; `deadline` is where its `seconds` end."""
+        """Wait for the answer to the call `what`. `deadline`: the end of its timeout of `seconds`."""
         return call.wait(remaining(deadline), what, seconds)
 
     def _until_ready(self, deadline: float | None, seconds: float | None, what: str) -> None:
-        """Wait, under the lock, while somebody is connecting; `deadline` is where the `seconds` of the call
-        `what` end. Here nobody is: a call on a lost connection raises."""
+        """Wait for a reconnect, under the lock, until `deadline`, the end of the timeout of `seconds`.
+
+        This class does not reconnect, so a call on a lost connection raises. The HA driver overrides it.
+        """
 
     def send_only(self, begin: Callable[[ThreadWaiter], None]) -> None:
         self.take_step(lambda: begin(ThreadWaiter()))
 
     def take_step(self, step: Step) -> None:
-        """Take a step of the protocol, and send what it wants to be sent."""
+        """Run a step of the protocol and send the resulting frames."""
         with self.lock:
             step()
             connection, later = self.connection, self._take_sends()
         self._carry_out(connection, later)
 
     def consumed(self, request: SubscribeRequest, cost: int) -> None:
-        """Report what a stream owes.
+        """Report consumed flow-control credit of a stream.
 
-        When a signal handler raises in here, nothing was reported, or the
-        connection ends, as nobody knows what of it was; the stream then says so.
+        If a signal handler raises during this call, either nothing was reported, or the connection ends
+        because the reported amount is unknown. The stream then ends with that error.
         """
         if self.owns_lock():
-            raise UsageError("a signal handler read a stream in the middle of a call that it interrupted")
+            raise UsageError(
+                "Cannot read a stream: the signal handler interrupted a call of this client. Read outside of "
+                "signal handlers."
+            )
         begun = False
         try:
             self.lock.acquire()
@@ -232,7 +237,7 @@ class ThreadDriver(ClientDriver):
             self._carry_out(connection, later)
         except BaseException:
             if (begun or self.owns_lock()) and (connection := self.connection) is not None:
-                connection.hang_up(Disconnected("reading a stream was interrupted"))
+                connection.hang_up(Disconnected("The connection was closed: a read was interrupted"))
             if self.owns_lock():
                 self.lock.release()
             raise
@@ -242,7 +247,7 @@ class ThreadDriver(ClientDriver):
     def publish_when_room(
         self, seconds: float | None, publish: Callable[..., int | None], *arguments: object
     ) -> int | None:
-        """Take a step of publishing as soon as there is room for it, within `seconds`."""
+        """Run a step of publishing as soon as the store and the socket have space, within `seconds`."""
         connection = self.connection
         if connection is not None and connection.blocked and connection.congested:
             self._wait_for_socket(connection, seconds)
@@ -259,13 +264,16 @@ class ThreadDriver(ClientDriver):
                 self._wait_for_store(full, seconds, deadline)
 
     def _step(self, step: Callable[..., int | None], *arguments: object) -> int | None:
-        """One step of the publishing machine and what it sends.
+        """Run one step of the publisher and send the resulting frames.
 
-        A signal handler may raise between any two of these lines. Then the lock is given back by its owner,
-        and the connection ends if frames were begun; what the store has is sent again on the next one.
+        A signal handler may raise between any two of these lines. Then the owner releases the lock, and the
+        connection ends if frames were started. The next connection sends the messages of the store again.
         """
         if self.owns_lock():
-            raise UsageError("a signal handler called publish in the middle of a publish that it interrupted")
+            raise UsageError(
+                "Cannot publish: the signal handler interrupted another publish. Publish outside of signal "
+                "handlers."
+            )
         connection = self.connection
         try:
             self.lock.acquire()
@@ -282,8 +290,10 @@ class ThreadDriver(ClientDriver):
         return sequence
 
     def give_back(self, connection: SocketConnection | None, *, refused: bool) -> None:
-        """Give the lock back after an exception in a step: `refused` by the machine, which is
-        whole then, or from a signal handler."""
+        """Release the lock after an exception in a step.
+
+        `refused`: the publisher raised it and is consistent. Otherwise a signal handler raised it.
+        """
         later: Sequence[effects.Effect] = ()
         if self.owns_lock():
             if refused:
@@ -291,41 +301,44 @@ class ThreadDriver(ClientDriver):
                 self.publishing.finished()
             elif self.publishing.unfinished or self.effects:
                 if connection is not None:
-                    connection.hang_up(Disconnected("publishing was interrupted"))
+                    connection.hang_up(Disconnected("The connection was closed: a publish was interrupted"))
                 self.publishing.interrupted()
             self.lock.release()
         self._carry_out(connection, later)
 
     def _wait_for_socket(self, connection: SocketConnection, seconds: float | None) -> None:
         if not self._on_receive_thread() and not connection.wait_room(seconds):
-            raise TimedOut(f"the server took no more {within(seconds)}; the message was not published")
+            raise TimedOut(f"Cannot publish: the server accepted no data {within(seconds)}.")
 
     def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
-        """Wait until there may be room for what was refused with `full`; `deadline` is where `seconds` end.
-        Raises `TimedOut`, and `Disconnected` where nobody makes room."""
+        """Wait until the publish store may have space again after the error `full`.
+
+        `deadline`: the end of the timeout of `seconds`. Raises `TimedOut`, and `Disconnected` if no
+        connection can free space.
+        """
         with self.lock:
             if not self.publishing.starved:
                 return
             self._check_worth_waiting(full, reconnects=self.reconnects(seconds))
             rest = None if deadline is None else deadline - time.monotonic()
             if rest is not None and rest <= 0:
-                raise TimedOut(f"no room {within(seconds)}: {full}") from full
+                raise TimedOut(f"Cannot publish: no free space {within(seconds)}. {full}") from full
             self._room.wait(rest)
 
     def configure_acks(self, step: Step) -> None:
-        """Take a step of the acknowledgements, unless it interrupts another, and then send."""
+        """Change the settings of acknowledgements, then send the collected ones."""
         self._step(step)
         self.settle_now(self.acks.flush)
 
     def settle_now(self, step: Step) -> None:
-        """Take a step of the acknowledgements, and send what it wants to be sent."""
+        """Run a step of the acknowledgements and send the resulting frames."""
         self._step(step)
         deadline = self.acks.next_deadline()
         if deadline is not None and deadline < self._ack_timer_at:
             self._keep_acknowledging(deadline)
 
     def _keep_acknowledging(self, deadline: float) -> None:
-        """See to it that somebody looks at `deadline`."""
+        """Schedule the acknowledgement timer for `deadline`."""
         with self.lock:
             self._ack_timer_at = min(deadline, self._ack_timer_at)
             timer = self._ack_timer
@@ -337,7 +350,7 @@ class ThreadDriver(ClientDriver):
                 timer.changed()
 
     def _look_at_settlements(self) -> float | None:
-        """On the thread for it: send what is due; when to look again."""
+        """Send due acknowledgements, on the timer thread. Returns the next deadline."""
         later: Sequence[effects.Effect] = ()
         with self.lock:
             connection, moment = self.connection, now()
@@ -358,7 +371,7 @@ class ThreadDriver(ClientDriver):
     # -- the receive thread -----------------------------------------------------------------------------
 
     def arrived(self, count: int) -> float | None:
-        """Bytes came, or time has passed."""
+        """Process received bytes, or the passage of time."""
         moment = now()
         with self.lock:
             if count:
@@ -370,20 +383,20 @@ class ThreadDriver(ClientDriver):
         try:
             self._carry_out(connection, later)
         except BaseException:
-            for effect in later:  # a Ctrl-C in a caller that reads: others still get their answers
+            for effect in later:  # After a Ctrl-C in a reading caller, other callers still get their answers.
                 if isinstance(effect, effects.ResolveCall):
                     effect.token.settle(effect.outcome)
             raise
         return self.core.next_deadline()
 
     def lost(self, error: Disconnected) -> None:
-        """The connection is gone."""
+        """Process the loss of the connection."""
         timer, notifier, later = None, None, list[effects.Effect]()
         try:
             with self.lock:
                 try:
                     self.core.receive(ConnectionEnded(error), now())
-                finally:  # whatever comes in between: there is no connection, and the loss is told
+                finally:  # Also after an exception, the connection is gone and the loss is reported.
                     self.connection = None
                     timer, self._timer = self._timer, None
                     notifier, self._notifier = self._notifier, None
@@ -401,10 +414,10 @@ class ThreadDriver(ClientDriver):
                 self._end_telling_loss()
 
     def end_with_program(self, seconds: float) -> exits.ProgramEnd | None:
-        """The program ends, and nobody closed it."""
+        """Close the client at the end of the program if it is open."""
         if self.logon.closed or self._forked:
             return None
-        if not self.lock.acquire(timeout=seconds):  # by a daemon thread that will never go on
+        if not self.lock.acquire(timeout=seconds):  # A daemon thread that never continues may hold it.
             return (
                 exits.ProgramEnd(self.core.name, self.publishing.unanswered_count())
                 if self._may_end()
@@ -420,7 +433,7 @@ class ThreadDriver(ClientDriver):
         return exits.ProgramEnd(self.core.name, self._unsent)
 
     def forked(self) -> None:
-        """Refuse every call: in a forked child the receive thread does not exist, and locks may be held."""
+        """Refuse every call: a forked child has no receive thread, and its locks may be held."""
         super().forked()
         refusing: Any = self.lock
         self._room = self._connecting = refusing
@@ -432,7 +445,7 @@ class ThreadDriver(ClientDriver):
     # -- heartbeats and written frames ------------------------------------------------------------------
 
     def _arm_beats(self) -> None:
-        """See to it that the connection is looked at when it wants to be."""
+        """Start or wake the timer thread for heartbeats."""
         with self.lock:
             connection, timer = self.connection, self._timer
             if timer is not None:
@@ -443,7 +456,7 @@ class ThreadDriver(ClientDriver):
                 timer.start()
 
     def _look(self, connection: SocketConnection) -> float | None:
-        """On the thread for it: do what is due; when to look again."""
+        """Perform due heartbeat work, on the timer thread. Returns the next deadline."""
         later: list[effects.Effect] = []
         with self.lock:
             if self.connection is not connection:
@@ -461,7 +474,7 @@ class ThreadDriver(ClientDriver):
         return deadline
 
     def _keep_notifying(self) -> None:
-        """Start the thread that reports written frames, where the machine wants these reports."""
+        """Start the thread that reports written frames, if the publisher needs these reports."""
         with self.lock:
             connection = self.connection
             if connection is not None and self.publishing.eager and self._notifier is None:
@@ -471,7 +484,7 @@ class ThreadDriver(ClientDriver):
                 self._notifier = notifier
 
     def _written(self, connection: SocketConnection, frame: int) -> None:
-        """On the thread for it: `frame` was handed to the socket of `connection`."""
+        """Process the write of `frame` to the socket of `connection`, on the notifier thread."""
         connection.wait_unblocked()
         with self.lock:
             if self.connection is not connection:
@@ -484,7 +497,7 @@ class ThreadDriver(ClientDriver):
     # -- inside -----------------------------------------------------------------------------------------
 
     def _dial(self, seconds: float | None) -> SocketConnection:
-        """A connection to `_address`, and with TLS the handshake, within `seconds`."""
+        """Connect to `_address` within `seconds`, including the TLS handshake."""
         address = self._address
         if not address.tls:
             return SocketConnection(open_socket(address, seconds), address.uri, self)
@@ -500,14 +513,14 @@ class ThreadDriver(ClientDriver):
             raise
 
     def _log_on(self, seconds: float | None) -> LoggedOn:
-        """Connect to `_address` and log on; where that fails, there is no connection afterwards."""
+        """Connect to `_address` and log on. A failure leaves no connection."""
         deadline = None if seconds is None else time.monotonic() + seconds
         call = ThreadWaiter()
         connection = self._dial(seconds)
         try:
             with self.lock:
                 if self.logon.closed:
-                    raise Closed("the client was closed")
+                    raise self.closed_error()
                 self.connection = connection
                 self.core.receive(ConnectionOpened(call), now())
                 later = self._take_sends()
@@ -517,36 +530,38 @@ class ThreadDriver(ClientDriver):
             self._carry_out(connection, later)
             answer = call.wait(remaining(deadline), "the logon", seconds)
         except BaseException as error:
-            why = str(error) if isinstance(error, TimedOut) else "connecting was interrupted"
+            why = str(error) if isinstance(error, TimedOut) else "The connection attempt was interrupted"
             self._abandon(connection, Disconnected(why))
             raise
         assert isinstance(answer, LoggedOn)
         return answer
 
     def _wait_for_loss(self, seconds: float | None) -> None:
-        """Wait until a connection that is over is lost: its receive thread may be busy with a handler."""
+        """Wait until the loss of an ended connection is processed: a handler may block its receive thread."""
         with self.lock:
             if not self._room.wait_for(lambda: self.logon.ending is None, seconds):
-                raise TimedOut(f"a handler did not let go of the connection that was lost {within(seconds)}")
+                raise TimedOut(
+                    f"Cannot reconnect: a handler on the lost connection did not return {within(seconds)}."
+                )
 
     def _abandon(self, connection: SocketConnection, why: Disconnected) -> None:
-        """End a connection that nobody got to use, so that another one can be made; not one that logged on.
+        """End a connection before its logon completes, so that a new one can be opened.
 
-        It waits for the loss, not for the thread, which may have to wait for the caller's handler.
+        Waits for the loss, not for the thread, which may wait for the caller's handler.
         """
         if connection.discard():
             if self.connection is connection:
                 self.lost(why)
             return
         if self.logon.logged_on is not None and not connection.hung_up:
-            return  # just before the exception: connecting again finds it
+            return  # The logon completed just before the exception. The next connect() finds it.
         connection.hang_up(why)
         with self.lock:
             while self.connection is connection:
                 self._room.wait()
 
     def _take_sends(self) -> list[effects.Effect]:
-        # Under the lock, so that frames leave in the order in which they were made.
+        # Under the lock, so that frames are sent in their order.
         later: list[effects.Effect] = []
         if not self.effects:
             return later
@@ -571,13 +586,13 @@ class ThreadDriver(ClientDriver):
             self._perform(pending, connection)
 
     def drive(self) -> None:
-        """Send what the protocol wants to be sent, and perform its other effects."""
+        """Perform the effects of the protocol, sends first."""
         with self.lock:
             connection, later = self.connection, self._take_sends()
         self._carry_out(connection, later)
 
     def _tell_states(self) -> None:
-        # Whoever comes while another thread tells leaves it to that one: listeners hear one after the other.
+        # A thread leaves its states to another thread that is reporting: listeners run one at a time.
         while self._due_states and self._telling.acquire(blocking=False):
             try:
                 while self._due_states:
@@ -612,13 +627,13 @@ class ThreadDriver(ClientDriver):
             self._carry_out(connection, later)
 
     def _order_together(self, sinks: Sequence[effects.Sink]) -> None:
-        """All handlers run on the receive thread, in the order in which messages come."""
+        """Do nothing: all handlers run on the receive thread, in the order of the messages."""
 
     def _begin_telling_loss(self, pending: Sequence[effects.Effect]) -> None:
-        """Under the lock: the connection is gone, and this thread is about to carry out these effects."""
+        """Hook, under the lock: the connection is lost, and this thread performs the effects next."""
 
     def _end_telling_loss(self) -> None:
-        """The loss is reported, or the disconnect handler is next, which may connect again."""
+        """Hook: the loss is reported, or the disconnect handler is next, which may reconnect."""
 
     def _connection_lost(self, lost: effects.ConnectionDown) -> None:  # noqa: ARG002 - for overrides
         handler = self._disconnect_handler
@@ -633,7 +648,7 @@ class ThreadDriver(ClientDriver):
             return self.acks.unsettled()
 
     def _reads_answers(self) -> bool:
-        # Handlers run on the receive thread, so it reads as soon as there may be something for one.
+        # Handlers run on the receive thread, so that thread reads if a handler may be called.
         return self._failed_write_handler is None and not self.subscriptions
 
     def _on_receive_thread(self) -> bool:
@@ -642,4 +657,6 @@ class ThreadDriver(ClientDriver):
 
     def check_may_wait(self, what: str) -> None:
         if self._on_receive_thread():
-            raise UsageError(f"{what} would wait for the receive thread, which it was called on")
+            raise UsageError(
+                f"Cannot wait for {what} on the receive thread, in a handler. Call it on another thread."
+            )

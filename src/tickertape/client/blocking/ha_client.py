@@ -1,4 +1,4 @@
-"""Blocking HA client: the calls of `tickertape.HAClient`."""
+"""Blocking HA client: the public class `tickertape.HAClient`."""
 
 from __future__ import annotations
 
@@ -11,62 +11,145 @@ from tickertape.client.common.waiting import DEFAULT, Timeout
 
 
 class HAClient(HAFrontend, Client):
-    """A `Client` that gets itself a connection to one of several servers, and another one when it is lost.
+    """A blocking client that reconnects automatically, to the same or the next server of a list.
 
-    `servers`: one address or several, in the order of preference, or `server_chooser`: an object that says
-    where to connect (`ServerChooser`). `user`, `password`, `token`, `tls`: as in `Client`; an authenticator
-    of the chooser may give another password. `publish_store`: `"memory"` (default), a store, or None: what is
-    in flight when a connection is lost has an unknown outcome then, and nothing can be published while there
-    is none.
-    `bookmark_store`: for those who discard messages; None (default): what a handler was given is done with.
-    `reconnect_delay`: seconds or text for the same wait each time, a `DelayStrategy`, or None (default) for
-    an `ExponentialDelayStrategy` that never gives up. `heartbeat`: seconds or text; see `set_heartbeat`.
-    `subscription_manager`: remembers the subscriptions of handlers (`SubscriptionManager`; by default in
-    memory). `timeout`: as in `Client`, and for one attempt.
+    `connect_and_logon` (or `with`) opens the first connection. After each lost connection, a reconnect thread
+    asks the server chooser for a server, waits as the delay strategy requests, connects and logs on. It then
+    sends the messages of the publish store that the server does not have. Finally it resubscribes the
+    subscriptions with handlers, in their order.
 
-    `connect_and_logon` (or `with`) makes the first connection. From then on, whenever the connection is lost,
-    a thread of its own connects again: it asks the chooser, waits as the delay strategy says, connects, logs
-    on, reports to the chooser, sends again what the publish store holds and the server lacks, and places the
-    subscriptions that have handlers again, in their order. Streams that are read end with their connection.
-    What is published meanwhile goes into the store; calls that need a server wait for it, as long as their
-    timeout. A call that was sent when the connection was lost raises `Disconnected`.
+    Streams without a handler end with their connection. Messages published while disconnected go to the
+    publish store. Calls that need a server wait for the connection, within their timeout. Calls in flight
+    raise `Disconnected`.
 
-    A client whose name another connection takes over comes back once, and gives up when that happens again:
-    the two would throw each other out for ever. Raises `BadName`, `BadOption`, `StoreError`.
+    If another connection takes over the client name, the client reconnects once. After a second takeover it
+    gives up: otherwise the two clients would disconnect each other for ever.
+
+    Args:
+        name: The client name, as in `Client`.
+        servers: One or more addresses, in order of preference. Give either `servers` or `server_chooser`.
+        server_chooser: Selects the server of each attempt (`ServerChooser`).
+        user: User of the logon, as in `Client`.
+        password: Password of the logon. An authenticator of the server chooser may return another one.
+        token: Access token, as in `Client`.
+        tls: Certificates for `tls://` addresses, as in `Client`.
+        publish_store: `"memory"` (default): a `MemoryPublishStore`. Or a store. None: after a lost connection
+            the outcome of messages in flight is unknown, and `publish` fails while disconnected.
+        bookmark_store: Records discarded messages. None (default): a message counts as processed when its
+            handler has received it.
+        reconnect_delay: Fixed wait between attempts, in seconds or text, or a `DelayStrategy`. None
+            (default): an `ExponentialDelayStrategy` that never gives up.
+        heartbeat: Heartbeat interval in seconds or text. None (default): no heartbeats. See `set_heartbeat`.
+        subscription_manager: Stores the subscriptions with handlers (`SubscriptionManager`). None (default):
+            in memory.
+        timeout: Default timeout of all calls, as in `Client`, and the timeout of one attempt. Default 10
+            seconds.
+
+    Raises:
+        BadName: The client name is invalid.
+        BadOption: Another parameter is invalid.
+        StoreError: A store failed, or belongs to another client name.
+
+    Example:
+        >>> with tt.HAClient("risk", servers=[uri], heartbeat="5s") as client:
+        ...     sequence = client.publish("orders", {"id": 1})
+        ...     client.publish_flush()
     """
 
     _driver: HAThreadDriver
     _driver_type = HAThreadDriver
 
     def connect_and_logon(self, timeout: Timeout = None) -> None:
-        """Connect to one of the servers, and keep a connection from then on, until `close`.
+        """Connect to one of the servers, and reconnect automatically until `close`.
 
-        It returns when everything may be called; at once when that is so. `timeout` in seconds or text; None
-        (default) = try until the chooser has no server or the delay strategy gives up, which raises
-        `Disconnected`; the client is as before the call then, and the same holds for `TimedOut`. Raises
-        `Closed`, and `NameInUse` when another connection took over the client name twice.
+        The call returns after the logon, the resend of the publish store and the resubscribes. It returns
+        immediately while the client is ready. After `Disconnected` or `TimedOut` the client has stopped
+        connecting, and the call can be repeated.
+
+        Args:
+            timeout: Longest wait in seconds or text (`"30s"`). None (default): until the server chooser has
+                no server, or the delay strategy gives up.
+
+        Raises:
+            Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
+            TimedOut: Not connected within `timeout`.
+            NameInUse: Other connections took over the client name twice.
+            Closed: The client is closed.
+            UsageError: The call is on the receive thread or the reconnect thread (in a handler).
+
+        Example:
+            >>> client = tt.HAClient("risk", servers=[uri])
+            >>> client.connect_and_logon(timeout="30s")
+            >>> client.connected
+            True
         """
         self._driver.connect(self._driver.seconds(timeout))
 
     def connect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """As `connect_and_logon`, by default for as long as the client's own timeout says."""
+        """Connect as `connect_and_logon` does, by default within the timeout of the client.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
+
+        All errors: see `connect_and_logon`.
+
+        Example:
+            >>> client = tt.HAClient("risk", servers=[uri])
+            >>> client.connect()
+        """
         self._driver.connect(self._driver.seconds(timeout))
 
     def disconnect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """The reference's name for `close`."""
+        """Close the client. This is the name that the reference uses for `close`.
+
+        Args:
+            timeout: See `close`.
+
+        Example:
+            >>> client.disconnect()
+        """
         self.close(timeout=timeout)
 
     def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
-        """As that of `Client`. With a publish store it goes on through lost connections, as long as `timeout`
-        (None = until the client stops): the store has everything, and the client connects again."""
+        """Wait until all published messages are persisted.
+
+        With a publish store, the wait continues through lost connections: the client reconnects and sends the
+        messages of the store again.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: until the client stops. Default: the timeout of
+                the client.
+            level: `"persisted"` (default) or `"processed"`, as in `Client.publish_flush`.
+
+        Raises:
+            Disconnected: The client has stopped connecting. Or the connection was lost, and the client has no
+                publish store.
+
+        All other errors: see `Client.publish_flush`.
+
+        Example:
+            >>> sequence = client.publish("orders", {"id": 1})
+            >>> client.publish_flush(timeout=10)
+            >>> client.unpersisted_count()
+            0
+        """
         self._driver.flush(timeout, level)
 
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send what was published, wait until the server has it, and disconnect for good.
+        """Send all published messages, wait until the server has them, and disconnect permanently.
 
-        While there is no connection nothing is sent: a publish store on disk keeps it for the next process.
-        `timeout` bounds the waiting, in seconds: a handler that still runs then ends by itself. Never raises:
-        what went wrong is told to the exception listener. In a forked child nothing happens.
+        A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
+        The call never raises: errors go to the exception listener. In a forked child it does nothing.
+
+        Args:
+            timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:
+                no timeout. Default: the timeout of the client.
+
+        Example:
+            >>> sequence = client.publish("orders", {"id": 1})
+            >>> client.close()
+            >>> client.connected
+            False
         """
         self._driver.close(timeout)
 

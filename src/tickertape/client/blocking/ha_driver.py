@@ -1,7 +1,7 @@
 """Driver of the blocking HA client: one thread performs the reconnect loop.
 
-Invariant: the lock of the client is not held while that thread asks the application's objects, connects, or
-waits for a server.
+Invariant: that thread does not hold the lock of the client during calls of application objects, connection
+attempts, or waits for a server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from threading import current_thread, get_ident
 from typing import Any
 
-from tickertape.base.errors import Closed, Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.base.errors import Disconnected, TickertapeError, TimedOut, UsageError
 from tickertape.client.api.driver import DriverSettings
 from tickertape.client.api.ha_driver import GetPassword, HADriver, Hangup, LogOn, Place, Step
 from tickertape.client.blocking.connection import SocketConnection
@@ -32,18 +32,18 @@ from tickertape.client.publishing.send_buffer import NOBODY
 
 
 class HAThreadDriver(HADriver, ThreadDriver):
-    """Keeps a connection for an `HAClient`."""
+    """Driver of an `HAClient`: keeps it connected."""
 
     def __init__(self, core: ClientProtocol, settings: DriverSettings, policies: ApplicationPolicies) -> None:
         self._managing = threading.Lock()
         self._reconnecting: threading.Thread | None = None
         self._resubscribing: ThreadWaiter | None = None
-        """The call that resubscribes, while it is awaited; None once the client is closed."""
+        """The pending resubscribe call. None after the client is closed."""
         self._loss_told_on = NOBODY
-        """The thread on which the application is being told of a loss."""
+        """The thread that reports a loss to the application."""
         super().__init__(core, settings, policies)
         self._changed = threading.Condition(self.lock)
-        """The machine has something to do, or has come where calls may be made, or nowhere."""
+        """Notified when the state machine has actions, becomes ready, or stops."""
 
     # -- calls ------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         call = ThreadWaiter()
         with self.lock:
             if self.logon.closed:
-                raise Closed("the client was closed")
+                raise self.closed_error()
             if self._machine.ready:
                 return
             self.feed(machine.Start())
@@ -65,7 +65,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
             if call.settled:
                 raise
             if not isinstance(error, TimedOut):
-                self._stop_waiting(call, Disconnected("connecting was interrupted"))
+                self._stop_waiting(call, Disconnected("The connection attempt was interrupted"))
                 raise
             late = self._not_in_time(seconds)
             self._stop_waiting(call, late)
@@ -97,15 +97,15 @@ class HAThreadDriver(HADriver, ThreadDriver):
             self.feed(machine.CloseRequested())
         super().close(seconds)
         if (resubscribing := self._resubscribing) is not None:
-            # Its answer would have to wait for the handler that keeps the receive thread.
-            resubscribing.settle(Closed("the client was closed"))
-        # It may be waiting for a connection or an object of the application, which nobody can cut short.
+            # A handler may block the receive thread, and with it the answer of this call.
+            resubscribing.settle(self.closed_error())
+        # The thread may wait for a socket or an application object, which cannot be interrupted.
         if thread is not None and apart and not self._dialling:
             thread.join(remaining(deadline))
         self._close_own()
 
     def forked(self) -> None:
-        """Refuse every call: in a forked child the thread that connects does not exist."""
+        """Refuse every call: a forked child has no reconnect thread."""
         super().forked()
         refusing: Any = self.lock
         self._changed = self._managing = refusing
@@ -113,21 +113,21 @@ class HAThreadDriver(HADriver, ThreadDriver):
     def open_stream(
         self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None
     ) -> MessageStream:
-        """Send a subscribe; the subscription manager remembers one with a handler."""
+        """Send a subscribe. The subscription manager stores a subscription with a handler."""
         stream = super().open_stream(request, timeout, on_message)
         if on_message is not None and not request.limited:
             self._remember(stored_of(request), stream)
         return stream
 
     def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
-        """Send a command that names subscriptions; no server is needed where they only wait for one."""
+        """Send a command for existing subscriptions. An unsubscribe while they wait needs no server."""
         if self._drops_kept(what, sub_ids):
             self.send_only(self._naming(what, sub_ids))
         else:
             super().name_subscriptions(what, sub_ids, timeout)
 
     def _stop_waiting(self, call: ThreadWaiter, error: TickertapeError) -> None:
-        """End the waiting of `call`, because of `error`."""
+        """Cancel the wait of `call`. Without other callers, stop connecting with `error`."""
         with self.lock:
             self._connect_waiters.pop(call, None)
             if not self._connect_waiters:
@@ -144,7 +144,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
             self._changed.wait(left)
 
     def _on_receive_thread(self) -> bool:
-        # These are the threads without which nobody would connect again.
+        # A wait on any of these threads would prevent the reconnect.
         return (
             self._reconnecting is current_thread()
             or self._loss_told_on == get_ident()
@@ -155,11 +155,11 @@ class HAThreadDriver(HADriver, ThreadDriver):
         if self._reconnecting is current_thread():
             if self._restoring:
                 return
-            raise UsageError(f"{what} would wait for the thread that connects, which it was called on")
+            raise UsageError(f"Cannot wait for {what} on the reconnect thread. Call it on another thread.")
         super().check_may_wait(what)
 
     def _begin_telling_loss(self, pending: Sequence[Effect]) -> None:
-        # Before anybody hears of the loss: whoever calls because of it then waits for the next connection.
+        # Before the loss is reported: calls in reaction to it then wait for the next connection.
         self._loss_told_on = get_ident()
         for effect in pending:
             if isinstance(effect, ConnectionDown) and self._concerns_machine(effect):
@@ -175,10 +175,10 @@ class HAThreadDriver(HADriver, ThreadDriver):
         self._end_telling_loss()
         super()._connection_lost(lost)
 
-    # -- the thread that connects -----------------------------------------------------------------------
+    # -- reconnect thread -------------------------------------------------------------------------------
 
     def feed(self, happened: machine.Event) -> None:
-        """Give an event to the reconnect machine, under the lock, and have its actions performed."""
+        """Pass an event to the state machine, under the lock, and trigger its actions."""
         with self.lock:
             self._take_in(happened)
             if self._reconnecting is None and self._machine.trying:
@@ -193,8 +193,8 @@ class HAThreadDriver(HADriver, ThreadDriver):
                 for effect in effects:
                     perform(self._steps(effect), self._take)
         except BaseException as error:
-            # Nothing should come here; if it does, nobody is left waiting.
-            failure = Disconnected(f"the thread that connects failed: {error!r}")
+            # This should not happen. If it does, no caller waits for ever.
+            failure = Disconnected(f"The reconnect thread failed: {error!r}")
             with self.lock:
                 self._take_in(machine.DriverFailed(failure))
                 self._reconnecting = None
@@ -206,11 +206,11 @@ class HAThreadDriver(HADriver, ThreadDriver):
             raise
 
     def _next_effects(self) -> Sequence[Action]:
-        """Wait for the next actions and return them; none when the reconnect machine has stopped."""
+        """Wait for the next actions and return them, or none when the state machine has stopped."""
         state = self._machine
         with self.lock:
             while True:
-                # What a sink is told of a loss must not come between messages of the next connection.
+                # A loss must be reported to the sinks before messages of the next connection.
                 while state.trying and self._loss_told_on != NOBODY:
                     self._changed.wait()
                 effects = state.effects()
@@ -235,7 +235,9 @@ class HAThreadDriver(HADriver, ThreadDriver):
         if isinstance(step, GetPassword):
             given = step.given
             if not (given is None or isinstance(given, str)):
-                raise UsageError(f"an authenticator gives a password, not {type(given).__name__}")
+                raise UsageError(
+                    f"Invalid password from the authenticator: expected str, got {type(given).__name__}."
+                )
             return given
         if isinstance(step, LogOn):
             return self._log_on(seconds)
@@ -269,13 +271,13 @@ class HAThreadDriver(HADriver, ThreadDriver):
     def _answer(self, call: ThreadWaiter, deadline: float | None, seconds: float | None, what: str) -> object:
         if self._reconnecting is not current_thread() or seconds is None:
             return super()._answer(call, deadline, seconds, what)
-        # Subscriptions that were placed already have their handlers called before the next answer is read.
+        # The receive thread runs handlers of restored subscriptions before it reads the next answer.
         with self.lock:
             connection = self.connection
             self._resubscribing = None if self.logon.closed else call
         try:
             if self._resubscribing is None:
-                raise Closed("the client was closed")
+                raise self.closed_error()
             return call.wait_idle(seconds, what, lambda: connection is not None and connection.busy)
         finally:
             self._resubscribing = None

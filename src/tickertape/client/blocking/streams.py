@@ -1,10 +1,10 @@
-"""Message stream of the blocking client: waits for what a subscription delivers.
+"""Message stream of the blocking client: an iterator that waits for the messages of a subscription.
 
-What it means to hold, take and end is in `message_buffer.py`. The receive thread never waits here.
+`message_buffer.py` defines the states of batches. The receive thread never waits here.
 
-An exception that a signal handler raises may come between any two steps of the application's thread. Locks
-are then given back by their owner; a batch that was taken stays at hand until its messages were begun, and
-its cost is due until it was reported. So whoever catches the exception can go on reading.
+A signal handler may raise between any two steps of the application's thread. Then the owner releases the
+locks, a taken batch stays current until its iteration starts, and its cost stays due until it is reported. So
+the application can continue to read after it catches the exception.
 """
 
 from __future__ import annotations
@@ -41,13 +41,29 @@ T = TypeVar("T")
 
 
 class MessageStream(StreamBase):
-    """The messages of one subscription, in log order: an iterator of `Message`, for one consumer at a time.
+    """The messages of one subscription in log order: an iterator of `Message`, for one consumer at a time.
 
-    Iteration waits for messages and ends, without an exception, when the subscription is over; `end_reason`
-    then says why. A stream of a limited reading (`Client.replay`, `Client.read_positions`) raises instead
-    when it was cut short, because there the end means that everything was read. A stream that has ended
-    does not revive. A stream is also a context manager that closes itself. In a forked child everything but
-    `close` raises `Forked`.
+    `Client.subscribe`, `bookmark_subscribe`, `replay` and `execute` return it. Iteration waits for messages
+    and ends without an exception when the subscription has ended. `end_reason` is the reason. A bounded
+    stream (`Client.replay`, `Client.read_positions`) raises the error instead if it was cut short, so its end
+    means that everything was read. An ended stream does not restart.
+
+    The stream is a context manager that closes itself.
+
+    Raises:
+        TimedOut: Iteration: no message within `timeout` of the stream (default None: no timeout).
+        Disconnected: Iteration of a bounded stream: the connection was lost.
+        UsageError: Iteration: the messages go to a handler (`on_message`).
+        Forked: Every call except `close` in a forked child.
+
+    Example:
+        >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
+        >>> client.publish_flush()
+        >>> with client.replay("orders") as stream:
+        ...     for message in stream:
+        ...         print(message.json()["id"])
+        1
+        2
     """
 
     _lock: threading.RLock
@@ -55,7 +71,7 @@ class MessageStream(StreamBase):
     def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
         super().__init__(request, owner)
         self._lock = threading.RLock()
-        # Python's own conditions ask a lock this way; there is no public name for it.
+        # The same private method that `threading.Condition` uses. A public one does not exist.
         self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self._changed = threading.Condition(self._lock)
         self._place = NO_POSITION
@@ -70,21 +86,38 @@ class MessageStream(StreamBase):
 
     def _messages(self) -> Iterator[Message]:
         if getgeneratorstate(self._iterator) == GEN_CLOSED:
-            self._iterator = self._iterate()  # an exception ends a generator, but not the stream
+            self._iterator = self._iterate()  # An exception ends the generator, but not the stream.
         return self._iterator
 
     def __next__(self) -> Message:
         self._in_loop = False
-        for message in self._messages():  # unlike a call of `next`, it lets no signal handler in behind it
+        for message in self._messages():  # Unlike after `next()`, no signal handler runs after the read.
             return message
         raise StopIteration
 
     def batches(self, timeout: Timeout = DEFAULT) -> Iterator[MessageBatch]:
-        """Iterate whole batches, as they were delivered; ends as iteration of messages does.
+        """Iterate over whole batches as the server delivered them. Ends as iteration over messages does.
 
-        `timeout`: raise `TimedOut` when none comes for so long, in seconds or text; None = wait as long as
-        it runs; by default the stream's own `timeout`. A batch that iteration or `get` has begun comes first,
-        without the messages given already.
+        If iteration or `get` has started a batch, the first result is the rest of that batch.
+
+        Args:
+            timeout: Longest wait for each batch, in seconds or text (`"500ms"`). None: no timeout. Default:
+                `timeout` of the stream.
+
+        Returns:
+            An iterator of `MessageBatch`.
+
+        Raises:
+            TimedOut: No batch within `timeout`.
+            Disconnected: The connection of a bounded stream was lost.
+            UsageError: The messages go to a handler (`on_message`).
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
+            >>> client.publish_flush()
+            >>> sum(batch.count for batch in client.replay("orders").batches())
+            2
         """
         auto_ack = self._auto_ack
         self._begin_loop()
@@ -101,24 +134,53 @@ class MessageStream(StreamBase):
             auto_ack.done()
 
     def to_arrow(self, columns: Sequence[str] | None = None, timeout: Timeout = DEFAULT) -> pa.Table:
-        """Read until the stream is over, into an Arrow table that keeps the memory of all its batches.
+        """Read the stream to its end and return an Arrow table.
 
-        Bodies are not copied. `columns` as in `MessageBatch.to_arrow`, `timeout` as in `batches`. For what is
-        larger than memory, or never over, use `batches()` and `to_arrow()` of each. Raises `UsageError` for
-        an unknown column, `TimedOut` (what was read till then is lost), and what `batches` raises.
+        The table references the memory of all batches. Message bodies are not copied. For a stream that is
+        endless or larger than memory, use `batches()` and `MessageBatch.to_arrow()`.
+
+        Args:
+            columns: Names of the columns, as in `MessageBatch.to_arrow`. None (default): all columns.
+            timeout: Longest wait for each batch, in seconds or text. None: no timeout. Default: `timeout` of
+                the stream.
+
+        Raises:
+            UsageError: A column is unknown, or the messages go to a handler (`on_message`).
+            TimedOut: No batch within `timeout`. The messages read until then are lost.
+            Disconnected: The connection of a bounded stream was lost.
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
+            >>> client.publish_flush()
+            >>> client.replay("orders").to_arrow(["topic", "data"]).num_rows
+            2
         """
         return table_of(self.batches(timeout), columns)
 
     def get(self, timeout: Timeout = DEFAULT) -> Message:
-        """The next message. `timeout` in seconds or text, None = wait as long as the subscription runs; by
-        default the stream's own `timeout`.
+        """Wait for the next message and return it.
 
-        Raises `TimedOut` when none came, `StreamEnded` when there are no more, and what cut a limited
-        reading short.
+        Args:
+            timeout: Longest wait in seconds or text (`"500ms"`). None: no timeout. Default: `timeout` of the
+                stream.
+
+        Raises:
+            TimedOut: No message within `timeout`. The stream remains usable.
+            StreamEnded: The subscription has ended, and all its messages were read.
+            Disconnected: The connection of a bounded stream was lost.
+            UsageError: The messages go to a handler (`on_message`).
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> with client.subscribe("orders") as stream:
+            ...     client.publish("orders", {"id": 1})
+            ...     stream.get(timeout=5).json()
+            {'id': 1}
         """
         while True:
             self._in_loop = False
-            for message in self._place.messages:  # no call: see `__next__`
+            for message in self._place.messages:  # not `next()`: see `__next__`
                 return message
             batch = self._next_batch(timeout)
             if batch is None:
@@ -126,12 +188,26 @@ class MessageStream(StreamBase):
             self._begin(batch)
 
     def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
-        """Wait until the replay has caught up with the log, or reached its stop: the `completed`
-        acknowledgement.
+        """Wait until a bookmark subscription has caught up with the log, or has reached the end of its range.
 
-        What arrives meanwhile is held for the application, up to `catch_up_bytes_max` if it does not consume.
-        `timeout` in seconds or text, None = wait as long as the subscription runs; by default the client's
-        own. Raises `TimedOut`, or `StreamEnded` when the subscription ended before.
+        This is the `completed` acknowledgement of the reference. Messages that arrive meanwhile are buffered,
+        up to 256 MiB (`catch_up_bytes_max`). Beyond that, another thread has to read the stream.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
+
+        Raises:
+            TimedOut: The subscription has not caught up within `timeout`.
+            StreamEnded: The subscription ended before.
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> client.publish("orders", {"id": 1})
+            >>> client.publish_flush()
+            >>> with client.bookmark_subscribe("orders", tt.EPOCH) as stream:
+            ...     stream.wait_caught_up()
+            ...     stream.get(timeout=5).json()
+            {'id': 1}
         """
         seconds = self._owner.seconds(timeout)
         buffer = self.buffer
@@ -144,7 +220,12 @@ class MessageStream(StreamBase):
             self._locked(buffer.end_catch_up, who)
 
     def close(self) -> None:
-        """End the subscription; messages not taken yet are dropped. Nothing happens when it is over."""
+        """End the subscription and drop its unread messages. Does nothing after its end.
+
+        Example:
+            >>> stream = client.subscribe("orders")
+            >>> stream.close()
+        """
         self._end_subscription()
 
     def __enter__(self) -> Self:
@@ -160,9 +241,9 @@ class MessageStream(StreamBase):
     # -- inside -----------------------------------------------------------------------------------------
 
     def forked(self) -> None:
-        """Internal: this is a forked child, where the receive thread does not exist."""
+        """Internal: refuse every call, because a forked child has no receive thread."""
         self._forked = True
-        refusing: Any = forks.ForkedLock()  # it refuses whoever would wait
+        refusing: Any = forks.ForkedLock()  # raises on acquire
         self._lock = self._changed = refusing
         self._owns_lock = forks.refuse
         self._drop_current()
@@ -172,7 +253,7 @@ class MessageStream(StreamBase):
             place = self._place
             yield from place.messages
             if self._place is not place:
-                continue  # get() has moved on to another batch
+                continue  # `get` has started another batch.
             batch = self._next_batch(DEFAULT)
             if batch is None:
                 return
@@ -184,7 +265,7 @@ class MessageStream(StreamBase):
         self._place = place if messages is place.messages else place._replace(messages=messages)
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
-        """The batch that comes next. Whoever begins it says so in `_place`; until then it comes again."""
+        """Return the next batch. Until the caller sets `_place`, the next call returns the same batch."""
         buffer = self.buffer
         batch = buffer.at_hand
         if batch is not None and self._place.at_hand is not batch and not buffer.passed:
@@ -204,7 +285,7 @@ class MessageStream(StreamBase):
         rest = place.rest()
         if rest is not None and place.at_hand is not None:
             try:
-                deque(bare(place.messages), maxlen=0)  # a loop may be in the middle of it
+                deque(bare(place.messages), maxlen=0)  # A loop may still use this iterator.
                 self._place = ReadPosition.end(place.at_hand)
             except BaseException:
                 deque(bare(place.messages), maxlen=0)
@@ -217,7 +298,10 @@ class MessageStream(StreamBase):
 
     def _locked(self, step: Callable[..., T], *arguments: object) -> T:
         if self._owns_lock():
-            raise UsageError("a signal handler read a stream in the middle of a read that it interrupted")
+            raise UsageError(
+                "Cannot read a stream: the signal handler interrupted another read. Read outside of signal "
+                "handlers."
+            )
         try:
             with self._lock:
                 return step(*arguments)
@@ -240,18 +324,18 @@ class MessageStream(StreamBase):
             return self._changed.wait_for(is_so, seconds)
         except BaseException:
             if not self._owns_lock():
-                self._lock.acquire()  # it was given back for the wait, and the caller gives it back again
+                self._lock.acquire()  # The wait released it, and the caller releases it again.
             raise
 
     def _drop_current(self) -> None:
-        deque(bare(self._place.messages), maxlen=0)  # a loop may be in the middle of it
+        deque(bare(self._place.messages), maxlen=0)  # A loop may still use this iterator.
         self._place = ReadPosition.end(self.buffer.at_hand)
 
 
 class HandledStream(MessageStream):
-    """A subscription whose messages go to a handler, on the receive thread, as they come.
+    """A subscription whose messages go to a handler, on the receive thread.
 
-    `handlers` runs it; whatever it raises, the next message is handed on all the same.
+    `handlers` runs the handler. After an exception of the handler, the next message is still delivered.
     """
 
     def __init__(
@@ -260,10 +344,10 @@ class HandledStream(MessageStream):
         super().__init__(request, owner)
         self._handlers = handlers
         self.handler = handler
-        """Internal: what messages are handed to."""
+        """Internal: the handler of the messages."""
 
     def push(self, batch: MessageBatch) -> None:
-        """Internal: a batch was delivered; hand its messages on, until the handler closes the stream."""
+        """Internal: call the handler for each message of a batch, until the stream is closed."""
         handler, run, buffer = handler_for(self.handler, batch), self._handlers.run, self.buffer
         generation = buffer.generation
         for message in batch:
@@ -275,22 +359,23 @@ class HandledStream(MessageStream):
         self._owner.consumed(self.request, batch.cost)
 
     def _begin_conflation(self, by: str) -> Superseded | None:  # noqa: ARG002 - overrides
-        raise UsageError(f"messages of {self.sub_id} go to on_message; there is nothing to conflate")
+        raise UsageError(f"Cannot conflate subscription {self.sub_id!r}: its messages go to on_message.")
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
         raise self._goes_to_handler()
 
 
 HandledPart = tuple[HandledStream, MessageBatch, Sequence[int]]
-"""A stream with a handler, its share of a batch, and which rows of the batch these are."""
+"""A stream with a handler, its part of a batch, and the rows of the batch in that part."""
 
 
 def push_all(
     bodies: Sequence[bytes], parts: Sequence[HandledPart], caught: Callable[[BaseException], None]
 ) -> None:
-    """Shares of one batch with these `bodies` were delivered: hand all messages on, in its order.
+    """Call the handlers for the parts of one batch with these `bodies`, in the order of the batch.
 
-    What handlers raise is told. What was consumed is not reported here."""
+    `caught` gets the exceptions of handlers. The caller reports the consumed credit.
+    """
     order: list[tuple[int, int, MessageBatch, MessageBuffer, int, Handler]] = []
     for stream, share, rows in parts:
         buffer = stream.buffer

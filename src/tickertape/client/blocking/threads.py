@@ -1,7 +1,7 @@
-"""Threads of a blocking client beside its receive thread: a timer, and one for written frames.
+"""Helper threads of a blocking client: a timer thread, and a notifier of written frames.
 
-The receive thread may be busy with a handler of the application. Only the blocking client has them: an event
-loop has timers, and calls the driver of an asyncio client.
+They exist because a handler of the application may keep the receive thread busy. The asyncio client uses the
+timers and callbacks of its event loop instead.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ _END: Final = 0
 
 
 class TimerThread(Thread):
-    """Calls `look()` at the moment (monotonic seconds) that the last call gave, or when `changed` is called;
-    ends when it gives None."""
+    """Thread that calls `look()` at the time (monotonic seconds) that the previous call returned.
+
+    `changed` causes an immediate call. The thread ends when `look()` returns None.
+    """
 
     def __init__(self, look: Callable[[], float | None], name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -25,42 +27,42 @@ class TimerThread(Thread):
         self._changed = Event()
 
     def changed(self) -> None:
-        """Look now: something is different. Never waits."""
+        """Call `look()` now. Never waits."""
         self._changed.set()
 
     def run(self) -> None:
-        """Look until there is no next time."""
+        """Call `look()` until it returns None."""
         while (deadline := self._look()) is not None:
             self._changed.wait(max(0.0, deadline - time.monotonic()))
             self._changed.clear()
 
 
 class WriteNotifier(Thread):
-    """Calls `notify(frame)` for the newest publish frame that was reported as written, until `end`.
+    """Thread that calls `notify(frame)` for the newest written publish frame, until `end`.
 
-    The thread of a publisher cannot do it: after its last message it does not come back. A publisher that
-    holds Python's global lock keeps this thread waiting, for some milliseconds at most. Meanwhile messages
-    are gathered: this is what makes frames large.
+    A publisher thread cannot do this: it does not return to the client after its last message. A publisher
+    that holds the GIL delays this thread by some milliseconds. Messages accumulate meanwhile, which makes
+    frames large.
     """
 
     def __init__(self, notify: Callable[[int], None], name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._notify = notify
-        self._frames: SimpleQueue[int] = SimpleQueue()  # a signal handler may call `put` inside `put`
+        self._frames: SimpleQueue[int] = SimpleQueue()  # reentrant: a signal handler may interrupt `put`
         self._reported = _END
 
     def report(self, frame: int) -> None:
-        """Report that `frame` was handed to the socket. Never waits."""
+        """Report that `frame` was passed to the socket. Never waits."""
         if frame != self._reported:
             self._frames.put(frame)
-            self._reported = frame  # after `put`: an exception between them costs one more report
+            self._reported = frame  # after `put`: an exception between them causes a second report
 
     def end(self) -> None:
         """End the thread soon. Never waits."""
         self._frames.put(_END)
 
     def run(self) -> None:
-        """Notify until `end`."""
+        """Process reports until `end`."""
         frames = self._frames
         while (frame := frames.get()) != _END:
             while not frames.empty() and frame != _END:

@@ -19,41 +19,92 @@ from tickertape.client.protocol.transactions import CommittedTransaction
 
 
 class ClientTransaction(TransactionBase):
-    """Messages that are published all at once or not at all; `Client.transaction` makes it.
+    """Messages that become visible atomically. `Client.transaction` creates it.
 
-    At the end of its `with` block it is committed, or aborted when that raises; when a commit in the block
-    did not come to know what came of it (`uncertain`), it can be committed again."""
+    The end of its `with` block commits it. An exception in the block aborts it, unless the outcome of an
+    earlier commit is unknown (`uncertain`): then `commit` can be called again. `result` is the result of the
+    commit, or None.
+
+    Example:
+        >>> with client.transaction() as transaction:
+        ...     transaction.publish("orders", {"id": 1})
+        ...     transaction.publish("payments", {"order": 1})
+        >>> transaction.result.repeated
+        False
+    """
 
     _driver: ThreadDriver
     _lock_type = Lock
 
     def commit(self, *, timeout: Timeout = DEFAULT) -> CommittedTransaction:
-        """Publish it and wait until it is persisted. `timeout`: seconds or text.
+        """Publish the messages atomically and wait until they are persisted.
 
-        An `HAClient` asks again when its connection was lost. Raises `TimedOut` and `Disconnected` (whether
-        it was committed is not known: call this again, or commit another one with the same name and the same
-        messages, and it is in the log once), `TransactionUnknown` (what was staged was dropped meanwhile, and
-        nothing is published: call this again), `JournalFull`, `StagingFull`, `BadTopic`, `BadBody`,
-        `TransactionTooLarge`, `UsageError` when it was aborted. Several threads may call this: one commits,
-        the others wait for it. A transaction that was committed returns its `result` again."""
+        Several threads may call it: one commits, and the others wait for its result. A committed transaction
+        returns its `result`. An `HAClient` retries after a lost connection.
+
+        After `TimedOut`, `Disconnected`, `TransactionBusy` and `LimitReached` the outcome is unknown. Call
+        `commit` again, or commit another transaction with the same name and messages: the messages are
+        published exactly once. After all other errors nothing is published, and `commit` can be called again.
+
+        Args:
+            timeout: Longest wait in seconds or text (`"30s"`). None: as long as the connection lasts.
+                Default: the timeout of the client.
+
+        Returns:
+            The result, with `name`, `repeated` (it was committed before) and `bookmark` (of the last
+            message).
+
+        Raises:
+            TimedOut: No answer within `timeout`. The outcome is unknown.
+            Disconnected: The connection was lost. The outcome is unknown.
+            TransactionUnknown: The server dropped staged messages meanwhile.
+            TransactionBusy: Another commit of this name is in progress. Retry later.
+            LimitReached: A limit of the server was reached. Retry later.
+            TransactionTooLarge: The transaction is larger than the limit of the server.
+            StagingFull: The server has no space for staged messages.
+            JournalFull: The disk of the server is full.
+            BadTopic: The server refused a topic.
+            BadBody: A body does not have the format of its topic.
+            UsageError: The transaction was aborted.
+
+        Example:
+            >>> transaction = client.transaction("transfer-17")
+            >>> transaction.publish("orders", {"id": 1})
+            >>> transaction.commit(timeout="30s").repeated
+            False
+        """
         seconds = self._driver.seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._alone(seconds):
             return self.result or self._commit_alone(seconds, deadline)
 
     def abort(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Publish nothing of it. `timeout`: seconds or text.
+        """Drop the messages of the transaction.
 
-        When an earlier `commit` staged something, the server is asked to drop it. Where the server does not
-        answer, staged parts stay until their connection ends or until `expire_after`, and are never
-        published. Raises `UsageError` once it was committed, or may have been, and `TimedOut` while another
-        thread commits it."""
+        The server drops messages that an earlier `commit` staged. If it does not answer, they stay staged
+        until their connection ends or until `expire_after` of the server, and are never published.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
+                timeout of the client.
+
+        Raises:
+            UsageError: The transaction was committed, or the outcome of its commit is unknown.
+            TimedOut: Another thread is committing it.
+
+        Example:
+            >>> transaction = client.transaction()
+            >>> transaction.publish("orders", {"id": 1})
+            >>> transaction.abort()
+            >>> list(client.replay("orders"))
+            []
+        """
         seconds = self._driver.seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._alone(seconds):
             make = self.aborting()
             if make is not None:
-                with suppress(TickertapeError):  # it is over in any case
+                with suppress(TickertapeError):  # The transaction has ended in any case.
                     self._driver.ask(make, None, remaining(deadline))
 
     def __enter__(self) -> Self:
@@ -71,10 +122,10 @@ class ClientTransaction(TransactionBase):
 
     @contextmanager
     def _alone(self, seconds: float | None) -> Iterator[None]:
-        """Hold the lock; raises `TimedOut` when another thread holds it for longer."""
+        """Hold the lock. Raises `TimedOut` if another thread holds it for longer."""
         lock = self._one_call
         if not lock.acquire(blocking=False):
-            self._driver.check_may_wait("a transaction")  # the other thread may need this one for its answer
+            self._driver.check_may_wait("a transaction")  # The other thread may wait for this one.
             if not lock.acquire(timeout=-1 if seconds is None else seconds):
                 raise no_answer("a transaction", seconds)
         try:

@@ -1,4 +1,4 @@
-"""Waiting of a thread: for an outcome that another thread sets, and for the steps of a call."""
+"""Waits of a thread: for the outcome of a call, and for the steps of a call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Outcome = TypeVar("Outcome")
 
 
 class ThreadWaiter:
-    """The outcome of one call, set on one thread and waited for on another."""
+    """The outcome of one call: one thread sets it, another thread waits for it."""
 
     __slots__ = ("_outcome", "_settled")
 
@@ -27,27 +27,30 @@ class ThreadWaiter:
 
     @property
     def settled(self) -> bool:
-        """Whether `wait` would not wait."""
+        """Whether the outcome is set."""
         return not self._settled.locked()
 
     def settle(self, outcome: object) -> None:
-        """Set the outcome; the first one stays."""
+        """Set the outcome. Only the first outcome counts."""
         if self._settled.locked():
             self._outcome = outcome
             self._settled.release()
 
     def wait(self, timeout: float | None, what: str, whole: float | None = None) -> object:
-        """The outcome; raises it when it is an error, and `TimedOut` after `timeout` seconds without one.
+        """Wait for the outcome and return it, or raise it if it is an error.
 
-        `whole`: what the error says instead, where `timeout` is only the rest of it.
+        Raises `TimedOut` after `timeout` seconds. `whole`: the full timeout for the error text, if `timeout`
+        is only the rest of it.
         """
         if not self._settled.acquire(timeout=-1 if timeout is None else timeout):
             raise no_answer(what, timeout if whole is None else whole)
         return self._taken()
 
     def wait_idle(self, seconds: float, what: str, busy: Callable[[], bool]) -> object:
-        """As `wait`, but only time counts in which not `busy()`, which it looks at now and then: an answer
-        may stand behind what a handler takes its time for."""
+        """Wait as `wait` does, but count only time in which `busy()` is false.
+
+        `busy()` is polled. A slow handler delays the answers behind its message.
+        """
         idle = 0
         while not self._settled.acquire(timeout=seconds / LOOKS):
             if not busy():
@@ -63,7 +66,7 @@ class ThreadWaiter:
 
 
 def perform(steps: Generator[Step, object, Outcome], take: Callable[[Step], object]) -> Outcome:
-    """Take each step and send its answer, or its error, to the steps; return their outcome."""
+    """Perform each step with `take`, send its answer or error to the generator, and return the outcome."""
     answer: object = None
     try:
         with closing(steps):
@@ -75,7 +78,7 @@ def perform(steps: Generator[Step, object, Outcome], take: Callable[[Step], obje
                     return outcome
                 try:
                     answer = take(step)
-                except Exception as error:  # noqa: BLE001 - the steps say what becomes of it
+                except Exception as error:  # noqa: BLE001 - the generator handles it
                     answer = error
     finally:
-        del answer  # its traceback holds this frame
+        del answer  # Its traceback references this frame.

@@ -11,7 +11,7 @@ from typing import Final
 from tickertape.base.errors import Disconnected, TlsFailed
 from tickertape.client.common.address import Address
 
-SPEAKS_NO_TLS: Final = "is no TLS"
+SPEAKS_NO_TLS: Final = "does not use TLS"
 """In what `Channel` says of such a server."""
 
 

@@ -127,7 +127,7 @@ def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
     file.write_text("[authentication]\ntokens_file = 'tokens.toml'\n")
     result = run("check", str(file))
     assert result.exit_code == 1
-    assert result.stdout == f"{file}: tokens_file {tokens} cannot be read: No such file or directory\n"
+    assert result.stdout == f"{file}: Cannot read tokens_file '{tokens}': No such file or directory.\n"
     assert json.loads(run("check", str(file), "--json").stdout)["in_order"] is False
     tokens.touch(mode=0o600)
     assert run("check", str(file)).exit_code == 0

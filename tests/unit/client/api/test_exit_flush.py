@@ -221,9 +221,9 @@ def test_report_names_clients_and_counts(capsys: pytest.CaptureFixture[str]) -> 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         exits._report([None, ProgramEnd("a", 0), ProgramEnd("b", 12)])
-    assert [str(one.message).split(":")[0] for one in warned] == [
-        "client 'a' was not closed",
-        "client 'b' was not closed",
+    assert [str(one.message).split(".")[0] for one in warned] == [
+        "Client 'a' was not closed",
+        "Client 'b' was not closed",
     ]
     assert capsys.readouterr().err == (
         "tickertape: Cannot send 12 message(s) of client 'b' before the program ends. Call close(), or use "

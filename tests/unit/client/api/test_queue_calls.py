@@ -95,7 +95,7 @@ def test_messages_and_calls_settle(front: Front, server: SocketServer, kind: str
 
 def test_calls_refuse_what_they_cannot_do(front: Front, server: SocketServer) -> None:
     client = make(front, server, "plain")
-    with pytest.raises(tt.UsageError, match="not built yet"):
+    with pytest.raises(tt.UsageError, match="not supported yet"):
         client.sow_delete(WORK)
     with pytest.raises(tt.UsageError, match="not both"):
         client.sow_delete(WORK, bookmark="1|1|", filter="TRUE")

@@ -217,7 +217,7 @@ def test_a_full_store_waits_for_acknowledgements(server: SocketServer) -> None:
 def test_a_full_store_without_acknowledgements_times_out_or_raises(server: SocketServer) -> None:
     server.mute = True
     waiting = Client("a", server.uri, publish_store=MemoryPublishStore(1000), timeout=0.05)
-    with pytest.raises(TimedOut, match="no room"):
+    with pytest.raises(TimedOut, match="no free space"):
         waiting.publish_batch("orders", [b"x" * 300] * 5)
     raising = Client("b", server.uri, publish_store=MemoryPublishStore(1000, when_full="raise"))
     with pytest.raises(StoreFull):
@@ -271,7 +271,7 @@ def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(server: S
     client = Client("pricing-1", server.uri, publish_store=MemoryPublishStore(1000))
     client.publish_batch("orders", [b"x" * 300] * 2)
     server.drop()
-    with pytest.raises(Disconnected, match=r"there is no connection \(.*\), and the publish store holds"):
+    with pytest.raises(Disconnected, match=r"Not connected \(.*\)\. .*publish store"):
         client.publish_batch("orders", [b"x" * 300] * 5)
     client.set_disconnect_handler(lambda _: None)
     closing = threading.Timer(0.05, client.close)
@@ -288,7 +288,7 @@ def test_a_server_that_does_not_read_makes_publishers_wait() -> None:
         server = threading.Thread(target=log_on_and_stop_reading, args=(listener, read_on))
         server.start()
         client.connect()
-        with pytest.raises(TimedOut, match="took no more"):
+        with pytest.raises(TimedOut, match="accepted no data"):
             client.publish_batch("orders", [bytes(200_000)] * 1000)
         read_on.set()
         client.close(timeout=0)

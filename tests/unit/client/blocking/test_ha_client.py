@@ -40,7 +40,7 @@ def test_an_interrupted_connect_and_logon_stops_connecting_and_may_be_repeated(i
                 client.connect_and_logon()
             thread.join(SECONDS)
             assert not thread.is_alive()
-            with pytest.raises(tt.Disconnected, match="connecting was interrupted"):
+            with pytest.raises(tt.Disconnected, match="connection attempt was interrupted"):
                 client.publish("orders", b"0")
         chooser.add(server.uri)
         chooser.report_failure(tt.Disconnected(""), tt.ConnectionInfo("", chooser.current_uri() or ""))
@@ -90,9 +90,9 @@ def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(client._driver._policies, "succeeded", broken)
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
-        with pytest.raises(tt.Disconnected, match="the thread that connects failed: RuntimeError"):
+        with pytest.raises(tt.Disconnected, match="The reconnect thread failed: RuntimeError"):
             client.connect_and_logon(SECONDS)
-        with pytest.raises(tt.Disconnected, match="the thread that connects failed"):
+        with pytest.raises(tt.Disconnected, match="The reconnect thread failed"):
             client.subscribe("orders")
         monkeypatch.undo()
         client.connect_and_logon(SECONDS)
@@ -188,7 +188,9 @@ def test_a_password_that_is_none_fails_the_attempt() -> None:
         chooser = tt.DefaultServerChooser(server.uri, authenticator=Numbers())
         delays = tt.FixedDelayStrategy(0.01, give_up_after=0.01)
         client = tt.HAClient("pricing-1", server_chooser=chooser, reconnect_delay=delays)
-        with pytest.raises(tt.Disconnected, match="an authenticator gives a password, not int"):
+        with pytest.raises(
+            tt.Disconnected, match="Invalid password from the authenticator: expected str, got int"
+        ):
             client.connect_and_logon()
         client.close()
 

@@ -95,7 +95,7 @@ def test_iteration_goes_on_in_the_batch_that_get_has_begun() -> None:
 
 def test_get_times_out_when_nothing_came() -> None:
     fed = Fed()
-    with pytest.raises(TimedOut, match="No message received within 0 s .stream 'sub'"):
+    with pytest.raises(TimedOut, match=r"No message received within 0 s .stream 'sub'"):
         fed.stream.get(0)
     with pytest.raises(TimedOut):
         fed.stream.get(0.01)

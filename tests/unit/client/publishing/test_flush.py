@@ -67,7 +67,7 @@ def test_flush_of_an_ha_client_ends_with_its_timeout_while_nobody_answers(server
     with tt.HAClient("a", servers=server.uri, reconnect_delay=100) as client:
         dropped_in_the_middle(client, server)
         client.publish("orders", b"1")
-        with pytest.raises(tt.TimedOut, match="no connection"):
+        with pytest.raises(tt.TimedOut, match="No connection"):
             client.publish_flush(timeout=0.2)
         assert client.unpersisted_count() == 1
         client.set_exception_listener(lambda _: None)
@@ -144,7 +144,7 @@ def test_flush_that_waits_for_room_in_vain_times_out(server: SocketServer) -> No
     with pytest.raises(tt.StoreFull):
         client.publish_batch("orders", [b"x" * 100] * 20)
     client._driver.core.acks.settle("work", "ack", [(5, 1)])
-    with pytest.raises(tt.TimedOut, match="no room"):
+    with pytest.raises(tt.TimedOut, match="no free space"):
         client.publish_flush(timeout=0.05)
     client.set_exception_listener(lambda _: None)
     client.close(timeout=0.05)

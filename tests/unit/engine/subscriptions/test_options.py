@@ -161,7 +161,7 @@ def test_the_conflation_of_options() -> None:
         ("conflation=none,conflation_key=[/a]", "conflation=none disables conflation"),
         ("conflation=1s,conflation_key", "Option conflation_key requires a value"),
         ("conflation=1s,conflation_key=[a]", "Invalid field 'a'"),
-        ("conflation=1s,conflation_key=[/a,]", "empty member"),
+        ("conflation=1s,conflation_key=[/a,]", "a member is empty"),
         ("conflation=1s,conflation_key=[/a,/a]", "has a field twice"),
         (
             f"conflation=1s,conflation_key=[{','.join(f'/f{i}' for i in range(17))}]",
