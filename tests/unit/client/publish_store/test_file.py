@@ -264,7 +264,7 @@ def test_a_foreign_file_and_a_newer_format_are_told(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[8] = 9
     file.write_bytes(data)
-    with pytest.raises(tt.StoreVersion, match=f"{file} has format 9"):
+    with pytest.raises(tt.StoreVersion, match=f"{file}': it has format 9"):
         FilePublishStore(tmp_path / "s")
     file.write_bytes(b"#!/bin/sh\n" * 100)
     with pytest.raises(tt.NotAStore, match=str(file)):
@@ -458,9 +458,7 @@ def test_a_sector_that_cannot_be_read_is_an_error_and_not_the_end_of_the_process
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "pread", pread)
-            with pytest.raises(
-                tt.StoreFailed, match=r"could not read the publish store .*: Input/output error"
-            ):
+            with pytest.raises(tt.StoreFailed, match=r"Cannot read the publish store .*: Input/output error"):
                 FilePublishStore(tmp_path / "s")
     again = FilePublishStore(tmp_path / "s")
     assert again.unpersisted_count() == 1

@@ -159,7 +159,7 @@ def test_a_damaged_record_before_a_whole_one_is_told_though_no_mark_covers_it(
 
     WORD.pack_into(old, MARK_AT, marked(HEADER_BYTES))
     old[HEADER_BYTES + 50] ^= 1
-    with pytest.raises(StoreCorrupt, match="before the whole one"):
+    with pytest.raises(StoreCorrupt, match="precedes the valid one"):
         recovered(bytes(old))
 
 
