@@ -83,7 +83,9 @@ def test_keywords_are_written_as_options(given: dict[str, object], written: str)
         ("rate", ["2x"], "of type list"),
         ("rate", "1,live", "Invalid rate '1,live'. Use the value of one option."),
         ("rate", 10**400, "an integer of 1,329 bits: it must be below 1e308"),
-        pytest.param("rate", 10**5_000, "an integer of 16,610 bits: it must be below 1e308", id="5,001 digits"),
+        pytest.param(
+            "rate", 10**5_000, "an integer of 16,610 bits: it must be below 1e308", id="5,001 digits"
+        ),
         pytest.param("rate", -(10**5_000), "bits: it must be above 0", id="minus 5,001 digits"),
         ("rate_max_gap", 10**400, "below 1e308"),
         ("rate", "", "Invalid rate ''"),

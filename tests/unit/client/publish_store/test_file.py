@@ -300,7 +300,7 @@ def test_a_full_disk_is_an_error_when_a_segment_is_made(
     store = FilePublishStore(tmp_path / "s")
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", full)
-        with pytest.raises(tt.StoreFailed, match="No space left on device. Free space"):
+        with pytest.raises(tt.StoreFailed, match=r"No space left on device\. Free space"):
             store.attach("pricing-1")
         assert segments(tmp_path / "s") == []
     peer = Peer(store).connect()
