@@ -40,7 +40,7 @@ bookmark_publishers_max: Final = 100_000
 recovery_bookmarks_max: Final = 256
 """Bookmarks of one recovery point: those of the most recent publishers."""
 bookmark_log_bytes_first: Final = 256 * KIB
-"""Initial file size of a logged bookmark store. It doubles in steps of up to `bookmark_log_step_bytes_max`."""
+"""Initial file size of a logged bookmark store. It doubles, by at most `bookmark_log_step_bytes_max`."""
 bookmark_log_step_bytes_max: Final = 4 * MIB
 bookmark_prune_bytes_default: Final = 16 * MIB
 """Size above which a logged bookmark store prunes its file instead of growing it."""

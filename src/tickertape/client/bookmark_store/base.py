@@ -1,4 +1,4 @@
-"""Memory bookmark store, and the base class of all stores: one `Progress` per subscription, under one lock.
+"""Memory bookmark store, and the base class of all stores: one `Progress` per subscription, one lock.
 
 A change is made in memory first. Stores with a file override the steps that write it. After a failed or
 interrupted step the file records less progress than memory, never more.

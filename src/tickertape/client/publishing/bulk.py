@@ -42,7 +42,7 @@ def checked(batch: MessageBatch) -> MessageBatch:
         check_head(batch.head, batch.nbytes)
     except BadBatch as error:
         raise BadMessage(
-            f"Cannot publish these messages: {error}. Check the source of the bodies."
+            f"Cannot publish these messages: {str(error).rstrip('.')}. Check the source of the bodies."
         ) from error
     return batch
 

@@ -86,8 +86,8 @@ def as_store_error(error: Exception) -> StoreError:
 def not_stored(error: StoreError, count: int) -> StoreFailed:
     """Return the error for `count` accepted messages that the store did not accept."""
     failure = StoreFailed(
-        f"Cannot store {count} published message(s): {error}. They are lost if this process ends before the "
-        "publish store works again."
+        f"Cannot store {count} published message(s). They are lost if this process ends before the publish "
+        f"store works again. Cause: {error}"
     )
     failure.__cause__ = error
     return failure
