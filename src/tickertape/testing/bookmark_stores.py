@@ -44,9 +44,7 @@ def check_bookmark_store(
             `close` passes. Default None.
 
     Example:
-        ```python
-        check_bookmark_store(lambda name: tt.MemoryBookmarkStore(), survives_restart=False)
-        ```
+        >>> check_bookmark_store(lambda name: tt.MemoryBookmarkStore(), survives_restart=False)
     """
     names = (f"checked-{n}" for n in count())
     checks = (_order, _gaps, _duplicates, _publishers, _subscriptions, _batches, _notices, _start, _threads)

@@ -44,11 +44,11 @@ class VirtualClock:
         wall: Start of the wall clock in microseconds since 1970. Default 2026-01-01 00:00 UTC.
 
     Example:
-        ```python
-        clock = VirtualClock()
-        with clock.installed():
-            clock.advance(3600)
-        ```
+        >>> clock = VirtualClock()
+        >>> with clock.installed():
+        ...     clock.advance(3600)
+        >>> clock.mono
+        4600.0
     """
 
     def __init__(self, *, mono: float = BEGIN_MONO, wall: int = BEGIN_WALL) -> None:
@@ -144,11 +144,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         clock: The clock of the loop. Default: a new `VirtualClock`.
 
     Example:
-        ```python
-        loop = VirtualLoop()
-        loop.run_until_complete(asyncio.sleep(3600))
-        loop.close()
-        ```
+        >>> loop = VirtualLoop()
+        >>> loop.run_until_complete(asyncio.sleep(3600, "done"))
+        'done'
+        >>> loop.close()
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:

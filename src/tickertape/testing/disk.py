@@ -70,14 +70,15 @@ class StrictDisk:
             coverage. Default: a new counter.
 
     Example:
-        ```python
-        disk = StrictDisk(random.Random(1))
-        handle = disk.open("file", create=True)
-        disk.write(handle, 0, [b"data"])
-        disk.sync(handle)
-        disk.sync_directory("")
-        after_power_loss = disk.crash_clone(random.Random(2))
-        ```
+        >>> disk = StrictDisk(random.Random(1))
+        >>> handle = disk.open("file", create=True)
+        >>> disk.write(handle, 0, [b"data"])
+        >>> disk.crash_clone(random.Random(2)).contents()
+        {}
+        >>> disk.sync(handle)
+        >>> disk.sync_directory(".")
+        >>> disk.crash_clone(random.Random(2)).contents()
+        {'file': b'data'}
     """
 
     def __init__(

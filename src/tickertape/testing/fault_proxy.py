@@ -97,11 +97,10 @@ class FaultProxy:
         target: Address of the server.
 
     Example:
-        ```python
-        with FaultProxy(server.uri) as proxy:
-            client = tt.Client("desk", proxy.uri)
-            proxy.cut()
-        ```
+        >>> with running_server() as server, FaultProxy(server.uri) as proxy:
+        ...     client = tt.Client("desk", proxy.uri)
+        ...     proxy.cut()
+        ...     wait_until(lambda: not client.connected)
     """
 
     def __init__(self, target: str) -> None:

@@ -31,9 +31,7 @@ def check_server_chooser(make: Callable[[], ServerChooser]) -> None:
         make: Returns a new chooser with at least one server.
 
     Example:
-        ```python
-        check_server_chooser(lambda: tt.DefaultServerChooser("tcp://127.0.0.1:9007"))
-        ```
+        >>> check_server_chooser(lambda: tt.DefaultServerChooser("tcp://127.0.0.1:9007"))
     """
     chooser = make()
     must(isinstance(chooser, ServerChooser), "it lacks methods of ServerChooser")
@@ -63,9 +61,7 @@ def check_delay_strategy(make: Callable[[], DelayStrategy], *, gives_up: bool = 
             `reset` it must start again. Default False.
 
     Example:
-        ```python
-        check_delay_strategy(lambda: tt.FixedDelayStrategy(1))
-        ```
+        >>> check_delay_strategy(lambda: tt.FixedDelayStrategy(1))
     """
     strategy = make()
     must(isinstance(strategy, DelayStrategy), "it lacks methods of DelayStrategy")
@@ -86,9 +82,7 @@ def check_subscription_manager(make: Callable[[], SubscriptionManager], *, survi
         survives: Whether subscriptions survive the end of the process. Default False.
 
     Example:
-        ```python
-        check_subscription_manager(tt.MemorySubscriptionManager)
-        ```
+        >>> check_subscription_manager(tt.MemorySubscriptionManager)
     """
     manager = make()
     must(isinstance(manager, SubscriptionManager), "it lacks methods of SubscriptionManager")

@@ -57,9 +57,7 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
             messages must be. Without `killed`, a store that writes only in `close` passes. Default None.
 
     Example:
-        ```python
-        check_publish_store(lambda: tt.MemoryPublishStore("64KB"))
-        ```
+        >>> check_publish_store(lambda: tt.MemoryPublishStore("64KB"))
     """
     store = make()
     must(isinstance(store, PublishStore), "it lacks methods of PublishStore")

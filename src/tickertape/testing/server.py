@@ -167,10 +167,8 @@ def running_server(
         ServerNotReady: If the server does not start.
 
     Example:
-        ```python
-        with running_server() as server, tt.Client("desk", server.uri) as client:
-            client.publish("orders", {"price": 10})
-        ```
+        >>> with running_server() as server, tt.Client("desk", server.uri) as client:
+        ...     client.publish("orders", {"id": 1})
     """
     with tempfile.TemporaryDirectory(prefix="tickertape-") as scratch:
         directory = Path(data) if data is not None else Path(scratch) / "data"
@@ -212,9 +210,7 @@ def wait_until(condition: object, seconds: float = 10.0) -> None:
         TimeoutError: If the condition is not true in time.
 
     Example:
-        ```python
-        wait_until(lambda: client.unpersisted_count() == 0)
-        ```
+        >>> wait_until(lambda: time.monotonic() > 0)
     """
     assert callable(condition)
     deadline = time.monotonic() + seconds

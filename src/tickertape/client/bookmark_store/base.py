@@ -245,11 +245,12 @@ class MemoryBookmarkStore(ProgressStore):
             None.
 
     Example:
-        ```python
-        with tt.Client("desk", uri, bookmark_store=tt.MemoryBookmarkStore()) as client:
-            for message in client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="orders-1"):
-                message.discard()
-        ```
+        >>> with tt.Client("desk", uri, bookmark_store=tt.MemoryBookmarkStore()) as client:
+        ...     client.publish("orders", {"id": 1})
+        ...     for message in client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="orders"):
+        ...         print(message.json(), message.discard())
+        ...         break
+        {'id': 1} True
     """
 
     def __init__(self, adapter: RecoveryPointAdapter | None = None) -> None:

@@ -58,12 +58,13 @@ class LoggedBookmarkStore(FileBackedStore):
         StoreFailed: If the operating system reports an error.
 
     Example:
-        ```python
-        with tt.LoggedBookmarkStore("desk.bookmarks") as store:
-            with tt.Client("desk", uri, bookmark_store=store) as client:
-                for message in client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="orders-1"):
-                    message.discard()
-        ```
+        >>> store = tt.LoggedBookmarkStore("orders.bookmarks")
+        >>> with store, tt.Client("desk", uri, bookmark_store=store) as client:
+        ...     client.publish("orders", {"id": 1})
+        ...     for message in client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="orders"):
+        ...         print(message.json(), message.discard())
+        ...         break
+        {'id': 1} True
     """
 
     _kind = "a bookmark store"
@@ -104,9 +105,8 @@ class LoggedBookmarkStore(FileBackedStore):
             handler: Called as `handler(store, size)` with the new size in bytes.
 
         Example:
-            ```python
-            store.on_resize(lambda store, size: store.prune())
-            ```
+            >>> with tt.LoggedBookmarkStore("orders.bookmarks") as store:
+            ...     store.on_resize(lambda store, size: store.prune())
         """
         with self._lock:
             self._on_resize = handler
@@ -117,9 +117,8 @@ class LoggedBookmarkStore(FileBackedStore):
         Raises `StoreFailed`, `Closed`.
 
         Example:
-            ```python
-            store.prune()
-            ```
+            >>> with tt.LoggedBookmarkStore("orders.bookmarks") as store:
+            ...     store.prune()
         """
         with self._lock:
             self._check()

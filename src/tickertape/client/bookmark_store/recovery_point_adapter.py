@@ -39,10 +39,20 @@ class ConflatingRecoveryPointAdapter:
         BadOption: If `seconds` or `updates` is not above 0.
 
     Example:
-        ```python
-        adapter = tt.ConflatingRecoveryPointAdapter(my_adapter, seconds="500ms")
-        store = tt.MemoryBookmarkStore(adapter)
-        ```
+        >>> class NoPoints:
+        ...     def load(self):
+        ...         return []
+        ...
+        ...     def update(self, sub_id, bookmarks):
+        ...         pass
+        ...
+        ...     def purge(self, sub_id=None):
+        ...         pass
+        ...
+        ...     def close(self):
+        ...         pass
+        >>> adapter = tt.ConflatingRecoveryPointAdapter(NoPoints(), seconds="500ms")
+        >>> tt.MemoryBookmarkStore(adapter).close()
     """
 
     def __init__(

@@ -47,12 +47,13 @@ class RingBookmarkStore(FileBackedStore):
         StoreFailed: If the operating system reports an error.
 
     Example:
-        ```python
-        with tt.RingBookmarkStore("desk.ring", subscriptions=16) as store:
-            with tt.Client("desk", uri, bookmark_store=store) as client:
-                for message in client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="orders-1"):
-                    message.discard()
-        ```
+        >>> store = tt.RingBookmarkStore("orders.ring", subscriptions=16)
+        >>> with store, tt.Client("desk", uri, bookmark_store=store) as client:
+        ...     client.publish("orders", {"id": 1})
+        ...     for message in client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="orders"):
+        ...         print(message.json(), message.discard())
+        ...         break
+        {'id': 1} True
     """
 
     _kind = "a ring bookmark store"

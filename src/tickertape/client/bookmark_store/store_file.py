@@ -306,9 +306,8 @@ class FileBackedStore(ProgressStore, ABC):
         """Sync all recorded changes. Raises `StoreFailed`, `Closed`.
 
         Example:
-            ```python
-            store.sync()
-            ```
+            >>> with tt.LoggedBookmarkStore("orders.bookmarks") as store:
+            ...     store.sync()
         """
         with self._lock:
             self._check()

@@ -85,11 +85,12 @@ class FilePublishStore(StoreOptions, ClosesItself):
         StoreFailed: If the operating system reports an error.
 
     Example:
-        ```python
-        with tt.FilePublishStore("desk-store") as store:
-            with tt.Client("desk", uri, publish_store=store) as client:
-                client.publish("orders", {"price": 10})
-        ```
+        >>> store = tt.FilePublishStore("desk-store")
+        >>> with store, tt.Client("desk", uri, publish_store=store) as client:
+        ...     sequence = client.publish("orders", {"id": 1})
+        ...     client.publish_flush()
+        ...     store.unpersisted_count()
+        0
     """
 
     def __init__(

@@ -44,11 +44,12 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         StoreError: As in `FilePublishStore`.
 
     Example:
-        ```python
-        with tt.HybridPublishStore("desk-store", memory_bytes_max="16MB") as store:
-            with tt.Client("desk", uri, publish_store=store) as client:
-                client.publish("orders", {"price": 10})
-        ```
+        >>> store = tt.HybridPublishStore("desk-store", memory_bytes_max="16MB")
+        >>> with store, tt.Client("desk", uri, publish_store=store) as client:
+        ...     sequence = client.publish("orders", {"id": 1})
+        ...     client.publish_flush()
+        ...     store.unpersisted_count()
+        0
     """
 
     def __init__(

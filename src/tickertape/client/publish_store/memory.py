@@ -29,10 +29,12 @@ class MemoryPublishStore(StoreOptions):
         BadOption: For any other value.
 
     Example:
-        ```python
-        with tt.Client("desk", uri, publish_store=tt.MemoryPublishStore("128MB")) as client:
-            client.publish("orders", {"price": 10})
-        ```
+        >>> store = tt.MemoryPublishStore("128MB")
+        >>> with tt.Client("desk", uri, publish_store=store) as client:
+        ...     sequence = client.publish("orders", {"id": 1})
+        ...     client.publish_flush()
+        >>> store.unpersisted_count()
+        0
     """
 
     def __init__(
