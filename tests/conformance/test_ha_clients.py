@@ -130,7 +130,7 @@ def test_exact_22_no_server_is_raised_by_connect_and_logon_and_later_calls_fail_
     client = front.make_ha(name, server_chooser=Exhausted(nowhere()), reconnect_delay=0)
     client.set_exception_listener(told.append)
     client.add_connection_state_listener(states.append)
-    with pytest.raises(tt.Disconnected, match=r"all of them were tried; the last attempt: Cannot connect"):
+    with pytest.raises(tt.Disconnected, match=r"all of them were tried; the last attempt: cannot connect"):
         client.connect_and_logon()
     wait_until(lambda: states == [tt.ConnectionState.DISCONNECTED])
     for call in (
@@ -222,7 +222,7 @@ def test_a_timeout_of_connect_and_logon_ends_the_attempts(front: Front, name: st
     with silent_server() as silent:
         client = front.make_ha(name, servers=[nowhere(), silent], reconnect_delay=SOON)
         with pytest.raises(
-            tt.TimedOut, match=r"no connection within 0.3 s; the last attempt: Cannot connect"
+            tt.TimedOut, match=r"no connection within 0.3 s; the last attempt: cannot connect"
         ):
             client.connect_and_logon(timeout="300ms")
         with pytest.raises(tt.Disconnected, match="given up: no connection"):

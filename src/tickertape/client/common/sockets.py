@@ -29,7 +29,8 @@ def unread_bytes(descriptor: int) -> int:
 def not_connected(address: Address, error: OSError | UnicodeError) -> Disconnected:
     """Return the error of a failed connection attempt. `UnicodeError` is an invalid host name."""
     if isinstance(error, OSError):
-        reason = error.strerror or str(error)
+        refused = isinstance(error, ConnectionRefusedError)  # asyncio words it differently
+        reason = "connection refused" if refused else error.strerror or str(error)
         down = isinstance(error, ConnectionRefusedError | FileNotFoundError)
         cure = "Is the server running? (tickertape serve)" if down else "Check the address."
         return Disconnected(f"Cannot connect to {address.uri}: {reason[:1].lower()}{reason[1:]}. {cure}")

@@ -378,7 +378,7 @@ class _StoreFold:
         elif kind == USED:
             self.never_logged_on = self.never_logged_on and first != 0
         elif kind == BATCH:
-            # Higher messages were never acknowledged to `publish`: a batch is put when nothing is appended.
+            # `publish` never returned for higher messages: a batch is put when nothing is appended.
             self.ledger.replace(first, max(last, self._highest), None)
             self.ledger.add(self._entry(segment, record))
             self._open = False
