@@ -1,4 +1,4 @@
-"""Spark finds `DefaultSource` in this package, so the format needs no `register` call."""
+"""Package in which Spark finds `DefaultSource`, so that the format needs no `register` call."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_exact_34_the_ring_store_conforms_but_for_filtering_after_a_restart(
         lambda name: tt.RingBookmarkStore(tmp_path / name, sync=sync),  # type: ignore[arg-type]
         filters_after_restart=False,
     )
-    with pytest.raises(AssertionError, match="undiscarded ones come after a restart"):
+    with pytest.raises(AssertionError, match="undiscarded messages are redelivered after a restart"):
         check_bookmark_store(lambda name: tt.RingBookmarkStore(tmp_path / f"x{name}"))
 
 
@@ -51,7 +51,7 @@ class Forgetful(tt.MemoryBookmarkStore):
 
 
 def test_the_suite_notices_a_store_that_drops_undiscarded_messages() -> None:
-    with pytest.raises(AssertionError, match="undiscarded ones come again"):
+    with pytest.raises(AssertionError, match="only undiscarded messages are redelivered"):
         check_bookmark_store(lambda _: Forgetful(), survives_restart=False)
 
 

@@ -77,7 +77,7 @@ def test_nobody_there_and_nobody_answering(front: Front, name: str) -> None:
             client.connect(timeout=0.05)
         with pytest.raises(tt.TimedOut):
             client.connect(timeout="50ms")
-    with pytest.raises(tt.Disconnected, match="cannot connect"):
+    with pytest.raises(tt.Disconnected, match="Cannot connect"):
         client.connect()
 
 

@@ -221,7 +221,7 @@ class Adapter:
 def test_exact_32_an_adapter_given_the_client_it_keeps_state_for_is_refused(uri: str, name: str) -> None:
     for kind in (tt.Client, tt.AsyncClient):
         client = kind(name, uri, connect=False) if kind is tt.Client else tt.AsyncClient(name, uri)
-        with pytest.raises(tt.UsageError, match="works through that client"):
+        with pytest.raises(tt.UsageError, match="uses the same client"):
             client.set_bookmark_store(tt.MemoryBookmarkStore(adapter=Adapter(client)))
         client.set_bookmark_store(tt.MemoryBookmarkStore(adapter=Adapter(object())))
 

@@ -135,7 +135,8 @@ def test_a_server_that_does_not_answer_is_exit_code_3_after_the_time_given() -> 
         address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
         done = run("subscribe", "orders", "--server", address, "--timeout", "200ms")
     assert (done.returncode, done.stdout) == (3, b"")
-    assert done.stderr == b"tickertape: no answer to the logon within 0.2 s; it may still take effect\n"
+    expected = b"tickertape: The server did not answer the logon within 0.2 s. The outcome is unknown.\n"
+    assert done.stderr == expected
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(server: RunningServer) -> None:

@@ -77,7 +77,7 @@ def test_rejected_with_a_reason(server: RunningServer, make: Make) -> None:
         publisher.publish("orders", b'{"good": 1}')
         bad = publisher.publish("orders", b"{bad")
         publisher.publish("orders", b'{"good": 2}')
-        with pytest.raises(tt.PublishRejected, match="the server refused 1 message"):
+        with pytest.raises(tt.PublishRejected, match="The server rejected 1 message"):
             publisher.publish_flush()
         assert publisher.unpersisted_count() == 0
         publisher.set_failed_write_handler(lambda error, batch: told.append((error, batch)))

@@ -153,7 +153,7 @@ def test_a_read_that_stops_early_is_no_error(load: Load, rows: list[Row]) -> Non
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"servers": "UNUSED"}, "Disconnected: none of the servers answers: cannot connect to UNUSED"),
+        ({"servers": "UNUSED"}, "Disconnected: none of the servers answers: Cannot connect to UNUSED"),
         ({"topic": "elsewhere"}, "TopicNotRecorded: Cannot replay topic 'elsewhere'"),
         ({"startingBookmark": "1|1|"}, "BookmarkUnknown: the log does not hold the bookmark"),
         (

@@ -1,7 +1,7 @@
-"""Toolkit for testing with Tickertape. The product does not import it.
+"""Toolkit for tests with Tickertape. The product does not import it.
 
-It has a real server process, a fault proxy, the strict disk, virtual time, and conformance checks for stores
-and other objects of an application.
+It contains a real server process, a fault proxy, a simulated disk, virtual time, and conformance checks for
+custom stores and other objects of an application.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Conformance suite for bookmark stores of applications and of this package.
 
-It checks what a client relies on, through the store's protocol only.
+It uses only the protocol of a store.
 """
 
 from __future__ import annotations
@@ -28,18 +28,23 @@ def check_bookmark_store(
     filters_after_restart: bool = True,
     killed: End | None = None,
 ) -> None:
-    """Raise `AssertionError` naming the first promise that a store breaks.
+    """Check a bookmark store. Raise `AssertionError` with the first broken promise.
 
-    `open_store(name)` opens the store called so: a new one for a new name, and for the name of one that was
-    closed that one again. `survives_restart=False` for a store that then knows nothing any more,
-    `filters_after_restart=False` for one that then knows only the recovery point.
+    The check does not cover power loss, disk errors, full stores, `adapter` and speed.
 
-    `killed` is for a store that survives the end of its process at any moment, and does what that does:
-    `killed(store)` lets go of locks and files as the system would, and writes nothing. For a store that can
-    be opened twice in one process it is `lambda store: None`. Without it a store that writes only in `close`
-    passes.
+    Args:
+        open_store: `open_store(name)` opens the store `name`. For the name of a closed store it reopens that
+            store.
+        survives_restart: False for a store that knows nothing after a restart. Default True.
+        filters_after_restart: False for a store that knows only recovery points after a restart. Default
+            True.
+        killed: For a store that survives the end of its process at any time. `killed(store)` simulates it: it
+            releases locks and files like the operating system, and writes nothing. Use `lambda store: None`
+            for a store that can be opened twice in a process. Without `killed`, a store that writes only in
+            `close` passes. Default None.
 
-    Not checked are power loss, a disk that fails, what a full store does, `adapter`, and speed.
+    Example:
+        >>> check_bookmark_store(lambda name: tt.MemoryBookmarkStore(), survives_restart=False)
     """
     names = (f"checked-{n}" for n in count())
     checks = (_order, _gaps, _duplicates, _publishers, _subscriptions, _batches, _notices, _start, _threads)
@@ -59,8 +64,10 @@ def check_bookmark_store(
 
 
 class _Restarts:
-    """A store that is opened, ended and opened again. Earlier instances are kept, so that none writes when it
-    is collected."""
+    """A store that is opened, ended and reopened.
+
+    Earlier instances stay referenced, so that none writes during garbage collection.
+    """
 
     def __init__(self, open_store: Open, name: str, how: str, end: End) -> None:
         self._open, self._name, self.how, self._end = open_store, name, how, end
@@ -68,14 +75,14 @@ class _Restarts:
         self._before: list[BookmarkStore] = []
 
     def again(self) -> BookmarkStore:
-        """Return the store, by another object."""
+        """Return the reopened store, a new object."""
         self._end(self.store)
         self._before.append(self.store)
         self.store = self._open(self._name)
         return self.store
 
     def same(self, what: str, found: object, wanted: object) -> None:
-        """As `same`, with how it ended."""
+        """Check equality, and name the kind of end in the error."""
         same(f"{what}, when it was {self.how}", found, wanted)
 
 
@@ -96,20 +103,20 @@ def _log(store: BookmarkStore, sub_id: str, publisher: int, sequences: Sequence[
 
 
 def _order(store: BookmarkStore) -> None:
-    same("an id never seen stands for EPOCH", store.most_recent("s"), [])
+    same("most_recent of an unknown id is empty (EPOCH)", store.most_recent("s"), [])
     store.resumed("s")
     same("new messages are delivered", _log(store, "s", 5, [10, 11, 12]), [10, 11, 12])
-    same("nothing discarded stands for EPOCH", store.most_recent("s"), [])
+    same("most_recent without discards is empty (EPOCH)", store.most_recent("s"), [])
     for sub_id, sequence in (("s", 10), ("s", 99), ("t", 10)):
         found = store.is_discarded(sub_id, 5, sequence)
-        same(f"nothing is discarded yet, and is_discarded({sub_id!r}, 5, {sequence}) is", found, False)
+        same(f"is_discarded({sub_id!r}, 5, {sequence}) before any discard", found, False)
     for sequence in (10, 11):
-        same("discard says that it is so now", store.discard("s", 5, sequence), True)
-        same("and only once", store.discard("s", 5, sequence), False)
-        same("the recovery point follows", store.most_recent("s"), [Bookmark(5, sequence)])
-    same("what is left", store.undiscarded_count("s"), 1)
-    same("what never came is not discarded", store.discard("s", 5, 99), False)
-    same("nor by an id never seen", store.discard("t", 5, 12), False)
+        same("the first discard of a message returns True", store.discard("s", 5, sequence), True)
+        same("the second discard of a message returns False", store.discard("s", 5, sequence), False)
+        same("discard moves the recovery point", store.most_recent("s"), [Bookmark(5, sequence)])
+    same("undiscarded_count after two discards", store.undiscarded_count("s"), 1)
+    same("discard of an undelivered message returns False", store.discard("s", 5, 99), False)
+    same("discard for an unknown id returns False", store.discard("t", 5, 12), False)
 
 
 def _gaps(store: BookmarkStore) -> None:
@@ -117,35 +124,37 @@ def _gaps(store: BookmarkStore) -> None:
     _log(store, "s", 5, [1, 2, 3, 4, 5])
     for sequence in (4, 1, 2):
         store.discard("s", 5, sequence)
-    same("the recovery point is before the first undiscarded", store.most_recent("s"), [Bookmark(5, 2)])
-    same("beyond it is remembered what is discarded", store.is_discarded("s", 5, 4), True)
-    same("and what is not", store.is_discarded("s", 5, 3), False)
+    same("the recovery point precedes the first gap", store.most_recent("s"), [Bookmark(5, 2)])
+    same("is_discarded of a message behind the gap", store.is_discarded("s", 5, 4), True)
+    same("is_discarded of the message in the gap", store.is_discarded("s", 5, 3), False)
     store.resumed("s")
-    same("undiscarded ones come again, others not", _log(store, "s", 5, [3, 4, 5, 6]), [3, 5, 6])
+    same("only undiscarded messages are redelivered", _log(store, "s", 5, [3, 4, 5, 6]), [3, 5, 6])
     store.discard("s", 5, 3)
-    same("a gap that closes moves it on", store.most_recent("s"), [Bookmark(5, 4)])
+    same("a closed gap moves the recovery point", store.most_recent("s"), [Bookmark(5, 4)])
     store.resumed("s", forget_beyond=True)
-    same("when told so all behind it comes again", _log(store, "s", 5, [4, 5, 6]), [5, 6])
+    same("forget_beyond redelivers all later messages", _log(store, "s", 5, [4, 5, 6]), [5, 6])
 
 
 def _duplicates(store: BookmarkStore) -> None:
     store.resumed("s")
     _log(store, "s", 5, [1000, 1002])
-    same("late ones are duplicates", _log(store, "s", 5, [999, 1001, 1002, 1003]), [1003])
+    same("late messages are duplicates", _log(store, "s", 5, [999, 1001, 1002, 1003]), [1003])
     store.resumed("s")
-    same("undiscarded ones are none", _log(store, "s", 5, [1000, 1001, 1002, 1003]), [1000, 1002, 1003])
-    same("but they come once", _log(store, "s", 5, [1000, 1003]), [])
+    found = _log(store, "s", 5, [1000, 1001, 1002, 1003])
+    same("undiscarded messages are not duplicates after resumed", found, [1000, 1002, 1003])
+    same("redelivered messages are duplicates", _log(store, "s", 5, [1000, 1003]), [])
 
 
 def _publishers(store: BookmarkStore) -> None:
     store.resumed("s")
     ids, numbers = np.array([1, 2, 1, 2], np.uint64), np.array([2**64 - 2, 7, 2**64 - 1, 8], np.uint64)
     keep = store.log("s", ids, numbers)
-    same("publishers are apart", keep is None or bool(keep.all()), True)
+    same("publishers are independent", keep is None or bool(keep.all()), True)
     store.discard("s", 2, 7)
-    same("order is that of delivery", store.most_recent("s"), [])
+    same("the recovery point follows the order of delivery", store.most_recent("s"), [])
     store.discard("s", 1, 2**64 - 2)
-    same("one bookmark each", sorted(store.most_recent("s")), [Bookmark(1, 2**64 - 2), Bookmark(2, 7)])
+    wanted = [Bookmark(1, 2**64 - 2), Bookmark(2, 7)]
+    same("a recovery point has one bookmark per publisher", sorted(store.most_recent("s")), wanted)
 
 
 def _subscriptions(store: BookmarkStore) -> None:
@@ -153,35 +162,37 @@ def _subscriptions(store: BookmarkStore) -> None:
         store.resumed(sub_id)
         _log(store, sub_id, 1, [1, 2])
     store.discard("a", 1, 1)
-    same("ids are apart", (store.most_recent("a"), store.most_recent("b")), ([Bookmark(1, 1)], []))
-    same("all are known", sorted(store.subscriptions()), ["a", "b"])
+    found = store.most_recent("a"), store.most_recent("b")
+    same("subscriptions are independent", found, ([Bookmark(1, 1)], []))
+    same("subscriptions returns all ids", sorted(store.subscriptions()), ["a", "b"])
     store.purge("a")
-    same("a purged one is as never seen", (store.most_recent("a"), store.subscriptions()), ([], ["b"]))
-    same("and begins anew", _log(store, "a", 1, [1, 2]), [1, 2])
+    same("purge removes a subscription", (store.most_recent("a"), store.subscriptions()), ([], ["b"]))
+    same("a purged subscription starts again", _log(store, "a", 1, [1, 2]), [1, 2])
     store.purge()
-    same("all are purged", store.subscriptions(), [])
+    same("purge removes all subscriptions", store.subscriptions(), [])
 
 
 def _batches(store: BookmarkStore) -> None:
     store.resumed("s")
     _log(store, "s", 1, range(3000))
     many = np.arange(10, 2000, dtype=np.uint64)
-    same("many are discarded at once", store.discard_all("s", 1, many), 1990)
-    same("once", store.discard_all("s", 1, np.arange(0, 20, dtype=np.uint64)), 10)
-    same("as if one by one", store.most_recent("s"), [Bookmark(1, 1999)])
-    same("and others stay", store.undiscarded_count("s"), 1000)
+    same("discard_all returns the number of messages", store.discard_all("s", 1, many), 1990)
+    some = np.arange(0, 20, dtype=np.uint64)
+    same("discard_all counts only undiscarded messages", store.discard_all("s", 1, some), 10)
+    same("discard_all moves the recovery point", store.most_recent("s"), [Bookmark(1, 1999)])
+    same("discard_all keeps other messages", store.undiscarded_count("s"), 1000)
 
 
 def _notices(store: BookmarkStore) -> None:
     store.resumed("s")
     _log(store, "s", 1, [1])
     store.persisted("s", Bookmark(2, 50))
-    same("a notice waits for what was before it", store.most_recent("s"), [])
+    same("a notice has no effect before earlier discards", store.most_recent("s"), [])
     store.discard("s", 1, 1)
-    same("then it counts", Bookmark(2, 50) in store.most_recent("s"), True)
+    same("a notice is in the recovery point", Bookmark(2, 50) in store.most_recent("s"), True)
     store.persisted("s", Bookmark(2, 60))
-    same("a quiet subscription moves on", store.most_recent("s"), [Bookmark(2, 60)])
-    same("what comes later is new", _log(store, "s", 2, [61]), [61])
+    same("a notice moves an idle subscription", store.most_recent("s"), [Bookmark(2, 60)])
+    same("a message after a notice is new", _log(store, "s", 2, [61]), [61])
 
 
 def _start(store: BookmarkStore) -> None:
@@ -189,10 +200,10 @@ def _start(store: BookmarkStore) -> None:
     same("the start is the first recovery point", store.most_recent("s"), [Bookmark(3, 9)])
     store.resumed("s")
     _log(store, "s", 1, [1])
-    same("until something is discarded", store.most_recent("s"), [Bookmark(3, 9)])
+    same("the start stays until the first discard", store.most_recent("s"), [Bookmark(3, 9)])
     store.discard("s", 1, 1)
     store.started("s", [Bookmark(3, 1)])
-    same("a later one does not set it back", store.most_recent("s"), [Bookmark(1, 1)])
+    same("a second start has no effect", store.most_recent("s"), [Bookmark(1, 1)])
 
 
 def _threads(store: BookmarkStore) -> None:
@@ -210,8 +221,8 @@ def _threads(store: BookmarkStore) -> None:
     _log(store, "s", 2, range(total))
     for thread in threads:
         thread.join()
-    same("two threads discard", store.most_recent("s"), [Bookmark(1, total - 1)])
-    same("while a third delivers", store.undiscarded_count("s"), total)
+    same("two threads discard concurrently", store.most_recent("s"), [Bookmark(1, total - 1)])
+    same("another thread delivers concurrently", store.undiscarded_count("s"), total)
 
 
 def _refuses_when_closed(store: BookmarkStore) -> None:
@@ -234,7 +245,7 @@ def _refuses_when_closed(store: BookmarkStore) -> None:
             call()
         except Closed:
             continue
-        raise AssertionError(f"{name} of a store that was closed does not raise Closed")
+        raise AssertionError(f"{name} of a closed store does not raise Closed")
 
 
 def _restart(restarts: _Restarts, filters: bool) -> None:
@@ -255,19 +266,20 @@ def _restart(restarts: _Restarts, filters: bool) -> None:
     known = ["many", "noticed", "one by one", "quiet"]
     wants("all subscriptions survive", sorted(store.subscriptions()), known)
     point = [Bookmark(1, 1), Bookmark(2, 7)]
-    wants("recovery points survive, of all publishers", sorted(store.most_recent("one by one")), point)
-    wants("what discard_all discarded stays so", store.most_recent("many"), [Bookmark(1, 6)])
+    wants("recovery points of all publishers survive", sorted(store.most_recent("one by one")), point)
+    wants("discards of discard_all survive", store.most_recent("many"), [Bookmark(1, 6)])
     noticed = store.most_recent("noticed")
     wants("a notice survives", (Bookmark(2, 50) in noticed, noticed), (True, noticed))
     wants("starts survive", store.most_recent("quiet"), [Bookmark(9, 9)])
-    wants("what is discarded is known", store.is_discarded("one by one", 1, 1), True)
-    wants("and what is not", store.is_discarded("one by one", 1, 2), False)
+    wants("is_discarded of a discarded message", store.is_discarded("one by one", 1, 1), True)
+    wants("is_discarded of an undiscarded message", store.is_discarded("one by one", 1, 2), False)
     for sub_id in ("one by one", "many"):
         store.resumed(sub_id)
     wanted = [2, 4, 5] if filters else [2, 3, 4, 5]
-    wants("undiscarded ones come after a restart", _log(store, "one by one", 1, [1, 2, 3, 4, 5]), wanted)
+    redelivered = _log(store, "one by one", 1, [1, 2, 3, 4, 5])
+    wants("undiscarded messages are redelivered after a restart", redelivered, wanted)
     wants("of the other publisher too", _log(store, "one by one", 2, [7, 8, 9, 10]), [8, 9, 10])
-    wants("and behind many", _log(store, "many", 1, range(5, 12)), [7, 8, 9, 10, 11])
+    wants("after discard_all too", _log(store, "many", 1, range(5, 12)), [7, 8, 9, 10, 11])
     store.close()
 
 
@@ -278,8 +290,8 @@ def _forgotten(restarts: _Restarts) -> None:
     store.purge("a")
     store = restarts.again()
     wants("a purge survives", (store.subscriptions(), store.most_recent("a")), (["b"], []))
-    wants("and others stay", store.most_recent("b"), [Bookmark(1, 1)])
-    wants("a purged one begins anew", _log(store, "a", 1, [1, 2]), [1, 2])
+    wants("a purge keeps other subscriptions", store.most_recent("b"), [Bookmark(1, 1)])
+    wants("a purged subscription starts again", _log(store, "a", 1, [1, 2]), [1, 2])
     store.close()
 
 

@@ -1,6 +1,6 @@
 """Virtual time: a clock that tests advance, and an asyncio loop that runs on it.
 
-Nothing waits for real time, and only modules of this package see the clock.
+Nothing waits for real time, and only modules of this package use the clock.
 """
 
 from __future__ import annotations
@@ -27,16 +27,29 @@ _OUTSIDE: Final = (
     *("sock_sendall", "sock_sendto", "sock_sendfile", "add_reader", "add_writer", "remove_reader"),
     *("remove_writer", "subprocess_exec", "subprocess_shell"),
 )
-"""Methods of a loop that need the outside world."""
+"""Methods of a loop that need the operating system."""
 
 
 class Standstill(RuntimeError):
-    """All tasks wait forever: no timer is set and nothing is ready."""
+    """Deadlock of a `VirtualLoop`: all tasks wait, no timer is set and nothing is ready."""
 
 
 class VirtualClock:
-    """A monotonic clock (seconds) and a wall clock (microseconds since 1970) that move together, but for
-    jumps of the wall clock."""
+    """A monotonic clock (seconds) and a wall clock (microseconds since 1970) that tests advance.
+
+    Both advance together, except for jumps of the wall clock.
+
+    Args:
+        mono: Start of the monotonic clock in seconds. Default 1000.
+        wall: Start of the wall clock in microseconds since 1970. Default 2026-01-01 00:00 UTC.
+
+    Example:
+        >>> clock = VirtualClock()
+        >>> with clock.installed():
+        ...     clock.advance(3600)
+        >>> clock.mono
+        4600.0
+    """
 
     def __init__(self, *, mono: float = BEGIN_MONO, wall: int = BEGIN_WALL) -> None:
         self.mono = mono
@@ -48,24 +61,29 @@ class VirtualClock:
         return round(self.mono * _MICROS) + self._wall_ahead
 
     def now(self) -> Now:
-        """This moment, as the machines want it."""
+        """Return the current time of both clocks."""
         return Now(self.mono, self.wall)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass on both. Raises `ValueError` for less than none."""
+        """Advance both clocks. Raises `ValueError` for a negative time."""
         if seconds < 0:
-            raise ValueError(f"time does not go back, and {seconds} s is less than none; see jump()")
+            raise ValueError(
+                f"Cannot advance the clock by {seconds} s: time does not run backwards. Use jump() for the "
+                "wall clock."
+            )
         self.mono += seconds
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock ahead, or back: what daylight saving, NTP and operators do."""
+        """Move only the wall clock forward or back, as daylight saving, NTP and operators do."""
         self._wall_ahead += round(seconds * _MICROS)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """While it lasts the modules of `tickertape` that are loaded read this clock and no other; those of
-        everybody else go on with the real one. `time.sleep` there lets it pass. Raises `RuntimeError` at the
-        end where others were loaded meanwhile."""
+        """Install the clock in all loaded modules of `tickertape` until the end of the `with` block.
+
+        Other modules use the real clock. `time.sleep` in the patched modules advances the clock. Raises
+        `RuntimeError` at the end of the block if further modules of `tickertape` were loaded meanwhile.
+        """
         patched = _with_time()
         stand_in: Any = _Time(self)
         for module in patched:
@@ -78,13 +96,13 @@ class VirtualClock:
                 module.time = time
         if late:
             raise RuntimeError(
-                f"{', '.join(late)} read the real clock: loaded while a virtual one was installed; import "
-                "what is used before"
+                f"Cannot use a virtual clock for {', '.join(late)}: loaded after the clock was installed. "
+                "Import these modules before."
             )
 
 
 def _with_time() -> list[Any]:
-    """Our modules that read the real clock."""
+    """Return the modules of `tickertape` that use the real clock."""
     return [
         module
         for name, module in list(sys.modules.items())
@@ -115,23 +133,32 @@ class _Time:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop that does not wait: when nothing is ready, its clock advances to the next timer.
+    """Event loop without waiting: if nothing is ready, its clock advances to the next timer.
 
-    It has no sockets, processes or threads: while they work real time passes, and none here, so that every
-    timeout would be over at once. Who asks for them gets `NotImplementedError`; `create_connection` and the
-    like are for those who derive from it. What is ready runs in the order in which it came to be, so equal
-    programs run equally. Where nothing is ready and no timer set, it raises `Standstill`.
+    The loop has no sockets, processes or threads. They need real time, so that every virtual timeout would
+    expire at once. Their methods raise `NotImplementedError`. A subclass can implement `create_connection`
+    and similar methods. Ready callbacks run in the order in which they became ready, so a run is
+    deterministic. If nothing is ready and no timer is set, the loop raises `Standstill`.
+
+    Args:
+        clock: The clock of the loop. Default: a new `VirtualClock`.
+
+    Example:
+        >>> loop = VirtualLoop()
+        >>> loop.run_until_complete(asyncio.sleep(3600, "done"))
+        'done'
+        >>> loop.close()
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
         super().__init__()
         self.clock = VirtualClock() if clock is None else clock
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        """A heap; callbacks with the same time run in the order in which they were scheduled."""
+        """Heap of timers. Callbacks with the same time run in the order in which they were scheduled."""
         self._timers_made = 0
 
     def time(self) -> float:
-        """Seconds of the monotonic clock."""
+        """Return the monotonic clock in seconds."""
         return self.clock.mono
 
     def call_at(  # type: ignore[override]
@@ -141,7 +168,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Call it at a moment of this clock."""
+        """Schedule `callback` at the time `when` of the virtual clock."""
         self._check_closed()  # type: ignore[attr-defined]
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers_made += 1
@@ -149,22 +176,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return timer
 
     def handles(self) -> list[asyncio.Handle]:
-        """Callbacks that are ready, and scheduled ones."""
+        """Return all ready and scheduled callbacks."""
         return [*self._ready, *(timer for _, _, timer in self._timers)]  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Close the loop; pending callbacks are dropped."""
+        """Close the loop and drop pending callbacks."""
         super().close()
         self._timers.clear()
 
     def _run_once(self) -> None:
-        """Run ready callbacks, or let time advance if there are none; the base class calls it repeatedly."""
+        """Run ready callbacks, or advance the clock if none is ready. The base class calls it repeatedly."""
         ready, timers, clock = self._ready, self._timers, self.clock  # type: ignore[attr-defined]
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         if not ready and not self._stopping:  # type: ignore[attr-defined]
             if not timers:
-                raise Standstill("nothing is ready, and no timer is set")
+                raise Standstill("All tasks wait forever: nothing is ready, and no timer is set.")
             clock.advance(max(0.0, timers[0][0] - clock.mono))
         while timers and timers[0][0] <= clock.mono:
             timer = heapq.heappop(timers)[2]
@@ -176,7 +203,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def _write_to_self(self) -> None:
-        """Do nothing: no other thread waits for the loop."""
+        """Do nothing, because no other thread uses the loop."""
 
 
 def _refusal(text: str) -> Callable[..., Any]:
@@ -188,15 +215,14 @@ def _refusal(text: str) -> Callable[..., Any]:
 
 def _refuse_all() -> None:
     thread = (
-        "a VirtualLoop runs nothing in a thread: it does not wait for threads, so its time would run ahead "
-        "of them and every timeout be over; call the function itself, or take a real loop"
+        "A VirtualLoop runs nothing in a thread: it does not wait for threads, so its time would run ahead "
+        "of them and every timeout would expire. Call the function directly, or use a real loop."
     )
     setattr(VirtualLoop, "run_in_executor", _refusal(thread))  # noqa: B010 - mypy lets no other way pass
     for name in _OUTSIDE:
         text = (
-            f"a VirtualLoop has no {name}: what is outside knows nothing of its time; derive a loop that "
-            f"brings its own {name} between objects in memory, or take a real loop with running_server() "
-            "and FaultProxy"
+            f"A VirtualLoop has no {name}: the operating system does not use its clock. Derive a loop that "
+            f"implements {name} in memory, or use a real loop with running_server() and FaultProxy."
         )
         setattr(VirtualLoop, name, _refusal(text))
 

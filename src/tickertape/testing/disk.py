@@ -1,19 +1,20 @@
-"""Strict disk: the `Disk` interface in memory; a crash loses everything that was not synced.
+"""Strict disk: a `Disk` in memory whose crash may lose everything that was not synced.
 
-It does not use the operating system, and all random numbers are passed in: equal seeds and equal calls give
-equal disks. `pages.py` and `names.py` decide how files and names survive. This module has handles, paths,
-faults, free space and the lock.
+It does not use the operating system, and all random numbers come from the caller: equal seeds and equal calls
+give equal disks. `pages.py` and `names.py` decide how files and names survive. This module has handles,
+paths, faults, free space and the lock.
 
 The crash model (`crash_clone`) is stricter than any one file system:
 
-* each 512-byte sector of each unsynced write is kept or lost, by itself; a kept sector is the whole sector as
-  it was after that write. A lost one has its old contents, and where nothing was ever synced it may be zeros;
-* unsynced sizes survive up to some point in time; created files, renames and removals survive or not, name by
-  name, but never without an earlier change of the same name. A rename leaves the old name or the new one;
-* a failed sync drops the data it should have written: it stays readable, and no later sync makes it durable.
+* Each 512-byte sector of each unsynced write is kept or lost independently. A kept sector is the whole sector
+  after that write. A lost sector has its old contents, or may be zeros if it was never synced.
+* Unsynced file sizes survive up to some point in time. Created files, renames and removals survive or not,
+  name by name, but never without an earlier change of the same name. A rename leaves the old or the new name.
+* A failed sync drops the data that it should have written. The data stays readable, and no later sync makes
+  it durable.
 
-External damage to a data directory (`harm`, `move_away`, `lose`): a file reads as zeros, is empty or cannot
-be read; the path names another directory; a name is removed, also that of a lock.
+External damage to a data directory (`harm`, `move_away`, `lose`): a file reads as zeros, is empty or is
+unreadable. The path names another directory. A name is removed, including the name of a lock file.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ OPERATIONS: Final = (
     "names", "make_directory", "open", "close", "size", "preallocate", "truncate", "write", "sync", "read",
     "rename", "remove", "sync_directory", "lock",
 )  # fmt: skip
-"""What `StrictDisk.calls` counts and `StrictDisk.fail` accepts."""
+"""Operations that `StrictDisk.calls` counts and `StrictDisk.fail` accepts."""
 
 
 HARMS: Final = {"zeros": "read_as_zeros", "empty": "read_as_empty", "unreadable": "unreadable"}
-"""What `StrictDisk.harm` may do to a file, and how it is counted."""
+"""Kinds of damage that `StrictDisk.harm` accepts, with the names of their counters."""
 _NOT_OPENED: Final = (errno.EMFILE, errno.ENFILE)
-"""No descriptor was free: the operation did not start."""
+"""Errors for which the operation did not start: no descriptor was free."""
 
 
 class BusError(BaseException):
-    """A mapped page could not be brought in: a signal, which ends a process, and no error that it catches."""
+    """A mapped page is unreadable. It simulates a signal that ends the process, not an exception."""
 
 
 class _Fault(NamedTuple):
@@ -59,11 +60,25 @@ class _Handle(NamedTuple):
 
 
 class StrictDisk:
-    """A `Disk` in memory whose root exists, empty. Not for several threads.
+    """A `Disk` in memory with an empty root directory. Not safe for several threads.
 
-    `rng` decides how much of a failing write is written. `space_bytes` bounds what preallocation and writes
-    may take (None: no bound; may be changed at any time). `counts` is shared with every clone and says how
-    often each fault and each outcome of a crash occurred, so that a suite can show that it tested something.
+    Args:
+        rng: Random source that decides how much of a failing write is written.
+        space_bytes: Limit of preallocated and written bytes. It may be changed at any time. Default None (no
+            limit).
+        counts: Counters of faults and crash outcomes, shared with every clone, so that a suite can verify its
+            coverage. Default: a new counter.
+
+    Example:
+        >>> disk = StrictDisk(random.Random(1))
+        >>> handle = disk.open("file", create=True)
+        >>> disk.write(handle, 0, [b"data"])
+        >>> disk.crash_clone(random.Random(2)).contents()
+        {}
+        >>> disk.sync(handle)
+        >>> disk.sync_directory(".")
+        >>> disk.crash_clone(random.Random(2)).contents()
+        {'file': b'data'}
     """
 
     def __init__(
@@ -73,29 +88,27 @@ class StrictDisk:
         self.space_bytes = space_bytes
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.calls: Counter[str] = Counter()
-        """Calls of each operation on this disk, failed ones too; a clone starts at zero."""
+        """Calls of each operation on this disk, including failed ones. A clone starts at zero."""
         self._rng = rng
         self._names = NameLog()
         self._used = 0
         self._handles: dict[int, _Handle] = {}
         self._last_handle = 0
         self._locked: dict[Node, str] = {}
-        """Files and directories that a process of this machine holds, and who."""
+        """Files and directories locked by processes of this machine, with their owners."""
         self._mine: list[Node] = []
         self._moved = False
         self._faults: dict[str, list[_Fault]] = {}
 
-    # -- the future -----------------------------------------------------------------------------------
+    # -- crashes --------------------------------------------------------------------------------------
 
     def crash_clone(self, rng: Random) -> StrictDisk:
-        """Return a disk as it could look after power loss now, all of it durable. This one goes on
-        unharmed."""
+        """Return a possible disk after power loss now. All of it is durable. This disk stays unchanged."""
         self.counts["crash"] += 1
         return self._clone(self._names.crash_clone(rng, self.counts), rng)
 
     def kill_clone(self, rng: Random | None = None) -> StrictDisk:
-        """Return the disk that the next process finds after SIGKILL: everything written is there, still
-        unsynced."""
+        """Return the disk for the next process after SIGKILL: it has all writes, still unsynced."""
         self.counts["kill"] += 1
         return self._clone(self._names.kill_clone(), rng or Random(self._rng.getrandbits(64)))
 
@@ -106,74 +119,79 @@ class StrictDisk:
         return clone
 
     def second_process(self) -> StrictDisk:
-        """What another process of the same machine sees: the same names and files, handles of its own."""
+        """Return the disk for another process of the same machine: same names and files, separate handles."""
         other = StrictDisk(self._rng, counts=self.counts)
         other._names, other._locked = self._names, self._locked
         return other
 
     def move_away(self) -> StrictDisk:
-        """Rename the directory and return an empty one in its place. Handles of this one stay valid; using it
-        is counted (`directory_moved`)."""
+        """Rename the directory and return the empty directory in its place.
+
+        Handles of this disk stay valid. The next operation on this disk is counted (`directory_moved`).
+        """
         self._moved = True
         return StrictDisk(Random(self._rng.getrandbits(64)), counts=self.counts)
 
     def lose(self, path: str) -> None:
-        """Remove a file from outside, durably. For a held lock it is counted (`lock_lost`) when another
-        process is still rejected."""
+        """Remove a file externally and durably.
+
+        For the file of a held lock, each later rejection of another process is counted (`lock_lost`).
+        """
         parent, name, _ = self._found(path)
         self._names.unlink(parent, name)
         self._names.sync(parent)
 
     def harm(self, path: str, how: str, start: int = 0, stop: int = 1 << 62) -> None:
-        """Damage a file, whatever of it was synced, in one of `HARMS`: it reads as `zeros`, is `empty`, or
-        the bytes from `start` up to `stop` are `unreadable` until all of them are written.
+        """Damage a file, synced or not. Each read of the damage is counted.
 
-        Counted when it is read.
+        `how`: the file reads as `zeros`, is `empty`, or the bytes from `start` up to `stop` are `unreadable`
+        until all of them are overwritten.
         """
         if how not in HARMS:
-            raise ValueError(f"no harm {how!r}; there are {', '.join(HARMS)}")
+            raise ValueError(f"Unknown damage {how!r}. Use one of {', '.join(HARMS)}.")
         file = self._found(path)[2]
         if not isinstance(file, FileState):
             raise _error(errno.ENOENT, path)
         file.suffer(how, start, stop)
 
     def mend(self) -> None:
-        """Restore damaged files, as from a copy, unless they were written since."""
+        """Restore damaged files, as from a copy, unless they were overwritten meanwhile."""
         for file in self._names.nodes():
             if file.harm is not None:
                 file.become(file.harm.before)
                 file.harm = None
 
     def fail(self, operation: str, nth: int, error: int, *, written: int | None = None) -> None:
-        """Let the `nth` call of `operation` from now (1: the next) raise `OSError(error)`, once.
+        """Make the `nth` call of `operation` from now (1: the next) raise `OSError(error)`, once.
 
-        A failing write first writes `written` bytes (default: drawn from `rng`), which stay, unsynced. A
-        failing sync drops what it should have written, unless the system had no descriptor for it. Any other
-        call has no effect.
+        A failing write first writes `written` bytes (default: drawn from `rng`), which stay unsynced. A
+        failing sync drops the data that it should have written, except a directory sync without a free
+        descriptor. Any other failing call has no effect.
         """
         if operation not in OPERATIONS or nth < 1:
             raise ValueError(
-                f"no call {nth} of {operation!r} to fail; operations are {', '.join(OPERATIONS)}"
+                f"Cannot make call {nth} of {operation!r} to fail. Use a call number of 1 or more and one of "
+                f"{', '.join(OPERATIONS)}."
             )
         fault = _Fault(self.calls[operation] + nth, error, written)
         self._faults.setdefault(operation, []).append(fault)
 
     def forget_faults(self) -> None:
-        """Cancel all faults that have not happened."""
+        """Cancel all pending faults."""
         self._faults.clear()
 
     @property
     def faults_left(self) -> int:
-        """Faults that have not happened yet."""
+        """Number of pending faults."""
         return sum(map(len, self._faults.values()))
 
     @property
     def used_bytes(self) -> int:
-        """What counts against `space_bytes`."""
+        """Bytes that count towards `space_bytes`."""
         return self._used
 
     def contents(self) -> dict[str, bytes]:
-        """Every file by path as a reader sees it, for assertions; counts as no call."""
+        """Return the contents of every file by path, for assertions. It is not counted as a call."""
         found: dict[str, bytes] = {}
         waiting = [("", self._names.root)]
         while waiting:
@@ -267,7 +285,7 @@ class StrictDisk:
             self._mine.append(node)
 
     def _found(self, path: str) -> tuple[DiskDirectory, str, Node | None]:
-        """The directory of a path, the name in it, and what has that name."""
+        """Return the directory of a path, the name in it, and the node with that name or None."""
         parts = _entry(path)
         parent = self._directory(parts[:-1], path)
         return parent, parts[-1], parent.view.get(parts[-1])
@@ -307,7 +325,7 @@ class StrictDisk:
         del self._handles[handle]
 
     def close_all(self) -> None:
-        """End of a process: every handle is closed, every lock is free, nothing is synced."""
+        """Simulate the end of a process: close every handle and release every lock, without a sync."""
         self._handles.clear()
         while self._mine:
             del self._locked[self._mine.pop()]
@@ -373,7 +391,7 @@ class StrictDisk:
         return file.view.read(offset, size)
 
     def map(self, handle: int) -> memoryview:
-        """Return the whole file as it is now. Raises `BusError` where a page of it cannot be read."""
+        """Return the whole current file. Raises `BusError` if a page is unreadable."""
         harm = self._file(handle).harm
         if harm is not None and harm.how == "unreadable":
             self.counts[HARMS["unreadable"]] += 1
@@ -381,7 +399,7 @@ class StrictDisk:
         return memoryview(self.read(handle, 0, self.size(handle)))
 
     def _met(self, harm: Harm, offset: int, size: int) -> bool:
-        """Count damage that a read meets; return whether the read fails."""
+        """Count damage in the range of a read. Return whether the read fails."""
         if harm.how != "unreadable":
             self.counts[HARMS[harm.how]] += 1
             return False
@@ -390,7 +408,7 @@ class StrictDisk:
         return hit
 
     def read_nowait(self, handle: int, offset: int, size: int) -> bytes | None:
-        """As `read`: memory never has to be waited for."""
+        """Read bytes as `read`, because memory never blocks."""
         return self.read(handle, offset, size)
 
     def _file(self, handle: int, *, write: bool = False, wrong: int = errno.EBADF) -> FileState:
@@ -412,7 +430,7 @@ class StrictDisk:
             file.allocated = size
 
     def _store(self, file: FileState, offset: int, data: bytes, what: str) -> None:
-        """Write `data`, or what there is room for and then raise ENOSPC."""
+        """Write `data`. Without enough space, write the part that fits and raise ENOSPC."""
         if not data:
             return
         stop = offset + len(data)
@@ -458,5 +476,5 @@ def _entry(path: str) -> tuple[str, ...]:
 
 
 def _error(number: int, what: str) -> OSError:
-    """Return the error as the system raises it: `OSError` picks the subclass by its number."""
+    """Return the error that the system raises. `OSError` picks the subclass by its number."""
     return OSError(number, os.strerror(number), what)

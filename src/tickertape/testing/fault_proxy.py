@@ -1,6 +1,6 @@
 """TCP proxy that injects faults (cut, reset, stall, swallow, delay, slice) at any byte.
 
-It does not change, reorder or repeat bytes, and holds at most one piece of each direction of a connection.
+It does not change, reorder or repeat bytes. It buffers at most one piece per direction of a connection.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from tickertape.client.common.address import Address, parse_uri
 from tickertape.testing.ports import ReservedPort
 
 Fault = Literal["cut", "reset", "stall", "half_open"]
-"""`cut`: both ends see the other close. `reset`: both get a reset. `stall`: nothing passes until `go()`.
-`half_open`: bytes of both sides vanish and no side is notified."""
+"""Kind of fault.
+
+`cut`: both ends see a close. `reset`: both ends get a reset. `stall`: nothing passes until `go()`.
+`half_open`: bytes of both sides are lost, and no side is notified.
+"""
 
 _FAULTS: Final[tuple[str, ...]] = get_args(Fault)
 _PIECE_BYTES: Final = 65_536
@@ -28,50 +31,52 @@ _T = TypeVar("_T")
 
 
 class Way:
-    """One direction, of all connections together: how its bytes pass. Set any time, from any thread."""
+    """Settings and counters of one direction of all connections. Any thread may change them at any time."""
 
     def __init__(self) -> None:
         self.delay = 0.0
-        """Seconds that each piece waits before it is passed on."""
+        """Delay of each piece in seconds."""
         self._slice_bytes = _PIECE_BYTES
         self.passed_bytes = 0
-        """Passed on since the start."""
+        """Bytes passed on since the start."""
         self.swallowed_bytes = 0
-        """Taken and not passed on, since the start."""
+        """Bytes received and dropped since the start."""
         self._left: int | None = None
         self._fault: Fault = "cut"
         self._struck = threading.Event()
 
     @property
     def slice_bytes(self) -> int:
-        """Pass bytes on in writes of at most this size. Raises `ValueError` for less than 1."""
+        """Maximum size of a write in bytes. Setting it raises `ValueError` for less than 1."""
         return self._slice_bytes
 
     @slice_bytes.setter
     def slice_bytes(self, count: int) -> None:
         if count < 1:
-            raise ValueError(f"slice_bytes={count!r}: 1 or more, as nothing would pass; stall() is for that")
+            raise ValueError(f"Invalid slice_bytes {count!r}. Use 1 or more, or stall() to stop all bytes.")
         self._slice_bytes = count
 
     def after(self, count: int, fault: Fault) -> threading.Event:
         """Pass `count` more bytes, then inject `fault` into their connection, once.
 
-        Bytes received with them wait (`stall`) or are lost. With 0 the fault is injected when the next byte
-        arrives. The returned event is set after that. Raises `ValueError` for an unknown fault and a negative
-        count.
+        Later bytes of the same piece wait (`stall`) or are lost. With `count=0` the fault is injected when
+        the next byte arrives. The returned event is set after the fault. Raises `ValueError` for an unknown
+        fault and a negative count.
         """
         if fault not in _FAULTS:
-            raise ValueError(f"fault={fault!r}: there are {', '.join(map(repr, _FAULTS))}")
+            raise ValueError(f"Unknown fault {fault!r}. Use one of {', '.join(map(repr, _FAULTS))}.")
         if count < 0:
-            raise ValueError(f"count={count!r}: 0 or more bytes pass before the fault")
+            raise ValueError(f"Invalid count {count!r}. Use 0 or more bytes.")
         self._struck = threading.Event()
         self._fault = fault
         self._left = count
         return self._struck
 
     def _admit(self, size: int) -> tuple[int, Fault | None]:
-        """Return how many of these bytes pass, and the fault after them. Bytes are counted before they are
-        passed on, so their receiver finds them counted."""
+        """Return how many of `size` bytes pass, and the fault after them.
+
+        Bytes are counted before they are passed on, so their receiver always finds them counted.
+        """
         fault: Fault | None = None
         if self._left is not None:
             size = min(size, self._left)
@@ -83,24 +88,33 @@ class Way:
 
 
 class FaultProxy:
-    """Listens at `uri` for clients of the server at `target`, in a thread of its own; a context manager.
+    """TCP proxy between clients and a server that injects faults. A context manager with its own thread.
 
-    Faults strike the connections that are open; later ones pass, unless `refuse()` was called. All calls may
-    come from any thread and have taken effect when they return.
+    Clients connect to `uri`. Faults affect open connections. Later connections pass, unless `refuse()` was
+    called. Any thread may call any method. A call has taken effect when it returns.
+
+    Args:
+        target: Address of the server.
+
+    Example:
+        >>> with running_server() as server, FaultProxy(server.uri) as proxy:
+        ...     client = tt.Client("desk", proxy.uri)
+        ...     proxy.cut()
+        ...     wait_until(lambda: not client.connected)
     """
 
     def __init__(self, target: str) -> None:
         self.to_server = Way()
-        """What clients send."""
+        """Direction from clients to the server."""
         self.to_client = Way()
-        """Bytes from the server."""
+        """Direction from the server to clients."""
         self.accepted = 0
-        """Connections since the start."""
+        """Number of connections since the start."""
         self._target = parse_uri(target)
         self._port = ReservedPort()
         scheme = "tls" if self._target.tls else "tcp"
         self.uri = f"{scheme}://127.0.0.1:{self._port.number}"
-        """Where clients connect."""
+        """Address for clients."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True)
         self._listener: socket.socket | None = None
@@ -122,15 +136,15 @@ class FaultProxy:
         self._loop.close()
         self._port.release()
 
-    # -- what a test tells it ---------------------------------------------------------------------------
+    # -- calls of a test --------------------------------------------------------------------------------
 
     @property
     def connections(self) -> int:
-        """Connections that are open, spoiled ones included."""
+        """Number of open connections, including those with faults."""
         return self._do(lambda: len(self._pairs))
 
     def cut(self) -> None:
-        """Close every connection at both ends; bytes under way are lost."""
+        """Close every connection at both ends. Bytes in transit are lost."""
         self._strike("cut")
 
     def reset(self) -> None:
@@ -138,11 +152,11 @@ class FaultProxy:
         self._strike("reset")
 
     def half_open(self) -> None:
-        """From now on what both sides of every connection send vanishes, their closing included."""
+        """Drop everything that both sides of every connection send from now on, including their close."""
         self._strike("half_open")
 
     def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Nothing passes in these directions of every connection until `go()`; it waits, nothing is lost."""
+        """Stop these directions of every connection until `go()`. Bytes wait, and none are lost."""
 
         def stall() -> None:
             for pair in self._pairs:
@@ -154,7 +168,7 @@ class FaultProxy:
         self._do(stall)
 
     def go(self) -> None:
-        """Resume stalled connections. A connection that has lost bytes is reset at both ends."""
+        """Resume stalled connections. A half-open connection is reset at both ends."""
 
         def go() -> None:
             for pair in tuple(self._pairs):
@@ -186,7 +200,7 @@ class FaultProxy:
 
         self._do(accept)
 
-    # -- inside: everything below runs on the loop --------------------------------------------------------
+    # -- inside: all code below runs on the loop -----------------------------------------------------------
 
     def _do(self, act: Callable[[], _T]) -> _T:
         async def done() -> _T:
@@ -228,11 +242,11 @@ class _Pair:
         self.there = _Pump(self, client, server, proxy.to_server)
         self.back = _Pump(self, server, client, proxy.to_client)
         self.over = False
-        """Close both ends."""
+        """Whether both ends are closed or closing."""
         self._task = self._loop.create_task(self._run())
 
     def strike(self, fault: Fault) -> None:
-        """The fault befalls this connection now."""
+        """Inject the fault into this connection."""
         if self.over:
             return
         if fault == "stall":
@@ -249,7 +263,7 @@ class _Pair:
             self.reset()
 
     def go(self) -> None:
-        """The end of a stall, or of a connection with a hole."""
+        """End a stall, or reset a connection that has lost bytes."""
         if self.there.swallows:
             self.reset()
         else:
@@ -257,7 +271,7 @@ class _Pair:
             self.back.go()
 
     def reset(self) -> None:
-        """Both ends get a reset."""
+        """Reset both ends."""
         self._task.cancel()
         for end in self._ends:
             if end.family != socket.AF_UNIX:
@@ -283,8 +297,10 @@ class _Pair:
             self._close()
 
     async def _part(self) -> None:
-        """Tell both ends of the end, and drop what they still send until they close: closing with bytes
-        unread would be a reset."""
+        """Shut down both ends, and drop incoming bytes until they close.
+
+        A close with unread bytes would be a reset.
+        """
         await asyncio.gather(*map(self._drop, self._ends))
         self._close()
 
@@ -336,7 +352,7 @@ class _Pump:
         except OSError:
             if not self.swallows:
                 raise
-        if self.swallows:  # nobody is told of the end
+        if self.swallows:  # the other side is not notified of the end
             await asyncio.Event().wait()
 
     async def _pass(self, data: memoryview) -> None:
@@ -364,7 +380,7 @@ def _socket_for(target: Address) -> socket.socket:
 
 
 def _close(loop: asyncio.AbstractEventLoop, end: socket.socket) -> None:
-    # A task that was cancelled would take the number off the loop later, when it may be another socket's.
+    # A cancelled task would remove the descriptor from the loop later, when another socket may have it.
     if end.fileno() >= 0:
         loop.remove_reader(end)
         loop.remove_writer(end)

@@ -1,7 +1,7 @@
 """Names of a simulated disk: directories, and the order in which name changes become durable.
 
-Creations, renames and removals are logged in order. A change is durable once every directory it affects was
-synced; before that a crash may undo it. A change never survives without an earlier one of the same name.
+Creations, renames and removals are logged in order. A change is durable once every affected directory was
+synced. Before that a crash may undo it. A change never survives without an earlier one of the same name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tickertape.testing.pages import FileState
 
 
 class DiskDirectory:
-    """One directory: the names a reader sees and those a crash cannot take."""
+    """One directory: the names that a reader sees (`view`), and those that survive a crash (`durable`)."""
 
     __slots__ = ("durable", "view")
 
@@ -28,7 +28,7 @@ _Entry = tuple[DiskDirectory, str]
 
 
 class _NameChange:
-    """`node` gets the name `target`, if there is one, and loses `source` if it had one."""
+    """Name change of `node`: it gets the name `target` and loses the name `source`, if given."""
 
     __slots__ = ("failed", "node", "source", "target", "waits")
 
@@ -53,7 +53,7 @@ class _NameChange:
 
 
 class NameLog:
-    """All names of one disk: the root directory and the changes that are not durable yet."""
+    """All names of one disk: the root directory, and the changes that are not durable yet."""
 
     def __init__(self) -> None:
         self.root = DiskDirectory()
@@ -65,18 +65,18 @@ class NameLog:
         self._changes.append(_NameChange(node, (directory, name), None))
 
     def rename(self, source: DiskDirectory, old: str, target: DiskDirectory, new: str) -> None:
-        """Move a name; the caller has checked that both sides allow it."""
+        """Move a name. The caller has checked both sides."""
         node = source.view.pop(old)
         target.view[new] = node
         self._changes.append(_NameChange(node, (target, new), (source, old)))
 
     def unlink(self, directory: DiskDirectory, name: str) -> None:
-        """Take away a name."""
+        """Remove a name."""
         node = directory.view.pop(name)
         self._changes.append(_NameChange(node, None, (directory, name)))
 
     def sync(self, directory: DiskDirectory) -> None:
-        """Make the names in `directory` durable, with the earlier changes that they rest on."""
+        """Make the names in `directory` durable, with the earlier changes that they depend on."""
         for change in self._changes:
             change.waits = [d for d in change.waits if d is not directory]
         settling: set[_Entry] = set()
@@ -91,15 +91,17 @@ class NameLog:
         self._changes = [change for change in self._changes if change not in done]
 
     def fail_sync(self, directory: DiskDirectory) -> int:
-        """Return a failed sync of `directory`: its changes count as clean and only a later change of the same
-        name makes them durable. Returns how many there were."""
+        """Simulate a failed sync of `directory` and return the number of affected changes.
+
+        These changes count as clean. Only a later change of the same name makes them durable.
+        """
         hit = [change for change in self._changes if directory in change.waits]
         for change in hit:
             change.failed = True
         return len(hit)
 
     def kill_clone(self) -> NameLog:
-        """Return the same tree for the next process, names as unsynced as they were."""
+        """Return a copy of the tree for the next process, with unsynced names."""
         twins: dict[Node, Node] = {}
 
         def twin(node: Node) -> Node:
@@ -129,7 +131,7 @@ class NameLog:
         return clone
 
     def crash_clone(self, rng: Random, counts: Counter[str]) -> NameLog:
-        """Return the tree as power loss could leave it, all of it durable."""
+        """Return a possible tree after power loss. All of it is durable."""
         names = self._crash_names(rng, counts)
         twins: dict[Node, Node] = {}
 
@@ -168,7 +170,7 @@ class NameLog:
         return names
 
     def nodes(self) -> list[FileState]:
-        """Every file that has a name."""
+        """Return every file that has a name."""
         found: dict[FileState, None] = {}
         waiting = [self.root]
         while waiting:

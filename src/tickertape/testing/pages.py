@@ -1,7 +1,8 @@
 """Contents of one simulated file: visible, durable and unsynced data.
 
 Contents are dictionaries of immutable 4 KiB pages. Clones share them until one of them writes, so a crash
-costs only the unsynced data. Zeros that were never written take no memory. All random numbers are passed in.
+clone copies only unsynced data. Zeros that were never written take no memory. All random numbers come from
+the caller.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _ZERO_SECTOR: Final = bytes(SECTOR_BYTES)
 
 
 class DiskPages:
-    """Bytes of a file, sparse, copied on write. What lies beyond `size` is zeros, except inside a crash."""
+    """Bytes of a file, sparse and copied on write. Bytes beyond `size` are zeros, except during a crash."""
 
     __slots__ = ("_pages", "_shared", "size")
 
@@ -38,7 +39,7 @@ class DiskPages:
         return twin
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes; fewer only at the end."""
+        """Return `size` bytes, or fewer at the end of the file."""
         stop = min(offset + size, self.size)
         if stop <= offset:
             return b""
@@ -51,7 +52,7 @@ class DiskPages:
         return whole if len(whole) == stop - offset else whole[start : start + stop - offset]
 
     def put(self, offset: int, data: Buffer) -> list[bytes]:
-        """Store `data` at `offset`, leaving `size` alone; returns the pages it touched, as they are now."""
+        """Store `data` at `offset` without a change of `size`. Return the changed pages."""
         if self._shared:
             self._pages = dict(self._pages)
             self._shared = False
@@ -75,13 +76,13 @@ class DiskPages:
         return touched
 
     def resize(self, size: int) -> None:
-        """Set the size; what lies beyond it is forgotten."""
+        """Set the size and remove all bytes beyond it."""
         if size < self.size:
             self.cut(size)
         self.size = size
 
     def cut(self, size: int) -> None:
-        """Forget everything at and beyond `size`."""
+        """Remove all bytes at and beyond `size`."""
         keep, rest = divmod(size, PAGE_BYTES)
         pages = {i: page for i, page in self._pages.items() if i < keep or (i == keep and rest)}
         if rest and keep in pages:
@@ -91,14 +92,14 @@ class DiskPages:
         self.size = min(self.size, size)
 
     def place(self, index: int, images: list[bytes]) -> None:
-        """Store whole pages from page `index` on, leaving `size` alone."""
+        """Store whole pages from page `index` without a change of `size`."""
         if self._shared:
             self._pages = dict(self._pages)
             self._shared = False
         self._pages.update(enumerate(images, index))
 
     def sector(self, number: int) -> bytes:
-        """Return the 512 bytes of a sector, whatever the size says."""
+        """Return the 512 bytes of a sector, independent of `size`."""
         page = self._pages.get(number * SECTOR_BYTES // PAGE_BYTES)
         if page is None:
             return _ZERO_SECTOR
@@ -107,37 +108,37 @@ class DiskPages:
 
 
 class _Change(NamedTuple):
-    """One unsynced change. A write keeps the pages it made, for sectors that survive a crash."""
+    """One unsynced change. A write keeps its pages for sectors that survive a crash."""
 
     start: int
     stop: int
-    """Equal to `start` when only the size changed."""
+    """Equal to `start` if only the size changed."""
     images: list[bytes]
     size: int | None
-    """The new size of the file when this changed it."""
+    """New size of the file, or None if unchanged."""
 
     def sectors(self) -> range:
         return range(self.start // SECTOR_BYTES, -(-self.stop // SECTOR_BYTES))
 
     def image(self, first: int, stop: int) -> bytes:
-        """Sectors `first` up to `stop` as this write left them."""
+        """Return the sectors `first` up to `stop` after this write."""
         base = self.start // PAGE_BYTES * PAGE_BYTES
         return b"".join(self.images)[first * SECTOR_BYTES - base : stop * SECTOR_BYTES - base]
 
 
 class Harm(NamedTuple):
-    """Damage of a file, whatever was synced."""
+    """Damage of a file, independent of syncs."""
 
     how: str
     start: int
     stop: int
-    """The unreadable bytes, for damage of that kind."""
+    """End of the unreadable bytes, for damage of that kind."""
     before: FileState
-    """The file without it: the copy that is brought back."""
+    """The undamaged file, for a later repair."""
 
 
 class FileState:
-    """One file: reads see `view`, a sync guarantees `durable`, and the changes are between them."""
+    """One file: reads return `view`, a crash keeps `durable`, and `changes` lead from one to the other."""
 
     __slots__ = ("allocated", "changes", "dropped", "durable", "harm", "view")
 
@@ -146,7 +147,7 @@ class FileState:
         self.view = self.durable.fork()
         self.changes: list[_Change] = []
         self.dropped: dict[int, bytes] = {}
-        """Sectors that a failed sync marked clean: readable, but no later sync writes them."""
+        """Sectors that a failed sync marked as clean: readable, but no later sync writes them."""
         self.allocated = self.view.size
         self.harm: Harm | None = None
 
@@ -159,12 +160,12 @@ class FileState:
             self.become(FileState(pages))
 
     def become(self, other: FileState) -> None:
-        """Have the contents of `other`, as durable as they are there."""
+        """Copy the contents of `other`, with their durability."""
         self.durable, self.view = other.durable.fork(), other.view.fork()
         self.changes, self.dropped = list(other.changes), dict(other.dropped)
 
     def kill_clone(self) -> FileState:
-        """Return the same file for the next process: everything is there, and as unsynced as it was."""
+        """Return a copy of the file for the next process, with its unsynced changes."""
         twin = FileState(self.durable.fork())
         twin.view = self.view.fork()
         twin.changes = list(self.changes)
@@ -181,7 +182,7 @@ class FileState:
         self.changes.append(_Change(offset, stop, self.view.put(offset, data), size))
         harm = self.harm
         if harm is not None and (harm.how != "unreadable" or self._covered(harm, offset, stop)):
-            self.harm = None  # there is something new, in other sectors of the drive
+            self.harm = None  # the drive stores new data in other sectors
 
     def _covered(self, harm: Harm, offset: int, stop: int) -> bool:
         return offset <= harm.start and min(harm.stop, self.view.size) <= stop
@@ -194,7 +195,7 @@ class FileState:
             self.changes.append(_Change(0, 0, [], size))
 
     def sync(self) -> None:
-        """Make every change durable, but for sectors that an earlier failed sync dropped."""
+        """Make every change durable, except sectors that an earlier failed sync dropped."""
         durable = self.durable
         for change in self.changes:
             if change.size is not None:
@@ -214,7 +215,7 @@ class FileState:
         self.changes.clear()
 
     def fail_sync(self) -> int:
-        """Behave as a kernel whose write-back fails: pages count as clean. Return the dropped sectors."""
+        """Simulate a failed write-back: pages count as clean. Return the number of dropped sectors."""
         sizes = []
         before = len(self.dropped)
         for change in self.changes:
@@ -226,7 +227,7 @@ class FileState:
         return len(self.dropped) - before
 
     def crash(self, rng: Random, counts: Counter[str]) -> DiskPages:
-        """Return the contents as power loss could leave them; this file stays as it is."""
+        """Return possible contents after power loss. This file stays unchanged."""
         pages = self.durable.fork()
         if self.dropped:
             chance = _chance(rng)
@@ -236,7 +237,7 @@ class FileState:
                 if kept:
                     pages.put(number * SECTOR_BYTES, image)
         sizes = sum(change.size is not None for change in self.changes)
-        # the file system logs sizes in order: a later one never survives without the earlier ones
+        # the file system journals sizes in order: a later one never survives without the earlier ones
         surviving = rng.choice((0, sizes, rng.randint(0, sizes))) if sizes else 0
         for change in self.changes:
             if change.size is not None:
@@ -268,7 +269,7 @@ class FileState:
                 counts["sector_kept"] += 1
                 pages.put(number * SECTOR_BYTES, image[i * SECTOR_BYTES : (i + 1) * SECTOR_BYTES])
             elif draw & 1 and self.durable.sector(number) == _ZERO_SECTOR:
-                # allocated, never written: an earlier unsynced write of this sector goes with it
+                # allocated, never synced: an earlier unsynced write of this sector is lost too
                 counts["sector_zeroed"] += 1
                 pages.put(number * SECTOR_BYTES, _ZERO_SECTOR)
             else:
@@ -276,5 +277,5 @@ class FileState:
 
 
 def _chance(rng: Random) -> float:
-    """How likely one sector of a write is to survive: all, none and every mixture must all be common."""
+    """Return the probability that a sector of a write survives. All, none and mixtures must be common."""
     return rng.choice((0.0, 1.0, 0.5, rng.uniform(0.05, 0.95)))

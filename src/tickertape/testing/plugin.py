@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def tickertape_server(tmp_path: Path) -> Iterator[RunningServer]:
-    """A running server on an empty directory: `.uri`, `.data`, `.kill()`, `.restart()`, `.stop()`."""
+    """Yield a running server on an empty directory: `.uri`, `.data`, `.kill()`, `.restart()`, `.stop()`."""
     from tickertape.testing.server import running_server
 
     with running_server(tmp_path / "data") as server:

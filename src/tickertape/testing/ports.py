@@ -1,9 +1,9 @@
-"""Reserved TCP ports for tests; no other test takes them while their server is stopped.
+"""Reserved TCP ports for tests. No other test uses them while their server is stopped.
 
-A port that the system chooses (0) can be given to another process once the server on it has stopped, and a
-client that reconnects to a port of that range may connect to itself. These ports are below that range. A name
-in the kernel, released with the process, reserves them against other processes of a test run, but not against
-other programs.
+An ephemeral port (0) may be assigned to another process after its server has stopped. A client that
+reconnects to an ephemeral port may even connect to itself. Reserved ports are below the ephemeral range. An
+abstract Unix socket, released with the process, reserves a port against other test processes, but not
+against other programs.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ _FIRST: Final = 10_240
 _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _RANGE_DEFAULT: Final = 32_768
 _STEP: Final = 611
-"""Processes that start together begin to look that far from each other."""
+"""Distance between the first candidates of processes with consecutive ids."""
 
 
 _tried: Final = itertools.count()
-"""Released ports, reused last: a client may still try to reach the previous server."""
+"""Counter of tried ports. Released ports are reused last: a client may still try the previous server."""
 
 
 class NoPort(RuntimeError):
-    """No port below the range of the system is free."""
+    """All ports below the ephemeral range are in use."""
 
 
 class ReservedPort:
-    """A port of 127.0.0.1 held for this object: `number`. Given back by `release()`, or at the latest when
-    the process ends. Raises `NoPort`.
+    """A reserved port of 127.0.0.1, `number`, until `release()` or the end of the process.
+
+    Raises `NoPort`.
     """
 
     def __init__(self) -> None:
@@ -44,20 +45,22 @@ class ReservedPort:
                 self.number = number
                 self._holder = holder
                 return
-        raise NoPort(f"every port from {_FIRST} to {end - 1} is taken")
+        raise NoPort(
+            f"Cannot reserve a port: every port from {_FIRST} to {end - 1} is in use. Stop other test runs."
+        )
 
     def release(self) -> None:
-        """Let others have it; twice does no harm."""
+        """Release the port. A second call has no effect."""
         self._holder.close()
 
     def __del__(self) -> None:
-        # whoever forgets it in a test does not have to hear of a socket it never saw
+        # avoids a ResourceWarning about an internal socket
         if hasattr(self, "_holder"):
             self._holder.close()
 
 
 def _chosen_by_the_system() -> int:
-    """Return the first port the system gives away by itself."""
+    """Return the first ephemeral port of the system."""
     try:
         first = int(_RANGE_FILE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -66,7 +69,7 @@ def _chosen_by_the_system() -> int:
 
 
 def _hold(number: int) -> socket.socket | None:
-    """Return the holder of a free port that no other test process holds; None if it is taken."""
+    """Reserve a port. Return the socket that holds it, or None if the port is in use."""
     holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         holder.bind(f"\0tickertape-test-port-{number}")

@@ -1,6 +1,6 @@
 """Conformance suite for publish stores of applications and of this package.
 
-It uses the store's protocol only.
+It uses only the protocol of a store.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tickertape.testing.verdicts import must, same
 NAME: Final = "checked"
 FIRST: Final = 1_000
 ROOM_BYTES_MIN: Final = 4_096
-"""Bytes above the most that the checks hold at once."""
+"""Minimum capacity, above the bytes that the checks store at once."""
 FILLED_BYTES_MAX: Final = 65_536
-"""A store with a larger bound is not filled up to it."""
+"""Capacity up to which the checks fill a store."""
 _BODY_BYTES: Final = 1_024
 _NOTHING: Final = (0, 0)
 
@@ -30,7 +30,7 @@ Kill = Callable[[PublishStore], None]
 
 
 class SampleMessage(NamedTuple):
-    """All that a store has to give back of a message."""
+    """All fields of a message that a store must preserve."""
 
     sequence: int
     body: bytes
@@ -41,20 +41,23 @@ class SampleMessage(NamedTuple):
 
 
 def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | None = None) -> None:
-    """Raise `AssertionError` where a store does not do what its client needs.
+    """Check a publish store. Raise `AssertionError` with the first broken promise.
 
-    `make` gives a fresh, empty store each time, or with `survives=True` the one that it gave before, opened
-    again after `close`: then what it held, and its highest sequence, must still be there.
+    The check does not cover several threads (the client has one lock for all calls), power loss, disk errors
+    and speed. It fills a store up to 65,536 bytes. Use a store with a smaller `bytes_max`, but at least
+    4,096.
 
-    `killed` is for a store that survives the end of its process at any moment, and does what that does:
-    `killed(store)` lets go of locks and files as the system would, and writes nothing. For a store that can
-    be opened twice in one process it is `lambda store: None`. What was settled may be back then, as it is
-    sent again and known to the server; all else must be there. Without `killed` a store that writes only in
-    `close` passes.
+    Args:
+        make: Returns a new, empty store. With `survives=True` it returns the previous store, reopened after
+            `close`.
+        survives: Whether messages and the highest sequence survive `close`. Default False.
+        killed: For a store that survives the end of its process at any time. `killed(store)` simulates it: it
+            releases locks and files like the operating system, and writes nothing. Use `lambda store: None`
+            for a store that can be opened twice in a process. Settled messages may be stored again, all other
+            messages must be. Without `killed`, a store that writes only in `close` passes. Default None.
 
-    Not checked are several threads (the client has one lock for all calls), power loss, a disk that fails,
-    and speed. A store whose `bytes_max` is above `FILLED_BYTES_MAX` is filled so far only: let `make` give
-    one with less, but at least `ROOM_BYTES_MIN`.
+    Example:
+        >>> check_publish_store(lambda: tt.MemoryPublishStore("64KB"))
     """
     store = make()
     must(isinstance(store, PublishStore), "it lacks methods of PublishStore")
@@ -77,11 +80,11 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
 
 def _is_fresh(store: PublishStore) -> None:
     found = (store.last_sequence, store.size_bytes, store.unpersisted_count(), len(store.held()))
-    same("it is not fresh: its last sequence, bytes, messages and batches are", found, (0, 0, 0, 0))
+    same("a new store is empty (last sequence, bytes, messages, batches)", found, (0, 0, 0, 0))
     must(
         store.bytes_max >= ROOM_BYTES_MIN,
-        f"it says bytes_max={store.bytes_max}, and what is checked needs {ROOM_BYTES_MIN:,}: a batch of one "
-        "message takes 128 beside it",
+        f"it has bytes_max={store.bytes_max}, and the checks need {ROOM_BYTES_MIN:,}: a batch takes 128 "
+        "bytes in addition to its message",
     )
     must(
         store.when_full in ("block", "raise"), f"when_full={store.when_full!r} is neither 'block' nor 'raise'"
@@ -92,15 +95,15 @@ def _holds_in_order(store: PublishStore) -> None:
     one, two, three = _plain(FIRST, b"a"), _labelled(FIRST + 1, b"b"), _plain(FIRST + 2, b"c")
     store.put(_stored(one))
     store.put(_stored(two, three))
-    same("what was put is held, with topics and labels", _contents(store), [one, two, three])
-    same("the highest sequence is that of the last message put", store.last_sequence, three.sequence)
+    same("put stores messages with topics and labels", _contents(store), [one, two, three])
+    same("last_sequence is the sequence of the last message", store.last_sequence, three.sequence)
     size = store.size_bytes
-    must(size > 0, f"it holds messages and says size_bytes={size}")
+    must(size > 0, f"it holds messages, and size_bytes is {size}")
     store.discard(FIRST - 1)
-    same("what is not settled stays", _contents(store), [one, two, three])
+    same("discard keeps unsettled messages", _contents(store), [one, two, three])
     store.discard(FIRST)
-    same("what is settled goes, and no more", _contents(store), [two, three])
-    must(store.size_bytes < size, f"it let go of a batch, and size_bytes is {store.size_bytes} after {size}")
+    same("discard removes only settled messages", _contents(store), [two, three])
+    must(store.size_bytes < size, f"it discarded a batch, and size_bytes is {store.size_bytes} after {size}")
     store.discard(FIRST + 1_000_000)
     _is_empty(store)
     must(store.last_sequence >= three.sequence, "an empty store forgot its highest sequence")
@@ -111,7 +114,7 @@ def _cuts_what_is_settled_in_part(store: PublishStore) -> None:
     messages = [_plain(first, b"a"), _plain(first + 1, b"b"), _labelled(first + 2, b"c")]
     store.put(_stored(*messages))
     store.discard(first + 1)
-    same("of a batch that is settled in part the rest stays", _contents(store), messages[2:])
+    same("discard keeps the rest of a partly settled batch", _contents(store), messages[2:])
     store.discard(first + 2)
     _is_empty(store)
 
@@ -124,11 +127,11 @@ def _replaces_in_the_middle(store: PublishStore) -> None:
     for stored in (_stored(before), middle, _stored(after)):
         store.put(stored)
     store.replace(first + 1, first + 3, slice_batch(middle.batch, 1, 3))
-    same("the rest takes the place of a batch", _contents(store), [before, *messages[1:], after])
+    same("replace keeps the rest of a batch", _contents(store), [before, *messages[1:], after])
     store.replace(first + 1, first + 3, None)
-    same("without a rest all of it goes", _contents(store), [before, after])
+    same("replace without a rest removes the batch", _contents(store), [before, after])
     store.replace(first + 1, first + 3, None)
-    same("what is not held any more is not replaced", _contents(store), [before, after])
+    same("replace of a removed batch has no effect", _contents(store), [before, after])
     store.discard(first + 4)
     _is_empty(store)
 
@@ -139,26 +142,26 @@ def _seals_what_was_appended(store: AppendingPublishStore) -> None:
     for message in messages:
         _append(store, message)
     found = (store.last_sequence, store.unpersisted_count())
-    same("it tells of nothing before it is sealed: its last sequence and messages are", found, (before, 0))
+    same("last_sequence and unpersisted_count exclude messages before seal", found, (before, 0))
     store.seal(_stored(*messages))
-    same("what was appended is held once it is sealed", _contents(store), messages)
+    same("seal stores appended messages", _contents(store), messages)
     more = [_plain(first + 2, b"c")]
     _append(store, more[0])
     write = store.writer("orders")
     if write is not None and write(first + 3, b"d"):
         more.append(_plain(first + 3, b"d"))
     store.seal(_stored(*more))
-    same("what was written is held beside it", _contents(store), messages + more)
+    same("seal stores messages of the writer", _contents(store), messages + more)
     store.discard(first + 3)
     alone = _labelled(first + 4, b"e")
     store.seal(_stored(alone))
-    same("what was not appended is held when it is sealed", _contents(store), [alone])
+    same("seal stores messages that were not appended", _contents(store), [alone])
     store.discard(first + 4)
     _is_empty(store)
 
 
 def _fills_up(store: PublishStore) -> None:
-    """Put messages as a client does: as many as the store reports space for; then wait or raise."""
+    """Put messages like a client, up to the free space that the store reports."""
     messages: list[SampleMessage] = []
     taken, bound = 0, store.bytes_max
     while taken <= min(bound, FILLED_BYTES_MAX):
@@ -170,25 +173,23 @@ def _fills_up(store: PublishStore) -> None:
             store.put(stored)
         except StoreFull as error:
             raise AssertionError(
-                f"it raises StoreFull and says {store.size_bytes} of {bound} bytes"
+                f"it raises StoreFull with size_bytes={store.size_bytes} of {bound}"
             ) from error
         messages.append(message)
         taken += stored.batch.nbytes
         bodies, size = len(messages) * _BODY_BYTES, store.size_bytes
-        must(
-            size >= bodies, f"it holds bodies of {bodies} bytes and says size_bytes={size}: it is never full"
-        )
+        must(size >= bodies, f"it holds bodies of {bodies} bytes with size_bytes={size}: it is never full")
     else:
-        must(bound > FILLED_BYTES_MAX, f"it took {taken} bytes with bytes_max={bound} and is not full")
-    must(len(messages) > 1, f"an empty store with bytes_max={bound} has no room for 2 messages of 1 KiB")
-    must(_contents(store) == messages, f"with {taken} bytes in it, it does not hold what was put")
+        must(bound > FILLED_BYTES_MAX, f"it accepted {taken} bytes with bytes_max={bound} and is not full")
+    must(len(messages) > 1, f"an empty store with bytes_max={bound} does not accept 2 messages of 1 KiB")
+    must(_contents(store) == messages, f"it lost messages after {taken} bytes")
     store.discard(messages[-1].sequence)
     _is_empty(store)
 
 
 def _three_batches(store: PublishStore) -> tuple[list[SampleMessage], list[SampleMessage]]:
-    """Put three batches, settle one in part and replace part of another; return all batches put, and those
-    held now."""
+    """Put three batches, settle one partly and replace part of another. Return all messages, and the stored
+    ones."""
     first = store.last_sequence + 1
     one = [_plain(first, b"a"), _labelled(first + 1, b"b"), _plain(first + 2, b"c")]
     two = [_labelled(first + 3, b"d"), _plain(first + 4, b"e"), _labelled(first + 5, b"f")]
@@ -199,7 +200,7 @@ def _three_batches(store: PublishStore) -> tuple[list[SampleMessage], list[Sampl
     store.discard(first)
     store.replace(first + 3, first + 5, slice_batch(middle.batch, 1, 3))
     held = one[1:] + two[1:] + three
-    same("three batches, one settled in part and one replaced", _contents(store), held)
+    same("three batches, one partly settled and one replaced", _contents(store), held)
     return one + two + three, held
 
 
@@ -211,14 +212,14 @@ def _survives_close(store: PublishStore, make: Make) -> PublishStore:
     _refuses_another(store)
     store.close()
     store = _again(make)
-    same("opened again after close it does not hold what it held before", _contents(store), held)
-    must(store.last_sequence >= last, "it forgot its highest sequence when it was closed")
+    same("messages survive close", _contents(store), held)
+    must(store.last_sequence >= last, "it lost its highest sequence when it was closed")
     store.discard(last)
     _is_empty(store)
     store.close()
     store = _again(make)
-    same("it brought back what was settled", _contents(store), [])
-    must(store.last_sequence >= last, "an empty store forgot its highest sequence when it was closed")
+    same("settled messages stay removed after close", _contents(store), [])
+    must(store.last_sequence >= last, "an empty store lost its highest sequence when it was closed")
     return store
 
 
@@ -231,13 +232,13 @@ def _survives_the_process(store: PublishStore, make: Make, killed: Kill) -> Publ
             _append(store, message)
         given, held, last = given + appended, held + appended, last + 2
     killed(store)
-    after = _again(make)  # `store` is kept meanwhile: it must not write when it is collected
+    after = _again(make)  # `store` stays referenced: it must not write during garbage collection
     found = _contents(after)
     lost = [message for message in held if message not in found]
-    must(not lost, f"it forgot what it held when its process was killed: {lost!r}")
+    must(not lost, f"it lost messages when its process was killed: {lost!r}")
     strange = [message for message in found if message not in given]
-    must(not strange, f"after its process was killed it holds what was never put: {strange!r}")
-    must(after.last_sequence >= last, "it forgot its highest sequence when its process was killed")
+    must(not strange, f"it holds unknown messages after its process was killed: {strange!r}")
+    must(after.last_sequence >= last, "it lost its highest sequence when its process was killed")
     after.discard(last)
     _is_empty(after)
     return after
@@ -254,12 +255,12 @@ def _refuses_another(store: PublishStore) -> None:
         store.attach("another")
     except StoreOfAnother:
         return
-    raise AssertionError("it holds messages and serves a client of another name")
+    raise AssertionError("it holds messages and accepts a client of another name")
 
 
 def _is_empty(store: PublishStore) -> None:
     found = (store.unpersisted_count(), store.size_bytes)
-    same("everything is settled, and the messages and bytes held are", found, _NOTHING)
+    same("the store is empty after all messages are settled (messages, bytes)", found, _NOTHING)
 
 
 def _plain(sequence: int, body: bytes) -> SampleMessage:
@@ -308,11 +309,11 @@ def _contents(store: PublishStore) -> Sequence[SampleMessage]:
             for i in range(batch.count)
         ]
         ends = (messages[0].sequence, messages[-1].sequence)
-        same("a batch is held with its first and last sequence", (first, last), ends)
+        same("first and last sequence of a stored batch", (first, last), ends)
         publishers = set(batch.publishers.tolist())
-        same("the publisher of what is held", publishers, {publisher_id(NAME)})
+        same("the publishers of the stored messages", publishers, {publisher_id(NAME)})
         found += messages
     sequences = [message.sequence for message in found]
-    same("what is held is in the order of sequences", sequences, sorted(set(sequences)))
-    same("unpersisted_count counts what is held", store.unpersisted_count(), len(found))
+    same("stored messages are in the order of sequences", sequences, sorted(set(sequences)))
+    same("unpersisted_count is the number of stored messages", store.unpersisted_count(), len(found))
     return found

@@ -1,6 +1,6 @@
-"""Real server process for tests: start it, read its addresses, kill it and start it again.
+"""Real server process for tests: start, stop, kill and restart it, and read its addresses.
 
-It shows only what a user of the process sees.
+It provides only information that a user of the process has.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from tickertape.testing.ports import ReservedPort
 _START_SECONDS_MAX: Final = 30.0
 _STOP_SECONDS_MAX: Final = 30.0
 _END_SECONDS_MAX: Final = 2.0
-"""Seconds for a failed start to end after it has closed its output."""
+"""Seconds for a failed process to end after it has closed its output."""
 
 
 class ServerNotReady(RuntimeError):
-    """The server process ended, or did not print `ready` in time; the text has its standard error."""
+    """The server process ended, or did not print `ready` in time. The text contains its standard error."""
 
 
 class RunningServer:
-    """A server process on a data directory. `uri` is where clients connect, `admin_url` where it answers
-    over HTTP about itself; both stay the same over `restart()`, and stay its own while it is down.
+    """A server process on a data directory, created by `running_server`.
+
+    `uri` is the address for clients, `admin_url` the admin address (HTTP). Both stay the same after
+    `restart()`, and stay reserved while the server is down.
     """
 
     def __init__(self, data: Path, config: Path | None = None, *, listen: str | None = "") -> None:
@@ -51,7 +53,7 @@ class RunningServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the process and wait for its ready line. Raises `ServerNotReady`."""
+        """Start the process and wait up to 30 s for its ready line. Raises `ServerNotReady`."""
         with open(self._errors, "a") as errors:
             self._process = subprocess.Popen(
                 self._command(),
@@ -64,12 +66,14 @@ class RunningServer:
         line = self._first_line()
         if not line.startswith("ready "):
             code = self._end_of_start()
-            raise ServerNotReady(f"no ready line (exit code {code}): {line!r}\n{self.errors()[-4000:]}")
+            raise ServerNotReady(
+                f"The server did not print a ready line (exit code {code}): {line!r}\n{self.errors()[-4000:]}"
+            )
         self.uri = line.split()[1]
         self.admin_url = line.split()[-1]
 
     def _command(self) -> list[str]:
-        """Command to start; a wrapper program may be put before it."""
+        """Return the command line. Subclasses may prepend a wrapper program."""
         command = [sys.executable, "-m", "tickertape", "serve"]
         if self.config is not None:
             command.append(str(self.config))
@@ -79,7 +83,7 @@ class RunningServer:
         return [*command, "--admin", self.admin_url or f"http://127.0.0.1:{self._ports[1].number}"]
 
     def _end_of_start(self) -> int | None:
-        """End a start that failed; its exit code, None when it did not end by itself."""
+        """Reap the process after a failed start. Return its exit code, or None if it had to be killed."""
         assert self._process is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._reap(_END_SECONDS_MAX)
@@ -104,7 +108,7 @@ class RunningServer:
             self._reap()
 
     def stop(self) -> int:
-        """SIGTERM and wait for the clean stop; returns the exit code."""
+        """Stop the process with SIGTERM and wait up to 30 s. Return the exit code."""
         process = self._process
         if process is None:
             return 0
@@ -112,23 +116,23 @@ class RunningServer:
         return self._reap()
 
     def wait(self, seconds: float = _STOP_SECONDS_MAX) -> int:
-        """Wait until the process ends by itself; returns the exit code."""
+        """Wait up to `seconds` (default 30) until the process ends. Return the exit code."""
         assert self._process is not None
         return self._reap(seconds)
 
     def release(self) -> None:
-        """Give its ports back, once it is not to start again."""
+        """Release the reserved ports. The server must not be started again."""
         for port in self._ports:
             port.release()
 
     def restart(self) -> None:
-        """Stop it cleanly when it runs, and start it on the same directory and address."""
+        """Stop the server cleanly if it runs, and start it on the same directory and addresses."""
         if self._process is not None:
             self.stop()
         self.start()
 
     def errors(self) -> str:
-        """Standard error of the process, of all its runs."""
+        """Return the standard error of all runs of the process."""
         return self._errors.read_text() if self._errors.exists() else ""
 
     def _reap(self, seconds: float = _STOP_SECONDS_MAX) -> int:
@@ -151,11 +155,21 @@ class RunningServer:
 def running_server(
     data: str | Path | None = None, config: str | Path | None = None, *, listen: str | None = ""
 ) -> Iterator[RunningServer]:
-    """A running server, stopped at the end; with no `data` in a directory of its own that is removed
-    afterwards, and with no `listen` on a port of 127.0.0.1 that is its own.
+    """Start a server, and stop it at the end of the `with` block.
 
-    `config` is the path of a configuration file, or the text of one; with `listen=None` its addresses are
-    those of the server, and `uri` is the first of them. Raises `ServerNotReady`."""
+    Args:
+        data: Data directory. Default: a temporary directory, which is removed afterwards.
+        config: Path of a configuration file, or its text. Default None.
+        listen: Address for clients. Default: a reserved port of 127.0.0.1. None uses the addresses of the
+            configuration, and `uri` is the first of them.
+
+    Raises:
+        ServerNotReady: If the server does not start.
+
+    Example:
+        >>> with running_server() as server, tt.Client("desk", server.uri) as client:
+        ...     client.publish("orders", {"id": 1})
+    """
     with tempfile.TemporaryDirectory(prefix="tickertape-") as scratch:
         directory = Path(data) if data is not None else Path(scratch) / "data"
         file = _config_file(config, Path(scratch))
@@ -170,7 +184,7 @@ def running_server(
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment, with the package importable for the child as it is for us."""
+    """Return the environment in which the child process can import this package."""
     source = str(Path(__file__).parents[2])
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
 
@@ -186,12 +200,21 @@ def _config_file(config: str | Path | None, scratch: Path) -> Path | None:
 
 
 def wait_until(condition: object, seconds: float = 10.0) -> None:
-    """Wait until `condition()` is true; `TimeoutError` when it is not in time. For tests that watch a real
-    process.
+    """Wait until `condition()` is true, for tests with a real process.
+
+    Args:
+        condition: Called without arguments every 5 ms.
+        seconds: Time limit in seconds. Default 10.
+
+    Raises:
+        TimeoutError: If the condition is not true in time.
+
+    Example:
+        >>> wait_until(lambda: time.monotonic() > 0)
     """
     assert callable(condition)
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not true within {seconds} seconds")
+            raise TimeoutError(f"The condition was not true within {seconds} s.")
         time.sleep(0.005)

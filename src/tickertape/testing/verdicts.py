@@ -1,4 +1,4 @@
-"""Assertions of the conformance suites; each failure names the broken promise.
+"""Assertions of the conformance suites. Each failure names the broken promise.
 
 They do not use `assert`, so they also work with `python -O`.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 
 def must(holds: bool, text: str) -> None:
-    """Raise `AssertionError` with this text unless it holds."""
+    """Raise `AssertionError` with `text` unless `holds` is true."""
     if not holds:
         raise AssertionError(text)
 
 
 def same(what: str, found: object, wanted: object) -> None:
-    """Raise `AssertionError` with the found value unless it is the expected one."""
+    """Raise `AssertionError` with both values unless `found` equals `wanted`."""
     if found != wanted:
         raise AssertionError(f"{what}: {found!r} instead of {wanted!r}")

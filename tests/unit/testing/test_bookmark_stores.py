@@ -158,15 +158,15 @@ class AnswersWhenClosed(Recorded):
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (ForgetsDiscardAll, "what discard_all discarded stays so, when it was closed"),
+        (ForgetsDiscardAll, "discards of discard_all survive, when it was closed"),
         (ForgetsNotices, "a notice survives, when it was closed"),
-        (ForgetsPublishers, "recovery points survive, of all publishers, when it was closed"),
+        (ForgetsPublishers, "recovery points of all publishers survive, when it was closed"),
         (ForgetsPurgeOfAll, "a purge of all survives, when it was closed"),
         (ForgetsPurges, "a purge survives, when it was closed"),
         (PurgesTooMuch, "a purge survives, when it was closed"),
         (ForgetsSubscriptions, "all subscriptions survive, when it was closed"),
-        (SaysAllIsDiscarded, r"nothing is discarded yet, and is_discarded\('s', 5, 10\) is: True"),
-        (AnswersWhenClosed, "undiscarded_count of a store that was closed does not raise Closed"),
+        (SaysAllIsDiscarded, r"is_discarded\('s', 5, 10\) before any discard: True"),
+        (AnswersWhenClosed, "undiscarded_count of a closed store does not raise Closed"),
     ],
 )
 def test_a_store_that_forgets_or_says_what_is_not_so_is_told(kind: type[Recorded], text: str) -> None:

@@ -62,7 +62,7 @@ def test_bytes_that_cannot_be_read_fail_each_read_of_them_until_they_are_written
 
 def test_only_what_is_there_and_known_can_be_harmed(disk: StrictDisk) -> None:
     durable_file(disk, "a", OLD)
-    with pytest.raises(ValueError, match="no harm 'burned'; there are zeros, empty, unreadable"):
+    with pytest.raises(ValueError, match=r"Unknown damage 'burned'\. Use one of zeros, empty, unreadable"):
         disk.harm("a", "burned")
     with pytest.raises(FileNotFoundError):
         disk.harm("b", "zeros")

@@ -284,7 +284,7 @@ def test_it_ends_with_connections_in_every_state(echo: Echo) -> None:
 
 def test_a_fault_that_there_is_not_is_refused_and_nothing_is_armed(proxy: FaultProxy) -> None:
     misspelt: Any = "resett"
-    with pytest.raises(ValueError, match="'resett': there are 'cut', 'reset', 'stall', 'half_open'"):
+    with pytest.raises(ValueError, match=r"'resett'\. Use one of 'cut', 'reset', 'stall', 'half_open'"):
         proxy.to_server.after(3, misspelt)
     with pytest.raises(ValueError, match="0 or more bytes"):
         proxy.to_server.after(-1, "cut")

@@ -130,12 +130,12 @@ class ForgetsTheName(Shelved):
 @pytest.mark.parametrize(
     ("kind", "killed", "text"),
     [
-        (WritesWhenClosed, nothing, "it forgot what it held when its process was killed: .*sequence="),
-        (KeepsTheNewest, None, "opened again after close it does not hold what it held before"),
-        (ForgetsTheRest, None, "opened again after close it does not hold what it held before"),
-        (ForgetsThePart, None, "opened again after close it does not hold what it held before"),
-        (ForgetsTheNumber, None, "an empty store forgot its highest sequence when it was closed"),
-        (ForgetsTheName, None, "serves a client of another name"),
+        (WritesWhenClosed, nothing, "it lost messages when its process was killed: .*sequence="),
+        (KeepsTheNewest, None, "messages survive close"),
+        (ForgetsTheRest, None, "messages survive close"),
+        (ForgetsThePart, None, "messages survive close"),
+        (ForgetsTheNumber, None, "an empty store lost its highest sequence when it was closed"),
+        (ForgetsTheName, None, "accepts a client of another name"),
     ],
 )
 def test_a_store_that_loses_something_over_a_restart_is_told(
@@ -206,11 +206,11 @@ class FullTooSoon(MemoryPublishStore):
     ("kind", "text"),
     [
         (Unlabelled, "with topics and labels: .*topic='orders'"),
-        (Nameless, r"the publisher of what is held: \{0\}"),
-        (NeverFull, "it holds bodies of 1024 bytes and says size_bytes=1: it is never full"),
+        (Nameless, r"the publishers of the stored messages: \{0\}"),
+        (NeverFull, "it holds bodies of 1024 bytes with size_bytes=1: it is never full"),
         (NeverQuiteFull, "with bytes_max=65536 and is not full"),
-        (DropsTheOldest, "bytes in it, it does not hold what was put"),
-        (FullTooSoon, "it raises StoreFull and says .* of 65536 bytes"),
+        (DropsTheOldest, "it lost messages after"),
+        (FullTooSoon, "it raises StoreFull with size_bytes=.* of 65536"),
     ],
 )
 def test_a_store_that_keeps_too_little_is_told(kind: type[MemoryPublishStore], text: str) -> None:
@@ -219,7 +219,7 @@ def test_a_store_that_keeps_too_little_is_told(kind: type[MemoryPublishStore], t
 
 
 def test_what_cannot_be_checked_is_told() -> None:
-    with pytest.raises(AssertionError, match="it says bytes_max=100, and what is checked needs 4,096"):
+    with pytest.raises(AssertionError, match="it has bytes_max=100, and the checks need 4,096"):
         check_publish_store(lambda: MemoryPublishStore(100))
     with pytest.raises(AssertionError, match="it lacks methods of PublishStore"):
         check_publish_store(object)  # type: ignore[arg-type]
@@ -242,5 +242,5 @@ def test_of_ours_the_one_for_killed_processes_survives_them(tmp_path: Path, sync
 
 
 def test_of_ours_the_one_that_writes_when_it_is_closed_says_so(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="it forgot what it held when its process was killed"):
+    with pytest.raises(AssertionError, match="it lost messages when its process was killed"):
         check_publish_store(partial(HybridPublishStore, tmp_path / "hybrid"), killed=hybrid_killed)

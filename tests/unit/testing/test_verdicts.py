@@ -44,8 +44,8 @@ def test_what_is_wrong_is_told_without_assert_too() -> None:
         check=True,
     )
     publish, bookmark, chooser, delay, manager = done.stdout.splitlines()
-    assert publish.startswith("what is not settled stays: [")
-    assert bookmark == "and only once: True instead of False"
-    assert chooser == "a fresh one has no server"
+    assert publish.startswith("discard keeps unsettled messages: [")
+    assert bookmark == "the second discard of a message returns False: True instead of False"
+    assert chooser == "a new chooser has no server"
     assert delay == "it gives up"
     assert manager == "it lacks methods of SubscriptionManager"

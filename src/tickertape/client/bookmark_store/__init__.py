@@ -1,4 +1,4 @@
-"""Bookmark stores: the public names."""
+"""Bookmark stores (public names)."""
 
 from __future__ import annotations
 

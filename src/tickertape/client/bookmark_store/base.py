@@ -1,7 +1,7 @@
-"""Memory bookmark store, and the base of all: one `Progress` for each subscription, under one lock.
+"""Memory bookmark store, and the base class of all stores: one `Progress` per subscription, one lock.
 
-A change is made in memory first. Stores with a file override the steps that keep it; a step that fails or is
-interrupted leaves a file that knows less, never more.
+A change is made in memory first. Stores with a file override the steps that write it. After a failed or
+interrupted step the file records less progress than memory, never more.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from tickertape.client.common.closing import ClosesItself
 
 
 class ProgressStore(ClosesItself):
-    """A bookmark store in memory, with steps that others fill in. Safe to use from several threads. It is the
-    parent's alone: in a forked child everything but `close` raises `Forked`."""
+    """Bookmark store in memory, with steps that subclasses override.
+
+    Safe to use from several threads. In a forked child every call except `close` raises `Forked`.
+    """
 
     def __init__(self, adapter: RecoveryPointAdapter | None = None) -> None:
         self.adapter = adapter
-        """What keeps recovery points beside it, if anything."""
+        """Recovery point adapter of the store, or None."""
         self._offer: Callable[..., None] | None = getattr(adapter, "offer", None)
         self._lock = threading.RLock()
         self._progress: dict[str, Progress] = {}
         self._purging = False
-        """A purge is under way, or was interrupted: what it was to forget may come back with the power."""
+        """A purge is in progress, or was interrupted: power loss may restore purged subscriptions."""
         self._closed = False
-        self._refusal: TickertapeError = Closed("this bookmark store is closed")
+        self._refusal: TickertapeError = Closed("The bookmark store is closed.")
         forks.register(self)
 
-    # -- what a client asks -------------------------------------------------------------------------------
+    # -- calls of the client ------------------------------------------------------------------------------
 
     def started(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
         """See `BookmarkStore.started`."""
@@ -147,7 +149,7 @@ class ProgressStore(ClosesItself):
             if self.adapter is not None and self._offer is None:
                 self.adapter.purge(sub_id)
         if self.adapter is not None and self._offer is not None:
-            self.adapter.purge(sub_id)  # not under the lock: it may be waiting to read a point
+            self.adapter.purge(sub_id)  # without the lock, because the adapter may wait to read a point
 
     def close(self) -> None:
         """See `BookmarkStore.close`. The adapter is closed too."""
@@ -160,7 +162,7 @@ class ProgressStore(ClosesItself):
             self._progress = {}
 
     def forked(self) -> None:
-        """Internal: this is a forked child; the parent goes on, and a thread of it may hold the lock."""
+        """Disable the store in a forked child (internal). A thread of the parent may hold the lock."""
         self._refusal = forks.forked_error()
         self._closed = True
         refusing: Any = forks.ForkedLock()
@@ -169,34 +171,33 @@ class ProgressStore(ClosesItself):
     # -- steps of stores with a file --------------------------------------------------------------------
 
     def _keep_new(self, sub_id: str, progress: Progress) -> None:
-        """A subscription is known from now on."""
+        """Write a new subscription."""
 
     def _keep_point(self, progress: Progress) -> None:
-        """It has a start."""
+        """Write the start of a subscription."""
 
     def _keep_delivery(
         self, progress: Progress, base: int, publishers: Publishers, sequences: UInt64s
     ) -> None:
-        """Messages were delivered that never were before; `base` is the ordinal of the first."""
+        """Write the first delivery of messages. `base` is the ordinal of the first message."""
 
     def _keep_discards(self, progress: Progress, done: Ranges) -> None:
-        """These ordinals are discarded."""
+        """Write discarded ordinals."""
 
     def _keep_notice(self, progress: Progress, bookmark: Bookmark) -> None:
-        """A notice came."""
+        """Write a notice."""
 
     def _keep_forgetting(self, progress: Progress) -> None:
-        """What was behind the prefix is forgotten."""
+        """Write that everything behind the discarded prefix is forgotten."""
 
     def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
-        """These subscriptions are forgotten, and what an earlier purge that failed was to forget: durably,
-        whatever else is."""
+        """Write the purge of subscriptions, and of earlier failed purges, always durably."""
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._closed:
-            raise self._refusal.with_traceback(None)  # else it grows with each call
+            raise self._refusal.with_traceback(None)  # otherwise the traceback grows with each call
 
     def _get(self, sub_id: str) -> Progress | None:
         self._check()
@@ -207,7 +208,8 @@ class ProgressStore(ClosesItself):
         if progress is None:
             if len(self._progress) >= bookmark_subscriptions_max:
                 raise BookmarkStoreFull(
-                    f"{len(self._progress):,} subscriptions in one bookmark store are the limit; purge some"
+                    f"Cannot add subscription {sub_id!r}: the bookmark store has its maximum of "
+                    f"{len(self._progress):,} subscriptions. Purge some with purge(sub_id)."
                 )
             progress = Progress()
             self._progress[sub_id] = progress
@@ -215,14 +217,14 @@ class ProgressStore(ClosesItself):
         return progress
 
     def _has_moved(self, sub_id: str) -> None:
-        """Tell the adapter. Called under the lock."""
+        """Notify the adapter. The caller holds the lock."""
         if self._offer is not None:
             self._offer(sub_id, self.most_recent)
         elif self.adapter is not None:
             self.adapter.update(sub_id, self._progress[sub_id].most_recent())
 
     def _load_adapter(self) -> None:
-        """Begin with what the adapter has."""
+        """Start with the recovery points of the adapter."""
         if self.adapter is not None:
             for sub_id, bookmarks in self.adapter.load():
                 self._restore(sub_id, bookmarks)
@@ -233,10 +235,22 @@ class ProgressStore(ClosesItself):
 
 
 class MemoryBookmarkStore(ProgressStore):
-    """Remembers in memory what was delivered and discarded; see `BookmarkStore`.
+    """Bookmark store that tracks delivered and discarded messages in memory (see `BookmarkStore`).
 
-    With an `adapter` it begins with the recovery points kept there, and keeps them up to date. Undiscarded
-    messages take 1 to 17 bytes each, at most `bookmark_window_messages_max` a subscription.
+    Each undiscarded message takes 1 to 17 bytes. The limit is `bookmark_window_messages_max` (4,194,304)
+    messages per subscription.
+
+    Args:
+        adapter: Recovery point adapter. The store starts with its recovery points and updates them. Default
+            None.
+
+    Example:
+        >>> with tt.Client("desk", uri, bookmark_store=tt.MemoryBookmarkStore()) as client:
+        ...     client.publish("orders", {"id": 1})
+        ...     for message in client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="orders"):
+        ...         print(message.json(), message.discard())
+        ...         break
+        {'id': 1} True
     """
 
     def __init__(self, adapter: RecoveryPointAdapter | None = None) -> None:
@@ -245,7 +259,7 @@ class MemoryBookmarkStore(ProgressStore):
 
 
 def restored(bookmarks: Sequence[Bookmark]) -> Progress:
-    """The progress of a subscription of which only its recovery point is known."""
+    """Return the progress of a subscription with only its recovery point."""
     points = one_for_each(bookmarks)
     progress = Progress(len(points))
     for moved, (publisher, sequence) in enumerate(points):

@@ -1,7 +1,7 @@
 """Record format of a logged bookmark store (docs/formats/bookmark-store.md).
 
-A record is 16 bytes, or 16 and a payload padded to 8. Its checksum covers its place and its file, so that no
-stale bytes pass for a record. No byte is believed that no checksum covers.
+A record has 16 bytes, or 16 bytes and a payload padded to a multiple of 8. Its checksum covers its offset and
+the salt of its file, so that stale bytes are never read as a record. Bytes without a checksum are ignored.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from tickertape.client.limits import bookmark_window_messages_max
 MAGIC: Final = b"ttbmlog\0"
 VERSION: Final = 0
 HEADER: Final = struct.Struct("<8sHHI16s")
-"""Magic, version, zero, salt, the run of the machine; then its checksum and zeros up to `HEADER_BYTES`."""
+"""Magic, version, zero, salt, boot id. The checksum and zeros up to `HEADER_BYTES` follow."""
 HEADER_BYTES: Final = 64
 RECORD: Final = struct.Struct("<IIQ")
-"""Checksum, kind and subscription, value: an ordinal, or the length of the payload."""
+"""Checksum, kind and subscription, value (an ordinal, or the length of the payload)."""
 BODY: Final = struct.Struct("<IQ")
 RECORD_BYTES: Final = RECORD.size
 _U64: Final = struct.Struct("<Q")
@@ -53,7 +53,7 @@ _NONE: Final = 2**64 - 1
 
 
 class RecordKind(IntEnum):
-    """What a record says of a subscription."""
+    """Kind of a record of a subscription."""
 
     DISCARD = 1
     NAME = 2
@@ -67,7 +67,8 @@ class RecordKind(IntEnum):
 
 
 class BookmarkLog(NamedTuple):
-    """What the records of a file say. `end` is where they stop; `beyond`: where the next valid one stands."""
+    """Contents of a log file. `end`: offset behind the last record. `beyond`: offset of a later valid record,
+    or None."""
 
     subscriptions: dict[str, Progress]
     end: int
@@ -75,26 +76,26 @@ class BookmarkLog(NamedTuple):
 
 
 class BadRecord(Exception):
-    """A record with a good checksum that makes no sense: not written by this program."""
+    """A record with a valid checksum and invalid contents: another program wrote it."""
 
 
 # -- writing ------------------------------------------------------------------------------------------
 
 
 def header(salt: int, boot: bytes) -> bytes:
-    """The head of a file."""
+    """Return the header of a file."""
     head = HEADER.pack(MAGIC, VERSION, 0, salt, boot)
     return (head + struct.pack("<I", crc32c(head))).ljust(HEADER_BYTES, b"\0")
 
 
 def record(kind: RecordKind, number: int, payload: bytes, at: int, salt: int) -> bytes:
-    """The record that stands at `at`."""
+    """Return the bytes of a record for offset `at`."""
     body = BODY.pack(kind | number << 8, len(payload)) + payload + bytes(-len(payload) % 8)
     return struct.pack("<I", crc32c(body, (salt + at) & _CRC_MASK)) + body
 
 
 def delivery(base: int, publishers: Publishers, sequences: UInt64s) -> bytes:
-    """Payload of `DELIVERY`."""
+    """Return the payload of `DELIVERY`."""
     count, first = len(sequences), int(sequences[0])
     mixed = not isinstance(publishers, int)
     ranged = int(sequences[-1]) - first == count - 1 and bool((np.diff(sequences) == 1).all())
@@ -107,7 +108,7 @@ def delivery(base: int, publishers: Publishers, sequences: UInt64s) -> bytes:
 
 
 def pairs(members: Iterable[tuple[int, int]]) -> bytes:
-    """Payload of `DISCARDS`, whose members are ranges, and of `START` and `NOTICE`: bookmarks."""
+    """Return the payload of `DISCARDS` (ranges), or of `START` and `NOTICE` (bookmarks)."""
     return b"".join(_PAIR.pack(*member) for member in members)
 
 
@@ -127,7 +128,7 @@ def _pending(pending: Pending | None) -> bytes:
 
 
 def snapshot(subscriptions: dict[str, Progress], salt: int, boot: bytes) -> bytes:
-    """A file that says what these are now, and nothing of how they came to be so."""
+    """Return a compacted file with the current state of `subscriptions`."""
     parts = [header(salt, boot)]
     at = HEADER_BYTES
 
@@ -162,9 +163,9 @@ def _state(progress: Progress) -> bytes:
 
 
 def read_header(content: bytes) -> tuple[int, bytes] | str:
-    """Salt and run of the machine, or what is damaged. It is ours: see `not_ours`."""
+    """Return salt and boot id, or a description of the damage. The caller has called `check_owner`."""
     if len(content) < HEADER_BYTES:
-        return f"it ends in its header, after {len(content)} bytes"
+        return f"its header is truncated after {len(content)} bytes"
     if crc32c(content[: HEADER.size]) != int.from_bytes(content[HEADER.size : HEADER.size + 4], "little"):
         return "its header is damaged"
     _, _, _, salt, boot = HEADER.unpack_from(content)
@@ -172,7 +173,7 @@ def read_header(content: bytes) -> tuple[int, bytes] | str:
 
 
 def read_log(content: bytes, salt: int) -> BookmarkLog:
-    """What the records say, up to the first that is not whole. Raises `BadRecord`."""
+    """Return the contents up to the first incomplete record. Raises `BadRecord`."""
     subscriptions: dict[str, Progress] = {}
     names: dict[int, str] = {}
     at = HEADER_BYTES
@@ -193,13 +194,13 @@ def read_log(content: bytes, salt: int) -> BookmarkLog:
                 progress = _apply(kind, payload, subscriptions[names[number]])
                 subscriptions[names[number]] = progress
         except (KeyError, ValueError, IndexError, struct.error) as error:
-            raise BadRecord(f"the record at byte {at} makes no sense ({said(error, 200)})") from error
+            raise BadRecord(f"the record at byte {at} is invalid ({said(error, 200)})") from error
         at = end
     return BookmarkLog(subscriptions, at, _next_record(content, at, salt))
 
 
 def _record_at(content: bytes, at: int, salt: int) -> tuple[int, int, int, int] | None:
-    """Kind, subscription, value and end of the record that stands there, if a whole one does."""
+    """Return kind, subscription, value and end of the record at `at`, or None if it is incomplete."""
     if at + RECORD_BYTES > len(content):
         return None
     crc, what, value = RECORD.unpack_from(content, at)
@@ -224,7 +225,7 @@ def _next_record(content: bytes, at: int, salt: int) -> int | None:
 
 
 def _starts(content: bytes, at: int) -> Iterator[int]:
-    """Where a record could stand: kinds are not zero."""
+    """Yield possible offsets of records, found by a valid kind."""
     words = np.frombuffer(content, np.uint8, (len(content) - at) // 8 * 8, at) if at < len(content) else None
     if words is not None:
         kinds = words[4::8]
@@ -257,7 +258,7 @@ def _deliver(payload: bytes, progress: Progress) -> None:
     base, count, flags, publisher = _DELIVERY.unpack_from(payload)
     if base != progress.delivered:
         raise ValueError(f"message {base} follows {progress.delivered}")
-    if count > bookmark_window_messages_max:  # a range takes no bytes in the file, but all of them in memory
+    if count > bookmark_window_messages_max:  # a range is small in the file, but not in memory
         raise ValueError(f"{count:,} messages, above {bookmark_window_messages_max:,}")
     at = _DELIVERY.size
     publishers = None

@@ -1,7 +1,7 @@
 """Logged bookmark store: appends each change to a file.
 
-Memory is the truth; a file that an interrupted step left behind is written anew from there. A change that is
-missing in the file makes messages arrive again, and no more than that.
+Memory is authoritative. A file that an interrupted step left incomplete is rewritten from memory. A change
+that is missing in the file only causes redelivery.
 """
 
 from __future__ import annotations
@@ -32,29 +32,43 @@ _DISCARD: Final = int(RecordKind.DISCARD)
 _body: Final = BODY.pack
 _pack_into: Final = RECORD.pack_into
 _REMEDY: Final = (
-    "restore it from a copy, give the store an adapter, or move it away (messages then come again from where "
-    "subscriptions begin)"
+    "Restore it from a copy, pass an adapter, or move the file away. Messages are then redelivered from the "
+    "start point of each subscription."
 )
 
 
 class LoggedBookmarkStore(FileBackedStore):
-    """Remembers in a file what was delivered and discarded; see `BookmarkStore`.
+    """Bookmark store that logs delivered and discarded messages to a file (see `BookmarkStore`).
 
-    `path`: the file; it is created when missing (its directory is not), and `path.lock` beside it. One store
-    at a time has it. `adapter`: keeps recovery points elsewhere too; the store begins with them when the file
-    is missing or damaged (what is no bookmark store, or a newer one, is never written over).
+    Args:
+        path: The file. It is created if missing, but its directory is not. `path.lock` is the lock file: one
+            store at a time can use the file.
+        adapter: Recovery point adapter, which keeps recovery points elsewhere too. The store starts with them
+            if the file is missing or damaged. A file of another kind, or of a newer format, is never
+            overwritten. Default None.
+        sync: `"never"` (default): recorded changes survive the end of the process, but power loss may cause
+            redelivery. `"always"`: each call syncs its changes before it returns.
+        prune_size: Int (bytes) or text such as `"16MB"` (default). Above this size, and above four times its
+            size after the last prune, the file is pruned before it grows.
 
-    `sync`: `"never"` (default) leaves writing to the system: what a call recorded
-    survives the death of this process, not that of the machine, after which messages may come again;
-    `"always"` makes it durable before each call returns. `prune_size`: int (bytes) or text such as `"16MB"`
-    (default): the file prunes itself instead of growing above this and four times what is left by pruning.
+    Raises:
+        BadOption: For an invalid option.
+        StoreLocked: If another store uses the file.
+        StoreCorrupt: If the file is damaged or of another kind.
+        StoreFailed: If the operating system reports an error.
 
-    Raises `BadOption`, `StoreLocked`, `StoreCorrupt` for a file that is damaged or of another
-    kind, `StoreFailed` for what the system refuses.
+    Example:
+        >>> store = tt.LoggedBookmarkStore("orders.bookmarks")
+        >>> with store, tt.Client("desk", uri, bookmark_store=store) as client:
+        ...     client.publish("orders", {"id": 1})
+        ...     for message in client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="orders"):
+        ...         print(message.json(), message.discard())
+        ...         break
+        {'id': 1} True
     """
 
     _kind = "a bookmark store"
-    _again = "messages then come again from where subscriptions begin"
+    _again = "Messages are then redelivered from the start point of each subscription."
 
     def __init__(
         self,
@@ -67,29 +81,45 @@ class LoggedBookmarkStore(FileBackedStore):
         super().__init__(adapter, sync)
         self._prune_bytes = parse_size(prune_size) if isinstance(prune_size, str) else prune_size
         if self._prune_bytes <= 0:
-            raise BadOption(f"prune_size={prune_size!r}: a size above 0")
+            raise BadOption(f"Invalid prune_size {prune_size!r}. Use a size above 0 bytes.")
         self._on_resize: ResizeHandler | None = None
         self._in_handler = False
         self._behind = False
-        """A step is under way, or was interrupted: the file lacks what memory has."""
+        """A step is in progress, or was interrupted: the file lacks changes that are in memory."""
         self._numbers = 0
         self._at = self._size = self._pruned = 0
         self._take(path)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file in use."""
+        """Used bytes of the file."""
         return self._at
 
     def on_resize(self, handler: ResizeHandler | None) -> None:
-        """Call `handler(store, size)` whenever the file is about to grow to `size` bytes, in the thread that
-        needs the room. It may `prune`. Whatever it raises comes out of that call; the store can still be
-        used."""
+        """Set a handler that is called before the file grows. None removes it.
+
+        The handler runs in the thread whose call needs the space, and may call `prune`. Its exceptions
+        propagate from that call, and the store stays usable.
+
+        Args:
+            handler: Called as `handler(store, size)` with the new size in bytes.
+
+        Example:
+            >>> with tt.LoggedBookmarkStore("orders.bookmarks") as store:
+            ...     store.on_resize(lambda store, size: store.prune())
+        """
         with self._lock:
             self._on_resize = handler
 
     def prune(self) -> None:
-        """Write the file anew, as short as it can be, durably. Recovery points do not move."""
+        """Rewrite the file with its minimal size, durably. Recovery points do not change.
+
+        Raises `StoreFailed`, `Closed`.
+
+        Example:
+            >>> with tt.LoggedBookmarkStore("orders.bookmarks") as store:
+            ...     store.prune()
+        """
         with self._lock:
             self._check()
             salt = random_salt()
@@ -100,7 +130,7 @@ class LoggedBookmarkStore(FileBackedStore):
                 self._file.replace(content, size)
             except BaseException:
                 if self._file.replaced > before:
-                    self._behind = True  # the new file is there, and may go again: nothing is written to it
+                    self._behind = True  # the new file may vanish at power loss: write nothing to it
                 raise
             self._salt, self._at, self._size, self._pruned = salt, len(content), size, len(content)
             self._behind = False
@@ -128,7 +158,7 @@ class LoggedBookmarkStore(FileBackedStore):
             return True
 
     def close(self) -> None:
-        """See `BookmarkStore.close`. The file is cut to what is in use."""
+        """See `BookmarkStore.close`. The file is truncated to its used bytes."""
         if self._closed:
             return
         with self._lock:
@@ -156,7 +186,7 @@ class LoggedBookmarkStore(FileBackedStore):
             return
         self._numbers = max((p.number for p in self._progress.values()), default=-1) + 1
         if end < len(content.rstrip(b"\0")):
-            self.prune()  # a torn record is not written over: the new file has none
+            self.prune()  # replaces a file with a torn record, which is never overwritten in place
             return
         self._at, self._size = end, _room_for(end)
         self._pruned = records.HEADER_BYTES
@@ -166,16 +196,16 @@ class LoggedBookmarkStore(FileBackedStore):
         path = self.path
         head = records.read_header(content)
         if isinstance(head, str):
-            raise self._unusable(head, "give the store an adapter, ")
+            raise self._unusable(head, "pass an adapter, ")
         self._salt, boot = head
         self._owner = owner_of(content, self._salt)
         try:
             log = records.read_log(content, self._salt)
         except BadRecord as error:
-            raise StoreCorrupt(f"the bookmark store {path} is damaged: {error}; {_REMEDY}") from error
+            raise StoreCorrupt(f"The bookmark store {path!r} is damaged: {error}. {_REMEDY}") from error
         if log.beyond is not None and boot == boot_id():
             raise StoreCorrupt(
-                f"the bookmark store {path} is damaged between bytes {log.end} and {log.beyond}; {_REMEDY}"
+                f"The bookmark store {path!r} is damaged between bytes {log.end} and {log.beyond}. {_REMEDY}"
             )
         self._progress = log.subscriptions
         return log.end
@@ -209,13 +239,13 @@ class LoggedBookmarkStore(FileBackedStore):
         if self._has_room(RECORD_BYTES * len(gone)):
             for progress in gone.values():
                 self._put(RecordKind.PURGE, progress, b"")
-            self._file.sync(0, self._at)  # whatever `sync` is: who comes next under such an id may read else
+            self._file.sync(0, self._at)  # for any `sync`: the id may be reused for another subscription
             self._behind = False
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _write(self, kind: RecordKind, progress: Progress, payload: bytes) -> None:
-        """Record what memory has already."""
+        """Write a record of a change that is already in memory."""
         if self._has_room(RECORD_BYTES + len(payload) + -len(payload) % 8):
             at = self._put(kind, progress, payload)
             if self._always:
@@ -223,8 +253,10 @@ class LoggedBookmarkStore(FileBackedStore):
             self._behind = False
 
     def _has_room(self, need: int) -> bool:
-        """Whether there is, for records of what memory has already, which begin with this; else the file was
-        pruned, and so has it, durably."""
+        """Make space for records of changes that are already in memory.
+
+        Return False if the file was pruned instead: it then contains these changes durably.
+        """
         if self._behind:
             self.prune()
             return False
@@ -234,7 +266,7 @@ class LoggedBookmarkStore(FileBackedStore):
         return self._behind
 
     def _put(self, kind: RecordKind, progress: Progress, payload: bytes) -> int:
-        """Write a record, for which there is room; where it begins."""
+        """Write a record that fits, and return its offset."""
         at = self._at
         record = records.record(kind, progress.number, payload, at, self._salt)
         self._at = at + len(record)
@@ -242,7 +274,7 @@ class LoggedBookmarkStore(FileBackedStore):
         return at
 
     def _make_room(self, need: int) -> None:
-        """For a record that memory does not have yet."""
+        """Make space for a record of a change that is not yet in memory."""
         if self._behind:
             self.prune()
         if self._at + need > self._size:
@@ -268,6 +300,6 @@ class LoggedBookmarkStore(FileBackedStore):
 
 
 def _room_for(used: int) -> int:
-    """The size of a file of which so many bytes are in use."""
+    """Return the file size for `used` bytes of records."""
     spare = max(bookmark_log_bytes_first, min(used, bookmark_log_step_bytes_max))
     return -(-(used + spare) // bookmark_log_bytes_first) * bookmark_log_bytes_first

@@ -1,7 +1,7 @@
-"""Progress of one subscription: messages delivered, in order, and which of them are discarded.
+"""Progress of one subscription: delivered messages in order, with their discarded state.
 
-Messages are numbered as they are delivered; `head` of them are discarded without a gap. Where a batch is as
-expected, its messages are not handled one by one.
+Messages are numbered in the order of delivery (ordinals). The first `head` of them are discarded without a
+gap (the discarded prefix). A batch in the expected order is not processed message by message.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tickertape.client.limits import (
 )
 
 DELIVERED: Final = 0
-"""Handed to the application since the subscription was last resumed."""
+"""Delivered to the application since the last resume of the subscription."""
 DISCARDED: Final = 1
 EXPECTED: Final = 2
-"""Handed to the application before; it comes again."""
+"""Delivered to the application before the last resume. Redelivery is expected."""
 
 MIXED: Final = -1
-"""In the place of a publisher: they alternate."""
+"""Placeholder publisher of a block with several publishers."""
 
 Numbers = range | array  # type: ignore[type-arg]  # array[int] exists for type checkers only
 _AGAIN: Final = bytes([EXPECTED, DISCARDED, EXPECTED]) + bytes(range(3, 256))
@@ -39,7 +39,7 @@ _AGAIN: Final = bytes([EXPECTED, DISCARDED, EXPECTED]) + bytes(range(3, 256))
 
 @dataclass(eq=False, repr=False, slots=True)
 class ProgressBlock:
-    """`count` messages from the ordinal `base` on. `left` of them are not discarded."""
+    """Block of `count` messages from ordinal `base`. `left` of them are not discarded."""
 
     base: int
     publisher: int
@@ -56,7 +56,7 @@ class ProgressBlock:
         self.states = bytearray(self.count)
 
     def extend(self, publisher: int, publishers: Numbers | None, sequences: Numbers) -> None:
-        """Add what came next."""
+        """Append messages."""
         count = len(sequences)
         if publishers is not None or publisher != self.publisher:
             own = self.publishers
@@ -82,7 +82,7 @@ class ProgressBlock:
         self.left += count
 
     def find(self, publisher: int, sequence: int) -> int:
-        """The row of a message; -1 when it is not here."""
+        """Return the row of a message, or -1."""
         sequences = self.sequences
         if self.publishers is None:
             if publisher != self.publisher:
@@ -106,23 +106,23 @@ class ProgressBlock:
             row += 1
 
     def expect(self, connection: int) -> None:
-        """What is not discarded comes again, once, on this connection."""
+        """Expect one redelivery of the undiscarded messages on this connection."""
         if self.connection != connection:
             self.states = self.states.translate(_AGAIN)
             self.connection = connection
 
     def awaits(self, connection: int) -> bool:
-        """Whether messages are still to come again on this connection."""
+        """Return whether redeliveries are still expected on this connection."""
         return self.left > 0 and (self.connection != connection or EXPECTED in self.states)
 
     def last_of_each(self, low: int, high: int) -> dict[int, int]:
-        """Of each publisher with messages in the rows `[low, high)` the last row."""
+        """Return the last row of each publisher in the rows `[low, high)`."""
         if self.publishers is None:
             return {self.publisher: high - 1}
         return dict(zip(self.publishers[low:high], range(low, high), strict=True))
 
     def first_of_each(self) -> dict[int, int]:
-        """Of each publisher the first sequence."""
+        """Return the first sequence of each publisher."""
         if self.publishers is None:
             return {self.publisher: self.sequences[0]}
         return dict(zip(reversed(self.publishers), reversed(self.sequences), strict=True))
@@ -131,13 +131,13 @@ class ProgressBlock:
 UInt64s = NDArray[np.uint64]
 Mask = NDArray[np.bool_]
 Publishers = int | UInt64s
-"""The publisher of all messages, or one for each."""
+"""The publisher of all messages, or an array with one publisher per message."""
 Ranges = list[tuple[int, int]]
 """Half-open ranges of ordinals."""
 
 
 class Accepted(NamedTuple):
-    """What to do with a batch: which rows go to the application, and which were never seen; None = all."""
+    """Rows of a batch to deliver (`keep`), and rows delivered for the first time (`new`). None means all."""
 
     keep: Mask | None
     new: Mask | None
@@ -148,37 +148,40 @@ _NO_ROW: Final = -1
 
 
 Moved = tuple[int, int, int]
-"""Of a publisher: the ordinal of its last message in the discarded prefix, the publisher, the sequence."""
+"""Ordinal of the last message of a publisher in the discarded prefix, the publisher, and the sequence."""
 Pending = tuple[int, Bookmark]
-"""A notice, and how many messages had been delivered when it came."""
+"""Number of messages delivered before a notice, and its bookmark."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class RecoveryPoint:
-    """Where a subscription resumes, as MOST_RECENT sends it. Ordinals count its delivered messages; `head` of
-    them are a discarded prefix.
+    """Recovery point of a subscription: the bookmarks that MOST_RECENT sends.
 
-    Invariant: no bookmark lies past a message that is not discarded. The server resumes after the earliest of
-    them in its log, so one for each publisher is safe where servers order publishers differently, but a
-    publisher that fell silent would pull the start back for ever. Hence notices: what was discarded before
-    the last notice but one is left out."""
+    The first `head` delivered messages are the discarded prefix.
+
+    Invariant: no bookmark is past an undiscarded message. The server resumes after the earliest bookmark in
+    its log. One bookmark per publisher is therefore safe if servers order publishers differently. A silent
+    publisher would keep the start back forever. Therefore publishers whose last discarded message precedes
+    the second to last notice are omitted.
+    """
 
     base: tuple[Bookmark, ...] = ()
-    """The start, or the last notice that counts."""
+    """Start of the subscription, or the last effective notice."""
     at: int = 0
-    """Delivered messages before `base`."""
+    """Number of messages delivered before `base`."""
     floor: int = 0
-    """Delivered messages before the notice before it."""
+    """Number of messages delivered before the previous notice."""
     pending: Pending | None = None
-    """A notice that counts once everything delivered before it is discarded."""
+    """A notice that takes effect once all messages delivered before it are discarded."""
     newest: Pending | None = None
+    """The last notice after `pending`."""
 
     def start(self, bookmarks: Iterable[Bookmark]) -> None:
-        """The subscription begins after these."""
+        """Set the start: right after these bookmarks."""
         self.base = tuple(bookmarks)
 
     def notice(self, bookmark: Bookmark, delivered: int, head: int) -> None:
-        """Everything up to `bookmark` was delivered."""
+        """Record a notice: all messages up to `bookmark` were delivered."""
         if self.pending is None:
             self.pending = (delivered, bookmark)
         else:
@@ -186,7 +189,7 @@ class RecoveryPoint:
         self.reached(head)
 
     def reached(self, head: int) -> None:
-        """`head` messages are a discarded prefix now."""
+        """Apply the notices that are covered by a discarded prefix of `head` messages."""
         while self.pending is not None and self.pending[0] <= head:
             self.floor = self.at
             self.at = self.pending[0]
@@ -194,13 +197,15 @@ class RecoveryPoint:
             self.pending, self.newest = self.newest, None
 
     def again(self, head: int) -> None:
-        """All behind the prefix comes again: what notices said of it is no longer so."""
+        """Drop notices behind the discarded prefix, because all later messages are redelivered."""
         self.pending = self.newest = None
         self.at = min(self.at, head)
 
     def bookmarks(self, head: int, moved: Iterable[Moved]) -> list[Bookmark]:
-        """The bookmarks to resume from, at most `recovery_bookmarks_max`, one for each publisher; none for
-        the beginning of the log."""
+        """Return the bookmarks to resume from: one per publisher, at most `recovery_bookmarks_max`.
+
+        An empty list means the start of the log.
+        """
         self.reached(head)
         floor = self.floor
         recent = sorted(entry for entry in moved if entry[0] >= floor)[-recovery_bookmarks_max:]
@@ -212,7 +217,7 @@ class RecoveryPoint:
 
 
 def one_for_each(bookmarks: Sequence[Bookmark]) -> list[Bookmark]:
-    """The highest of each publisher."""
+    """Return the highest bookmark of each publisher."""
     highest: dict[int, int] = {}
     for publisher, sequence in bookmarks:
         highest[publisher] = max(sequence, highest.get(publisher, 0))
@@ -221,32 +226,32 @@ def one_for_each(bookmarks: Sequence[Bookmark]) -> list[Bookmark]:
 
 @dataclass(eq=False, repr=False, slots=True)
 class Known:
-    """What is known of one publisher."""
+    """State of one publisher."""
 
     watermark: int = -1
     """Highest sequence in the discarded prefix."""
     moved: int = -1
-    """Its ordinal."""
+    """Ordinal of that message."""
     seen: int = -1
-    """Highest sequence delivered."""
+    """Highest delivered sequence."""
     firsts: list[int] = field(default_factory=list)
     blocks: list[ProgressBlock] = field(default_factory=list)
 
 
 class Progress:
-    """Messages of one subscription, by publisher and sequence. Sequences of a publisher rise."""
+    """Messages of one subscription, by publisher and sequence. Sequences of a publisher increase."""
 
     def __init__(self, head: int = 0) -> None:
         self.head = self._settled = head
-        """Messages of the discarded prefix, ever."""
+        """Length of the discarded prefix."""
         self.point = RecoveryPoint()
         self.number = 0
-        """What a file calls it."""
+        """Number of the subscription in a store file."""
         self.connection = 0
-        """How often it was resumed."""
+        """Number of resumes."""
         self.publishers: dict[int, Known] = {}
         self.changed: dict[int, Known] = {}
-        """Whose watermark has moved, since somebody cleared this."""
+        """Publishers whose watermark has changed since the store last cleared this."""
         self.blocks: list[ProgressBlock] = []
         self._bases: list[int] = []
         self.delivered = head
@@ -256,19 +261,22 @@ class Progress:
 
     @property
     def window(self) -> int:
-        """Messages remembered one by one: all since the first that is not discarded."""
+        """Number of messages that are tracked one by one: all since the first undiscarded one."""
         return self.delivered - self.head
 
     @property
     def undiscarded(self) -> int:
-        """Messages delivered and not discarded."""
+        """Number of delivered messages that are not discarded."""
         return sum(block.left for block in self.blocks)
 
     # -- delivery ---------------------------------------------------------------------------------------
 
     def accept(self, publishers: Publishers, sequences: UInt64s) -> Accepted:
-        """A batch is about to be delivered. Raises `BookmarkStoreFull`: it must not be, and comes again
-        after the next `resume`."""
+        """Record a batch before its delivery.
+
+        Raises `BookmarkStoreFull`. The batch must then not be delivered, and is redelivered after the next
+        `resume`.
+        """
         count = len(sequences)
         if not count:
             return ALL_NEW
@@ -284,11 +292,12 @@ class Progress:
         return self._sift(publishers, sequences)
 
     def append(self, publisher: int, publishers: Publishers | None, sequences: UInt64s) -> None:
-        """Take messages of which none was seen. `publishers` for `MIXED` ones. Raises `BookmarkStoreFull`."""
+        """Append new messages. `publishers` is for `MIXED` ones. Raises `BookmarkStoreFull`."""
         if self.window + len(sequences) > bookmark_window_messages_max:
             raise BookmarkStoreFull(
-                f"{self.window:,} messages since the first one that is not discarded, and {len(sequences):,} "
-                f"more: a store remembers {bookmark_window_messages_max:,}; discard what was processed"
+                f"Cannot track {len(sequences):,} more messages: the store tracks {self.window:,} since the "
+                f"first undiscarded message, and its limit is {bookmark_window_messages_max:,}. Discard "
+                "processed messages."
             )
         numbers = _numbers(sequences)
         mixed = None if publishers is None else array("Q", np.asarray(publishers, np.uint64).tobytes())
@@ -321,7 +330,7 @@ class Progress:
             known.seen = block.sequences[row]
 
     def _sift(self, publishers: Publishers, sequences: UInt64s) -> Accepted:
-        """Row by row: there are messages that came before."""
+        """Record a batch with redelivered messages, row by row."""
         self.settle()
         count = len(sequences)
         ids = [publishers] * count if isinstance(publishers, int) else publishers.tolist()
@@ -348,8 +357,10 @@ class Progress:
         return Accepted(keep, new)
 
     def resume(self, forget: bool = False) -> None:
-        """The subscription was placed again: what is not discarded comes again. With `forget` so does all
-        that was discarded behind the first such message."""
+        """Expect redelivery of the undiscarded messages after a resume.
+
+        With `forget`, discarded messages behind the first undiscarded one are redelivered too.
+        """
         self.connection += 1
         if forget:
             self.settle()
@@ -366,7 +377,7 @@ class Progress:
     # -- discarding -------------------------------------------------------------------------------------
 
     def is_discarded(self, publisher: int, sequence: int) -> bool:
-        """Whether a message was discarded, or comes too late to be delivered in its order."""
+        """Return whether a message was discarded, or is too late to be delivered in order."""
         self.settle()
         known = self.publishers.get(publisher)
         if known is None or sequence > known.seen:
@@ -377,7 +388,7 @@ class Progress:
         return block is None or block.states[at] == DISCARDED
 
     def discard(self, publisher: int, sequence: int) -> int:
-        """The ordinal of the message that is discarded now; -1 when it was before, or never came."""
+        """Discard a message and return its ordinal, or -1 if it was already discarded or never delivered."""
         block, at = self._hint, self._hint_at
         if (
             at >= block.count
@@ -408,7 +419,7 @@ class Progress:
         return ordinal
 
     def discard_rows(self, publishers: Publishers, sequences: UInt64s) -> Ranges:
-        """Discard many. What was discarded before, or never came, is not in the result."""
+        """Discard messages. Return the ranges of those that were delivered and not yet discarded."""
         done: Ranges = []
         at, count = 0, len(sequences)
         while at < count:
@@ -428,7 +439,7 @@ class Progress:
         return done
 
     def _discard_alike(self, publishers: Publishers, sequences: UInt64s, at: int) -> int:
-        """Discard what follows in the block just as it follows in these arrays from `at` on; how many."""
+        """Discard the messages in which the arrays from `at` and the block agree. Return their number."""
         block, row = self._hint, self._hint_at
         count = min(block.count - row, len(sequences) - at)
         if count <= 0:
@@ -449,7 +460,7 @@ class Progress:
         return count
 
     def discard_ordinals(self, low: int, high: int) -> None:
-        """Discard messages by their ordinals `[low, high)`; those that are not remembered count as done."""
+        """Discard messages by their ordinals `[low, high)`. Untracked ones count as discarded."""
         place = max(0, bisect_right(self._bases, low) - 1)
         for block in list(self.blocks[place:]):
             if block.base >= high:
@@ -485,7 +496,7 @@ class Progress:
     # -- the prefix -------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Bring the watermarks of publishers up to `head`. Cheap when it stands."""
+        """Update the watermarks of publishers up to `head`. Cheap if `head` has not moved."""
         if self._settled < self.head and self.blocks:
             block = self.blocks[0]
             self._settle(block, self.head - block.base)
@@ -507,16 +518,18 @@ class Progress:
             del known.blocks[0], known.firsts[0]
 
     def moved(self) -> Iterator[Moved]:
-        """What the prefix holds of each publisher."""
+        """Yield the last message of each publisher in the discarded prefix."""
         self.settle()
         for publisher, known in self.publishers.items():
             if known.moved >= 0:
                 yield known.moved, publisher, known.watermark
 
     def is_past(self, bookmark: Bookmark) -> bool:
-        """Whether more was delivered once than what a notice up to `bookmark` tells of: messages that were
-        placed again come again, and such a notice would move the recovery point back. Where nobody can say,
-        it counts as past: a notice that is left out costs nothing but a later one."""
+        """Return whether messages after `bookmark` were delivered before.
+
+        A notice for a redelivered message would move the recovery point back. Doubtful cases return True: a
+        skipped notice only delays the next one.
+        """
         known = self.publishers.get(bookmark.publisher)
         if known is None or bookmark.sequence > known.seen:
             return any(block.awaits(self.connection) for block in self.blocks)
@@ -530,11 +543,11 @@ class Progress:
         return ordinal < self.delivered - 1
 
     def most_recent(self) -> list[Bookmark]:
-        """The bookmarks to resume from; none: the beginning of the log."""
+        """Return the bookmarks to resume from. An empty list means the start of the log."""
         return self.point.bookmarks(self.head, self.moved())
 
     def restore(self, publisher: int, watermark: int, moved: int) -> None:
-        """What a file knew of a publisher. For a progress to which nothing was delivered yet."""
+        """Restore a publisher from a file, before the first delivery."""
         known = self.publishers[publisher] = Known()
         known.watermark = known.seen = watermark
         known.moved = moved
@@ -551,7 +564,7 @@ class Progress:
         return (None, _NO_ROW) if row < 0 else (block, row)
 
     def _forget_publishers(self) -> None:
-        """Let go of half of those of whom nothing is remembered but that they were long ago."""
+        """Remove the older half of the publishers without tracked messages."""
         old = sorted((known.moved, p) for p, known in self.publishers.items() if not known.blocks)
         for _, publisher in old[: len(old) // 2 + 1]:
             del self.publishers[publisher]
@@ -559,7 +572,7 @@ class Progress:
 
 
 def _groups(publishers: UInt64s, sequences: UInt64s) -> tuple[int, dict[int, int], bool]:
-    """The publisher of all, or `MIXED`; the first sequence of each; whether those of each rise."""
+    """Return the common publisher or `MIXED`, the first sequences, and whether all sequences increase."""
     order = publishers.argsort(kind="stable")
     ids, numbers = publishers[order], sequences[order]
     same = ids[1:] == ids[:-1]

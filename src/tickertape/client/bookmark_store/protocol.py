@@ -1,6 +1,6 @@
 """Protocols of a bookmark store and of a recovery point adapter.
 
-A store remembers what was delivered and what the application is done with, and says where to resume.
+A bookmark store tracks delivered and discarded messages, and provides the point from which to resume.
 """
 
 from __future__ import annotations
@@ -16,103 +16,108 @@ from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 
 @runtime_checkable
 class RecoveryPointAdapter(Protocol):
-    """Keeps recovery points in a place of its own, beside any store. Stores call it one call at a time.
+    """Storage of recovery points in addition to a bookmark store. A store makes one call at a time.
 
-    One that works through a client has it as its attribute `client`, so that it can be refused where it is
-    the very client whose state it keeps.
+    An adapter that uses a client has it as the attribute `client`. The client whose state the adapter keeps
+    refuses such an adapter.
     """
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
-        """The subscriptions kept, each with its bookmarks, as `update` was given them last."""
+        """Return the stored subscription ids with the bookmarks of their last `update`."""
 
     def update(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """The recovery point of a subscription has moved."""
+        """Store the new recovery point of a subscription."""
 
     def purge(self, sub_id: str | None = None) -> None:
-        """Forget a subscription, or all of them."""
+        """Remove a subscription, or all subscriptions."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Release all resources. No other call follows."""
 
 
 @runtime_checkable
 class BookmarkStore(Protocol):
-    """Remembers, for each subscription id, what was delivered and what the application discarded.
+    """Store of the delivered and discarded messages of each subscription id.
 
-    A store serves one client at a time. The client calls it from its threads and the application from its
-    own, so a store locks for itself. Publishers and sequences are unsigned 64-bit; `publishers` is one number
-    for all, or an array with one for each row. Sequences of a publisher rise in the order of delivery.
+    A store serves one client at a time. Threads of the client and of the application call it, so a store
+    needs its own lock. Publishers and sequences are unsigned 64-bit numbers. `publishers` is one number for
+    all rows, or an array with one number per row. Sequences of a publisher increase in the order of delivery.
     """
 
     @property
     def adapter(self) -> RecoveryPointAdapter | None:
-        """What keeps recovery points beside it, if anything."""
+        """Recovery point adapter of the store, or None."""
 
     def started(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """The server resolved where a subscription begins: right after the earliest of these; none is the
-        beginning of the log. Its first recovery point; nothing happens when it has one."""
+        """Record the start that the server resolved: right after the earliest of `bookmarks`.
+
+        An empty sequence means the start of the log. The start is the first recovery point. No effect if the
+        subscription has one."""
 
     def resumed(self, sub_id: str, *, forget_beyond: bool = False) -> None:
-        """The subscription is about to be placed (again): what is undiscarded may be delivered again, once.
+        """Prepare for a subscribe or resubscribe: undiscarded messages may be redelivered once.
 
-        `forget_beyond` lets everything behind the recovery point be delivered again, discarded or not: for
-        conflated subscriptions, whose messages are put together differently each time."""
+        `forget_beyond` allows redelivery of everything after the recovery point, discarded or not. It is for
+        conflated subscriptions, whose messages differ each time."""
 
     def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """A batch came. Which rows are for the application; None = all of them. The others were discarded,
-        or are duplicates. Raises `BookmarkStoreFull`: then none is to be handed on."""
+        """Record a received batch. Return the rows to deliver to the application, None for all.
+
+        The other rows were discarded or are duplicates. Raises `BookmarkStoreFull`. The batch must then not
+        be delivered."""
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """Whether a message would not be delivered again: it was discarded, or is below what was seen."""
+        """Return whether a message would not be redelivered: it was discarded, or is out of order."""
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """The application is done with a message. False when it was before, or the message never came."""
+        """Discard a processed message. Return False if it was already discarded or never delivered."""
 
     def discard_all(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> int:
-        """The application is done with many; of how many it was not before."""
+        """Discard processed messages. Return the number of messages that were not yet discarded."""
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        """Everything of the subscription up to `bookmark` was delivered."""
+        """Record that all messages of the subscription up to `bookmark` were delivered."""
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:
-        """What MOST_RECENT stands for: the server resumes right after the earliest of them. Empty stands for
-        EPOCH: nothing is known of this id, or nothing of the beginning is discarded."""
+        """Return the bookmarks of MOST_RECENT. The server resumes right after the earliest of them.
+
+        An empty list means EPOCH: the id is unknown, or the first message is not discarded."""
 
     def undiscarded_count(self, sub_id: str) -> int:
-        """Messages delivered and not discarded."""
+        """Return the number of delivered messages that are not discarded."""
 
     def subscriptions(self) -> list[str]:
-        """The ids that the store knows."""
+        """Return the known subscription ids."""
 
     def purge(self, sub_id: str | None = None) -> None:
-        """Forget a subscription, or all: it begins anew."""
+        """Forget a subscription, or all subscriptions. A purged subscription starts from the beginning."""
 
     def close(self) -> None:
-        """Let go of files. Everything else then raises `Closed`."""
+        """Release files. Every other call then raises `Closed`."""
 
 
 def columns_of(batch: MessageBatch) -> tuple[Publishers, UInt64s]:
-    """Publishers and sequences of a batch, as stores take them."""
+    """Return the publishers and sequences of a batch in the form that stores use."""
     if batch.run_count == 1:
         return batch.run(0).publisher, batch.sequences
     return batch.publishers, batch.sequences
 
 
 def bind(store: BookmarkStore, name: str) -> None:
-    """Tell a store which client uses it, if it has `bind_client_name`. Raises what that raises."""
+    """Call `bind_client_name` of a store if it has this method. Raises its errors."""
     told = getattr(store, "bind_client_name", None)
     if told is not None:
         told(name)
 
 
 def refuse_own_client(store: BookmarkStore, client: object) -> None:
-    """Raise `UsageError` when the adapter of `store` works through `client`: its updates would wait for the
-    very deliveries that cause them."""
+    """Raise `UsageError` if the adapter of `store` uses `client`: its updates would wait for the deliveries
+    that cause them."""
     adapter: object = store.adapter
     while adapter is not None:
         if getattr(adapter, "client", None) is client:
             raise UsageError(
-                f"the {type(adapter).__name__} of this client's bookmark store works through that client; "
-                "give it a client of its own"
+                f"Cannot use the bookmark store: its {type(adapter).__name__} uses the same client. Use a "
+                "separate client for the adapter."
             )
         adapter = getattr(adapter, "inner", None)

@@ -1,6 +1,7 @@
-"""Conflating adapter: passes on only the last of many moves of a recovery point.
+"""Conflating recovery point adapter: passes on only the newest recovery point of each subscription.
 
-Invariant: the other adapter gets no point older than an earlier one, and is called by one thread at a time.
+Invariant: the inner adapter never receives an older point after a newer one, and one thread at a time calls
+it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,37 @@ _UPDATES: Final = 1000
 
 
 class ConflatingRecoveryPointAdapter:
-    """Passes on to `inner` only the newest recovery point of each subscription, from a thread of its own.
+    """Recovery point adapter that passes only the newest point of each subscription to another adapter.
 
-    That is `seconds` (default 1; seconds or text such as `"500ms"`) after the first move that was not passed
-    on, or after `updates` of them (default 1000), whichever comes first; `flush` and `close` do it at once.
-    What is not passed on yet is lost with the process: messages then come again. Whatever `inner` raises goes
-    to `on_error`; it is asked again with the next point. Raises `BadOption`.
+    A separate thread calls the other adapter. `flush` and `close` call it at once. Points that were not
+    passed on are lost with the process, and messages are then redelivered.
+
+    Args:
+        inner: The other adapter.
+        seconds: Delay after the first point that was not passed on, in seconds or as text such as `"500ms"`.
+            Default 1 s.
+        updates: Number of updates after which points are passed on before the delay ends. Default 1000.
+        on_error: Called with each exception of `inner`, which is called again with the next point. Default
+            None.
+
+    Raises:
+        BadOption: If `seconds` or `updates` is not above 0.
+
+    Example:
+        >>> class NoPoints:
+        ...     def load(self):
+        ...         return []
+        ...
+        ...     def update(self, sub_id, bookmarks):
+        ...         pass
+        ...
+        ...     def purge(self, sub_id=None):
+        ...         pass
+        ...
+        ...     def close(self):
+        ...         pass
+        >>> adapter = tt.ConflatingRecoveryPointAdapter(NoPoints(), seconds="500ms")
+        >>> tt.MemoryBookmarkStore(adapter).close()
     """
 
     def __init__(
@@ -38,12 +64,12 @@ class ConflatingRecoveryPointAdapter:
     ) -> None:
         self._seconds = min(parse_interval(seconds), threading.TIMEOUT_MAX / 2)
         if self._seconds <= 0 or updates < 1:
-            raise BadOption(f"seconds={seconds!r}, updates={updates!r}: both are above 0")
+            raise BadOption(f"Invalid seconds={seconds!r} or updates={updates!r}. Use values above 0.")
         self.inner = inner
         self._updates = updates
         self._on_error = on_error
         self.error: Exception | None = None
-        """What `inner` raised last."""
+        """Last exception of `inner`, or None."""
         self._changed = threading.Condition()
         self._passing = threading.Lock()
         self._moved: dict[str, Read] = {}
@@ -53,18 +79,21 @@ class ConflatingRecoveryPointAdapter:
         forks.register(self)
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
-        """What `inner` has."""
+        """Return the recovery points of `inner`."""
         return self.inner.load()
 
     def update(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """Pass `bookmarks` on later, unless newer ones come."""
+        """Pass `bookmarks` on later, unless a newer point replaces them."""
         self.offer(sub_id, lambda _: bookmarks)
 
     def offer(self, sub_id: str, read: Read) -> None:
-        """The point has moved; `read` tells it when it is passed on. Stores prefer this to `update`."""
+        """Register a new point, which `read(sub_id)` returns when it is passed on.
+
+        Stores prefer this method to `update`.
+        """
         with self._changed:
             if self._closed:
-                raise Closed("this recovery point adapter is closed")
+                raise Closed("The recovery point adapter is closed.")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="recovery-points", daemon=True)
                 self._thread.start()
@@ -74,7 +103,7 @@ class ConflatingRecoveryPointAdapter:
                 self._changed.notify_all()
 
     def flush(self) -> None:
-        """Pass on what has moved."""
+        """Pass on all new points."""
         with self._passing:
             with self._changed:
                 moved, self._moved = self._moved, {}
@@ -88,7 +117,7 @@ class ConflatingRecoveryPointAdapter:
                         self._on_error(error)
 
     def purge(self, sub_id: str | None = None) -> None:
-        """Forget a subscription, or all, here and there."""
+        """Remove a subscription, or all subscriptions, here and from `inner`."""
         with self._passing:
             with self._changed:
                 if sub_id is None:
@@ -98,7 +127,7 @@ class ConflatingRecoveryPointAdapter:
             self.inner.purge(sub_id)
 
     def close(self) -> None:
-        """Pass on what has moved, and close `inner`."""
+        """Pass on all new points, and close `inner`."""
         if self._forked:
             return
         with self._changed:
@@ -113,7 +142,7 @@ class ConflatingRecoveryPointAdapter:
         self.inner.close()
 
     def forked(self) -> None:
-        """Internal: this is a forked child, which has neither the thread nor the newest points."""
+        """Disable the adapter in a forked child, which does not have its thread (internal)."""
         self._forked = True
         refusing: Any = forks.ForkedLock()
         self._changed = self._passing = refusing

@@ -1,7 +1,7 @@
-"""Ring bookmark store: a file of fixed size, written in place.
+"""Ring bookmark store: a file of fixed size, updated in place.
 
-Each recovery point has two slots, written in turn, so that a torn write hides nothing recorded before. Only
-the discarded prefix is kept: messages discarded beyond it arrive again after a restart.
+Each value has two slots, written alternately, so that a torn write never destroys the previous value. Only
+the discarded prefix is stored: messages discarded behind it are redelivered after a restart.
 """
 
 from __future__ import annotations
@@ -25,19 +25,39 @@ _pack_into: Final = cells.SLOT.pack_into
 
 
 class RingBookmarkStore(FileBackedStore):
-    """Remembers in a file of fixed size up to where messages are discarded; see `BookmarkStore`.
+    """Bookmark store that keeps recovery points in a file of fixed size (see `BookmarkStore`).
 
-    Needs no pruning, and filters after a reconnect like the other stores; but after a restart everything
-    behind the recovery point comes again, discarded or not. `path`: the file, and `path.lock` beside it.
-    `subscriptions` (default 64) and `publishers` (default 64, for each of them): how many it has room for; of
-    more publishers those that came last are kept, another subscription, or an id above 255 bytes, raises
-    `BookmarkStoreFull`. They count when the file is made. `adapter`, `sync`: as for `LoggedBookmarkStore`.
+    The store needs no pruning. After a reconnect it drops discarded messages like the other stores. After a
+    restart all messages behind the recovery point are redelivered, discarded or not.
 
-    Raises `BadOption`, `StoreLocked`, `StoreCorrupt`, `StoreFailed`.
+    `subscriptions` and `publishers` apply when the file is created. A further subscription, or an id above
+    255 bytes, raises `BookmarkStoreFull`. Of further publishers the most recent ones are kept.
+
+    Args:
+        path: The file. `path.lock` is its lock file.
+        adapter: As in `LoggedBookmarkStore`.
+        subscriptions: Capacity in subscriptions. Default 64.
+        publishers: Capacity in publishers per subscription. Default 64.
+        sync: As in `LoggedBookmarkStore`.
+
+    Raises:
+        BadOption: For an invalid option.
+        StoreLocked: If another store uses the file.
+        StoreCorrupt: If the file is damaged or of another kind.
+        StoreFailed: If the operating system reports an error.
+
+    Example:
+        >>> store = tt.RingBookmarkStore("orders.ring", subscriptions=16)
+        >>> with store, tt.Client("desk", uri, bookmark_store=store) as client:
+        ...     client.publish("orders", {"id": 1})
+        ...     for message in client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="orders"):
+        ...         print(message.json(), message.discard())
+        ...         break
+        {'id': 1} True
     """
 
     _kind = "a ring bookmark store"
-    _again = "messages then come again"
+    _again = "Messages are then redelivered."
 
     def __init__(
         self,
@@ -51,8 +71,8 @@ class RingBookmarkStore(FileBackedStore):
         super().__init__(adapter, sync)
         if min(subscriptions, publishers) < 1 or subscriptions * (publishers + 1) > bookmark_ring_cells_max:
             raise BadOption(
-                f"subscriptions={subscriptions}, publishers={publishers}: at least 1 each, and at most "
-                f"{bookmark_ring_cells_max:,} in all"
+                f"Invalid subscriptions={subscriptions} or publishers={publishers}. Use at least 1 each, and "
+                f"at most {bookmark_ring_cells_max:,} for subscriptions * (publishers + 1)."
             )
         self._subscriptions, self._publishers = subscriptions, publishers
         self._version = 0
@@ -63,7 +83,7 @@ class RingBookmarkStore(FileBackedStore):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return cells.place_at(self._subscriptions, self._publishers)
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
@@ -110,7 +130,7 @@ class RingBookmarkStore(FileBackedStore):
                 self._begin(content, found)
                 return
             if self.adapter is None:
-                raise self._unusable(found, "give the store an adapter, ")
+                raise self._unusable(found, "pass an adapter, ")
         self._salt = random_salt()
         self._file.replace(self._header(self._salt), self.size_bytes)
         self._free = list(reversed(range(self._subscriptions)))
@@ -122,7 +142,7 @@ class RingBookmarkStore(FileBackedStore):
         return self._marked(head, salt)
 
     def _begin(self, content: bytes, found: cells.Ring) -> None:
-        """Write on where the file ends; anew when it is not as it has to be, durably before all else."""
+        """Continue with the existing file. Durably replace it first if it needs repair or other flags."""
         if found.mended is None and found.flags == (cells.SYNCED if self._always else 0):
             self._file.reserve(len(content), len(content))
             return
@@ -136,8 +156,9 @@ class RingBookmarkStore(FileBackedStore):
         if not self._free or len(raw) > cells.NAME_LENGTH_MAX:
             del self._progress[sub_id]
             raise BookmarkStoreFull(
-                f"{self.path} has room for {self._subscriptions} subscriptions with ids of up to "
-                f"{cells.NAME_LENGTH_MAX} bytes; purge one, or make a larger file"
+                f"Cannot add subscription {sub_id!r} to {self.path!r}: its capacity is {self._subscriptions} "
+                f"subscriptions with ids of up to {cells.NAME_LENGTH_MAX} bytes. Purge a subscription, or "
+                "create a larger file."
             )
         number = self._free.pop()
         self._version += 1
@@ -157,7 +178,7 @@ class RingBookmarkStore(FileBackedStore):
         base = progress.point.base
         if len(base) == 1:
             return self._write_prefix(place, progress)
-        if len(base) <= self._publishers:  # else a restart begins with the log: more comes, nothing is missed
+        if len(base) <= self._publishers:  # otherwise a restart replays from EPOCH: redelivery, no loss
             for publisher, sequence in base:
                 cell = place.cell_for(publisher)
                 cell.moved = 0
@@ -172,8 +193,8 @@ class RingBookmarkStore(FileBackedStore):
 
     def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
         places = [self._places[sub_id] for sub_id in gone]
-        # Durable whatever `sync` is: who comes next under such an id may read something else. The names
-        # first, so that no part of the rest is believed.
+        # Durable for any `sync`: the id may be reused for another subscription. The names are cleared first,
+        # which invalidates the rest of each section.
         self._clear(places, 0, cells.NAME_BYTES)
         for sub_id, place in zip(gone, places, strict=True):
             del self._places[sub_id], self._numbered[place.number]
@@ -193,7 +214,7 @@ class RingBookmarkStore(FileBackedStore):
         return self._numbered[progress.number]
 
     def _write_prefix(self, place: cells.RingSlot, progress: Progress) -> None:
-        """Record what has moved."""
+        """Write the changed watermarks and the recovery point."""
         progress.settle()
         changed = sorted(progress.changed.items(), key=lambda entry: entry[1].moved)
         for publisher, known in changed[-self._publishers :]:

@@ -1,8 +1,8 @@
 """File format of a ring bookmark store (docs/formats/bookmark-store.md).
 
-A place is for one subscription: its name, and pairs of slots, the first pair for its start or last notice,
-the others for one publisher each. The checksum of a slot covers its position, its file and the holder of the
-place, so that what an earlier holder left there is never believed.
+The file has one section per subscription: its name, and pairs of slots. The first pair is for the start or
+the last notice, each other pair for one publisher. The checksum of a slot covers its offset, its file and the
+current subscription, so that slots of an earlier subscription are never valid.
 """
 
 from __future__ import annotations
@@ -20,27 +20,29 @@ from tickertape.client.bookmark_store.progress import Progress
 MAGIC: Final = b"ttbmring"
 VERSION: Final = 0
 HEADER: Final = struct.Struct("<8sHHIII16s")
-"""Magic, version, flags, salt, subscriptions, publishers, the run of the machine; then its checksum."""
+"""Magic, version, flags, salt, subscriptions, publishers, boot id. The checksum follows."""
 SYNCED: Final = 1
-"""The flag of a file of which each write was synced before the next began."""
+"""Flag of a file in which each write was synced before the next one started."""
 HEADER_BYTES: Final = 64
 NAME: Final = struct.Struct("<IIQ")
-"""Checksum, length of the name, epoch: the version at which the place was taken. The name follows."""
+"""Checksum, length of the name, epoch (version at which the section was assigned). The name follows."""
 NAME_BYTES: Final = 272
 NAME_LENGTH_MAX: Final = 255
 SLOT: Final = struct.Struct("<IIQQQQQ")
-"""Checksum, zero, version, publisher, sequence; of a publisher the ordinal and zero, of a start the messages
-before it and before the one before it."""
+"""Checksum, zero, version, publisher, sequence, and two numbers.
+
+Publisher slot: its ordinal and zero. Start slot: delivered messages before it and before the previous notice.
+"""
 BODY: Final = struct.Struct("<IQQQQQ")
 SLOT_BYTES: Final = SLOT.size
 EMPTY: Final = bytes(SLOT_BYTES)
 _COUNT_MAX: Final = (1 << 63) - 1
-"""Nobody has counted further: it would not fit into a slot when it goes on."""
+"""Highest valid counter. A higher one would overflow its slot later."""
 _SEED: Final = struct.Struct("<QQI")
 
 
 class RingCell:
-    """A pair of slots. `at` is where the next value goes, `other` where the present one is."""
+    """A pair of slots. `at` is the offset for the next value, `other` the offset of the current value."""
 
     __slots__ = ("at", "moved", "other", "other_seed", "publisher", "seed")
 
@@ -51,13 +53,13 @@ class RingCell:
         self.moved = -1
 
     def turn(self) -> None:
-        """The next value goes into the other slot."""
+        """Swap the slots: the next value goes to the other one."""
         self.at, self.other = self.other, self.at
         self.seed, self.other_seed = self.other_seed, self.seed
 
 
 class RingValue(NamedTuple):
-    """What a slot says."""
+    """Contents of a slot."""
 
     version: int
     publisher: int
@@ -67,7 +69,7 @@ class RingValue(NamedTuple):
 
 
 class RingSlot:
-    """The part of the file that one subscription has."""
+    """The section of the file for one subscription."""
 
     def __init__(self, number: int, publishers: int, epoch: int, salt: int) -> None:
         self.number = number
@@ -79,8 +81,7 @@ class RingSlot:
         self.cells: dict[int, RingCell] = {}
 
     def cell_for(self, publisher: int) -> RingCell:
-        """The cell of a publisher; of more publishers than there are, the one that came least lately gives
-        its own up."""
+        """Return the cell of a publisher. If none is free, reuse the cell of the least recent publisher."""
         cell = self.cells.get(publisher)
         if cell is None:
             if self.spare:
@@ -93,7 +94,7 @@ class RingSlot:
 
 
 class Ring(NamedTuple):
-    """What a file says."""
+    """Contents of a file."""
 
     salt: int
     version: int
@@ -102,41 +103,43 @@ class Ring(NamedTuple):
     flags: int
     held: dict[str, tuple[RingSlot, Progress]]
     mended: bytearray | None
-    """What has to be in the file, behind its header, before anything is written to it; None: what it has."""
+    """Repaired contents that must replace the file before the first write, or None."""
 
 
 def place_at(number: int, publishers: int) -> int:
-    """Where a place begins."""
+    """Return the offset of a section."""
     return HEADER_BYTES + number * place_bytes(publishers)
 
 
 def place_bytes(publishers: int) -> int:
-    """The size of a place."""
+    """Return the size of a section."""
     return NAME_BYTES + 2 * SLOT_BYTES * (publishers + 1)
 
 
 def header(salt: int, subscriptions: int, publishers: int, boot: bytes, flags: int = 0) -> bytes:
-    """The head of a file."""
+    """Return the header of a file."""
     head = HEADER.pack(MAGIC, VERSION, flags, salt, subscriptions, publishers, boot)
     return (head + struct.pack("<I", crc32c(head))).ljust(HEADER_BYTES, b"\0")
 
 
 def name(sub_id: bytes, epoch: int, at: int, salt: int) -> bytes:
-    """What a place begins with."""
+    """Return the bytes of the name at the start of a section."""
     body = NAME.pack(0, len(sub_id), epoch)[4:] + sub_id
     return (struct.pack("<I", crc32c(body, crc32c(_SEED.pack(at, 0, salt)))) + body).ljust(NAME_BYTES, b"\0")
 
 
 def read_ring(content: bytes, boot: bytes) -> Ring | str:
-    """What a file says, or what is damaged. It is ours: see `not_ours`. `boot` is the present run of the
-    machine: if it is that of the file, no more than one slot can be half written."""
+    """Return the contents of a file, or a description of the damage. The caller has called `check_owner`.
+
+    `boot` is the current boot id. If the file has the same one, at most one slot can be torn.
+    """
     if len(content) < HEADER_BYTES:
-        return f"it ends in its header, after {len(content)} bytes"
+        return f"its header is truncated after {len(content)} bytes"
     if crc32c(content[: HEADER.size]) != int.from_bytes(content[HEADER.size : HEADER.size + 4], "little"):
         return "its header is damaged"
     _, _, flags, salt, subscriptions, publishers, its_boot = HEADER.unpack_from(content)
     if not subscriptions or not publishers:
-        return f"it says that it has room for {subscriptions} subscriptions of {publishers} publishers"
+        return f"its capacity is {subscriptions} subscriptions with {publishers} publishers"
     if len(content) != place_at(subscriptions, publishers):
         return f"it has {len(content)} bytes instead of {place_at(subscriptions, publishers)}"
     may_lose = its_boot != boot and not flags & SYNCED
@@ -150,7 +153,7 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
         named = _name_at(content, at, salt)
         if named is None:
             bad += any(content[at : at + NAME_BYTES])
-            # Else what it holds could come to life again.
+            # Otherwise its old slots could become valid again.
             mended = _zeroed(content, mended, at, at + place_bytes(publishers))
             continue
         sub_id, epoch = named
@@ -158,8 +161,8 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
         found = _read_place(content, place)
         highest, bad = max(highest, epoch, found.newest), bad + found.bad
         if found.lost and may_lose:
-            # A power loss has left a cell of which neither slot is whole. What it said may be where the
-            # subscription went on last time, and others may be further: what lies between would be skipped.
+            # Power loss has destroyed both slots of a cell. The lost value may be the point of the last
+            # resume, and other cells may be ahead of it: the messages between them would be skipped.
             first = at + NAME_BYTES + (0 if place.base in found.lost else 2 * SLOT_BYTES)
             mended = _zeroed(content, mended, first, at + place_bytes(publishers))
             place = RingSlot(number, publishers, epoch, salt)
@@ -171,7 +174,7 @@ def read_ring(content: bytes, boot: bytes) -> Ring | str:
 
 
 def _name_at(content: bytes, at: int, salt: int) -> tuple[str, int] | None:
-    """The name and the epoch of a place; None when they are not whole."""
+    """Return the name and the epoch of a section, or None if they are invalid."""
     _, length, epoch = NAME.unpack_from(content, at)
     text = content[at + NAME.size : at + NAME.size + length]
     with suppress(UnicodeDecodeError):
@@ -182,7 +185,7 @@ def _name_at(content: bytes, at: int, salt: int) -> tuple[str, int] | None:
 
 
 def _zeroed(content: bytes, mended: bytearray | None, begin: int, end: int) -> bytearray:
-    """`mended`, which is copied from `content` once, with zeros there."""
+    """Return `mended` (by default a copy of `content`) with zeros from `begin` to `end`."""
     if mended is None:
         mended = bytearray(content)
     mended[begin:end] = bytes(end - begin)
@@ -192,11 +195,11 @@ def _zeroed(content: bytes, mended: bytearray | None, begin: int, end: int) -> b
 class _Read(NamedTuple):
     progress: Progress
     newest: int
-    """The highest version."""
+    """Highest version."""
     bad: int
-    """Slots that are not whole."""
+    """Number of invalid slots."""
     lost: list[RingCell]
-    """Cells of which a slot is not whole, and the other says nothing."""
+    """Cells with an invalid slot and no valid value in the other slot."""
 
 
 def _read_place(content: bytes | bytearray, place: RingSlot) -> _Read:
@@ -237,7 +240,7 @@ def _read_place(content: bytes | bytearray, place: RingSlot) -> _Read:
 
 
 def _slots(content: bytes | bytearray, cell: RingCell) -> Iterator[RingValue | None]:
-    """The values of a cell; None for a slot that is not whole, a value of version 0 for an empty one."""
+    """Yield the values of a cell: None for an invalid slot, a value of version 0 for an empty slot."""
     for at, seed in ((cell.at, cell.seed), (cell.other, cell.other_seed)):
         crc, _, *numbers = SLOT.unpack_from(content, at)
         if content[at : at + SLOT_BYTES] == EMPTY:

@@ -1,8 +1,7 @@
-"""File of a bookmark store: its lock, its mapping, its replacement.
+"""File of a bookmark store: lock, memory mapping and atomic replacement.
 
-It is the only module of bookmark stores that touches the operating system. A mapped file keeps what was
-written when the process is killed at any time; space is reserved before it is mapped, so that a full disk is
-an error here and not a signal at a write.
+It is the only module of the bookmark stores that uses the operating system. Data in a mapped file survives a
+killed process. Space is preallocated before the mapping, so that a full disk is an error and not a signal.
 """
 
 from __future__ import annotations
@@ -31,41 +30,41 @@ _VERSION_END: Final = 10
 
 
 def check_owner(content: bytes, magic: bytes, version: int, kind: str) -> str | None:
-    """Why a file may not be written over whatever else is wrong with it; None when it is ours.
+    """Return the reason why a file must not be overwritten, or None.
 
-    A beginning of `magic`, and zeros alone, are taken for ours: nobody else has anything to lose there. The
-    version is looked at before any checksum, because a newer format may have another one.
+    A part of `magic`, or only zeros, may be overwritten: other programs lose nothing. The version is checked
+    before any checksum, because a newer format may have a different checksum.
     """
     if not magic.startswith(content[:_MAGIC_BYTES]) and content.strip(b"\0"):
         return f"it is not {kind}"
     found = int.from_bytes(content[_MAGIC_BYTES:_VERSION_END], "little")
     if found > version:
-        return f"it has version {found}, and this program knows up to {version}"
+        return f"it has format version {found}, and this program reads versions up to {version}"
     return None
 
 
-# -- the owner: a digest of the client name in spare bytes of the header, zeros in files of an earlier version
+# -- owner: a digest of the client name in spare bytes of the header, zeros in files of earlier versions
 
 _OWNER: Final = struct.Struct("<8sI")
-"""The digest, then the checksum of salt and digest."""
+"""The digest, and the checksum of salt and digest."""
 OWNER_AT: Final = 48
 OWNER_END: Final = OWNER_AT + _OWNER.size
 
 
 def owner_named(name: str) -> bytes:
-    """The digest of a client name."""
+    """Return the digest of a client name."""
     return blake2b(name.encode(), digest_size=8).digest()
 
 
 def mark(owner: bytes, salt: int) -> bytes:
-    """The bytes at `OWNER_AT` in the header of a file with that salt; zeros for no owner."""
+    """Return the bytes at `OWNER_AT` in the header of a file with this salt, zeros for no owner."""
     if not owner:
         return bytes(_OWNER.size)
     return _OWNER.pack(owner, crc32c(struct.pack("<I", salt) + owner))
 
 
 def owner_of(content: bytes, salt: int) -> bytes:
-    """The digest in a file; empty when it is bound to no name, or that was not written whole."""
+    """Return the owner digest of a file. It is empty for an unbound file or an incomplete write."""
     owner, crc = _OWNER.unpack_from(content, OWNER_AT)
     return owner if crc == crc32c(struct.pack("<I", salt) + owner) else b""
 
@@ -78,7 +77,7 @@ _PAGE: Final = mmap.PAGESIZE
 
 
 def boot_id() -> bytes:
-    """Names this run of the machine, 16 bytes; zeros where the system has none."""
+    """Return the boot id of the machine (16 bytes), or zeros if the system has none."""
     try:
         return bytes.fromhex(_BOOT.read_text(encoding="ascii").strip().replace("-", ""))[:16].ljust(16, b"\0")
     except (OSError, ValueError):
@@ -86,15 +85,15 @@ def boot_id() -> bytes:
 
 
 def random_salt() -> int:
-    """An unforeseen number below 2**32."""
+    """Return a random number below 2**32."""
     return int.from_bytes(os.urandom(4), "little")
 
 
 class StoreFile:
-    """A file that is this store's alone, until `close`. `map` is its content; it changes when it grows.
+    """Locked file of one store, until `close`. `map` is its mapping, which is replaced when the file grows.
 
-    A forked child lets go of it at once. Raises `StoreLocked`, and `StoreFailed` for whatever the system
-    refuses.
+    A forked child releases the file at once. Raises `StoreLocked`, and `StoreFailed` for errors of the
+    operating system.
     """
 
     map: mmap.mmap
@@ -103,7 +102,7 @@ class StoreFile:
         self.path = Path(path)
         self._fd = self._lock = -1
         self.replaced = 0
-        """So often another file took its place since."""
+        """Number of replacements of the file since it was opened."""
         forks.register(self)
         with self._errors("lock"):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -122,7 +121,8 @@ class StoreFile:
         except BlockingIOError:
             owner = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
             raise StoreLocked(
-                f"the bookmark store {self.path} is in use by process {owner}; one store, one owner"
+                f"Cannot open the bookmark store {str(self.path)!r}: it is in use by process {owner}. Stop "
+                "that process, or use a separate store for each process."
             ) from None
         with self._errors("lock"):
             os.ftruncate(self._lock, 0)
@@ -133,11 +133,14 @@ class StoreFile:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 os.close(fd)
-                raise StoreCorrupt(f"{self.path} is not a regular file, so no bookmark store")
+                raise StoreCorrupt(
+                    f"Cannot open the bookmark store {str(self.path)!r}: it is not a regular file. Use "
+                    "another path."
+                )
             self._fd = fd
 
     def read(self) -> bytes:
-        """All of the file; nothing where there is none."""
+        """Return the contents of the file, empty if it does not exist."""
         if self._fd < 0:
             return b""
         with self._errors("read"):
@@ -148,16 +151,16 @@ class StoreFile:
             return content
 
     def reserve(self, keep: int, size: int) -> None:
-        """Map the file with `size` bytes; behind the first `keep` they are zeros."""
-        with self._errors("reserve room for"):
+        """Map the file with `size` bytes. All bytes behind the first `keep` are zeros."""
+        with self._errors("reserve space for"):
             self._unmap()
             os.ftruncate(self._fd, keep)
             os.posix_fallocate(self._fd, 0, size)
             self.map = mmap.mmap(self._fd, size)
 
     def grow(self, size: int) -> None:
-        """Make the file longer, by zeros. When there is no room it stays as it was."""
-        with self._errors("reserve room for"):
+        """Extend the file with zeros. After an error its size is unchanged."""
+        with self._errors("reserve space for"):
             before = len(self.map)
             try:
                 os.posix_fallocate(self._fd, before, size - before)
@@ -168,8 +171,7 @@ class StoreFile:
             self.map = mmap.mmap(self._fd, size)
 
     def replace(self, content: bytes, size: int) -> None:
-        """Put a new file in the place of this one, durably: whoever looks sees the old one or the new one.
-        It is mapped with `size` bytes, zeros behind `content`."""
+        """Replace the file atomically and durably by `content`. Map it with `size` bytes, zero-padded."""
         new = self.path.with_name(f"{self.path.name}.new")
         with self._errors("replace"):
             fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
@@ -200,13 +202,13 @@ class StoreFile:
             os.close(directory)
 
     def sync(self, low: int, high: int) -> None:
-        """Make the bytes `[low, high)` durable."""
+        """Sync the bytes `[low, high)`."""
         begin = low // _PAGE * _PAGE
         with self._errors("sync"):
             self.map.flush(begin, high - begin)
 
     def close(self, keep: int | None = None) -> None:
-        """Let go of file and lock; the file is cut to its first `keep` bytes."""
+        """Release file and lock. With `keep`, truncate the file to its first `keep` bytes."""
         self._unmap()
         try:
             if self._fd >= 0 and keep is not None:
@@ -214,18 +216,20 @@ class StoreFile:
                     os.ftruncate(self._fd, keep)
         finally:
             if self._lock >= 0:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a child that was forked just now has it open still
+                fcntl.flock(self._lock, fcntl.LOCK_UN)  # a recently forked child still has it open
             self._let_go()
 
     def forked(self) -> None:
-        """Internal: this is a forked child. The file and its length are the parent's. So is the lock, which a
-        descriptor left open here would hold for longer than the parent lives."""
+        """Release the file in a forked child without truncation (internal).
+
+        An open descriptor here would keep the lock after the end of the parent.
+        """
         with contextlib.suppress(BufferError):
             self._unmap()
         self._let_go()
 
     def _let_go(self) -> None:
-        # Forgotten first: a fork in between must not close a number that is another's by then.
+        # Reset first: a fork in between must not close a descriptor number that was reused.
         file, self._fd = self._fd, -1
         lock, self._lock = self._lock, -1
         for descriptor in (file, lock):
@@ -243,7 +247,8 @@ class StoreFile:
             yield
         except OSError as error:
             raise StoreFailed(
-                f"cannot {what} the bookmark store {self.path}: {error.strerror or error}"
+                f"Cannot {what} the bookmark store {str(self.path)!r}: {error.strerror or error}. Check the "
+                "path, its permissions and the free space."
             ) from error
 
 
@@ -251,34 +256,37 @@ Sync = Literal["never", "always"]
 
 
 class FileBackedStore(ProgressStore, ABC):
-    """A bookmark store in one file. Its constructor ends with `_take`."""
+    """Bookmark store in one file. The constructor of a subclass ends with `_take`."""
 
     _kind: ClassVar[str]
-    """What the store is, for error texts."""
+    """Kind of store, for error texts."""
     _again: ClassVar[str]
-    """Which messages come again when the file is moved away."""
+    """Effect of moving the file away, for error texts."""
 
     def __init__(self, adapter: RecoveryPointAdapter | None, sync: Sync) -> None:
         super().__init__(adapter)
         if sync not in ("never", "always"):
-            raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
+            raise BadOption(f"Invalid sync {sync!r}. Use 'never' or 'always'.")
         self._always = sync == "always"
         self._owner = b""
         self._salt = 0
 
     @property
     def path(self) -> str:
-        """The file."""
+        """Path of the file."""
         return str(self._file.path)
 
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """Bytes of the file in use."""
+        """Used bytes of the file."""
 
     def bind_client_name(self, name: str) -> None:
-        """The client `name` uses it, and no other one from now on; one without subscriptions is free for
-        each. Raises `StoreOfAnother`, `StoreFailed`, `Closed`."""
+        """Bind the store to the client `name`. Clients call it when they use the store.
+
+        A store without subscriptions can be bound to another name. Raises `StoreOfAnother`, `StoreFailed`,
+        `Closed`.
+        """
         owner = owner_named(name)
         with self._lock:
             self._check()
@@ -286,23 +294,28 @@ class FileBackedStore(ProgressStore, ABC):
                 return
             if self._owner and self._progress:
                 raise StoreOfAnother(
-                    f"Cannot use {self._kind} {self.path} for client {name!r}: it has the positions of "
-                    "another client name. Use a file of its own for each name, or forget these positions "
-                    "with purge()."
+                    f"Cannot use {self._kind} {self.path!r} for client {name!r}: it has the positions of "
+                    "another client name. Use a separate file for each name, or remove these positions with "
+                    "purge()."
                 )
             self._owner = owner
             self._file.map[OWNER_AT:OWNER_END] = mark(owner, self._salt)
             self._file.sync(OWNER_AT, OWNER_END)
 
     def sync(self) -> None:
-        """Make durable what was recorded."""
+        """Sync all recorded changes. Raises `StoreFailed`, `Closed`.
+
+        Example:
+            >>> with tt.LoggedBookmarkStore("orders.bookmarks") as store:
+            ...     store.sync()
+        """
         with self._lock:
             self._check()
             self._file.sync(0, self.size_bytes)
 
     @abstractmethod
     def _open(self) -> None:
-        """Begin with what the file has."""
+        """Load the contents of the file."""
 
     def _take(self, path: str | os.PathLike[str]) -> None:
         self._file = StoreFile(path)
@@ -313,7 +326,7 @@ class FileBackedStore(ProgressStore, ABC):
             raise
 
     def _content(self, magic: bytes, version: int, kind: str) -> bytes:
-        """What the file has. Raises `StoreCorrupt` when it is not this store's to write over."""
+        """Return the contents of the file. Raises `StoreCorrupt` if the store must not overwrite it."""
         content = self._file.read()
         foreign = check_owner(content, magic, version, kind)
         if foreign is not None:
@@ -321,11 +334,11 @@ class FileBackedStore(ProgressStore, ABC):
         return content
 
     def _marked(self, content: bytes, salt: int) -> bytes:
-        """The content of a file with this salt, bound to the owner."""
+        """Return `content` with the owner mark for this salt."""
         return content[:OWNER_AT] + mark(self._owner, salt) + content[OWNER_END:]
 
     def _unusable(self, why: str, remedy: str) -> StoreCorrupt:
         return StoreCorrupt(
-            f"{self.path} cannot be used as {self._kind}: {why}; take another path, {remedy}or move it "
-            f"away ({self._again})"
+            f"Cannot use {self.path!r} as {self._kind}: {why}. Use another path, {remedy}or move the file "
+            f"away. {self._again}"
         )

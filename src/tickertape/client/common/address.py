@@ -1,4 +1,4 @@
-"""Server addresses: parsing of URIs, and their text without the password.
+"""Server addresses: parsing of URIs, and display without the password.
 
 Invariant: no error text and no repr contains a password.
 """
@@ -12,7 +12,7 @@ from tickertape.base.errors import BadOption
 
 
 class Address(NamedTuple):
-    """Parsed server URI: `path` of a Unix socket, else `host` and `port`, and the credentials in it."""
+    """Parsed server URI: `path` of a Unix socket, or `host` and `port`, and the credentials in the URI."""
 
     uri: str
     host: str
@@ -23,17 +23,17 @@ class Address(NamedTuple):
     tls: bool = False
 
     def __repr__(self) -> str:
-        return f"Address({self.uri!r})"  # a password is shown nowhere
+        return f"Address({self.uri!r})"  # without the password
 
 
 _NETWORK: Final = ("tcp", "tls", "tcps")
 """`tcps` is the reference's name for `tls`."""
 NO_ADDRESS: Final = Address("nowhere", "", 0, "", None, None)
-"""Address of a client whose server is not chosen yet."""
+"""Placeholder address before a server is chosen."""
 
 
 def shown_uri(uri: str) -> str:
-    """The address as errors and logs show it: without the password, also where it is not escaped."""
+    """Return the address without its password, escaped or not, for errors and logs."""
     scheme, mark, rest = uri.partition("://")
     if not mark:
         scheme, rest = "", uri
@@ -45,14 +45,18 @@ def shown_uri(uri: str) -> str:
 
 
 def parse_uri(uri: str) -> Address:
-    """Read `tcp://host:port`, `tls://host:port`, either with `user:password@`, or `unix:///path`. Raises
-    `BadOption`, which never shows a password."""
+    """Parse `tcp://host:port`, `tls://host:port`, both with an optional `user:password@`, or `unix:///path`.
+
+    Raises `BadOption`, whose text never contains a password.
+    """
     if not isinstance(uri, str):
-        raise BadOption(f"a server address is text such as tcp://host:port, not {type(uri).__name__}")
+        raise BadOption(
+            f"Invalid server address of type {type(uri).__name__}. Use text such as tcp://host:port."
+        )
     address: Address | None = None
     try:
         address = _address(uri)
-    except ValueError:  # its text may have parts of a password
+    except ValueError:  # its text may contain parts of a password
         address = None
     if address is None or "\0" in address.host + address.path:
         hint = " In a user name or password write % / ? # @ as %25 %2F %3F %23 %40." if "@" in uri else ""
@@ -69,7 +73,7 @@ def parse_uri(uri: str) -> Address:
 
 
 def _address(uri: str) -> Address | None:
-    """The parts of an address, None for what is not one. Raises `ValueError`."""
+    """Return the parsed address, or None if it is invalid. Raises `ValueError`."""
     parts = urlsplit(uri)
     shown, port = shown_uri(uri), parts.port
     if parts.scheme == "unix" and parts.path and not parts.netloc:

@@ -8,11 +8,11 @@ from typing import Protocol, Self
 
 class _Closable(Protocol):
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
 
 
 class ClosesItself:
-    """A context manager that calls `close` at its end."""
+    """Context manager that calls `close` on exit."""
 
     def __enter__(self) -> Self:
         return self

@@ -7,20 +7,20 @@ from collections.abc import Callable
 
 
 class ConnectionState(enum.StrEnum):
-    """States of a connection, in the order in which listeners get them."""
+    """Connection states, in the order in which listeners receive them."""
 
     CONNECTED = "connected"
-    """The connection stands; the logon is under way."""
+    """The connection is open, and the logon is in progress."""
     LOGGED_ON = "logged_on"
     """The server has accepted the logon."""
     PUBLISH_REPLAYED = "publish_replayed"
-    """Messages of the publish store that the server lacked were sent again."""
+    """The client has resent messages of the publish store that the server did not have."""
     RESUBSCRIBED = "resubscribed"
-    """Subscriptions stand again: everything may be called. Only of HA clients."""
+    """All subscriptions are active again, and every call is possible. HA clients only."""
     DISCONNECTED = "disconnected"
-    """The connection is gone, or an HA client has given up."""
+    """The connection is lost, or an HA client has given up."""
     SHUTDOWN = "shutdown"
-    """The client was closed; nothing follows."""
+    """The client was closed. This is the last state."""
 
 
 StateListener = Callable[[ConnectionState], object]

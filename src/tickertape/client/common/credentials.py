@@ -1,6 +1,6 @@
-"""Credentials: which of them, and which TLS options, go with which address.
+"""Credentials: the rules for tokens, passwords and TLS options per server address.
 
-Invariants: a token never travels in clear over a network, and no TLS option is ignored.
+Invariants: a token is never sent unencrypted over a network, and no TLS option is ignored.
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ from tickertape.security.contexts import TLS, client_context
 
 
 class Credentials(NamedTuple):
-    """What an application said of how to reach servers. `tls`: for `tls://` addresses; None: the certificates
-    of the system are trusted. `has_token`: the password is a token."""
+    """Credential options of a client.
+
+    `tls`: TLS options for `tls://` addresses. None trusts the certificates of the system. `has_token`: the
+    password is a token.
+    """
 
     tls: TLS | None = None
     has_token: bool = False
 
     def check(self, address: Address) -> None:
-        """Raise `BadOption` for an address that does not go with what was said."""
+        """Raise `BadOption` for an address that does not allow these credentials."""
         if self.tls is not None and not address.tls:
-            raise BadOption(f"tls= is for tls:// addresses, and {address.uri} is none")
+            raise BadOption(
+                f"Cannot use tls= with {address.uri}: it is not a tls:// address. Use a tls:// address or "
+                "remove tls=."
+            )
         if self.has_token and not address.tls and not _is_here(address):
             raise BadOption(
-                f"a token would travel in clear to {address.uri}: connect to a tls:// address (or give it as "
-                "password=, where the network is trusted)"
+                f"Cannot send a token to {address.uri}: it would be unencrypted. Use a tls:// address, or "
+                "pass the token as password= if the network is trusted."
             )
 
     def context(self) -> ssl.SSLContext:
@@ -36,30 +42,30 @@ class Credentials(NamedTuple):
         return client_context(self.tls or TLS())
 
     def name_of(self, address: Address) -> str:
-        """Return the name that the server's certificate must have."""
+        """Return the name that the server's certificate must contain."""
         return (self.tls.server_name if self.tls is not None else None) or address.host
 
 
 def password_of(password: str | None, token: str | None) -> str | None:
-    """Return the password of the logon: the one or the other. Raises `BadOption`."""
+    """Return the password of the logon, which is `password` or `token`. Raises `BadOption`."""
     if token is None:
         return password
     if password is not None:
-        raise BadOption("token= and password= exclude each other: a token is the password of a logon")
+        raise BadOption("Cannot use token= and password= together: the token is the password. Pass only one.")
     if not isinstance(token, str):
-        raise BadOption(f"token is text, not {type(token).__name__}")
+        raise BadOption(f"Invalid token of type {type(token).__name__}. Use str.")
     return token
 
 
 def credentials_of(tls: TLS | None, token: str | None) -> Credentials:
-    """Make the credentials of a client's arguments. Raises `BadOption`."""
+    """Return the credentials for the arguments of a client. Raises `BadOption`."""
     if tls is not None and not isinstance(tls, TLS):
-        raise BadOption(f"tls is a tickertape.TLS, not {type(tls).__name__}")
+        raise BadOption(f"Invalid tls of type {type(tls).__name__}. Use tickertape.TLS.")
     return Credentials(tls, token is not None)
 
 
 def _is_here(address: Address) -> bool:
-    """Whether the address is on this machine."""
+    """Return whether the address is on this machine."""
     if address.path or address.host == "localhost":
         return True
     try:

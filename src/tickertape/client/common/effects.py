@@ -1,4 +1,4 @@
-"""Effects: what the protocol of a client asks its driver to do, as data."""
+"""Effects: requests of the client protocol state machine to its driver, as data."""
 
 from __future__ import annotations
 
@@ -12,118 +12,117 @@ from tickertape.client.common.connection_state import ConnectionState
 
 
 class Waiter(Protocol):
-    """The outcome of one call, for its caller."""
+    """Future outcome of one call."""
 
     def settle(self, outcome: object) -> None:
-        """Set the outcome, a value or the error to raise; the first one stays."""
+        """Set the outcome: a value, or the error to raise. Later calls have no effect."""
 
 
 class Sink(Protocol):
-    """The receiving end of one subscription: a stream, with or without a handler."""
+    """Receiver of one subscription: a stream, with or without a handler."""
 
     def push(self, batch: MessageBatch) -> None:
-        """Take a batch that was delivered."""
+        """Receive a delivered batch."""
 
     def started(self, after: str, found: bool) -> None:
-        """The server placed it; see `Started`."""
+        """Handle the start of the subscription (see `Started`)."""
 
     def caught_up(self) -> None:
-        """The replay has caught up, or reached its stop."""
+        """Handle that the replay has caught up, or reached its end."""
 
     def noticed(self, bookmark: str) -> None:
-        """Everything up to `bookmark` was delivered."""
+        """Handle a notice: all messages up to `bookmark` were delivered."""
 
     def end(self, reason: str, error: TickertapeError | None) -> None:
-        """Nothing more is delivered."""
+        """Handle the end of the subscription."""
 
     def again(self) -> None:
-        """What was not given to the handler yet is delivered again, on another connection."""
+        """Drop messages that the handler has not received. They are redelivered on another connection."""
 
 
 class SharedBodies(Protocol):
-    """A batch for several subscriptions, as far as its handlers need it."""
+    """The part of a batch for several subscriptions that handlers need."""
 
     def bodies(self) -> list[bytes]:
         """Return all bodies of the batch."""
 
 
 Part = tuple[Sink, MessageBatch, Sequence[int]]
-"""The share of one sink in a batch for several: messages, and their rows in the batch."""
+"""The share of one sink in a batch for several subscriptions: messages, and their rows in the batch."""
 
 
 class Send(NamedTuple):
-    """Write these buffers to the connection, after all earlier ones."""
+    """Write these buffers to the connection, in order."""
 
     buffers: list[Buffer]
 
 
 class EndConnection(NamedTuple):
-    """Close the connection; the driver then tells the machine that it is lost, with this error."""
+    """Close the connection. The driver then reports the loss, with this error, to the state machine."""
 
     error: TickertapeError
 
 
 class ResolveCall(NamedTuple):
-    """The call with this token has its outcome: a value, or the error to raise."""
+    """Settle the call with this token: a value, or the error to raise."""
 
     token: Waiter
     outcome: object
 
 
 class DeliverBatch(NamedTuple):
-    """Give `batch` to `sink`, which came with the subscription."""
+    """Deliver `batch` to the sink of its subscription."""
 
     sink: Sink
     batch: MessageBatch
 
 
 class DeliverShared(NamedTuple):
-    """Give each sink its share of one batch. Handlers are called in the order of the batch."""
+    """Deliver one batch to several sinks. Handlers are called in the order of the batch."""
 
     shared: SharedBodies
     parts: list[Part]
 
 
 class OrderTogether(NamedTuple):
-    """The subscriptions of `sinks` were resumed together: from here on their handlers keep one order."""
+    """Keep one order across the handlers of `sinks`, whose subscriptions were resumed together."""
 
     sinks: list[Sink]
 
 
 class DuplicatesDropped(NamedTuple):
-    """The messages of `batch` are not handed on: they were delivered before. The application wants to see
-    them."""
+    """Report dropped duplicates to the application: the messages of `batch` were delivered before."""
 
     batch: MessageBatch
 
 
 class Started(NamedTuple):
-    """The server placed the bookmark subscription of `sink`."""
+    """Report the start of the bookmark subscription of `sink`."""
 
     sink: Sink
     after: str
-    """The bookmark of the last message before its start, EPOCH at the beginning; empty when it is unknown."""
+    """Bookmark of the last message before the start, EPOCH for the start of the log, or empty if unknown."""
     found: bool
-    """Whether the log has the bookmark that was asked for."""
+    """Whether the log has the requested bookmark."""
 
 
 class CaughtUp(NamedTuple):
-    """The replay of `sink` has caught up, or reached its stop."""
+    """Report that the replay of `sink` has caught up, or reached its end."""
 
     sink: Sink
 
 
 class Notice(NamedTuple):
-    """`sink` was given everything of its subscription up to this bookmark of the log."""
+    """Report that all messages up to this bookmark of the log were delivered to `sink`."""
 
     sink: Sink
     bookmark: str
 
 
 class End(NamedTuple):
-    """Nothing more comes to `sink`.
+    """Report the end of the subscription of `sink`.
 
-    `reason` is a word for programs; `error` is None when it was asked for.
+    `reason` is a machine-readable word. `error` is None for a requested end.
     """
 
     sink: Sink
@@ -132,19 +131,20 @@ class End(NamedTuple):
 
 
 class WillRedeliver(NamedTuple):
-    """The connection of a subscription that is kept is lost: what `sink` has not handed on comes again."""
+    """Report the lost connection of a kept subscription: messages that `sink` has not passed on are
+    redelivered."""
 
     sink: Sink
 
 
 class ReportError(NamedTuple):
-    """The application's exception listener is to hear of this."""
+    """Report an error to the application's exception listener."""
 
     error: TickertapeError
 
 
 class FailedWrite(NamedTuple):
-    """The server refused that many messages. `batch` holds them when there is a publish store, else None."""
+    """Report rejected messages. `batch` holds them if the client has a publish store, else None."""
 
     error: PublishRejected
     messages: int
@@ -152,15 +152,15 @@ class FailedWrite(NamedTuple):
 
 
 class StoreHasRoom(NamedTuple):
-    """The publish store has more room than before: publishes that wait may try again."""
+    """Wake waiting publishes: the publish store has more free space."""
 
 
 class ConnectionDown(NamedTuple):
-    """A connection that was logged on is lost, and not because the application closed the client."""
+    """Report the loss of a connection after its logon, except by `close()` of the client."""
 
     error: TickertapeError
     connection: int
-    """Which one, counted from 1."""
+    """Number of the connection, from 1."""
 
 
 class State(NamedTuple):

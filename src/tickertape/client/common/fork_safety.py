@@ -1,6 +1,6 @@
 """Fork safety: clients, streams and stores refuse to work in a forked child.
 
-Nothing here sends anything or waits for a lock: a thread that held it exists in the parent only.
+This module sends nothing and waits for no lock: the thread that holds a lock exists only in the parent.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class Inherited(Protocol):
     """An object that a forked child must not use."""
 
     def forked(self) -> None:
-        """Refuse every call from now on; never raises, never waits."""
+        """Refuse every call from now on. Never raises and never waits."""
 
 
 class ForkedLock:
-    """Stands where a lock was: whoever would take it is told why not."""
+    """Replacement of a lock in a forked child: every call raises `Forked`."""
 
     def acquire(self, *_arguments: object, **_options: object) -> NoReturn:
-        """As a lock's; it is also refused to release it, where the fork happened while it was held."""
+        """Raise `Forked`. So does `release`, for a lock that was held during the fork."""
         raise forked_error()
 
     __enter__ = release = acquire
@@ -34,30 +34,30 @@ class ForkedLock:
 
 
 def forked_error() -> Forked:
-    """Return the error that every call raises in a child."""
+    """Return the error that every call raises in a forked child."""
     return Forked(
-        f"process {os.getpid()} was forked and inherited this client, stream or store, which belongs to its "
-        "parent: make one of your own after the fork"
+        f"Cannot use this client, stream or store in process {os.getpid()}: it was inherited from the parent "
+        "process. Create a new one after the fork."
     )
 
 
 def refuse(*_arguments: object, **_options: object) -> NoReturn:
-    """Stands where a function was."""
+    """Raise `Forked`, as the replacement of any function."""
     raise forked_error()
 
 
 def detach(descriptor: int) -> None:
-    """Make `descriptor`, in this process, something else than the parent's socket.
+    """Replace the parent's socket behind `descriptor` by the null device in this process.
 
-    Closing would not do: others hold the number and may write to it, or take it out of a poll that parent and
-    child share. Never raises: a loss just before the fork may have closed it, or be about to.
+    Closing is not enough: other code holds the descriptor number and may write to it, or remove it from a
+    poll object that parent and child share. Never raises: the descriptor may already be closed.
     """
     if descriptor < 0:
         return
     try:
         nowhere = os.open(os.devnull, os.O_RDWR)
     except OSError:
-        return  # out of descriptors: nothing of ours writes there any more, so it may stay
+        return  # out of descriptors: this package no longer writes to it, so it may stay open
     try:
         with suppress(OSError):
             os.dup2(nowhere, descriptor, inheritable=False)
@@ -66,7 +66,7 @@ def detach(descriptor: int) -> None:
 
 
 def register(inherited: Inherited) -> None:
-    """Call `forked` of this object in a child. It is not kept alive."""
+    """Call `forked` of this object in every forked child. The object is not kept alive."""
     _alive.add(inherited)
 
 
@@ -74,7 +74,7 @@ _alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
 
 
 def _in_child() -> None:
-    # Whatever one of them meets, all others have to know: each would go on using what the parent uses.
+    # An exception in one must not prevent the others: they would continue to use the parent's resources.
     with ExitStack() as told:
         for inherited in list(_alive):
             told.callback(inherited.forked)

@@ -1,6 +1,6 @@
-"""Handler runner: calls the application's callbacks and reports what they raise.
+"""Handler runner: calls the application's callbacks and reports their exceptions.
 
-Invariant: no such exception reaches the receive thread.
+Invariant: no exception of a callback reaches the receive thread.
 """
 
 from __future__ import annotations
@@ -18,31 +18,34 @@ ExceptionListener = Callable[[BaseException], object]
 
 
 class HandlerRunner:
-    """Runs handlers one by one. `listener` is told what they raise; None prints it on standard error."""
+    """Runner of handlers. `listener` receives their exceptions. None prints them to standard error."""
 
     def __init__(self) -> None:
         self.listener: ExceptionListener | None = None
 
     def set_listener(self, listener: ExceptionListener | None) -> None:
-        """Give what handlers raise to `listener` from now on."""
+        """Report exceptions of handlers to `listener` from now on."""
         self.listener = listener
 
     def run(self, handler: Callable[..., object], *arguments: object) -> None:
-        """Call `handler`; what it raises is told."""
+        """Call `handler` and report its exception."""
         try:
             handler(*arguments)
         except BaseException as error:  # noqa: BLE001 - code of the application may raise anything
             self.caught(error)
 
     def caught(self, error: BaseException) -> None:
-        """A handler raised this: it is told. Raised again is only what would end the program, on the main
-        thread; on the receive thread it would end nothing but the connection."""
+        """Report the exception of a handler.
+
+        On the main thread, exceptions that end a program (not subclasses of `Exception`) are raised again. On
+        the receive thread they would end only the connection.
+        """
         if not isinstance(error, Exception) and current_thread() is main_thread():
             raise error
         self.tell(error)
 
     def tell(self, error: BaseException) -> None:
-        """Report `error` to the listener, or on standard error."""
+        """Report `error` to the listener, or to standard error."""
         if self.listener is None:
             _show(error)
             return
@@ -53,5 +56,5 @@ class HandlerRunner:
 
 
 def _show(error: BaseException) -> None:
-    sys.stderr.write("tickertape: this happened where no caller could be told:\n")
+    sys.stderr.write("tickertape: error outside of a call (set_exception_listener receives such errors):\n")
     traceback.print_exception(error, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Unread bytes of a socket, and the texts of connection errors, for both fronts."""
+"""Unread bytes of a socket, and texts of connection errors, for both clients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tickertape.base.errors import Disconnected, TlsFailed
 from tickertape.client.common.address import Address
 
 SPEAKS_NO_TLS: Final = "does not use TLS"
-"""In what `Channel` says of such a server."""
+"""End of the error text of `Channel` for a server without TLS."""
 
 
 def unread_bytes(descriptor: int) -> int:
-    """Return the number of bytes at a socket that were not read; 0 when it is closed."""
+    """Return the number of unread bytes of a socket, 0 if it is closed."""
     size = bytearray(4)
     with contextlib.suppress(OSError, ValueError):
         fcntl.ioctl(descriptor, termios.FIONREAD, size)
@@ -24,9 +24,13 @@ def unread_bytes(descriptor: int) -> int:
 
 
 def not_connected(address: Address, error: OSError | UnicodeError) -> Disconnected:
-    """Why there is no connection: `UnicodeError` is about a host name that no resolver takes."""
+    """Return the error of a failed connection attempt. `UnicodeError` is an invalid host name."""
     if isinstance(error, OSError):
-        return Disconnected(f"cannot connect to {address.uri}: {error.strerror or error}")
+        refused = isinstance(error, ConnectionRefusedError)  # asyncio words it differently
+        reason = "connection refused" if refused else error.strerror or str(error)
+        down = isinstance(error, ConnectionRefusedError | FileNotFoundError)
+        cure = "Is the server running? (tickertape serve)" if down else "Check the address."
+        return Disconnected(f"Cannot connect to {address.uri}: {reason[:1].lower()}{reason[1:]}. {cure}")
     return Disconnected(
         f"Cannot connect to {address.uri}: the host name has an empty label or one above 63 characters. "
         "Check the host name."
@@ -34,14 +38,14 @@ def not_connected(address: Address, error: OSError | UnicodeError) -> Disconnect
 
 
 def tls_error(uri: str, error: TlsFailed) -> str:
-    """Return the text of a failure, with the address and a hint."""
+    """Return the text of a TLS failure, with the address and a hint."""
     text = str(error)
     if uri in text:
         return text
-    hint = "; without TLS it is a tcp:// address" if text.endswith(SPEAKS_NO_TLS) else ""
-    return f"{uri}: {text}{hint}"
+    plain = text.rstrip(".").endswith(SPEAKS_NO_TLS)
+    return f"{uri}: {text.rstrip('.')}. Use tcp:// instead." if plain else f"{uri}: {text}"
 
 
 def cut_off(uri: str) -> str:
-    """Return the text for a connection that ended without the end that TLS has."""
-    return f"the connection to {uri} was cut off, without the end that TLS has"
+    """Return the error text for a connection that ended without a TLS close notification."""
+    return f"The connection to {uri} was cut off without a TLS close notification."

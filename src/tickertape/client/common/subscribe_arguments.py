@@ -1,6 +1,6 @@
-"""Arguments of a subscribe: checks them and makes the request.
+"""Subscribe arguments: validation, and construction of the request.
 
-Invariant: an option that is not built yet raises, and is never sent.
+Invariant: an option that is not implemented raises, and is never sent.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tickertape.client.limits import credit_bytes_default
 from tickertape.wire.commands import Resolve
 
 Rate = float | str
-"""Messages a second, or text: `"1000"`, `"500KB"` (payload bytes a second), `"2x"` (the original pace)."""
+"""Messages/s, or text: `"1000"`, `"500KB"` (payload bytes/s), `"2x"` (twice the original rate)."""
 Interval = float | str
 """Seconds, or text with a unit: `"500ms"`, `"10s"`."""
 Fields = str | Sequence[str]
-"""Identifiers of fields: a list, or text such as `"[/a,/b]"`."""
+"""Field paths: a list, or text such as `"[/a,/b]"`."""
 
 NOT_BUILT: Final = (
     "oof", "send_keys", "no_empties", "send_empties", "no_sowkey", "top_n", "skip_n",
@@ -33,17 +33,19 @@ NOT_BUILT: Final = (
 
 
 def merge_options(text: str, given: Mapping[str, object]) -> dict[str, str | None]:
-    """The options that `text`, an option string, and the keywords `given` ask for together.
+    """Return the options of the option string `text` and of the keywords `given`.
 
-    A keyword that is None, and a flag that is False, asks for nothing. Raises `BadOption`.
+    Keywords that are None and flags that are False are ignored. Raises `BadOption`.
     """
     options = parse_options(text)
     for name, value in options.items():
         if name not in _FORMS:
-            raise BadOption(f"option {shown(name)[1:-1]} {_why_not(name)}; there are {', '.join(_FORMS)}")
+            raise BadOption(
+                f"Invalid option {shown(name)}: {_why_not(name)}. Use one of {', '.join(_FORMS)}."
+            )
         if (_FORMS[name] is _flag) != (value is None):
-            takes = f"needs a value: {name}=..." if value is None else "takes no value"
-            raise BadOption(f"option {name} {takes}")
+            takes = f"needs a value ({name}=...)" if value is None else "takes no value"
+            raise BadOption(f"Invalid option {name!r}: it {takes}.")
     for name, asked in given.items():
         if asked is None:
             continue
@@ -53,7 +55,8 @@ def merge_options(text: str, given: Mapping[str, object]) -> dict[str, str | Non
             continue
         if name in options:
             raise BadOption(
-                f"{name} is given twice: as {name}={shown(str(asked))} and in options={shown(text)}"
+                f"Cannot set option {name!r} twice: as {name}={shown(str(asked))} and in "
+                f"options={shown(text)}. Remove one of them."
             )
         options[name] = written
     return options
@@ -61,30 +64,30 @@ def merge_options(text: str, given: Mapping[str, object]) -> dict[str, str | Non
 
 def _why_not(name: str) -> str:
     if name == "filter":
-        return "is no option: a filter is given by itself, as filter="
-    return "is not built yet" if name in NOT_BUILT else "does not exist"
+        return "pass a filter separately as filter="
+    return "it is not implemented yet" if name in NOT_BUILT else "it does not exist"
 
 
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise BadOption(f"{name} is True or False, not {_kind(value)}")
+        raise BadOption(f"Invalid {name} of type {_kind(value)}. Use True or False.")
 
 
 def _count(name: str, value: object) -> str:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return value
     if type(value) is not int or value < 1:
-        raise BadOption(f"{name} is a number of messages from 1 on, not {value!r}")
+        raise BadOption(f"Invalid {name} {value!r}. Use a number of messages, 1 or more.")
     return str(value)
 
 
 def _rate(name: str, value: object) -> str:
-    kinds = "messages a second, or text such as '1000', '500KB' or '2x'"
+    kinds = "1000 (messages/s), '500KB' (bytes/s) or '2x'"
     return _number(name, value, kinds) if _is_number(value) else _text(name, value, kinds)
 
 
 def _interval(name: str, value: object) -> str:
-    kinds = "seconds, or text such as '500ms'"
+    kinds = "seconds or text such as '500ms'"
     return _number(name, value, kinds) + "s" if _is_number(value) else _text(name, value, kinds)
 
 
@@ -93,15 +96,17 @@ def _fields(name: str, value: object) -> str:
         text = value.strip()
         return _alone(name, text if text.startswith("[") or "," not in text else f"[{text}]")
     if not isinstance(value, list | tuple) or not all(isinstance(field, str) for field in value):
-        raise BadOption(f"{name} is a list of texts, or text such as '[/a,/b]', not {_kind(value)}")
+        raise BadOption(f"Invalid {name} {shown(repr(value))}. Use a list of str, or text such as '[/a,/b]'.")
     fields = tuple([field.strip() for field in value])
     text = "[" + ",".join(fields) + "]"
     try:
         whole = list_value(text) == fields
     except BadOption as error:
-        raise BadOption(f"{name}={shown(repr(value))}: {error}") from None
+        raise BadOption(f"Invalid {name} {shown(repr(value))}: {error}") from None
     if not whole:
-        raise BadOption(f"{name}={shown(repr(value))}: each member is one identifier, such as '/a'")
+        raise BadOption(
+            f"Invalid {name} {shown(repr(value))}. Each member must be one field path such as '/a'."
+        )
     return _alone(name, text)
 
 
@@ -113,28 +118,28 @@ def _number(name: str, value: object, kinds: str) -> str:
     assert isinstance(value, int | float)
     if not (is_finite(value) and value > 0):
         bounds = "below 1e308" if value > 0 else "above 0"
-        raise BadOption(f"{name} is {kinds}, and {bounds}; this is {shown_number(value)}")
+        raise BadOption(f"Invalid {name} {shown_number(value)}: it must be {bounds}. Use {kinds}.")
     text = str(value) if isinstance(value, int) else f"{value:.9f}".rstrip("0").rstrip(".")
     if text == "0":
-        raise BadOption(f"{name} is {kinds}, with at most 9 decimals; this is {value}")
+        raise BadOption(f"Invalid {name} {value}: it has more than 9 decimals. Use {kinds}.")
     return text
 
 
-def _text(name: str, value: object, kinds: str = "text") -> str:
+def _text(name: str, value: object, kinds: str = "str") -> str:
     if not isinstance(value, str):
-        raise BadOption(f"{name} is {kinds}, not {_kind(value)}")
+        raise BadOption(f"Invalid {name} of type {_kind(value)}. Use {kinds}.")
     return _alone(name, value)
 
 
 def _alone(name: str, text: str) -> str:
-    """`text` as the value of one option, which it must not be more than."""
+    """Return the stripped `text`, which must be the value of exactly one option."""
     text = text.strip()
     try:
         one = parse_options(f"{name}={text}") == {name: text}
     except BadOption as error:
-        raise BadOption(f"{name}={shown(text)}: {error}") from None
+        raise BadOption(f"Invalid {name} {shown(text)}: {error}") from None
     if not one:
-        raise BadOption(f"{name}={shown(text)} is not the value of one option")
+        raise BadOption(f"Invalid {name} {shown(text)}. Use the value of one option.")
     return text
 
 
@@ -158,7 +163,7 @@ _FORMS: Final[dict[str, Callable[[str, object], str | None]]] = {
     "max_backlog": _count,
     "browse": _flag,
 }
-"""The options there are, and how a keyword's value is written."""
+"""All options, with the function that formats the value of a keyword."""
 
 
 StartPoint = str | datetime | Bookmark | Sequence[str | Bookmark]
@@ -167,13 +172,13 @@ NOT_FOUND: Final = ("fail", "now", "epoch")
 
 
 class MadeUpId(str):
-    """The id of a subscription that the application gave none."""
+    """Generated id of a subscription without an id from the application."""
 
     __slots__ = ()
 
 
 def start_text(bookmark: StartPoint) -> str:
-    """The text of a start point: as it goes on the wire, or `MOST_RECENT`. Raises `BadBookmark`."""
+    """Return the text of a start point in wire format, or `MOST_RECENT`. Raises `BadBookmark`."""
     text = bookmark_text(bookmark)
     if text != MOST_RECENT:
         parse_bookmark(text)
@@ -181,7 +186,7 @@ def start_text(bookmark: StartPoint) -> str:
 
 
 def wire_text(bookmark: StartPoint) -> str:
-    """Return the text of a start point outside a subscription, where `MOST_RECENT` is EPOCH."""
+    """Return the text of a start point outside of a subscription: `MOST_RECENT` becomes EPOCH."""
     text = start_text(bookmark)
     return EPOCH if text == MOST_RECENT else text
 
@@ -201,16 +206,16 @@ def make_request(
     numbered: bool = False,
     given: Mapping[str, object] | None = None,
 ) -> SubscribeRequest:
-    """The request of a subscription. Raises `BadTopic`, `BadBookmark`, `BadOption`.
+    """Return the request of a subscription. Raises `BadTopic`, `BadBookmark`, `BadOption`.
 
-    `options` is the option string of the reference, `given` are keywords named like options: what is in both
-    is refused. `timestamp` is what holds where neither says anything else.
+    `options` is the option string of the reference, `given` are keywords named like options. An option in
+    both is an error. `timestamp=True` requests timestamps in addition to both.
     """
     _check_kinds(
         topic, positions, {"sub_id": sub_id, "filter": filter, "options": options, "journal": journal}
     )
     if not 0 < len(sub_id.encode()) <= subscription_id_bytes_max:
-        raise BadOption(f"sub_id={sub_id!r}: a subscription id has 1 to {subscription_id_bytes_max} bytes")
+        raise BadOption(f"Invalid sub_id {sub_id!r}. Use 1 to {subscription_id_bytes_max} bytes.")
     asked = merge_options(options or "", given or {})
     wire: dict[str, str | None] = {}
     if bookmark is not None or positions is not None or "bookmark" in asked:
@@ -221,13 +226,14 @@ def make_request(
     if bookmark is not None:
         wire["bookmark_not_found"] = not_found = not_found or NOT_FOUND[0]
         if not_found not in NOT_FOUND:
-            raise BadOption(f"bookmark_not_found={not_found!r}: use one of {', '.join(NOT_FOUND)}")
+            raise BadOption(f"Invalid bookmark_not_found {not_found!r}. Use one of {', '.join(NOT_FOUND)}.")
     elif not_found is not None:
-        raise BadOption("bookmark_not_found needs a bookmark")
+        raise BadOption("bookmark_not_found needs a bookmark. Pass bookmark= or remove bookmark_not_found.")
     for name in ("max_backlog", "browse"):
         if name in asked and (bookmark is not None or positions is not None):
             raise BadOption(
-                f"{name} is for subscriptions to queues: one with a bookmark replays what was published"
+                f"Cannot use {name} with a bookmark: {name} is for queues, and a bookmark starts a replay. "
+                "Remove one of them."
             )
     return SubscribeRequest(
         topic=topic,
@@ -248,7 +254,7 @@ def make_request(
 
 
 def pace_given(rate: object, rate_max_gap: object, conflation: object, conflation_key: object) -> _Given:
-    """The keywords of a call that say how fast and how much."""
+    """Return the rate and conflation keywords of a call."""
     return {
         "rate": rate,
         "rate_max_gap": rate_max_gap,
@@ -258,15 +264,15 @@ def pace_given(rate: object, rate_max_gap: object, conflation: object, conflatio
 
 
 def manner_given(*, pause: bool, live: bool, fully_durable: bool) -> _Given:
-    """The keywords of a call that say when messages are delivered."""
+    """Return the delivery keywords of a call."""
     return {"pause": pause, "live": live, "fully_durable": fully_durable}
 
 
 def resolve_command(topic: str, bookmark: str = "", **asked: Any) -> Resolve:
-    """The question of what a start point or a part of the log covers; `asked`: fields of `Resolve`. Raises
-    `BadTopic`, `BadOption`.
+    """Return the command that resolves a start point or a range of the log to positions.
 
-    A bookmark that the log does not hold is an error: where the positions begin would be a guess.
+    `asked` are fields of `Resolve`. A bookmark that the log does not hold is an error, because the first
+    position would be a guess. Raises `BadTopic`, `BadOption`.
     """
     resolve = Resolve(id=0, topic=topic, bookmark=bookmark, options="bookmark_not_found=fail", **asked)
     _check_kinds(topic, resolve.positions, {"filter": resolve.filter, "journal": resolve.journal})
@@ -276,40 +282,38 @@ def resolve_command(topic: str, bookmark: str = "", **asked: Any) -> Resolve:
 def _depth_bytes(depth: int | str | None) -> int:
     depth_bytes = credit_bytes_default if depth is None else parse_size(depth)
     if not message_cost_bytes <= depth_bytes <= credit_bytes_max:
-        raise BadOption(
-            f"depth={depth!r}: a stream's depth is {message_cost_bytes} to {credit_bytes_max:,} bytes"
-        )
+        raise BadOption(f"Invalid depth {depth!r}. Use {message_cost_bytes} to {credit_bytes_max:,} bytes.")
     return depth_bytes
 
 
 def not_found_given(bookmark_not_found: str) -> str | None:
-    """The keyword `bookmark_not_found` of a call, None where it is as it is by itself."""
+    """Return the keyword `bookmark_not_found` of a call, or None for the default."""
     return None if bookmark_not_found == "fail" else bookmark_not_found
 
 
 def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[str, str | None]) -> None:
     if not isinstance(topic, str):
-        raise BadTopic(f"a topic name is text, not {type(topic).__name__}")
+        raise BadTopic(f"Invalid topic of type {type(topic).__name__}. Use str.")
     if not topic:
-        raise BadTopic("a subscription needs a topic; this one is empty")
+        raise BadTopic("Cannot subscribe to an empty topic. Pass the name or pattern of a topic.")
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
-            raise BadOption(f"{name} is text, not {type(text).__name__}")
+            raise BadOption(f"Invalid {name} of type {type(text).__name__}. Use str.")
         try:
             (text or "").encode()
         except UnicodeEncodeError as error:
-            raise BadOption(f"{name} cannot be sent, it is no Unicode text: {error}") from None
+            raise BadOption(f"Invalid {name}: it is not valid Unicode text ({error}).") from None
     if positions is not None and not all(type(position) is int and position >= 0 for position in positions):
-        raise UsageError("positions in a log are numbers from 0 on")
+        raise UsageError(f"Invalid positions {positions!r}. Use integers of 0 or more.")
 
 
 def check_sub_ids(what: str, sub_ids: object) -> tuple[str, ...]:
-    """`sub_ids`, which are ids of subscriptions for the command `what`. Raises `UsageError`."""
+    """Return `sub_ids` as a tuple, for the command `what`. Raises `UsageError`."""
     if not sub_ids or not isinstance(sub_ids, list | tuple):
-        raise UsageError(f"{what} needs the sub_id of a subscription, or several")
+        raise UsageError(f"{what} needs the sub_id of at least one subscription.")
     for sub_id in sub_ids:
         if not isinstance(sub_id, str):
-            raise UsageError(f"the sub_id of a subscription is text, not {type(sub_id).__name__}")
+            raise UsageError(f"Invalid sub_id of type {type(sub_id).__name__}. Use str.")
     return tuple(sub_ids)
 
 
@@ -317,19 +321,22 @@ def check_known(sub_ids: Sequence[str], running: Container[str], consequence: st
     """Raise `SubscriptionUnknown` unless all of them are running."""
     for sub_id in sub_ids:
         if sub_id not in running:
-            where = "on this connection" + (", and each id is given by itself" if "," in sub_id else "")
-            raise SubscriptionUnknown(f"no subscription {sub_id!r} {where}; {consequence}")
+            cure = " Pass each id separately." if "," in sub_id else ""
+            raise SubscriptionUnknown(
+                f"Unknown subscription {sub_id!r} on this connection: {consequence}.{cure}"
+            )
 
 
 def extras(
     expiration: float | str | None, correlation_id: str | None, sow_key: str | None
 ) -> tuple[int, str, str]:
-    """What goes with a message, as it travels: a life of at least one millisecond, 0 for none.
+    """Return expiration, correlation id and key of a message in wire format.
 
-    Raises `BadOption` for another life, `UsageError` for a label that is no text.
+    The expiration is in milliseconds, at least 1, or 0 for none. Raises `BadOption` for an invalid
+    expiration, `UsageError` for a label that is not text.
     """
     for name, label in (("correlation_id", correlation_id), ("sow_key", sow_key)):
         if label is not None and not isinstance(label, str):
-            raise UsageError(f"{name} is text, not {type(label).__name__}")
+            raise UsageError(f"Invalid {name} of type {type(label).__name__}. Use str.")
     life = 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))
     return life, correlation_id or "", sow_key or ""

@@ -1,4 +1,4 @@
-"""Clock and timeouts of both clients."""
+"""Clock and timeouts for both clients."""
 
 from __future__ import annotations
 
@@ -19,34 +19,33 @@ class Default(enum.Enum):
 
 
 DEFAULT: Final = Default.DEFAULT
-"""Wait as long as the client's own `timeout` says."""
+"""The `timeout` of the client."""
 
 Timeout = float | str | None | Default
-"""Seconds, text such as `"500ms"`, None = as long as the connection lasts, or `DEFAULT`."""
+"""Seconds, text such as `"500ms"`, None (as long as the connection lasts), or `DEFAULT`."""
 
 
 LONGEST_SECONDS: Final = threading.TIMEOUT_MAX / 2
-"""The longest that a lock can be waited for is about 292 years; whoever says more than half of that waits
-so long."""
+"""Upper limit of timeouts: half of the longest wait for a lock (about 292 years)."""
 LOOKS: Final = 10
-"""How often in its time a wait checks for a busy handler."""
+"""Number of checks for a busy handler during a wait."""
 
 
 def seconds_of(timeout: float | str | None) -> float | None:
-    """A timeout of the application in seconds, at most `LONGEST_SECONDS`. Raises `BadOption`."""
+    """Return a timeout of the application in seconds, at most `LONGEST_SECONDS`. Raises `BadOption`."""
     return None if timeout is None else min(parse_interval(timeout), LONGEST_SECONDS)
 
 
 def no_answer(what: str, seconds: float | None) -> TimedOut:
-    """The error that the call `what` had no answer in that time."""
-    return TimedOut(f"no answer to {what} {within(seconds)}; it may still take effect")
+    """Return the error of a call `what` that got no answer in time."""
+    return TimedOut(f"The server did not answer {what} {within(seconds)}. The outcome is unknown.")
 
 
 def now() -> Now:
-    """Return the current time, for the protocol."""
+    """Return the current monotonic and wall-clock time."""
     return Now(time.monotonic(), time.time_ns() // 1000)
 
 
 def remaining(deadline: float | None) -> float | None:
-    """Seconds until `deadline`, a time of the monotonic clock; None without one."""
+    """Return the seconds until `deadline` (monotonic clock), or None without a deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""Publish stores: the public names."""
+"""Publish stores (public names)."""
 
 from __future__ import annotations
 

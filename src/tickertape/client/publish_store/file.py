@@ -1,8 +1,10 @@
-"""File publish store: messages that `publish` accepted survive the end of the process.
+"""File publish store: accepted messages survive the end of the process.
 
-Invariants: a message is acknowledged only when it is whole in a mapped segment, and a segment that is needed
-is not removed. An exception that a signal handler raises may come between any two steps: a record counts once
-the mark is behind it, and where the mark was not moved the next record is written over it.
+Invariants: `publish` returns only when the message is complete in a mapped segment. A segment that is still
+needed is never removed.
+
+A signal handler may raise an exception between any two steps. A record is valid once the mark is behind it.
+If the mark was not moved, the next record overwrites it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ _MARK_STEP: Final = records.marked(0) - records.marked(1)
 
 
 class _Segment:
-    """The segment that is written."""
+    """The active segment, to which records are appended."""
 
     __slots__ = ("at", "end", "header", "mark", "memory", "seed")
 
@@ -54,23 +56,41 @@ class _Segment:
         self.seed = header.seed
         self.at = at
         self.end = header.size - _NOTE_BYTES
-        """Where records end but for the note that lets segments go: a full disk must not prevent it."""
+        """End of the space for records. The rest is reserved for the record that allows the removal of
+        segments, which must not fail on a full disk."""
 
 
 class FilePublishStore(StoreOptions, ClosesItself):
-    """Keeps what was published in small mapped files until the server says that it is persisted.
+    """Publish store that keeps messages in memory-mapped segment files until the server has persisted them.
 
-    A message is there when `publish` returns: it survives the end of the process at any moment, and with
-    `sync="always"` power loss too. Opened again, the store sends what is left and goes on with the numbers.
+    A message is stored when `publish` returns. It survives the end of the process at any time, and power loss
+    with `sync="always"`. A reopened store resends the remaining messages and continues the sequences. The
+    store is a context manager that closes itself. The client does not close it.
 
-    `path`: a directory of its own, made when missing. It belongs to the client name that uses it first.
-    `bytes_max`: int (bytes) or str such as `"2GB"` (powers of 1024), default 1 GB, of encoded batches.
-    `when_full`: `"block"` (default) lets a publish wait for acknowledgements, as long as the client's
-    `timeout`; `"raise"` raises `StoreFull` at once.
-    `sync`: `"never"` (default) or `"always"`.
+    Args:
+        path: Directory for this store alone, created if missing. It belongs to the client name that uses it
+            first.
+        bytes_max: Capacity in encoded batches, int (bytes) or str such as `"2GB"` (powers of 1024). Default
+            1 GB.
+        when_full: `"block"` (default): a publish waits for acknowledgements, up to the client's `timeout`.
+            `"raise"`: a publish raises `StoreFull` at once.
+        sync: `"never"` (default) or `"always"` (sync each message before `publish` returns).
 
-    Raises `BadOption`, `StoreLocked`, `NotAStore`, `StoreVersion`, `StoreCorrupt`, `StoreFailed`. As a
-    context manager it closes itself; the client does not close it.
+    Raises:
+        BadOption: For an invalid option.
+        StoreLocked: If another process or store uses the directory.
+        NotAStore: If the directory contains other files.
+        StoreVersion: If the format of the store is newer than this program.
+        StoreCorrupt: If the store is damaged.
+        StoreFailed: If the operating system reports an error.
+
+    Example:
+        >>> store = tt.FilePublishStore("desk-store")
+        >>> with store, tt.Client("desk", uri, publish_store=store) as client:
+        ...     sequence = client.publish("orders", {"id": 1})
+        ...     client.publish_flush()
+        ...     store.unpersisted_count()
+        0
     """
 
     def __init__(
@@ -82,13 +102,13 @@ class FilePublishStore(StoreOptions, ClosesItself):
     ) -> None:
         super().__init__(bytes_max, when_full)
         if sync not in ("never", "always"):
-            raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
+            raise BadOption(f"Invalid sync {sync!r}. Use 'never' or 'always'.")
         self._sync = sync == "always"
-        self._refusal: TickertapeError = Closed("the publish store was closed")
+        self._refusal: TickertapeError = Closed(f"The publish store {str(path)!r} is closed.")
         self._ledger = UnpersistedIndex(self._read)
         self._name = ""
         self.never_logged_on = True
-        """Whether no server ever accepted a logon with this store, in an earlier process either."""
+        """Whether no server ever accepted a logon with this store, including earlier processes."""
         self._publisher = 0
         self._used = self._settled = self._noted = 0
         self._last = self._put = 0
@@ -96,11 +116,11 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._oldest = 1
         self._topics: dict[str, bytes] = {}
         self._gathered: tuple[int, int, int] | None = None
-        """Sequence, segment and place of the first message that was appended since the last batch."""
+        """Sequence, segment and offset of the first message appended since the last batch."""
         self._again = False
-        """A number was given again since: the batch has to be written."""
+        """A sequence was reused since the last batch: the batch must be written as a whole."""
         self._looked: tuple[int, mmap.mmap] | None = None
-        """The segment that was read last, as long as it is not the one that is written."""
+        """The segment that was read last, unless it is the active one."""
         self._directory: SegmentDirectory | None = SegmentDirectory(path)
         try:
             self._open(self._directory)
@@ -114,9 +134,9 @@ class FilePublishStore(StoreOptions, ClosesItself):
         if not numbers:
             if directory.last_client not in ("", _NOBODY_YET):
                 raise StoreCorrupt(
-                    f"Cannot open the publish store {directory.path}: client {directory.last_client!r} used "
-                    "it, and all of its segments are gone. Restore them from a copy, or remove the directory "
-                    "to start with an empty store",
+                    f"Cannot open the publish store {str(directory.path)!r}: client "
+                    f"{directory.last_client!r} used it, and all of its segments are missing. Restore them "
+                    "from a copy, or remove the directory to start with an empty store.",
                     file=directory.file(1),
                 )
             directory.say(_NOBODY_YET)
@@ -126,7 +146,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         directory.say(found.name)
         for segment in found.segments:
             memory = self._look(segment.header.number)
-            _mark(memory)[0] = records.marked(segment.end)  # power loss may have left an older one
+            _mark(memory)[0] = records.marked(segment.end)  # power loss may have left an older mark
         rest = bytes(len(memory) - segment.end)
         if memory[segment.end :] != rest:
             memory[segment.end :] = rest
@@ -137,7 +157,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._last = self._put = self._used = found.used
         self._settled = self._noted = found.settled
         if self._sync:
-            # What was found may be in the memory of the system only.
+            # The recovered data may be only in the page cache.
             for number in numbers:
                 memory = self._look(number)
                 directory.flush(memory, 0, len(memory))
@@ -147,12 +167,12 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._oldest = min(set(numbers) - set(found.remove))
 
     def attach(self, name: str) -> None:
-        """The client `name` uses it. Raises `StoreOfAnother`, `StoreFailed`, `Closed`."""
+        """Prepare for use by the client `name`. Raises `StoreOfAnother`, `StoreFailed`, `Closed`."""
         directory = self._directory
         if directory is None:
             raise self._refusal
         if self._name and name != self._name:
-            raise another(f"the publish store {directory.path}", self._name, name)
+            raise another(f"the publish store {str(directory.path)!r}", self._name, name)
         if self._current is None:
             size, never = publish_segment_bytes, self.never_logged_on
             header = records.Header(directory.chance(), 1, 0, 0, 1, 0, size, name, never)
@@ -162,7 +182,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         directory.say(name)
 
     def close(self) -> None:
-        """Let go of files and lock; what is held stays on disk. Afterwards its calls raise `Closed`."""
+        """Release files and lock. Stored messages stay on disk. Later calls raise `Closed`."""
         if self._settled > self._noted and self._current is not None and self._directory is not None:
             self._note(last=True)
         self._let_go()
@@ -174,24 +194,24 @@ class FilePublishStore(StoreOptions, ClosesItself):
             directory.close()
 
     def forked(self) -> None:
-        """Internal: this is a forked child; the parent goes on."""
+        """Release the store in a forked child, without effect on the parent (internal)."""
         self._refusal = forks.forked_error()
         self._let_go()
 
     @property
     def size_bytes(self) -> int:
-        """Encoded bytes held now."""
+        """Current size in encoded bytes."""
         return self._ledger.nbytes
 
     @property
     def last_sequence(self) -> int:
-        """The highest sequence ever put, by an earlier process too; 0 for a fresh store."""
+        """Highest sequence ever stored, including earlier processes. 0 for a fresh store."""
         entries = self._ledger.entries
         return max(self._last, entries[-1].last) if entries else self._last
 
     @property
     def last_put(self) -> int:
-        """The highest sequence put here, where others were noted as used."""
+        """Highest sequence stored here, excluding sequences that are only reserved."""
         entries = self._ledger.entries
         return max(self._put, entries[-1].last) if entries else self._put
 
@@ -204,7 +224,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         correlation_id: str = "",
         key: str = "",
     ) -> None:
-        """Keep one message of the next batch."""
+        """Store one message of the next batch."""
         name = self._topics.get(topic) or self._encoded(topic)
         if expiration_ms or correlation_id or key:
             record = records.encode_message(name, body, sequence, expiration_ms, correlation_id, key)
@@ -216,9 +236,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
             segment = self._next(4 + len(record))
         if sequence <= self._used:
             self._again = True
-        self._used = (
-            sequence  # before anything is written: an interrupted append is known when it comes again
-        )
+        self._used = sequence  # set before the write, so that a repeated append is detected
         at = segment.at
         stop = at + 4 + len(record)
         if self._gathered is None:
@@ -232,7 +250,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         segment.mark[0] = _MARK_BASE - end * _MARK_STEP
 
     def writer(self, topic: str) -> Callable[[int, bytes], bool] | None:
-        """A faster `append` of more messages of `topic`, into the segment that is written."""
+        """Return a faster `append` for messages of `topic` into the active segment, or None."""
         segment = self._current
         if segment is None or self._sync:
             return None
@@ -255,13 +273,13 @@ class FilePublishStore(StoreOptions, ClosesItself):
         return write
 
     def seal(self, stored: Stored) -> None:
-        """What was appended since the last batch is this batch."""
+        """Complete the batch of the messages appended since the last batch."""
         first, last, batch = stored
         gathered = self._gathered
         count = batch.count
         whole = gathered is not None and gathered[0] == first and self._used == last == first + count - 1
         if gathered is None or not whole or self._again:
-            self.put(stored)  # an exception came in between: the batch takes the place of what there is of it
+            self.put(stored)  # after an exception: the batch replaces its appended messages
         else:
             entry = UnpersistedEntry(first, last, count, batch.nbytes, gathered[1], gathered[2])
             entry.batch = batch
@@ -271,9 +289,9 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._again = False
 
     def put(self, stored: Stored) -> None:
-        """Keep one batch; its sequences are above all others put before."""
+        """Store one batch with sequences above all earlier ones."""
         first, last, batch = stored
-        assert first > self.last_put, "sequences rise"
+        assert first > self.last_put, "sequences increase"
         number, at = self._write(records.BATCH, first, last, batch.buffers())
         entry = UnpersistedEntry(first, last, batch.count, batch.nbytes, number, at)
         entry.batch = batch
@@ -282,21 +300,21 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._used = max(last, self._used)
 
     def discard(self, sequence: int) -> None:
-        """Let go of what is persisted: every message up to and including `sequence`."""
+        """Remove all messages up to and including `sequence`, which are persisted."""
         self._ledger.settle(sequence)
-        # Never above what was given: a later message must not count as settled.
+        # Never above the last stored sequence: a later message must not count as settled.
         self._settled = max(self._settled, min(sequence, self.last_sequence))
         self._note()
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Let go of the messages `first` to `last`, but keep `rest` of them."""
+        """Replace the messages `first` to `last` by `rest`."""
         if not self._ledger.holds(first, last):
             return
         entry: UnpersistedEntry | None = None
         if rest is not None:
             low, high = int(rest.sequences[0]), int(rest.sequences[-1])
             first, last = min(first, low), max(last, high)
-        # Where it cannot be noted the messages are sent again after a restart, and refused again.
+        # Without this record the messages are resent after a restart, and rejected again.
         number = at = 0
         with suppress(StoreFailed):
             number, at = self._write(records.REPLACED, first, last, [] if rest is None else rest.buffers())
@@ -309,18 +327,18 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._note()
 
     def note_used(self, sequence: int) -> None:
-        """Note that sequences up to `sequence` may be used, by messages that are not kept here."""
+        """Reserve the sequences up to `sequence` for messages that are not stored here."""
         self._write(records.USED, sequence, sequence, ())
         self._used = max(self._used, sequence)
 
     def note_logon(self) -> None:
-        """Note on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
+        """Record on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
         if self.never_logged_on:
             self._write(records.USED, 0, self._used, (), reserve=_NOTE_BYTES)
             self.never_logged_on = False
 
     def held(self) -> Sequence[Stored]:
-        """What is held, in the order of sequences; each batch is read when it is asked for."""
+        """Return the stored batches in the order of sequences. Each batch is read on access."""
         entries = tuple(self._ledger.entries)
 
         def stored(at: int) -> Stored:
@@ -330,7 +348,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         return UnpersistedView(stored, range(len(entries)))
 
     def unpersisted_count(self) -> int:
-        """Messages held."""
+        """Return the number of stored messages."""
         return self._ledger.count
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -342,7 +360,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         return name
 
     def _note(self, *, last: bool = False) -> None:
-        """Note what is settled, and remove the segments that are not needed. `last`: it is about to close."""
+        """Write a settled record and remove unneeded segments. `last`: the store is about to close."""
         segment, directory = self._current, self._directory
         if segment is None or directory is None:
             raise self._refusal
@@ -351,8 +369,8 @@ class FilePublishStore(StoreOptions, ClosesItself):
             oldest = min(oldest, self._gathered[1])
         frees = oldest > self._oldest
         if not frees and (self._settled <= self._noted or (self._sync and not last)):
-            return  # after power loss more is sent again, and dropped: that is cheaper than a sync each time
-        # Where the disk refuses it is tried again: more is kept than needed meanwhile, never less.
+            return  # power loss then causes more duplicates, which is cheaper than a sync per record
+        # After an error of the disk the next call tries again. Meanwhile the store keeps more than needed.
         with suppress(StoreFailed):
             reserve = _NOTE_BYTES if frees or last else 0
             self._write(records.SETTLED, oldest, self._settled, (), reserve=reserve)
@@ -361,7 +379,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
                 directory.remove(self._oldest)
                 self._oldest += 1
         if self._looked is not None and self._looked[0] < self._oldest:
-            self._looked = None  # a mapping keeps the space of a file that was removed
+            self._looked = None  # a mapping keeps the disk space of a removed file
 
     def _write(
         self,
@@ -372,8 +390,10 @@ class FilePublishStore(StoreOptions, ClosesItself):
         *,
         reserve: int = 0,
     ) -> tuple[int, int]:
-        """Append one record; number of its segment, and its place. It may take `reserve` of what is kept
-        free at the end. Raises `StoreFailed`, `Closed`."""
+        """Append one record and return the number of its segment and its offset.
+
+        `reserve`: bytes that it may use of the reserved space at the end. Raises `StoreFailed`, `Closed`.
+        """
         length = sum([memoryview(part).nbytes for part in payload])
         segment = self._current
         if segment is None or segment.at + records.RECORD_BYTES + length > segment.end + reserve:
@@ -396,19 +416,25 @@ class FilePublishStore(StoreOptions, ClosesItself):
         return segment.header.number, at
 
     def _flush(self, segment: _Segment, begin: int, end: int) -> None:
-        """Make a record durable. There is never more than one that is not: of several, power loss could leave
-        any, and that would look like damage."""
+        """Sync one record.
+
+        At most one record is unsynced at any time: power loss could keep any of several, which would look
+        like corruption.
+        """
         if self._directory is not None:
             self._directory.flush(segment.memory, begin, end)
 
     def _next(self, size: int) -> _Segment:
-        """Go on with a new segment that has room for a record of `size` bytes."""
+        """Start a new segment that fits a record of `size` bytes."""
         before, directory = self._current, self._directory
         if directory is None or before is None:
             raise (
                 self._refusal
                 if directory is None
-                else Closed("no client uses the publish store yet: attach()")
+                else Closed(
+                    f"Cannot write to the publish store {str(directory.path)!r}: no client uses it yet. Call "
+                    "attach() first."
+                )
             )
         before.mark[0] = records.marked(before.at)
         last = before.header
@@ -455,6 +481,9 @@ class FilePublishStore(StoreOptions, ClosesItself):
 
 
 def _mark(memory: mmap.mmap) -> memoryview:
-    """Where the mark stands. Set by one move of 8 bytes, so that no end of the process leaves half of it;
-    `pack_into` would write zeros first."""
+    """Return a view of the mark.
+
+    It is set by one store of 8 bytes, so that a killed process cannot leave a half-written mark. `pack_into`
+    would write zeros first.
+    """
     return memoryview(memory)[records.MARK_AT : records.MARK_AT + 8].cast("Q")

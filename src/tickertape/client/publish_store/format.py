@@ -1,7 +1,7 @@
-"""Segment format of a publish store (docs/formats/publish-store.md), and what a store holds by it.
+"""Segment format of a publish store (docs/formats/publish-store.md), and recovery of its contents.
 
-Invariant: only what was never stored to its end is dropped. What lies below a segment's mark is read back, or
-an error names the file and the place.
+Invariant: only incomplete records are dropped. All records below the mark of a segment are recovered, or an
+error names the file and the offset.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ MAGIC: Final = b"TKTPUB\0\0"
 VERSION: Final = 0
 HEADER_BYTES: Final = 512
 MARK_AT: Final = 448
-"""Where the end of what was stored stands, as `marked` gives it."""
+"""Offset of the mark: the end of the stored records, encoded by `marked`."""
 NEXT_AT: Final = 456
-"""Where it stands that a next segment follows: 0, or `marked(1)`."""
+"""Offset of the flag for a following segment: 0 or `marked(1)`."""
 RECORD_BYTES: Final = 32
-"""A record's header."""
+"""Size of a record header."""
 
 MESSAGE: Final = 1
 """Topic and body of one message."""
 LABELLED: Final = 2
 """As `MESSAGE`, with expiration, correlation id and key."""
 BATCH: Final = 3
-"""An encoded batch. It takes the place of messages with its sequences that were stored one by one."""
+"""An encoded batch. It replaces messages with its sequences that were stored one by one."""
 SETTLED: Final = 4
-"""`last`: everything up to it is settled. `first`: number of the oldest segment that is still needed."""
+"""All messages up to `last` are settled. `first`: number of the oldest segment that is still needed."""
 REPLACED: Final = 5
-"""What is held of `first` to `last` is replaced by the batch, or by nothing."""
+"""The batch, or nothing, replaces the stored messages `first` to `last`."""
 USED: Final = 6
-"""Sequences up to `last` may have been used. With `first` 0: a server has accepted a logon, too."""
+"""Sequences up to `last` may have been used. `first` 0: a server has also accepted a logon."""
 
 CRC: Final = Struct("<I")
 EXPIRATION: Final = Struct("<q")
 WORD: Final = Struct("@Q")
-"""Native: written by one move of 8 bytes, so that no end of the process leaves half of it."""
+"""Native byte order: written by one store of 8 bytes, so that a killed process cannot leave half of it."""
 BEHIND_CRC: Final = Struct("<IQQHHHH")
-"""length, first, last, kind, bytes of topic, correlation id, key."""
+"""Length, first, last, kind, and byte counts of topic, correlation id and key."""
 _HEADER: Final = Struct("<8sIIQQQQQIIII")
 _NAME_AT: Final = 128
 _MARK_BASE: Final = 0xFFFF_FFFF << 32
@@ -61,32 +61,32 @@ _MARK_STEP: Final = 0xFFFF_FFFF
 
 
 class Header(NamedTuple):
-    """What a segment says of itself when it is made."""
+    """Header of a segment, written when the segment is created."""
 
     store: int
-    """Random, the same in all segments of a store."""
+    """Random id, the same in all segments of a store."""
     number: int
     used: int
-    """Highest sequence that may have been used before."""
+    """Highest sequence that may have been used before this segment."""
     settled: int
     oldest: int
-    """Number of the oldest segment that was needed."""
+    """Number of the oldest segment needed at creation."""
     previous_end: int
-    """Where the segment before ended; 0 for the first."""
+    """End of the previous segment, 0 for the first segment."""
     size: int
     name: str
-    """Client name to which the store belongs."""
+    """Client name that owns the store."""
     never_logged_on: bool = False
     """Whether no server had accepted a logon with this store."""
 
     @property
     def seed(self) -> int:
-        """Where checksums of records begin: a record of another segment never fits."""
+        """Initial value of record checksums, so that a record of another segment never matches."""
         return crc32c(WORD.pack(self.store) + WORD.pack(self.number))
 
 
 class Record(NamedTuple):
-    """One record as it lies: payload at `at + RECORD_BYTES`."""
+    """Location and header fields of a record. The payload is at `at + RECORD_BYTES`."""
 
     at: int
     end: int
@@ -100,24 +100,24 @@ class Record(NamedTuple):
 
 
 def marked(end: int) -> int:
-    """`end`, below 2**32, and its complement in one number of 64 bits."""
+    """Return `end`, below 2**32, and its complement as one 64-bit number."""
     return _MARK_BASE - end * _MARK_STEP
 
 
 def read_mark(data: Buffer, at: int) -> int | None:
-    """Return the argument of `marked`; None when it is unknown."""
+    """Return the argument of `marked`, or None if the mark is invalid."""
     value: int = WORD.unpack_from(data, at)[0]
     end = value & 0xFFFF_FFFF
     return end if marked(end) == value else None
 
 
 def padded(end: int) -> int:
-    """The next multiple of 8."""
+    """Round up to a multiple of 8."""
     return (end + 7) & ~7
 
 
 def encode_header(header: Header) -> bytes:
-    """The first `HEADER_BYTES` of a fresh segment."""
+    """Return the first `HEADER_BYTES` bytes of a new segment."""
     name = header.name.encode()
     fields = _HEADER.pack(MAGIC, VERSION, 0, *header[:6], header.size, len(name), header.never_logged_on)
     plain = fields.ljust(_NAME_AT, b"\0") + name
@@ -127,30 +127,38 @@ def encode_header(header: Header) -> bytes:
 
 
 def parse_header(data: Buffer, file: str) -> Header:
-    """Raises `NotAStore`, `StoreVersion`, `StoreCorrupt`."""
+    """Return the header of a segment. Raises `NotAStore`, `StoreVersion`, `StoreCorrupt`."""
     view = memoryview(data)
     size = view.nbytes
     if size < HEADER_BYTES:
         raise StoreCorrupt(
-            f"{file} has {size} bytes, a header has {HEADER_BYTES}: it was cut off; restore it from a copy",
+            f"{file!r} is truncated: it has {size} bytes, and a header has {HEADER_BYTES}. Restore it from a "
+            "copy.",
             file=file,
             offset=size,
         )
     magic, version, crc, *numbers = _HEADER.unpack_from(view)
     if magic != MAGIC:
-        raise NotAStore(f"{file} is no segment of a publish store: give the store a directory of its own")
+        raise NotAStore(
+            f"{file!r} is not a segment of a publish store. Use a separate directory for the store."
+        )
     if version > VERSION:
         raise StoreVersion(
-            f"{file} has format {version}, this program knows up to {VERSION}: use a newer one"
+            f"Cannot read {file!r}: it has format {version}, and this version of Tickertape reads formats up "
+            f"to {VERSION}. Use a newer version."
         )
     if crc != _header_crc(view):
-        raise StoreCorrupt(f"{file}: the header at offset 0 does not match its checksum", file=file)
+        raise StoreCorrupt(
+            f"{file!r} is damaged: the header at offset 0 does not match its checksum. Restore it from a "
+            "copy.",
+            file=file,
+        )
     name = _name(view, numbers[7], file)
     store, number, used, settled, oldest, previous_end, stated, _, never = numbers
     header = Header(store, number, used, settled, oldest, previous_end, stated, name, never == 1)
     if header.size != size:
         raise StoreCorrupt(
-            f"{file} has {size} bytes instead of {header.size}: it was cut off or continued",
+            f"{file!r} is damaged: it has {size} bytes instead of {header.size}. Restore it from a copy.",
             file=file,
             offset=min(size, header.size),
         )
@@ -164,7 +172,7 @@ def _name(view: memoryview, length: int, file: str) -> str:
     except UnicodeDecodeError:
         pass
     raise StoreCorrupt(
-        f"{file}: the name of a client at offset {_NAME_AT} is none; restore it from a copy",
+        f"{file!r} is damaged: invalid client name at offset {_NAME_AT}. Restore it from a copy.",
         file=file,
         offset=_NAME_AT,
     )
@@ -178,17 +186,17 @@ def _header_crc(data: Buffer) -> int:
 def encode_message(
     topic: bytes, body: bytes, sequence: int, expiration_ms: int, correlation_id: str, key: str
 ) -> bytes:
-    """The record of a message with labels, without its checksum. Raises `BadMessage`."""
+    """Return the record of a message with labels, without its checksum. Raises `BadMessage`."""
     labels = [label_bytes(text, "label") for text in (correlation_id, key)]
     if not 0 <= expiration_ms < 1 << 63:
-        raise BadMessage(f"a message has an expiration of {expiration_ms} ms")
+        raise BadMessage(f"Invalid expiration of {expiration_ms} ms. Use 0 to 2**63 - 1 ms.")
     payload = b"".join((EXPIRATION.pack(expiration_ms), topic, *labels, body))
     sizes = len(topic), len(labels[0]), len(labels[1])
     return BEHIND_CRC.pack(len(payload), sequence, sequence, LABELLED, *sizes) + payload
 
 
 def read_record(data: Buffer, at: int, end: int, seed: int) -> Record | None:
-    """The record at `at`, which ends at `end` or before; None when there is no whole one."""
+    """Return the record at `at` if it is complete and ends at or before `end`, else None."""
     record = look(data, at)
     if record is None or record.end > end:
         return None
@@ -197,7 +205,7 @@ def read_record(data: Buffer, at: int, end: int, seed: int) -> Record | None:
 
 
 def look(data: Buffer, at: int) -> Record | None:
-    """As `read_record`, unchecked: for what was checked when the store was opened."""
+    """Read a record without its checksum, which was verified when the store was opened."""
     if at + RECORD_BYTES > memoryview(data).nbytes:
         return None
     length, first, last, kind, topic, correlation, key = BEHIND_CRC.unpack_from(data, at + CRC.size)
@@ -212,7 +220,7 @@ def look(data: Buffer, at: int) -> Record | None:
 
 
 class Image(NamedTuple):
-    """A segment as it was found. `read` gives its bytes, which nobody keeps longer than needed."""
+    """A segment file before recovery. `read` returns its bytes, which are released as soon as possible."""
 
     number: int
     file: str
@@ -220,17 +228,17 @@ class Image(NamedTuple):
 
 
 class StoreSegment(NamedTuple):
-    """A segment that was read, and found right."""
+    """A verified segment."""
 
     image: Image
     header: Header
     end: int
-    """Where its records end."""
+    """End of its records."""
     records: list[Record]
 
 
 class RecoveredStore(NamedTuple):
-    """What a store holds, and what is to be done."""
+    """Recovered contents of a store, and unneeded segments."""
 
     name: str
     ledger: UnpersistedIndex
@@ -239,42 +247,42 @@ class RecoveredStore(NamedTuple):
     settled: int
     never_logged_on: bool
     segments: Sequence[StoreSegment]
-    """Those that are needed; the last one is to go on with, at its `end`."""
+    """Segments that are needed. New records are appended to the last one, at its `end`."""
     remove: tuple[int, ...]
-    """Segments that are not needed."""
+    """Segments that can be removed."""
 
 
 def recover_store(
     images: Sequence[Image], read: Callable[[UnpersistedEntry], MessageBatch]
 ) -> RecoveredStore:
-    """What the segments hold, at least one, rising; `read` gives the batch of an entry.
+    """Return the contents of the segments `images`, at least one, in ascending order.
 
-    Raises `NotAStore`, `StoreVersion`, `StoreCorrupt`.
+    `read` returns the batch of an entry. Raises `NotAStore`, `StoreVersion`, `StoreCorrupt`.
     """
     headers = [parse_header(image.read(), image.file) for image in images]
     for image, header in zip(images, headers, strict=True):
         if header.number != image.number:
-            raise _damage(image, 24, f"is segment {header.number} under another name")
+            raise _damage(image, 24, f"it contains segment {header.number}")
     unused = _made_and_never_used(images, headers)
     used = len(headers) - unused
     segments: list[StoreSegment] = []
     oldest = 0
     for i in reversed(range(used)):
         if headers[i].number < oldest:
-            break  # not needed: names that were removed may be back after power loss, in any order
+            break  # not needed: power loss may bring back removed files, in any order
         segment = _read_segment(images[i], headers[i], headers[i + 1] if i + 1 < used else None)
         said = [record.first for record in segment.records if record.kind == SETTLED]
         oldest = max([oldest, segment.header.oldest, *said])
         segments.insert(0, segment)
     if segments[0].header.number > oldest:
         raise StoreCorrupt(
-            f"{segments[0].image.file} is the first file there is, and segment {oldest} is still needed: put "
-            "it back, or restore the store from a copy",
+            f"Segment {oldest} of the publish store is missing: the first file is "
+            f"{segments[0].image.file!r}. Restore the segment, or the store, from a copy.",
             file=segments[0].image.file,
         )
     needed = [s for s in segments if s.header.number >= oldest]
     if not needed:
-        raise _damage(segments[-1].image, 48, f"is the last file there is, and segment {oldest} is needed")
+        raise _damage(segments[-1].image, 48, f"it is the last file, and segment {oldest} is missing")
     fold = _StoreFold(needed[0].header, read)
     for segment in needed:
         _check_sequence(segment, HEADER_BYTES, max(segment.header.used, segment.header.settled))
@@ -283,9 +291,9 @@ def recover_store(
             fold.take(segment, record)
     fold.ledger.settle(fold.settled)
     if any(low.last >= high.first for low, high in pairwise(fold.ledger.entries)):
-        # Records that are whole each for itself contradict each other: no writer of ours made them.
+        # Valid records contradict each other: this program did not write them.
         raise _damage(
-            needed[-1].image, HEADER_BYTES, "and those before it do not hold messages in their order"
+            needed[-1].image, HEADER_BYTES, "its messages and those of earlier files are out of order"
         )
     remove = [image.number for image in images[:used] if image.number < oldest]
     remove += [image.number for image in images[used:]]
@@ -295,11 +303,11 @@ def recover_store(
 
 def _check_sequence(segment: StoreSegment, offset: int, sequence: int) -> None:
     if sequence > stored_sequence_max:
-        raise _damage(segment.image, offset, f"names message {sequence}, and nobody publishes so many")
+        raise _damage(segment.image, offset, f"it contains the impossible sequence {sequence}")
 
 
 def _made_and_never_used(images: Sequence[Image], headers: Sequence[Header]) -> int:
-    """1 when the last segment was made, and an exception came before it was begun: the one before went on."""
+    """Return 1 if an exception prevented the use of the last segment and the previous one was continued."""
     if len(images) < 2:
         return 0
     before, data = images[-2].read(), images[-1].read()
@@ -309,47 +317,47 @@ def _made_and_never_used(images: Sequence[Image], headers: Sequence[Header]) -> 
 
 
 def _read_segment(image: Image, header: Header, following: Header | None) -> StoreSegment:
-    """One segment's records; all of them, up to where the `following` one says that it ended."""
+    """Read the records of a segment, up to the end in the header of the `following` segment if any."""
     view = memoryview(image.read())
     mark = read_mark(view, MARK_AT)
     if mark is None or not HEADER_BYTES <= mark <= header.size or mark & 7:
-        raise _damage(image, MARK_AT, "has no mark that says how far it was written")
+        raise _damage(image, MARK_AT, "the mark (end of its records) is invalid")
     until, seed = header.size, header.seed
     if following is not None:
         if (following.store, following.name) != (header.store, header.name):
-            raise _damage(image, 16, f"and segment {following.number} belong to different stores")
+            raise _damage(image, 16, f"segment {following.number} belongs to a different store")
         if following.number != header.number + 1:
-            raise _damage(image, 24, f"is followed by segment {following.number}: files are missing")
+            raise _damage(image, 24, f"the next file is segment {following.number}: files are missing")
         until = following.previous_end
         if not mark <= until <= header.size:
-            raise _damage(image, MARK_AT, f"was written up to {mark}, and the next one says {until}")
+            raise _damage(image, MARK_AT, f"its end is {mark}, and {until} according to the next segment")
     if view[NEXT_AT : NEXT_AT + 8] != bytes(8):
         if read_mark(view, NEXT_AT) != 1:
-            raise _damage(image, NEXT_AT, "does not tell whether another segment follows")
+            raise _damage(image, NEXT_AT, "the flag for a following segment is invalid")
         if following is None:
-            raise _damage(image, NEXT_AT, "is the last file there is, and another one followed")
+            raise _damage(image, NEXT_AT, "it is the last file, and the following segment is missing")
     at, records = HEADER_BYTES, []
     while at < until and (record := read_record(view, at, until, seed)) is not None:
-        records.append(record)  # behind the mark too: written to its end, but for the mark
+        records.append(record)  # also behind the mark: the record is complete, only the mark is old
         at = record.end
     if at < mark or (following is not None and at != until):
-        raise _damage(image, at, "has a record that does not match its checksum")
+        raise _damage(image, at, "a record does not match its checksum")
     if following is None:
         _nothing_behind(image, view, at, header)
     return StoreSegment(image, header, at, records)
 
 
 def _nothing_behind(image: Image, view: memoryview, at: int, header: Header) -> None:
-    """What was never written to its end has no whole record behind it."""
+    """Raise `StoreCorrupt` if a valid record follows an incomplete one."""
     written = at + len(bytes(view[at:]).rstrip(b"\0"))
     seed = header.seed
     for place in range(at + 8, written, 8):
         if read_record(view, place, header.size, seed) is not None:
-            raise _damage(image, at, f"has a damaged record before the whole one at {place}")
+            raise _damage(image, at, f"a damaged record precedes the valid one at {place}")
 
 
 class _StoreFold:
-    """What records add up to."""
+    """Accumulated state of the records."""
 
     def __init__(self, header: Header, read: Callable[[UnpersistedEntry], MessageBatch]) -> None:
         self._read = read
@@ -362,7 +370,7 @@ class _StoreFold:
         self._highest = 0
 
     def take(self, segment: StoreSegment, record: Record) -> None:
-        """One record more."""
+        """Apply one record."""
         kind, first, last = record.kind, record.first, record.last
         self.used = max(self.used, last)
         if kind == SETTLED:
@@ -370,7 +378,7 @@ class _StoreFold:
         elif kind == USED:
             self.never_logged_on = self.never_logged_on and first != 0
         elif kind == BATCH:
-            # What lies above it was never returned: a batch is put when nothing else is gathered.
+            # `publish` never returned for higher messages: a batch is put when nothing is appended.
             self.ledger.replace(first, max(last, self._highest), None)
             self.ledger.add(self._entry(segment, record))
             self._open = False
@@ -381,7 +389,7 @@ class _StoreFold:
             self._open = False
         elif kind in (MESSAGE, LABELLED):
             if first <= self._highest:
-                # A publish was interrupted before it returned: its number was given again.
+                # A publish was interrupted before it returned, and its sequence was reused.
                 self.ledger.replace(first, self._highest, None)
                 self._open = False
             self._message(segment.header.number, record)
@@ -413,8 +421,8 @@ class _StoreFold:
 
 def _damage(image: Image, offset: int, what: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"{image.file} {what} (offset {offset}): restore the store from a copy, or move it away to begin a "
-        "new one without what it held",
+        f"{image.file!r} is damaged at offset {offset}: {what}. Restore the store from a copy, or move it "
+        "away to start a new one without its messages.",
         file=image.file,
         offset=offset,
     )
@@ -422,16 +430,16 @@ def _damage(image: Image, offset: int, what: str) -> StoreCorrupt:
 
 _MESSAGES: Final = frozenset({MESSAGE, LABELLED})
 _WRONG: Final = (TickertapeError, ValueError, struct.error)
-"""What bytes make that were whole when the store was opened."""
+"""Errors of bytes that were valid when the store was opened."""
 
 Segments = Callable[[int], tuple[Buffer, int]]
-"""Bytes of a segment, and where its records end; by number."""
+"""Function from a segment number to the bytes of the segment and the end of its records."""
 
 
 def read_entry(entry: UnpersistedEntry, segments: Segments, publisher: int) -> MessageBatch:
-    """The batch of an entry: messages `first` to `last` of what lies at its place.
+    """Return the batch of an entry: messages `first` to `last` of the records at its location.
 
-    Raises `StoreCorrupt` when the file was changed meanwhile.
+    Raises `StoreCorrupt` if the file was changed meanwhile.
     """
     data, _ = segments(entry.number)
     record = look(data, entry.at)
@@ -452,7 +460,7 @@ def read_entry(entry: UnpersistedEntry, segments: Segments, publisher: int) -> M
 
 
 def _part(entry: UnpersistedEntry, record: Record, data: Buffer) -> MessageBatch:
-    """What an entry has of a batch that lies there."""
+    """Return the messages of an entry from its stored batch."""
     begin = entry.at + RECORD_BYTES
     batch = MessageBatch.parse(memoryview(data)[begin : begin + record.length].toreadonly())
     if record.kind == REPLACED and entry.first == record.first and entry.last == record.last:
@@ -507,7 +515,7 @@ def _add(builder: BatchBuilder, data: Buffer, record: Record) -> None:
 
 def _changed(entry: UnpersistedEntry) -> StoreCorrupt:
     return StoreCorrupt(
-        f"segment {entry.number} of the publish store was changed while it was in use, at offset {entry.at}: "
-        "restore the store from a copy",
+        f"Segment {entry.number} of the publish store was changed while in use, at offset {entry.at}. "
+        "Restore the store from a copy.",
         offset=entry.at,
     )

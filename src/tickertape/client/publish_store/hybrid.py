@@ -1,6 +1,6 @@
-"""Hybrid publish store: keeps a little in memory and a large backlog on disk.
+"""Hybrid publish store: keeps recent messages in memory and a large backlog on disk.
 
-Invariants: no sequence is given twice and no message is dropped. The oldest messages go to disk first.
+Invariants: no sequence is assigned twice and no message is dropped. The oldest messages are spilled first.
 """
 
 from __future__ import annotations
@@ -26,14 +26,30 @@ from tickertape.client.publish_store.unpersisted import UnpersistedView
 
 
 class HybridPublishStore(StoreOptions, ClosesItself):
-    """Keeps up to `memory_bytes_max` in memory and what is older than that in files.
+    """Publish store that keeps up to `memory_bytes_max` in memory and spills older messages to files.
 
-    It survives a lost connection with a large backlog, and a clean end of the process: `close` (or leaving
-    the context manager) writes what is in memory. When the process is killed, what was in memory is lost:
-    `FilePublishStore` is for those who cannot have that. Sequences never repeat; some are skipped then.
+    It survives a lost connection with a large backlog, and a clean end of the process: `close` (or the end of
+    the `with` block) writes the messages in memory to disk. A killed process loses the messages in memory.
+    Use `FilePublishStore` to prevent that. Sequences never repeat, but a killed process skips some.
 
-    `path`, `bytes_max`, `when_full`, `sync`: as in `FilePublishStore`; `bytes_max` is for both together.
-    `memory_bytes_max`: int (bytes) or str, default 64 MB. Raises what `FilePublishStore` raises.
+    Args:
+        path: As in `FilePublishStore`.
+        memory_bytes_max: Limit of the memory, int (bytes) or str. Default 64 MB.
+        bytes_max: As in `FilePublishStore`. The limit of memory and files together.
+        when_full: As in `FilePublishStore`.
+        sync: As in `FilePublishStore`.
+
+    Raises:
+        BadOption: For an invalid option.
+        StoreError: As in `FilePublishStore`.
+
+    Example:
+        >>> store = tt.HybridPublishStore("desk-store", memory_bytes_max="16MB")
+        >>> with store, tt.Client("desk", uri, publish_store=store) as client:
+        ...     sequence = client.publish("orders", {"id": 1})
+        ...     client.publish_flush()
+        ...     store.unpersisted_count()
+        0
     """
 
     def __init__(
@@ -52,35 +68,35 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         forks.register(self)
 
     def attach(self, name: str) -> None:
-        """The client `name` uses it. Raises `StoreOfAnother`, `StoreFailed`."""
+        """Prepare for use by the client `name`. Raises `StoreOfAnother`, `StoreFailed`."""
         self._file.attach(name)
 
     def close(self) -> None:
-        """Write what is in memory, and let go of the files. Raises `StoreFailed`; then nothing was let go."""
+        """Write the messages in memory to disk, then release the files. Raises `StoreFailed`."""
         if self._memory.unpersisted_count():
             self._spill(0)
         self._file.close()
 
     def forked(self) -> None:
-        """Internal: this is a forked child. What is in memory is the parent's; the next put asks the file,
-        which refuses."""
+        """Drop the messages in memory in a forked child (internal). The next `put` raises through the file
+        store."""
         self._memory = MemoryPublishStore(self.bytes_max, self.when_full)
         self._ahead = -1
 
     @property
     def size_bytes(self) -> int:
-        """Encoded bytes held now. Where the disk takes no more it is full as soon as memory is."""
+        """Current size in encoded bytes. After a failed spill the store counts as full."""
         if self._memory.size_bytes > self._memory_bytes_max:
             return self.bytes_max
         return self._file.size_bytes + self._memory.size_bytes
 
     @property
     def last_sequence(self) -> int:
-        """The highest sequence ever put, or that may have been put by a process that was killed."""
+        """Highest sequence ever stored, or reserved by a killed process."""
         return self._memory.last_sequence or self._file.last_sequence
 
     def put(self, stored: Stored) -> None:
-        """Keep one batch; its sequences are above all others put before. Raises `StoreFailed`."""
+        """Store one batch with sequences above all earlier ones. Raises `StoreFailed`."""
         if stored.last > self._ahead:
             ahead = stored.last + publish_store_sequences_ahead
             self._file.note_used(ahead)
@@ -90,30 +106,30 @@ class HybridPublishStore(StoreOptions, ClosesItself):
             try:
                 self._spill(self._memory_bytes_max)
             except StoreFailed:
-                return  # all of it is in memory, and `size_bytes` says that there is no room for more
+                return  # the batch stays in memory, and `size_bytes` reports a full store
 
     def discard(self, sequence: int) -> None:
-        """Let go of what is persisted: every message up to and including `sequence`."""
+        """Remove all messages up to and including `sequence`, which are persisted."""
         self._memory.discard(sequence)
         self._file.discard(sequence)
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Let go of the messages `first` to `last`, but keep `rest` of them."""
+        """Replace the messages `first` to `last` by `rest`."""
         self._memory.replace(first, last, rest)
         if first <= self._file.last_put:
             self._file.replace(first, last, rest)
 
     @property
     def never_logged_on(self) -> bool:
-        """Whether no server ever accepted a logon with this store, in an earlier process either."""
+        """Whether no server ever accepted a logon with this store, including earlier processes."""
         return self._file.never_logged_on
 
     def note_logon(self) -> None:
-        """Note on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
+        """Record on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
         self._file.note_logon()
 
     def held(self) -> Sequence[Stored]:
-        """What is held, in the order of sequences."""
+        """Return the stored batches in the order of sequences."""
         in_memory = self._memory.held()
         in_files = self._file.held()
         in_memory = in_memory[bisect_right(in_memory, self._file.last_put, key=attrgetter("first")) :]
@@ -125,11 +141,11 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         return UnpersistedView(stored, range(written + len(in_memory)))
 
     def unpersisted_count(self) -> int:
-        """Messages held."""
+        """Return the number of stored messages."""
         return self._file.unpersisted_count() + self._memory.unpersisted_count()
 
     def _spill(self, bytes_max: int) -> None:
-        """Write the oldest batches, until memory holds no more than that."""
+        """Write the oldest batches to disk until memory holds at most `bytes_max`."""
         memory = self._memory
         while memory.size_bytes > bytes_max and (oldest := memory.oldest()) is not None:
             if oldest.first > self._file.last_put:

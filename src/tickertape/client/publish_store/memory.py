@@ -1,6 +1,6 @@
-"""Memory publish store: survives a lost connection, not the end of the process.
+"""Memory publish store: survives a lost connection, but not the end of the process.
 
-Invariant: a message is dropped only when it was persisted or rejected.
+Invariant: a message is removed only when it was persisted or rejected.
 """
 
 from __future__ import annotations
@@ -17,15 +17,24 @@ from tickertape.client.publish_store.protocol import Stored, StoreOptions, WhenF
 
 
 class MemoryPublishStore(StoreOptions):
-    """Keeps encoded batches in memory until the server says that they are persisted.
+    """Publish store that keeps encoded batches in memory until the server has persisted them.
 
-    `bytes_max`: int (bytes) or str such as `"64MB"` (powers of 1024), default 64 MB. What the client is still
-    gathering counts too.
-    `when_full`: `"block"` (default) lets a publish wait for acknowledgements, as long as the client's
-    `timeout`;
-    `"raise"` raises `StoreFull` at once.
+    Args:
+        bytes_max: Capacity, int (bytes) or str such as `"64MB"` (powers of 1024). Default 64 MB. Messages
+            that the client has not sent yet count too.
+        when_full: `"block"` (default): a publish waits for acknowledgements, up to the client's `timeout`.
+            `"raise"`: a publish raises `StoreFull` at once.
 
-    Raises `BadOption` for any other value.
+    Raises:
+        BadOption: For any other value.
+
+    Example:
+        >>> store = tt.MemoryPublishStore("128MB")
+        >>> with tt.Client("desk", uri, publish_store=store) as client:
+        ...     sequence = client.publish("orders", {"id": 1})
+        ...     client.publish_flush()
+        >>> store.unpersisted_count()
+        0
     """
 
     def __init__(
@@ -42,54 +51,54 @@ class MemoryPublishStore(StoreOptions):
         """Whether no server ever accepted a logon with this store."""
 
     def note_logon(self) -> None:
-        """Note that a server accepted a logon."""
+        """Record that a server accepted a logon."""
         self.never_logged_on = False
 
     def attach(self, name: str) -> None:
-        """The client `name` uses it; another one only while it is empty, else `StoreOfAnother` is raised."""
+        """Prepare for use by client `name`. Raises `StoreOfAnother` if it holds messages of another name."""
         if self._held and self._name and name != self._name:
-            raise another(f"this publish store in memory with {len(self._held)} batch(es)", self._name, name)
+            raise another(f"the memory publish store with {len(self._held)} batch(es)", self._name, name)
         self._name = name
 
     def close(self) -> None:
-        """Nothing happens: there are neither files nor locks."""
+        """Do nothing, because the store has no files or locks."""
 
     @property
     def size_bytes(self) -> int:
-        """Encoded bytes held now."""
+        """Current size in encoded bytes."""
         return self._size_bytes
 
     @property
     def last_sequence(self) -> int:
-        """The highest sequence ever put; 0 for a fresh store."""
+        """Highest sequence ever stored. 0 for a fresh store."""
         held = self._held
         return max(self._last_sequence, held[-1].last) if held else self._last_sequence
 
     def put(self, stored: Stored) -> None:
-        """Keep one batch; its sequences are above all others put before.
+        """Store one batch with sequences above all earlier ones.
 
-        The append decides: an exception that a signal handler raises comes before it or after it.
+        The append is atomic: an exception from a signal handler occurs before it or after it.
         """
-        assert stored.first > self.last_sequence, "sequences rise"
+        assert stored.first > self.last_sequence, "sequences increase"
         self._size_bytes += stored.batch.nbytes
         self._held.append(stored)
         self._last_sequence = stored.last
 
     def discard(self, sequence: int) -> None:
-        """Let go of what is persisted: every message up to and including `sequence`."""
+        """Remove all messages up to and including `sequence`, which are persisted."""
         held = self._held
         while held and held[0].last <= sequence:
             self._last_sequence = max(self._last_sequence, held[0].last)
             self._size_bytes -= held.popleft().batch.nbytes
         if not held:
-            self._size_bytes = 0  # whatever an interrupted step counted
+            self._size_bytes = 0  # corrects a miscount of an interrupted step
         elif held[0].first <= sequence:
             first, last, batch = held[0]
             keep = int(np.searchsorted(batch.sequences, np.uint64(sequence), side="right"))
             self.replace(first, last, slice_batch(batch, keep, batch.count))
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Let go of the messages `first` to `last`, which lie in one batch, but keep `rest` of them."""
+        """Replace the messages `first` to `last`, which are in one batch, by `rest`."""
         for index, (begin, end, batch) in enumerate(self._held):
             if begin >= first and end <= last:
                 self._size_bytes -= batch.nbytes
@@ -102,20 +111,20 @@ class MemoryPublishStore(StoreOptions):
                 return
 
     def oldest(self) -> Stored | None:
-        """The batch with the lowest sequences."""
+        """Return the batch with the lowest sequences, or None."""
         return self._held[0] if self._held else None
 
     def forget_oldest(self) -> None:
-        """Let go of it: it is kept elsewhere."""
+        """Remove the oldest batch, which another store keeps."""
         oldest = self._held[0]
         self._last_sequence = max(self._last_sequence, oldest.last)
         self._size_bytes = self._size_bytes - oldest.batch.nbytes if len(self._held) > 1 else 0
         self._held.popleft()
 
     def held(self) -> Sequence[Stored]:
-        """What is held, in the order of sequences."""
+        """Return the stored batches in the order of sequences."""
         return tuple(self._held)
 
     def unpersisted_count(self) -> int:
-        """Messages held."""
+        """Return the number of stored messages."""
         return sum(batch.count for _, _, batch in self._held)

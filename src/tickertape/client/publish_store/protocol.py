@@ -1,7 +1,7 @@
 """Publish store protocol: keeps batches in order until they are persisted or rejected.
 
-When to send or resend is decided by `client/publishing/publisher.py`. `StoreOptions` is what all stores are
-told of their bound.
+`client/publishing/publisher.py` decides when to send or resend. `StoreOptions` holds the capacity options of
+all stores.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ class Stored(NamedTuple):
 
 @runtime_checkable
 class PublishStore(Protocol):
-    """Keeps what was published and is not yet known to be persisted.
+    """Store of published messages that are not known to be persisted.
 
-    A store serves one client at a time. Its client calls it under one lock, so it needs none of its own.
-    Sequences rise from batch to batch and inside each batch.
+    A store serves one client at a time. The client calls it under one lock, so a store needs no lock.
+    Sequences increase from batch to batch and within each batch.
     """
 
     def attach(self, name: str) -> None:
-        """The client `name` is going to use it. Raises `StoreOfAnother` when it belongs to another name."""
+        """Prepare for use by the client `name`. Raises `StoreOfAnother` if another name owns the store."""
 
     def close(self) -> None:
-        """Let go of files and locks, if there are any; what is held stays held."""
+        """Release files and locks. Stored messages stay stored."""
 
     @property
     def bytes_max(self) -> int:
-        """Bytes of encoded batches that the store holds at most."""
+        """Capacity in bytes of encoded batches."""
 
     @property
     def when_full(self) -> WhenFull:
-        """What a publish does that finds no room: wait for acknowledgements, or raise `StoreFull`."""
+        """Behaviour of a publish without free space: wait for acknowledgements, or raise `StoreFull`."""
 
     @property
     def size_bytes(self) -> int:
-        """Encoded bytes held now."""
+        """Current size in encoded bytes."""
 
     @property
     def last_sequence(self) -> int:
-        """The highest sequence ever put, persisted or not; 0 for a fresh store."""
+        """Highest sequence ever stored, persisted or not. 0 for a fresh store."""
 
     def put(self, stored: Stored) -> None:
-        """Keep one batch, whose sequences are above `last_sequence`. Called before the batch is sent."""
+        """Store one batch with sequences above `last_sequence`. The client sends the batch afterwards."""
 
     def discard(self, sequence: int) -> None:
-        """Let go of every message with a sequence up to and including `sequence`: it is persisted."""
+        """Remove all messages up to and including `sequence`, which are persisted."""
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Let go of the messages `first` to `last`, which lie in one batch, but keep `rest` of them.
+        """Replace the messages `first` to `last`, which are in one batch, by `rest`.
 
-        `rest` is None or a batch of some of these messages. Nothing happens when they are no longer held."""
+        `rest` is None or a batch of some of these messages. No effect if they are no longer stored."""
 
     def held(self) -> Sequence[Stored]:
-        """What is held, in the order of sequences."""
+        """Return the stored batches in the order of sequences."""
 
     def unpersisted_count(self) -> int:
-        """Messages held."""
+        """Return the number of stored messages."""
 
 
 @runtime_checkable
 class AppendingPublishStore(PublishStore, Protocol):
-    """A publish store that is given every message at once, and not only when its batch is made."""
+    """A publish store that receives every message immediately, before its batch is complete."""
 
     def append(
         self,
@@ -85,41 +85,42 @@ class AppendingPublishStore(PublishStore, Protocol):
         correlation_id: str = "",
         key: str = "",
     ) -> None:
-        """Keep one message, which is part of the next batch. When it returns, the message is kept.
+        """Store one message of the next batch. The message is stored when the call returns.
 
-        The number of a message that was not accepted after all is given again: then the later one counts.
-        Until `seal` neither `held` nor `last_sequence` tells of it. Raises `StoreError`; then it is not kept.
+        The sequence of a message that was not accepted in the end is reused. The later message then replaces
+        the earlier one. `held` and `last_sequence` exclude the message until `seal`. Raises `StoreError` if
+        the message is not stored.
         """
 
     def writer(self, topic: str) -> Callable[[int, bytes], bool] | None:
-        """A faster `append` of more messages of `topic` without labels: `write(sequence, body)`; None when
-        there is none. Called after an `append` to the same batch, and good until the batch ends.
+        """Return a faster `append` for messages of `topic` without labels, `write(sequence, body)`, or None.
 
-        `write` gives False where it kept nothing and `append` has to be asked.
+        The client calls it after an `append` to the same batch. `write` is valid until the batch ends. It
+        returns False if it stored nothing and the client must call `append`.
         """
 
     def seal(self, stored: Stored) -> None:
-        """What was appended since the last batch is this batch; what was not appended of it is kept now."""
+        """Complete the batch of the messages appended since the last batch. Store its other messages."""
 
 
 @runtime_checkable
 class LogonNotingPublishStore(PublishStore, Protocol):
-    """A publish store that remembers whether its messages were all accepted before the first logon.
+    """A publish store that records whether all its messages were accepted before the first logon.
 
-    Only then may a server that does not record a topic take messages of it unsequenced. The messages of
-    any other store count as accepted for a recorded topic.
+    Only then may such messages be sent without sequences to a server that does not record their topic.
+    Messages of any other store count as accepted for a recorded topic.
     """
 
     @property
     def never_logged_on(self) -> bool:
-        """Whether no server ever accepted a logon with this store, in an earlier process either."""
+        """Whether no server ever accepted a logon with this store, including earlier processes."""
 
     def note_logon(self) -> None:
-        """A server accepted a logon: durable, like a message, when it returns. Raises `StoreError`."""
+        """Record, as durably as a message, that a server accepted a logon. Raises `StoreError`."""
 
 
 class StoreOptions:
-    """What every publish store is told of its bound; see `PublishStore`. Raises `BadOption`."""
+    """Capacity options of every publish store (see `PublishStore`). Raises `BadOption`."""
 
     def __init__(self, bytes_max: int | str, when_full: WhenFull) -> None:
         self._bytes_max = checked_size(bytes_max, when_full)
@@ -127,28 +128,28 @@ class StoreOptions:
 
     @property
     def bytes_max(self) -> int:
-        """Bytes of encoded batches that the store holds at most."""
+        """Capacity in bytes of encoded batches."""
         return self._bytes_max
 
     @property
     def when_full(self) -> WhenFull:
-        """What a publish does that finds no room."""
+        """Behaviour of a publish without free space."""
         return self._when_full
 
 
 def checked_size(bytes_max: int | str, when_full: str, option: str = "bytes_max") -> int:
-    """`bytes_max` in bytes. Raises `BadOption` for a size that holds nothing, and another `when_full`."""
+    """Return `bytes_max` in bytes. Raises `BadOption` for a size of 0 or less and an invalid `when_full`."""
     size = parse_size(bytes_max) if isinstance(bytes_max, str) else bytes_max
     if size <= 0:
-        raise BadOption(f"{option}={bytes_max!r}: a publish store needs room for at least one message")
+        raise BadOption(f"Invalid {option} {bytes_max!r}. Use a size above 0 bytes.")
     if when_full not in ("block", "raise"):
-        raise BadOption(f"when_full={when_full!r}: use 'block' or 'raise'")
+        raise BadOption(f"Invalid when_full {when_full!r}. Use 'block' or 'raise'.")
     return size
 
 
 def another(what: str, owner: str, name: str) -> StoreOfAnother:
-    """The error of a client that is not the owner."""
+    """Return the error for a client name that does not own the store."""
     return StoreOfAnother(
-        f"{what} belongs to the client name {owner!r}, not {name!r}: its messages have sequences of that "
-        "name. Use that name, or another store"
+        f"Cannot use {what} for client {name!r}: it belongs to client {owner!r}, and its messages have "
+        "sequences of that client. Use that client name, or another store."
     )

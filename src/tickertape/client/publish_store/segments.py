@@ -1,7 +1,7 @@
-"""Directory of a publish store: its lock, and its segments as mapped files.
+"""Directory of a publish store: its lock, and its segments as memory-mapped files.
 
-It is the only module of the publish stores that touches the operating system. Every `OSError` becomes a
-`StoreError` that names the path.
+It is the only module of the publish stores that uses the operating system. Every `OSError` becomes a
+`StoreFailed` that names the path.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _HOLDER_BYTES_MAX: Final = 4096
 
 
 class SegmentDirectory:
-    """A store's directory, held by this process until `close`. Made when missing, its parent is not.
+    """Directory of a store, locked by this process until `close`. Created if missing, but not its parent.
 
-    Raises `StoreFailed`, `StoreLocked`, `NotAStore` for a directory with something else in it.
+    Raises `StoreFailed`, `StoreLocked`, and `NotAStore` for a directory with other files.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = -1
         self.last_client = ""
-        """Who held it last; empty where nobody did."""
+        """Name of the last client, or empty."""
         self._durable = False
-        """Whether its own name is known to be."""
+        """Whether the name of the directory is synced in its parent."""
         with self._told("open"):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.path, 0o700)
@@ -50,8 +50,8 @@ class SegmentDirectory:
             )
             if foreign:
                 raise NotAStore(
-                    f"{self.path} holds {foreign[0]!r}, which is no part of a publish store: give the "
-                    "store a directory of its own"
+                    f"Cannot open the publish store {str(self.path)!r}: the directory contains the foreign "
+                    f"file {foreign[0]!r}. Use a separate directory for the store."
                 )
             self._take_lock()
 
@@ -63,8 +63,9 @@ class SegmentDirectory:
             holder = os.pread(lock, _HOLDER_BYTES_MAX, 0).decode("utf-8", "replace").strip()
             os.close(lock)
             raise StoreLocked(
-                f"the publish store {self.path} is held by {holder or 'a process without a name'}: "
-                "stop it, or give each process a store of its own"
+                f"Cannot open the publish store {str(self.path)!r}: it is in use by "
+                f"{holder or 'an unnamed process'}. Stop that process, or use a separate store for each "
+                "process."
             ) from None
         except BaseException:
             os.close(lock)
@@ -74,22 +75,22 @@ class SegmentDirectory:
         self.last_client = said.rpartition(" (pid ")[0]
 
     def say(self, client: str) -> None:
-        """Let the lock name its holder."""
+        """Write the name of the holder into the lock file."""
         text = f"{client} (pid {os.getpid()})\n".encode()
         with self._told("lock"):
             os.pwrite(self._lock, text, 0)
             os.ftruncate(self._lock, len(text))
 
     def file(self, number: int) -> str:
-        """Path of a segment, for texts."""
+        """Return the path of a segment."""
         return str(self.path / _name(number))
 
     def chance(self) -> int:
-        """A random number of 64 bits, by which a new store is known."""
+        """Return a random 64-bit number, the id of a new store."""
         return int.from_bytes(os.urandom(8), "little")
 
     def numbers(self) -> list[int]:
-        """The segments that are there, rising. What a creation left unfinished is removed."""
+        """Return the numbers of the existing segments in ascending order. Remove incomplete new segments."""
         found = []
         with self._told("read"):
             for name in os.listdir(self.path):
@@ -100,13 +101,13 @@ class SegmentDirectory:
         return sorted(found)
 
     def create(self, number: int, size: int, header: bytes, *, durable: bool) -> mmap.mmap:
-        """A segment of `size` bytes that are reserved on disk, beginning with `header`.
+        """Create a segment of `size` bytes, preallocated on disk, that starts with `header`.
 
-        One of that number is replaced.
+        An existing segment with that number is replaced.
         """
         final = self.path / _name(number)
         fresh = final.with_name(final.name + _NEW)
-        with self._told("make a segment in"):
+        with self._told("create a segment in"):
             fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 os.posix_fallocate(fd, 0, size)
@@ -126,9 +127,9 @@ class SegmentDirectory:
         return memory
 
     def open(self, number: int) -> mmap.mmap:
-        """A segment that is there.
+        """Map an existing segment.
 
-        Every byte is read first: what cannot be read is an error then, and under a mapping it would end the
+        Every byte is read first: an unreadable byte is then an error, while in a mapping it would kill the
         process."""
         file = self.file(number)
         with self._told("read"):
@@ -136,10 +137,13 @@ class SegmentDirectory:
             try:
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode):
-                    raise NotAStore(f"{file} is no file")
+                    raise NotAStore(
+                        f"{file!r} is not a regular file. Use a separate directory for the store."
+                    )
                 if status.st_size < HEADER_BYTES:
                     raise StoreCorrupt(
-                        f"{file} has {status.st_size} bytes, a header has {HEADER_BYTES}: it was cut off",
+                        f"{file!r} is truncated: it has {status.st_size} bytes, and a header has "
+                        f"{HEADER_BYTES}. Restore it from a copy.",
                         file=file,
                         offset=status.st_size,
                     )
@@ -150,12 +154,12 @@ class SegmentDirectory:
                 os.close(fd)
 
     def remove(self, number: int) -> None:
-        """Take a segment away; who still looks at its bytes may go on."""
+        """Remove a segment. Existing mappings stay valid."""
         with self._told("remove a segment of"), contextlib.suppress(FileNotFoundError):
             os.unlink(self.path / _name(number))
 
     def sync(self) -> None:
-        """Make the names durable, and the first time its own."""
+        """Sync the names in the directory, and the first time its own name."""
         with self._told("sync"):
             for path in (self.path,) if self._durable else (self.path, self.path.parent):
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -166,13 +170,13 @@ class SegmentDirectory:
             self._durable = True
 
     def flush(self, memory: mmap.mmap, begin: int, end: int) -> None:
-        """Make these bytes of a segment durable."""
+        """Sync these bytes of a segment."""
         begin -= begin % mmap.PAGESIZE
         with self._told("sync"):
             memory.flush(begin, end - begin)
 
     def close(self) -> None:
-        """Let go of the lock, in this process only."""
+        """Release the lock in this process."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
@@ -185,11 +189,11 @@ class SegmentDirectory:
         try:
             yield
         except OSError as error:
-            advice = (
-                "free space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "look there"
-            )
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            advice = "Free space on that disk." if full else "Check the path and its permissions."
+            reason = os.strerror(error.errno or 0)
             raise StoreFailed(
-                f"could not {what} the publish store {self.path}: {os.strerror(error.errno or 0)}; {advice}"
+                f"Cannot {what} the publish store {str(self.path)!r}: {reason}. {advice}"
             ) from error
 
 

@@ -1,6 +1,6 @@
-"""Index of the messages that a store on disk still holds, and of their places.
+"""Index of the messages that a store on disk still holds, and of their locations.
 
-It keeps no batch alive: a batch that is still in memory is found, otherwise it is read again.
+It keeps no batch alive: a batch that is still in memory is reused, otherwise it is read again.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from tickertape.client.publish_store.protocol import Stored
 
 
 class UnpersistedEntry:
-    """Messages that are resent as one batch: from `first` to `last`, from `at` of segment `number` on."""
+    """Messages `first` to `last`, resent as one batch. They start at offset `at` of segment `number`."""
 
     __slots__ = ("_batch", "at", "count", "first", "last", "nbytes", "number")
 
     def __init__(self, first: int, last: int, count: int, nbytes: int, number: int, at: int) -> None:
         self.first = first
-        """Messages below it, if there are any at the place, are settled."""
+        """First sequence. Lower messages at the same location are settled."""
         self.last = last
         self.count = count
         self.nbytes = nbytes
-        """Bytes of the batch, about, where it was not made yet."""
+        """Size of the batch in bytes, or an estimate before the batch exists."""
         self.number = number
         self.at = at
         self._batch: weakref.ref[MessageBatch] | None = None
 
     @property
     def batch(self) -> MessageBatch | None:
-        """The batch, when somebody has it."""
+        """The batch if it is still in memory, else None."""
         return None if self._batch is None else self._batch()
 
     @batch.setter
@@ -43,7 +43,7 @@ class UnpersistedEntry:
 
 
 class UnpersistedIndex:
-    """Entries in the order of sequences. `read(entry)` gives the batch of one."""
+    """Entries in the order of sequences. `read(entry)` returns the batch of an entry."""
 
     def __init__(self, read: Callable[[UnpersistedEntry], MessageBatch]) -> None:
         self._read = read
@@ -51,15 +51,15 @@ class UnpersistedIndex:
         self.nbytes = 0
         self.count = 0
         self.used: Counter[int] = Counter()
-        """Entries that begin in each segment."""
+        """Number of entries that start in each segment."""
 
     def add(self, entry: UnpersistedEntry) -> None:
-        """One more, above all others. The append decides, should an exception come in between."""
+        """Add an entry above all others. The append is atomic with respect to exceptions."""
         self._count(entry, 1)
         self.entries.append(entry)
 
     def grow(self, sequence: int, nbytes: int) -> None:
-        """The last one has one more message."""
+        """Add one message to the last entry."""
         entry = self.entries[-1]
         entry.last = sequence
         entry.count += 1
@@ -68,12 +68,12 @@ class UnpersistedIndex:
         self.count += 1
 
     def settle(self, sequence: int) -> None:
-        """Everything up to `sequence` is done with."""
+        """Remove all messages up to `sequence`."""
         entries = self.entries
         while entries and entries[0].last <= sequence:
             self._count(entries.popleft(), -1)
         if not entries:
-            self._count_again(())  # whatever an interrupted step counted
+            self._count_again(())  # corrects a miscount of an interrupted step
         elif entries[0].first <= sequence:
             entry = entries[0]
             rest = self._part(entry, sequence + 1, entry.last)
@@ -82,16 +82,16 @@ class UnpersistedIndex:
             self.count += rest.count - entry.count
 
     def holds(self, first: int, last: int) -> bool:
-        """Whether any of the messages `first` to `last` is held."""
+        """Return whether any of the messages `first` to `last` is held."""
         return any(entry.first <= last and entry.last >= first for entry in self.entries)
 
     def restore(self, entry: UnpersistedEntry) -> None:
-        """One that lies among others: what it replaced is in a segment that is gone."""
+        """Insert an entry in order. The entry that it replaced was in a removed segment."""
         self.entries.insert(sum(other.last < entry.first for other in self.entries), entry)
         self._count(entry, 1)
 
     def replace(self, first: int, last: int, rest: UnpersistedEntry | None) -> bool:
-        """Let go of what is held of `first` to `last`, and put `rest` there; False when nothing is held."""
+        """Replace the held messages `first` to `last` by `rest`. Return False if none of them is held."""
         if not self.holds(first, last):
             return False
         kept: list[UnpersistedEntry] = []
@@ -107,14 +107,14 @@ class UnpersistedIndex:
             if entry.last > last:
                 kept.append(self._part(entry, last + 1, entry.last))
         kept = [entry for entry in kept if entry.count]
-        # A segment that an entry needs is counted at every moment.
+        # A segment that an entry needs is counted at all times.
         self.used.update(entry.number for entry in kept)
         self.entries = deque(kept)
         self._count_again(kept)
         return True
 
     def oldest(self, otherwise: int) -> int:
-        """Number of the oldest segment in which an entry begins."""
+        """Return the number of the oldest segment in which an entry starts, or `otherwise`."""
         return min(self.used, default=otherwise)
 
     def _count_again(self, entries: Sequence[UnpersistedEntry]) -> None:
@@ -123,7 +123,7 @@ class UnpersistedIndex:
         self.used = Counter(entry.number for entry in entries)
 
     def _part(self, entry: UnpersistedEntry, first: int, last: int) -> UnpersistedEntry:
-        """What an entry has from `first` to `last`; its count may be 0."""
+        """Return the part of an entry from `first` to `last`. Its count may be 0."""
         if entry.count == entry.last - entry.first + 1:
             count = last - first + 1
         else:
@@ -145,7 +145,7 @@ class UnpersistedIndex:
 
 
 class UnpersistedView(Sequence[Stored]):
-    """The batches with the numbers `chosen`; `stored` gives the one with a number."""
+    """Lazy sequence of the batches with the numbers `chosen`. `stored(number)` returns a batch."""
 
     def __init__(self, stored: Callable[[int], Stored], chosen: range) -> None:
         self._stored = stored

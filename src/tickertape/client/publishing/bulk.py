@@ -1,4 +1,4 @@
-"""Bulk publishing: cuts iterables and Arrow columns into chunks of one batch each."""
+"""Bulk publishing: splits iterables and Arrow columns into chunks of one batch each."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LOOKED_AT_ONCE: Final = 2048
 
 
 class MakeBatch(Protocol):
-    """Makes the batch of one run that is published as a whole."""
+    """Factory of the batch of a chunk."""
 
     def __call__(self, *, publisher: int = 0, first_sequence: int = 0) -> MessageBatch: ...
 
 
 class Chunk(NamedTuple):
-    """So many messages, the bytes of their bodies, and how they become a batch."""
+    """Number of messages, total size of their bodies in bytes, and the factory of their batch."""
 
     messages: int
     body_bytes: int
@@ -33,16 +33,16 @@ class Chunk(NamedTuple):
 
 
 def checked(batch: MessageBatch) -> MessageBatch:
-    """`batch`, if every server and every publish store can read it back; its bodies are not looked at.
+    """Return `batch` if every server and publish store can parse it. Does not check the bodies.
 
-    A batch that nobody can read would end each connection on which a publish store sends it, and hold back
-    everything behind it. Raises `BadMessage`.
+    An unreadable batch would end each connection on which a publish store sends it, and would block all
+    later messages. Raises `BadMessage`.
     """
     try:
         check_head(batch.head, batch.nbytes)
     except BadBatch as error:
         raise BadMessage(
-            f"Cannot publish these messages: {error}. Check where the bodies come from."
+            f"Cannot publish these messages: {str(error).rstrip('.')}. Check the source of the bodies."
         ) from error
     return batch
 
@@ -50,13 +50,15 @@ def checked(batch: MessageBatch) -> MessageBatch:
 def chunks_of_messages(
     topic: str, messages: Iterable[object], chunk_bytes: Callable[[], int]
 ) -> Iterator[Chunk]:
-    """`messages`, encoded as `publish` does, in pieces of about `chunk_bytes()` of cost.
+    """Yield chunks of about `chunk_bytes()` of cost from `messages`, encoded as in `publish`.
 
-    Raises `UsageError` for what cannot be iterated, `BadMessage` for a message that cannot be encoded,
-    `MessageTooLarge`; some before it may have been given.
+    Raises `UsageError` if `messages` is not iterable, `BadMessage` for a message that cannot be encoded, and
+    `MessageTooLarge`. Chunks of earlier messages may already have been yielded.
     """
     if not isinstance(messages, Iterable):
-        raise UsageError(f"messages are a list or what can be iterated, not {type(messages).__name__}")
+        raise UsageError(
+            f"Invalid messages of type {type(messages).__name__}. Use a list or another iterable."
+        )
     if isinstance(messages, (list, tuple)):
         return _chunks_of_list(topic, messages, chunk_bytes)
     return _chunks_of_others(topic, messages, chunk_bytes)
@@ -75,7 +77,7 @@ def _chunks_of_list(
         while start < len(bodies):
             stop = int(ends.searchsorted(begin + chunk_bytes(), side="right"))
             if stop == len(bodies) and not last:
-                break  # there may be room for more
+                break  # more messages may fit
             stop = max(stop, start + 1)
             end = int(ends[stop - 1])
             yield _chunk(topic, encode_bodies(bodies[start:stop], lengths[start:stop]))
@@ -86,7 +88,7 @@ def _chunks_of_list(
 def _chunks_of_others(
     topic: str, messages: Iterable[object], chunk_bytes: Callable[[], int]
 ) -> Iterator[Chunk]:
-    # Taken one by one: nobody knows how large the next one is, and memory has a bound.
+    # One by one: the size of the next message is unknown, and memory use is bounded.
     bodies: list[bytes] = []
     size, limit = 0, chunk_bytes()
     for data in messages:
@@ -104,10 +106,10 @@ def _chunks_of_others(
 def chunks_from_arrow(
     topic: str, source: object, column: str | None, chunk_bytes: Callable[[], int]
 ) -> Iterator[Chunk]:
-    """The bodies of an Arrow table or array in pieces of about `chunk_bytes()` of cost, not copied.
+    """Yield chunks of about `chunk_bytes()` of cost from an Arrow table or array, without copying.
 
-    Raises `UsageError` where there is no such column, `BadMessage` for other types and for nulls,
-    `MessageTooLarge`; some before may have been given.
+    Raises `UsageError` for a missing column, `BadMessage` for unsupported types and for nulls, and
+    `MessageTooLarge`. Earlier chunks may already have been yielded.
     """
     for array in body_arrays(source, column):
         for piece in array_pieces(array, chunk_bytes()):

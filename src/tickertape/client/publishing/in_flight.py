@@ -1,6 +1,6 @@
-"""Frames in flight: publish frames without an answer, how one settles them, and what was refused.
+"""Frames in flight: unacknowledged publish frames, their settlement, and rejected messages.
 
-Invariant: a message of a publish store is released only when it was persisted or rejected.
+Invariant: a message leaves the publish store only when it was persisted or rejected.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from tickertape.wire.commands import Persisted, Processed, Rejected
 
 
 class Rejections:
-    """Each is an effect at once; `take` gives those that a flush reports, as one error."""
+    """Rejected messages: each rejection is an effect at once, and `take` returns one error for a flush."""
 
     def __init__(self, effects: list[Effect]) -> None:
         self._effects = effects
         self._first: TickertapeError | None = None
         self.count = 0
-        """Messages that `take` has not told of."""
+        """Rejected messages that `take` has not reported."""
         self.report = True
-        """Whether `take` is to hear of what is refused from now on."""
+        """Whether `take` reports new rejections."""
 
     def reporting(self, *, enabled: bool) -> None:
-        """Report rejections with `take` from now on, or not."""
+        """Set whether `take` reports new rejections."""
         self.report = enabled
 
     def add(self, command: Rejected, messages: int, batch: MessageBatch | None) -> None:
-        """The server refused that many messages; `batch` holds them when there is a publish store."""
+        """Record a rejection of `messages` messages. `batch` holds them if the client has a publish store."""
         reason = error_from_code(command.code, command.text)
         if self.report:
             self._first = self._first or reason
@@ -42,16 +42,17 @@ class Rejections:
         self._effects.append(FailedWrite(error, messages, batch))
 
     def take(self) -> TickertapeError | None:
-        """Refusals since it was last asked, as one error."""
+        """Return one error for all rejections since the last call, or None."""
         first, count = self._first, self.count
         self._first, self.count = None, 0
         if first is None or count == 0:
             return None
-        return PublishRejected(f"the server refused {count} message(s); the first time because: {first}")
+        messages = "1 message" if count == 1 else f"{count} messages"
+        return PublishRejected(f"The server rejected {messages}. First reason: {first}")
 
 
 def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageBatch] | None:
-    """Split `batch` into rejected messages and the rest; None when that is not a part of it."""
+    """Split `batch` into rejected messages and the rest. Return None if it rejects none or all."""
     refused = np.isin(batch.sequences, np.array(command.refused, np.uint64))
     if not 0 < int(refused.sum()) < batch.count:
         return None
@@ -59,7 +60,7 @@ def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageB
 
 
 def partly(frame: FrameInFlight, command: Rejected) -> tuple[MessageBatch | None, FrameInFlight] | None:
-    """Split `frame` into rejected messages, where a store keeps it, and the rest; None without a rest."""
+    """Split `frame` into rejected messages (None without a store) and the rest, or return None."""
     if frame.batch is None:
         left = frame.messages - len(command.refused)
         return (None, frame._replace(messages=left)) if left > 0 else None
@@ -71,13 +72,13 @@ def partly(frame: FrameInFlight, command: Rejected) -> tuple[MessageBatch | None
 
 
 def check_frame(frame: int, sent: int) -> None:
-    """Raise `BadCommand` for an answer to a frame that is none of the `sent` ones."""
+    """Raise `BadCommand` for an answer to a frame that was not sent. `sent` is the last frame number."""
     if not 0 < frame <= sent:
-        raise BadCommand(f"the server answered publish frame {frame}; {sent} were sent")
+        raise BadCommand(f"The server answered publish frame {frame}, but only {sent} frames were sent.")
 
 
 def check_rejected(command: Rejected, frame: FrameInFlight) -> None:
-    """Raise `BadCommand` when it names messages that are not in the frame, or no longer."""
+    """Raise `BadCommand` if the rejection names messages outside `frame`, or settled ones."""
     named = len(command.refused)
     if frame.batch is None:
         fits = named <= frame.messages and len(set(command.refused)) == named
@@ -85,13 +86,13 @@ def check_rejected(command: Rejected, frame: FrameInFlight) -> None:
         sequences = np.unique(np.array(command.refused, np.uint64))
         fits = len(sequences) == named and bool(np.isin(sequences, frame.batch.sequences).all())
     if not fits:
-        raise BadCommand(f"the server refused messages that are not in publish frame {command.frame}")
+        raise BadCommand(f"The server rejected messages that are not in publish frame {command.frame}.")
 
 
 class UnansweredFrames:
-    """The frames in flight of both send buffers, which hold them.
+    """Answers to the frames in flight of both send buffers.
 
-    Each answer is checked before it settles anything: `BadCommand` is raised for one that does not fit.
+    Each answer is checked before it settles anything. An inconsistent answer raises `BadCommand`.
     """
 
     def __init__(self, buffers: SendBuffers, effects: list[Effect]) -> None:
@@ -99,24 +100,24 @@ class UnansweredFrames:
         self.store: PublishStore | None = None
         self.rejections = Rejections(effects)
         self.frame = 0
-        """The number of the last frame of this connection."""
+        """Number of the last frame sent on this connection."""
         self.sent_sequence = 0
-        """The highest sequence that was sent on any connection."""
+        """Highest sequence sent on any connection."""
         self.last_persisted = 0
         """Last persisted sequence, as reported at logon."""
 
     def use_store(self, store: PublishStore | None) -> None:
-        """`store` holds recorded messages from here on."""
+        """Use `store` for recorded messages from now on."""
         self.store = store
         if store is not None:
             self.sent_sequence = store.last_sequence
 
     def connect(self, last_persisted: int) -> None:
-        """A connection is ready, and the server reported this sequence."""
+        """Start a new connection with the last persisted sequence that the server reported."""
         self.frame, self.last_persisted = 0, last_persisted
 
     def sent(self, buffer: SendBuffer, stored: Stored) -> int:
-        """`stored` is about to go out as a frame of `buffer`, whose number this is."""
+        """Register `stored` as the next frame of `buffer` and return the frame number."""
         self.frame += 1
         buffer.idle = False
         batch = stored.batch
@@ -126,15 +127,17 @@ class UnansweredFrames:
         return self.frame
 
     def persisted(self, command: Persisted) -> int:
-        """Settle every recorded frame up to the one named, and every sequence up to the one named.
+        """Settle every recorded frame and every sequence up to the ones in `command`.
 
-        Up to which sequence the store let go; 0 when of nothing.
+        Return the sequence up to which the store discarded messages, or 0.
         """
         if command.frame:
             check_frame(command.frame, self.frame)
         known = max(self.sent_sequence, self.last_persisted)
         if self.store is not None and command.sequence > known:
-            raise BadCommand(f"the server persisted sequence {command.sequence}; none above {known} was sent")
+            raise BadCommand(
+                f"The server persisted sequence {command.sequence}, but the highest sequence sent is {known}."
+            )
         buffer, sequence = self._buffers.recorded, command.sequence
         while buffer.in_flight and (number := next(iter(buffer.in_flight))) <= command.frame:
             sequence = max(sequence, buffer.in_flight.pop(number).last)
@@ -144,22 +147,22 @@ class UnansweredFrames:
         return sequence
 
     def processed(self, command: Processed) -> list[SendBuffer]:
-        """Settle one unrecorded frame; it says nothing about any other. Which buffer it was in."""
+        """Settle one unrecorded frame and no other. Return the buffer that held it."""
         check_frame(command.frame, self.frame)
         settled = []
         for buffer in (self._buffers.unrecorded, self._buffers.recorded):
             frame = buffer.in_flight.get(command.frame)
             if frame is not None:
-                if frame.batch is not None:  # only a `Persisted` or `Rejected` settles what a store keeps
+                if frame.batch is not None:  # only `Persisted` or `Rejected` settles stored messages
                     number = command.frame
-                    raise BadCommand(f"the server processed publish frame {number}, which is to be persisted")
+                    raise BadCommand(f"The server processed publish frame {number}, which must be persisted.")
                 del buffer.in_flight[command.frame]
                 settled.append(buffer)
         return settled
 
     def rejected(self, command: Rejected) -> list[SendBuffer]:
-        """Settle one frame that the server refused, or what it refused of one. Which buffer it was in, where
-        nothing is left of it."""
+        """Settle a rejected frame, or the rejected messages of one. Return the buffer of a frame that is
+        completely settled."""
         check_frame(command.frame, self.frame)
         settled = []
         for buffer in (self._buffers.recorded, self._buffers.unrecorded):
@@ -177,7 +180,7 @@ class UnansweredFrames:
         return settled
 
     def _refused_in_part(self, buffer: SendBuffer, frame: FrameInFlight, command: Rejected) -> bool:
-        """Let go of what was refused of a frame; the rest waits for its answer. False when none is left."""
+        """Settle the rejected part of a frame and keep the rest in flight. Return False without a rest."""
         parts = partly(frame, command)
         if parts is None:
             return False

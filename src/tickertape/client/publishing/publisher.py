@@ -1,14 +1,16 @@
 """Publisher: accepts, batches and sends messages, and keeps them until they are settled.
 
-Recorded topics travel in order, and sequenced when there is a store; unrecorded ones apart and unsequenced. A
-buffer is sent at once when no frame of it is unacknowledged, else it gathers until the next acknowledgement
-or `batch_bytes_target`. With conflated acknowledgements it gathers only while the connection is busy writing
-earlier frames (`unwritten_frame`).
+Messages for persistent (recorded) topics are sent in order, with sequences if the client has a publish store.
+Messages for non-persistent topics are sent separately and without sequences.
 
-Invariant: a message of a publish store is released only when it was persisted or rejected.
+A buffer is sent at once if all its frames are acknowledged. Otherwise it collects messages until the next
+acknowledgement or `batch_bytes_target`. With conflated acknowledgements it collects only while the connection
+is writing earlier frames (`unwritten_frame`).
 
-An exception that a signal handler raises may come between any two steps. Every step that cannot stand alone
-is announced in `unfinished`; what is then left is put right by `interrupted`, and the connection has to end.
+Invariant: a message leaves the publish store only when it was persisted or rejected.
+
+A signal handler may raise an exception between any two steps. A step that must not be interrupted sets
+`unfinished`. After an exception `interrupted` repairs the state, and the connection must end.
 """
 
 from __future__ import annotations
@@ -53,10 +55,10 @@ from tickertape.wire.settlement import QUEUE_TOPIC
 
 
 class Publisher:
-    """The publishing half of the client machine.
+    """Publishing part of the client protocol state machine.
 
-    `send(command, batch)` puts a frame on the connection, or a `Flush` that asks for the acknowledgement
-    which the server holds back; `effects` is where this half leaves the others.
+    `send(command, batch)` sends a publish frame, or a `Flush` that requests a delayed acknowledgement. All
+    other effects are appended to `effects`.
     """
 
     def __init__(
@@ -68,38 +70,38 @@ class Publisher:
         self._effects = effects
         self.store: PublishStore | None = None
         self._appending: AppendingPublishStore | None = None
-        """The store, when it is given each message before `publish` returns. Then there are no runs."""
+        """The store, if it receives each message before `publish` returns. It excludes append runs."""
         self._buffers = SendBuffers()
         self._recorded, self._unrecorded = self._buffers.recorded, self._buffers.unrecorded
         self.server_topics = ServerTopics()
         """Topics as the server reported them at logon."""
-        self._refusal: TickertapeError | None = Disconnected("not connected: call connect() first")
+        self._refusal: TickertapeError | None = Disconnected("Not connected. Call connect() first.")
         self._ended = False
-        """The application is closing the client: nothing more is accepted."""
+        """The application is closing the client: new messages are refused."""
         self._storing = True
         self.eager = False
-        """Acknowledgements are conflated: gathered messages do not wait for one."""
+        """Acknowledgements are conflated: collected messages do not wait for one."""
         self._writing = False
         self._storing_failed = False
-        """Whether the application was told that the store takes nothing."""
+        """Whether the store error was already reported to the application."""
         self._taken_over: PublisherTakenOver | None = None
         self._outstanding = UnansweredFrames(self._buffers, effects)
         self._resending = StoreResend(self._buffers, self.server_topics)
         self._resend_end = 0
         self._own_from = 1
-        """The first sequence that this client gave to messages of its publish store; 1 where no client of
-        the store has logged on before."""
+        """First sequence that this client assigned in its publish store, or 1 if no client of the store had
+        logged on before."""
         self.kept: StoreAppend | None = None
-        """Fast path that appends the next messages straight to the store, where possible."""
+        """Fast path that appends the next messages directly to the store, if possible."""
         self._last_owner = NOBODY
         self.rejections = self._outstanding.rejections
-        """What the server refused since it was last reported."""
+        """Rejections since the last report."""
         self.starved = False
-        """Whether a publish found no room since there was more."""
+        """Whether a publish failed for lack of space since the last `StoreHasRoom`."""
         self.run: AppendRun = CLOSED
-        """The open run: its owner publishes by appending to it (see `AppendRun`); else `CLOSED`."""
+        """The open run, or `CLOSED`. Its owner publishes by appending to it (see `AppendRun`)."""
         self.unfinished = False
-        """Frames were begun that are not complete, or not with the connection, until `finished`."""
+        """Frames are incomplete or not yet passed to the connection. `finished` resets it."""
 
     # -- the application --------------------------------------------------------------------------------
 
@@ -112,17 +114,17 @@ class Publisher:
         key: str = "",
         owner: int = NOBODY,
     ) -> int | None:
-        """Accept one message; its sequence when there is a store and the topic is recorded, else None.
+        """Accept one message. Return its sequence, or None for a non-persistent topic or without a store.
 
-        `owner` says which thread calls; if it calls again and again, `run` will be for it.
-        Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`, `StoreError`, `PublisherTakenOver`;
-        then nothing was accepted.
+        `owner` identifies the calling thread. After consecutive calls with one owner, `run` is open for it.
+        Raises `BadTopic`, `MessageTooLarge`, `Disconnected`, `StoreFull`, `StoreError`, `PublisherTakenOver`.
+        After an exception the message was not accepted.
         """
         self._close_run()
         try:
             buffer = self._buffers.of_topic.get(topic) or self._buffer_for(topic)
         except TypeError:
-            check_topic(topic)  # what cannot even be looked up is no text
+            check_topic(topic)  # an unhashable topic is not a string
             raise
         size = len(body) + message_cost_bytes
         if buffer.size + size > buffer.limit:
@@ -148,7 +150,7 @@ class Publisher:
         return sequence
 
     def publish_again(self, run: AppendRun, index: int, body: bytes) -> int | None:
-        """The owner of `run` put `bodies[index]` there and found it closed: `publish`, unless in time."""
+        """Publish a body that the owner of a closed `run` appended as `bodies[index]`, unless it was sent."""
         if run.taken is None:
             self._close_run()
         if run.taken is not None and index < run.taken:
@@ -156,12 +158,14 @@ class Publisher:
         return self.publish(run.topic, body, owner=run.owner)
 
     def check_settles(self) -> None:
-        """Raise what `settle` would raise without a connection."""
+        """Raise the errors that `settle` raises without a connection."""
         self._buffer_for(QUEUE_TOPIC, own=True)
 
     def settle(self, body: bytes) -> bool:
-        """As `publish`, of a settlement: only here is `QUEUE_TOPIC` published to. Whether it is kept until
-        there is an answer to what was sent before."""
+        """Publish a settlement: the only publish path for `QUEUE_TOPIC`. Raises as `publish` does.
+
+        Return whether it waits for the answer to earlier frames.
+        """
         buffer = self._buffer_for(QUEUE_TOPIC, own=True)
         self._close_run()
         size = len(body) + message_cost_bytes
@@ -170,21 +174,23 @@ class Publisher:
         if buffer.sequenced and self._appending is not None:
             self._appending.append(buffer.base + buffer.count, QUEUE_TOPIC, body, 0, "", "")
         buffer.add(QUEUE_TOPIC, body)
-        # While frames are written too: the batcher waits for acknowledgements, which are conflated then.
+        # Also while frames are being written: the batcher waits for acknowledgements, which are conflated.
         busy = self._writing and not self._resending.active
         if buffer.idle or busy or buffer.size >= batch_bytes_target:
             self._flush_buffer(buffer)
         return bool(buffer.count and buffer.in_flight)
 
     def publish_whole(self, topic: str, count: int, body_bytes: int, make: MakeBatch) -> int | None:
-        """Accept `count` messages, at least one, about `chunk_bytes` at most, that `make` puts into a batch
-        of one run; `body_bytes` is the size of their bodies. Returns the sequence of the last and raises as
-        `publish` does."""
+        """Accept `count` messages (at least 1) that `make` encodes as a batch of one run.
+
+        `body_bytes` is the total size of their bodies. Their cost should not exceed `chunk_bytes` by much.
+        Return the sequence of the last message. Raises as `publish` does.
+        """
         self._close_run()
         try:
             buffer = self._buffers.of_topic.get(topic) or self._buffer_for(topic)
         except TypeError:
-            check_topic(topic)  # what cannot even be looked up is no text
+            check_topic(topic)  # an unhashable topic is not a string
             raise
         if buffer.count:
             self._flush_buffer(buffer)
@@ -206,14 +212,14 @@ class Publisher:
         return first + count - 1
 
     def flush(self) -> int:
-        """Send what is gathered; the number of the last frame of it, for `answered`."""
+        """Send the collected messages. Return the number of their last frame, for `answered`."""
         for buffer in (self._recorded, self._unrecorded):
             if buffer.count:
                 self._flush_buffer(buffer)
         return AFTER_RESEND if self._resending.active else self._outstanding.frame
 
     def answered(self, frame: int) -> bool:
-        """Whether every frame up to this one, as `flush` gave it, has its answer."""
+        """Return whether all frames up to `frame` (as returned by `flush`) are answered."""
         if frame == AFTER_RESEND:
             if self._resending.active:
                 return False
@@ -222,24 +228,24 @@ class Publisher:
         return oldest is None or frame < oldest
 
     def unpersisted_count(self) -> int:
-        """Messages of the publish store that are not known to be persisted, gathered ones included."""
+        """Return the number of messages in the publish store that are not persisted, with collected ones."""
         if self.store is None:
             return 0
         return self.store.unpersisted_count() + self._recorded.count
 
     def unsettled(self) -> bool:
-        """Whether anything gathered or sent on this connection has no answer yet, or never will have."""
+        """Return whether a collected or sent message has no answer yet, or will never have one."""
         return self._buffers.unsettled or self._taken_over is not None or self._resending.active
 
     def end(self) -> None:
-        """Refuse messages with `Closed` from here on. Accepted ones go on, and so do settlements."""
+        """Refuse new messages with `Closed` from now on. Accepted messages and settlements are still sent."""
         self._ended = True
         self._close_run()
         self._buffers.of_topic.clear()
 
     def unanswered_count(self) -> int:
-        """Messages that end with this process when nobody waits for their answer: sent or gathered without a
-        publish store, or held by one in memory."""
+        """Return the number of messages that are lost if the process ends now: unanswered ones without a
+        publish store, and all in a memory store."""
         buffers = (self._recorded, self._unrecorded)
         kept = not isinstance(self.store, MemoryPublishStore)
         loose = [buffer for buffer in buffers if not buffer.sequenced]
@@ -249,19 +255,19 @@ class Publisher:
         return count if kept else count + self.unpersisted_count()
 
     def check_taken_over(self) -> None:
-        """Raise `PublisherTakenOver` when another process published under this name."""
+        """Raise `PublisherTakenOver` if another process published under this client name."""
         if self._taken_over is not None:
             raise self._taken_over
 
     def finished(self) -> None:
-        """The connection has all frames of the step."""
+        """Mark the step as complete: the connection has all of its frames."""
         self.unfinished = False
 
     def interrupted(self) -> None:
-        """An exception came in the middle of a step: forget what is half done. The connection has to end.
+        """Discard the incomplete step after an exception. The connection must end.
 
-        What the store has is sent again on the next one; without a store the outcome of what was in flight
-        is unknown, as always when a connection is lost.
+        Stored messages are resent on the next connection. Without a store the outcome of messages in flight
+        is unknown, as for every lost connection.
         """
         self._close_run()
         self._buffers.repair()
@@ -270,15 +276,16 @@ class Publisher:
 
     @property
     def chunk_bytes(self) -> int:
-        """Cost that `publish_whole` should get at a time."""
+        """Preferred maximum cost of one `publish_whole` call."""
         store = self.store
         return batch_bytes_target if store is None else min(batch_bytes_target, store.bytes_max // 2)
 
     def set_store(self, store: PublishStore | None, now: Now) -> None:
-        """Use `store` from here on. Raises `StoreError`; `UsageError` while the old one still holds messages;
-        `BadCommand` when the server has no sequences left for this client name.
+        """Use `store` from now on.
 
-        After `PublisherTakenOver` and `TopicNotRecorded` the old one may hold them: nobody sends them.
+        Raises `StoreError`, `UsageError` while the old store holds messages, and `BadCommand` if the server
+        has no sequences left for this client name. After `PublisherTakenOver` and `TopicNotRecorded` the old
+        store may hold messages, because they are never sent.
         """
         given_up = self._taken_over is not None or self._resending.refused is not None
         checks.check_new_store(store, 0 if given_up else self.unpersisted_count())
@@ -309,11 +316,11 @@ class Publisher:
         self._measure()
 
     def connecting(self, *, eager: bool) -> None:
-        """A connection is opened; `eager`: it asks for conflated acknowledgements."""
+        """Prepare for a new connection. `eager`: it requests conflated acknowledgements."""
         self.eager = eager
 
     def forked(self) -> None:
-        """Close the open run: this is a forked child."""
+        """Close the open run in a forked child."""
         self.run = CLOSED
 
     # -- the connection ---------------------------------------------------------------------------------
@@ -323,16 +330,16 @@ class Publisher:
         return self._refusal is None
 
     def logged_on(self, last_persisted: int, now: Now) -> None:
-        """A new connection is ready: discard what is persisted, resend the rest in order.
+        """Start a new connection: discard persisted messages and resend the rest in order.
 
-        When another process published under this name, what is held stays as it is (`check_taken_over`).
-        Raises `StoreError`, and `TopicNotRecorded` when this server cannot take what the store holds.
+        If another process published under this name, the store keeps its messages (`check_taken_over`).
+        Raises `StoreError`, and `TopicNotRecorded` if this server cannot record the stored messages.
         """
         self._buffers.of_topic.clear()
         self._close_run()
         try:
             if self._recorded.count:
-                self._flush_buffer(self._recorded)  # while disconnected: into the store, and sent from there
+                self._flush_buffer(self._recorded)  # while disconnected: into the store, then resent
             self._refusal = None
             self._outstanding.connect(last_persisted)
             self._buffers.connect()
@@ -347,9 +354,10 @@ class Publisher:
         self._measure()
 
     def lost(self, refusal: TickertapeError, *, storing: bool = True) -> StoreError | None:
-        """The connection is gone: keep what the store must keep; `refusal` is raised where it cannot.
+        """Handle the loss of the connection: store the collected messages.
 
-        `storing`: whether the store takes what is published meanwhile. Returns what `put_gathered` returns.
+        `refusal` is the error of later publishes that the store does not accept. `storing`: whether the store
+        accepts messages while disconnected. Returns the result of `put_gathered`.
         """
         self._refusal = refusal
         self._writing = False
@@ -362,9 +370,9 @@ class Publisher:
         return self.put_gathered()
 
     def put_gathered(self) -> StoreError | None:
-        """As `flush`, but never raises: why a store could not take what is gathered, which stays so.
+        """Call `flush` and return the error of the store, or None. Never raises.
 
-        The application is told, once until the store works again.
+        After an error the messages stay collected. The error is reported once until the store works again.
         """
         try:
             self.flush()
@@ -378,7 +386,7 @@ class Publisher:
         return None
 
     def persisted(self, command: Persisted) -> None:
-        """Settle every recorded frame up to the one named, and every sequence up to the one named."""
+        """Settle every recorded frame and every sequence up to the ones in `command`."""
         sequence = self._outstanding.persisted(command)
         if sequence:
             self._resending.discarded(sequence)
@@ -387,13 +395,14 @@ class Publisher:
 
     @property
     def unwritten_frame(self) -> int:
-        """The frame that the driver reports with `written`; 0 when it has nothing to report."""
+        """The frame that the driver must report with `written`, or 0."""
         return self._outstanding.frame if self._writing else 0
 
     def written(self, frame: int) -> None:
-        """The connection took every frame up to `frame`. If it was the last, send the gathered messages.
+        """Handle that the connection wrote every frame up to `frame`. After the last one, send the collected
+        messages.
 
-        Without gathered messages the connection is idle: the next message is sent at once. Raises
+        Without collected messages the connection is idle: the next message is sent at once. Raises
         `StoreError`.
         """
         if not self._writing or frame < self._outstanding.frame:
@@ -409,12 +418,12 @@ class Publisher:
             self._writing = False  # last: after an exception, the report is still due
 
     def processed(self, command: Processed) -> None:
-        """Settle one unrecorded frame; it says nothing about any other."""
+        """Settle one unrecorded frame and no other."""
         for buffer in self._outstanding.processed(command):
             self._after_ack(buffer)
 
     def rejected(self, command: Rejected) -> None:
-        """Settle one frame that the server refused, or what it refused of one."""
+        """Settle a rejected frame, or the rejected messages of one."""
         buffers = self._outstanding.rejected(command)
         self._measure()
         for buffer in buffers:
@@ -426,13 +435,13 @@ class Publisher:
         if not own:
             check_topic(topic)
             if self._ended:
-                raise Closed("the client was closed")
+                raise Closed(f"Client {self._name!r} is closed.")
         self.check_taken_over()
         recorded = topic in self.server_topics
         if self._refusal is not None:
             stored = recorded and self._recorded.sequenced and self._storing
             if not stored or isinstance(self._refusal, Closed):
-                raise self._refusal.with_traceback(None)  # else it grows with each call
+                raise self._refusal.with_traceback(None)  # otherwise the traceback grows with each call
         return self._recorded if own else self._buffers.remember(topic, recorded=recorded)
 
     def _make_room(self, buffer: SendBuffer, size: int, most: int = message_bytes_max) -> None:
@@ -442,10 +451,10 @@ class Publisher:
             self._flush_buffer(buffer)
         if store is not None and buffer.size + size > checks.free_bytes(store):
             if buffer.count:
-                self._flush_buffer(buffer)  # stored, it takes what it takes: before, that was only estimated
+                self._flush_buffer(buffer)  # the size before was an estimate
             if size > checks.free_bytes(store):
                 if self.eager and self._connected and not self.starved:
-                    self._send_frame(Flush(id=0), None)  # else the store stays full for an interval
+                    self._send_frame(Flush(id=0), None)  # otherwise the store stays full for an interval
                 self.starved = True
                 raise checks.store_full_error(store, size)
 
@@ -474,13 +483,13 @@ class Publisher:
             self._transmit_put(stored)
 
     def _take_back(self, buffer: SendBuffer) -> None:
-        """The store did not take what is gathered: its last message, which `publish` raises for, is not."""
+        """Remove the last collected message, for which `publish` raises, after an error of the store."""
         self._drop_stored(buffer)
         if buffer.count:
             buffer.drop_last()
 
     def _drop_stored(self, buffer: SendBuffer) -> None:
-        # Interrupted between the store and the buffer: what the store has is no longer gathered.
+        # After an interruption between store and buffer: drop messages that are already stored.
         if self.store is not None and buffer.base <= self.store.last_sequence:
             buffer.clear(self.store.last_sequence + 1)
 
@@ -497,7 +506,7 @@ class Publisher:
         return frame
 
     def _resume(self, now: Now) -> None:
-        """Send again what the store holds, unless another process published under this name."""
+        """Resend the stored messages, unless another process published under this name."""
         store, buffer, last = self.store, self._recorded, self._outstanding.last_persisted
         self._resending.stop()
         if store is None:
@@ -512,14 +521,14 @@ class Publisher:
         self._resend()
 
     def _resend(self) -> None:
-        """Send as much of the backlog as may be on its way."""
+        """Send as much of the backlog as the resend window allows."""
         known = self._resending.refused is not None
         try:
             done = self._send_again(self._resending.steps())
         except TopicNotRecorded as error:
             if not known:
                 self._effects.append(ReportError(error))
-            # As if this server had never been there: what is published from here on is kept, too.
+            # Ignore this server's topics, so that messages published from now on are stored too.
             self.server_topics.take_back()
             self._buffers.of_topic.clear()
             self._refusal = Disconnected(str(error))
@@ -573,6 +582,6 @@ class Publisher:
 
 
 def _note_logon(store: PublishStore | None) -> None:
-    """From here on messages are accepted as recorded: the store has to know, should this process end."""
+    """Record in the store that messages are accepted as recorded from now on, also after a restart."""
     if isinstance(store, LogonNotingPublishStore) and store.never_logged_on:
         store.note_logon()

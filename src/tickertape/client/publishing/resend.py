@@ -1,7 +1,7 @@
-"""Resend window: sends the publish store again on a new connection, in order and bounded.
+"""Resend window: resends the publish store on a new connection, in order and with bounded memory.
 
-Invariant: a message that was accepted as recorded is never sent unsequenced, and nothing is sent past it:
-with a later sequence persisted, the server would drop it as a duplicate and acknowledge it.
+Invariant: a message that was accepted as recorded is never sent without its sequence, and no later message is
+sent before it. If a later sequence was persisted, the server would drop it as a duplicate and acknowledge it.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from tickertape.client.publishing.send_buffer import SendBuffers
 from tickertape.client.publishing.server_topics import Flags, ServerTopics
 
 AFTER_RESEND: Final = -1
-"""Stands for the last frame of the backlog, whose number is not known before it is sent."""
+"""Placeholder for the last frame of the backlog, whose number is unknown before it is sent."""
 
 
 Resent: TypeAlias = tuple[Stored, Flags | None]
-"""A batch to be sent with its sequences, or the messages of one to be sent without."""
+"""A batch to send with its sequences (flags None), or the flagged messages to send without sequences."""
 ResendSteps: TypeAlias = Generator[Resent, int, bool]
-"""Batches to be sent, each answered by the number of its frame."""
+"""Batches to send. The caller sends back the number of each frame."""
 
 
 class ResendWindow:
-    """The batches of `store` in order: those it held at the beginning, then what it was given meanwhile."""
+    """Batches of `store` in order: first the stored ones, then those added meanwhile."""
 
     def __init__(self, store: PublishStore) -> None:
         self._store = store
         self._pieces: Iterator[Stored] = iter(store.held())
         self._through = 0
-        """Up to here everything was given out or is settled."""
+        """Sequence up to which every message was returned by `take` or is settled."""
         self._frames: deque[tuple[int, int]] = deque()
         self._bytes = 0
 
     def room(self, oldest: int | None) -> bool:
-        """Whether more may be sent; `oldest` is the first frame without an answer, None when all have one."""
+        """Return whether more may be sent. `oldest` is the first unanswered frame, or None."""
         frames = self._frames
         while frames and (oldest is None or frames[0][0] < oldest):
             self._bytes -= frames.popleft()[1]
         return self._bytes < republish_bytes_max
 
     def take(self) -> Stored | None:
-        """The next batch; None when the store holds no more. Raises `StoreError` where it cannot be read."""
+        """Return the next batch, or None at the end of the store. Raises `StoreError` if it is unreadable."""
         piece = next(self._pieces, None)
         if piece is None:
             held = self._store.held()
@@ -63,19 +63,19 @@ class ResendWindow:
         return piece
 
     def sent(self, frame: int, nbytes: int) -> None:
-        """The batch that was taken went out, as frames up to `frame`."""
+        """Record that the last batch of `take` was sent, in frames up to `frame`."""
         self._frames.append((frame, nbytes))
         self._bytes += nbytes
 
     def discarded(self, sequence: int) -> None:
-        """The store let go of everything up to `sequence`, perhaps of more than was sent here."""
+        """Skip messages up to `sequence`, which the store discarded. They may be unsent."""
         if sequence > self._through:
             self._through = sequence
             self._pieces = iter(())
 
 
 class StoreResend:
-    """The resend window of one connection at a time."""
+    """The resend window of the current connection."""
 
     def __init__(self, buffers: SendBuffers, server_topics: ServerTopics) -> None:
         self._buffers = buffers
@@ -83,37 +83,37 @@ class StoreResend:
         self._store: PublishStore | None = None
         self._window: ResendWindow | None = None
         self.refused: TopicNotRecorded | None = None
-        """Why the last connection could not take what the store holds; None once one could."""
+        """Error of the last connection if its server cannot record the stored messages, else None."""
         self._moved: Counter[str] = Counter()
-        """Messages that left the store unsequenced since the last report, by topic."""
+        """Messages by topic that left the store without sequences since the last report."""
 
     @property
     def active(self) -> bool:
-        """Whether something has to be sent again before anything else of recorded topics."""
+        """Whether messages must be resent before new messages of recorded topics."""
         return self._window is not None
 
     def begin(self, store: PublishStore) -> None:
-        """A new connection, or a new store: everything that `store` holds is to be sent."""
+        """Start resending all messages of `store`, for a new connection or a new store."""
         self._store = store
         self._window = ResendWindow(store)
 
     def stop(self) -> None:
-        """Stop: there is no connection, or nothing to be sent."""
+        """Stop resending."""
         self._window = None
 
     def use_other_store(self) -> None:
-        """The client has another store: what the last connection could not take is not in it."""
+        """Reset `refused` for a new store."""
         self.refused = None
 
     def discarded(self, sequence: int) -> None:
-        """The store let go of everything up to `sequence`."""
+        """Skip messages up to `sequence`, which the store discarded."""
         if self._window is not None:
             self._window.discarded(sequence)
 
     def steps(self) -> ResendSteps:
-        """Yield as many batches as may be on their way; returns whether that was the last of them.
+        """Yield as many batches as the window allows. Return whether the backlog is completely sent.
 
-        Raises `TopicNotRecorded`, and `StoreError` where the store cannot be read: the connection has to end.
+        Raises `TopicNotRecorded`, and `StoreError` if the store is unreadable: the connection must end.
         """
         window = self._window
         assert window is not None
@@ -131,7 +131,7 @@ class StoreResend:
         return False
 
     def take_moved(self) -> TopicNotRecorded | None:
-        """Return the report of messages that left the store unsequenced since the last call, if any."""
+        """Return an error for messages that left the store without sequences since the last call, or None."""
         if not self._moved:
             return None
         moved, self._moved = self._moved, Counter()
@@ -140,11 +140,11 @@ class StoreResend:
         return TopicNotRecorded(
             f"Cannot record {moved.total()} message(s) for topic {topic!r}{more}: they were published before "
             "the first logon, and the server does not record the topic. They were sent unrecorded and left "
-            "the publish store. Record the topic on the server, if you need such messages in its log"
+            "the publish store. Record the topic on the server if you need such messages in its log."
         )
 
     def _split(self, stored: Stored, apart: Flags) -> Generator[Resent, int, int]:
-        # Stored while it was not known what the server records: only recorded topics carry sequences.
+        # Stored before the server's recorded topics were known: only recorded topics carry sequences.
         first, last, batch = stored
         topic = self._server_topics.promised(batch, apart)
         if topic is not None:
@@ -175,5 +175,6 @@ class StoreResend:
         return TopicNotRecorded(
             f"Cannot send the messages of the publish store: the server does not record topic {topic!r}, and "
             f"messages were accepted for it as recorded. The store keeps all {count} message(s). Record the "
-            "topic on that server, connect to one that does, or publish what held() has through a fresh store"
+            "topic on that server, connect to a server that records it, or publish the batches of held() "
+            "through a fresh store."
         )

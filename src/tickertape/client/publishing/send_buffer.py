@@ -1,7 +1,7 @@
-"""Send buffers: messages gathered for the next frame, the fast append, and frames in flight.
+"""Send buffers: messages collected for the next frame, the fast append path, and frames in flight.
 
-An exception (a signal handler that raises) may come between any two steps: gathered messages change by single
-assignments and appends, and sequences are counted from them, so that none is lost or repeated.
+A signal handler may raise an exception between any two steps. Therefore collected messages change only by
+single assignments and appends, and sequences are derived from them: no sequence is lost or repeated.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.limits import topics_remembered_max
 
 NOBODY: Final = 0
-"""No thread has this identity."""
+"""Placeholder owner: no thread has this identity."""
 
 
 class FrameInFlight(NamedTuple):
-    """A frame that was sent: its sequences (0 when it has none), and its batch when a store keeps it."""
+    """A sent frame: first and last sequence (0 if unsequenced), message count, and the batch if stored."""
 
     first: int
     last: int
@@ -35,68 +35,68 @@ class FrameInFlight(NamedTuple):
 
 @dataclass(eq=False, repr=False, slots=True)
 class AppendRun:
-    """A licence for one thread: append to `bodies` without a lock while the run is the open one.
+    """Permission of one thread to append to `bodies` without a lock while the run is open.
 
-    Only `owner` (a thread's identity, or what stands for an event loop) appends, and only bodies of at most
-    `body_bytes_max` bytes to `topic` while there are fewer than `count_max`. Afterwards it looks whether the
-    run is still open. When it is not, `taken` says how many of `bodies` were included in what was sent. While
-    it appends, a thread sets `owner` to `NOBODY`: its own signal handlers must not come in between.
+    Only `owner` (a thread identity, or a number for an event loop) appends. It appends bodies of at most
+    `body_bytes_max` bytes for `topic`, up to `count_max` bodies. After each append it checks whether the run
+    is still open. If not, `taken` is the number of `bodies` that were sent. While it appends, a thread sets
+    `owner` to `NOBODY` to exclude its own signal handlers.
     """
 
     owner: int
     topic: str
     bodies: list[bytes]
     base: int | None
-    """Sequence of the first of `bodies`; None where messages carry none."""
+    """Sequence of the first of `bodies`, or None for messages without sequences."""
     count_max: int
     body_bytes_max: int
     taken: int | None = None
 
 
 CLOSED: Final = AppendRun(NOBODY, "", [], None, 0, -1)
-"""The open run while there is none."""
+"""Placeholder for the open run if none is open."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
 class SendBuffer:
-    """One kind of publish frames: those of recorded topics, or those of unrecorded ones."""
+    """Messages collected for the next publish frame of recorded topics, or of unrecorded topics."""
 
     topic: str = ""
-    """The topic of all of `bodies`; empty when there are none."""
+    """Topic of all `bodies`, or empty."""
     bodies: list[bytes] = field(default_factory=list)
     lengths: Int32s | None = None
-    """Lengths of `bodies`, when they were measured and none was added since."""
+    """Lengths of `bodies`, or None if a body was added since they were measured."""
     _builder: BatchBuilder | None = None
-    """Holds everything gathered when that is more than bodies of one topic; `bodies` is not used then."""
+    """Holds all collected messages if they have several topics or labels. `bodies` is then unused."""
     run: AppendRun | None = None
-    """The run that may append to `bodies`; `size` lacks what it appended until `close`."""
+    """The run that may append to `bodies`. `size` excludes its appended bodies until `close`."""
     size: int = 0
-    """Cost of what is gathered, but for what a run appended."""
+    """Cost of the collected messages, except those that a run appended."""
     base: int = 1
-    """Sequence of the first message gathered, or of the next one when there is none."""
+    """Sequence of the first collected message, or of the next one if the buffer is empty."""
     longest: int = 0
-    """About the longest body of late: what a run allows."""
+    """Decaying maximum of recent body lengths: the body limit of a run."""
     limit: int = batch_bytes_target
-    """Cost that may be gathered without a check for room."""
+    """Cost that may be collected without a check of free space."""
     idle: bool = False
-    """Connected, and nothing is unanswered."""
+    """Connected, and the next message is sent at once."""
     sequenced: bool = False
     in_flight: dict[int, FrameInFlight] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        """Messages gathered."""
+        """Number of collected messages."""
         return len(self.bodies) if self._builder is None else self._builder.count
 
     @property
     def plain(self) -> bool:
-        """Whether bodies of one topic are gathered, and nothing else."""
+        """Whether the buffer holds only bodies of one topic, and at least one."""
         return self._builder is None and bool(self.bodies)
 
     def add(
         self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
     ) -> None:
-        """Gather a message. No run is open. Raises what `BatchBuilder.add` raises; then nothing changed."""
+        """Add a message. No run may be open. Raises as `BatchBuilder.add` and then leaves no change."""
         plain = not (expiration_ms or correlation_id or key)
         if plain and self._builder is None and (topic == self.topic or not self.bodies):
             self.topic = topic
@@ -118,13 +118,13 @@ class SendBuffer:
         self.size += len(body) + len(correlation_id) + len(key) + message_cost_bytes
 
     def add_some(self, batch: MessageBatch, chosen: npt.NDArray[np.bool_]) -> None:
-        """Gather the messages of `batch` that are `chosen`. No run is open."""
+        """Add the `chosen` messages of `batch`. No run may be open."""
         for at in map(int, np.flatnonzero(chosen)):
             body, correlation_id, key = batch.body(at), batch.correlation_id(at), batch.key(at)
             self.add(batch.topic(at), body, batch.expiration(at) or 0, correlation_id or "", key or "")
 
     def open(self, owner: int, body_bytes: int) -> AppendRun:
-        """A run for the thread `owner`, which has just added a body of `body_bytes` bytes; or `CLOSED`."""
+        """Open a run for `owner`, which has just added a body of `body_bytes` bytes. May return `CLOSED`."""
         if self._builder is not None:
             return CLOSED
         longest = self.longest = max(body_bytes, self.longest - (self.longest >> 4))
@@ -138,7 +138,7 @@ class SendBuffer:
         return run
 
     def close(self) -> None:
-        """End the run, which is no longer found open. Its owner may append once more, in vain."""
+        """Close the run. One more append of its owner may follow, without effect."""
         run = self.run
         if run is None:
             return
@@ -151,7 +151,7 @@ class SendBuffer:
         self.run = None
 
     def batch(self, publisher: int = 0) -> MessageBatch:
-        """Return the gathered messages as one batch; they stay gathered until `clear`."""
+        """Return the collected messages as one batch. They stay in the buffer until `clear`."""
         first_sequence = self.base if self.sequenced else 0
         if self._builder is not None:
             return self._builder.build(publisher=publisher, first_sequence=first_sequence)
@@ -159,8 +159,8 @@ class SendBuffer:
         return encoded.batch(self.topic, publisher=publisher, first_sequence=first_sequence)
 
     def clear(self, base: int = 1) -> None:
-        """Forget what is gathered; `base` is the sequence of the next message."""
-        # `base` comes last: as long as it is old, whoever looks sees that the store has these messages.
+        """Remove all collected messages. `base` is the sequence of the next message."""
+        # `base` last: while it is old, a reader can see that the store already has these messages.
         self.lengths = None
         self.bodies = []
         self._builder = None
@@ -168,7 +168,7 @@ class SendBuffer:
         self.base = base
 
     def drop_last(self) -> None:
-        """Forget the message that was gathered last. No run is open."""
+        """Remove the last message. No run may be open."""
         if self._builder is None:
             self.lengths = None
             self.size -= len(self.bodies[-1]) + message_cost_bytes
@@ -179,7 +179,7 @@ class SendBuffer:
         self.add_some(batch, np.arange(batch.count) < batch.count - 1)
 
     def repair(self) -> None:
-        """Put right what an exception in the middle of `add` or `clear` left behind."""
+        """Restore consistency after an exception inside `add` or `clear`."""
         self.lengths = None
         if self._builder is not None:
             self._builder.repair()
@@ -189,11 +189,11 @@ class SendBuffer:
 
 
 Write = Callable[[int, bytes], bool]
-"""Keeps the message of a sequence; False where the store has to do more than write, and nothing was done."""
+"""Stores one message. Returns False, without effect, if the store must do more than write."""
 
 
 class StoreAppend:
-    """More messages of one topic, each straight into the store."""
+    """Fast path that appends messages of one topic directly to the store."""
 
     __slots__ = ("open", "publish", "topic")
 
@@ -214,15 +214,15 @@ class StoreAppend:
             return sequence
 
         self.publish: Callable[[bytes], int | None] = publish
-        """The sequence of the message; None where it has to go the long way, and nothing was done."""
+        """Publishes a body and returns its sequence. None, without effect, requests the normal path."""
 
     def close(self) -> None:
-        """Append nothing more: `publish` gives None."""
+        """Stop appending: `publish` returns None from now on."""
         self.open = False
 
 
 class SendBuffers:
-    """Both send buffers of one client."""
+    """The two send buffers of a client: recorded and unrecorded topics."""
 
     __slots__ = ("of_topic", "recorded", "unrecorded")
 
@@ -230,27 +230,27 @@ class SendBuffers:
         self.recorded = SendBuffer()
         self.unrecorded = SendBuffer()
         self.of_topic: dict[str, SendBuffer] = {}
-        """The buffer of each topic that was published."""
+        """Buffer of each published topic."""
 
     def remember(self, topic: str, *, recorded: bool) -> SendBuffer:
-        """Return the buffer of a topic, which is known from now on."""
+        """Return the buffer of a topic and cache it."""
         if len(self.of_topic) >= topics_remembered_max:
             self.of_topic.clear()
         buffer = self.of_topic[topic] = self.recorded if recorded else self.unrecorded
         return buffer
 
     def close(self) -> None:
-        """End the runs."""
+        """Close the runs."""
         self.recorded.close()
         self.unrecorded.close()
 
     def connect(self) -> None:
-        """A connection is ready: nothing was sent on it."""
+        """Mark both buffers as idle for a new connection."""
         for buffer in (self.recorded, self.unrecorded):
             buffer.idle = True
 
     def disconnect(self) -> None:
-        """Nothing that was sent will be answered, and what no store keeps is gone. No run is open."""
+        """Drop all frames in flight and all messages without a store. No run may be open."""
         self.of_topic.clear()
         for buffer in (self.recorded, self.unrecorded):
             buffer.idle = False
@@ -259,16 +259,16 @@ class SendBuffers:
                 buffer.clear()
 
     def repair(self) -> None:
-        """As `SendBuffer.repair`."""
+        """Repair both buffers (see `SendBuffer.repair`)."""
         self.recorded.repair()
         self.unrecorded.repair()
 
     @property
     def unsettled(self) -> bool:
-        """Whether anything is gathered, or was sent and has no answer."""
+        """Whether any message is collected, or sent and unanswered."""
         return any(buffer.count or buffer.in_flight for buffer in (self.recorded, self.unrecorded))
 
     def oldest_in_flight(self) -> int | None:
-        """The first frame that has no answer; None when all have one."""
+        """Return the first unanswered frame, or None if all are answered."""
         buffers = (self.recorded, self.unrecorded)
         return min((next(iter(buffer.in_flight)) for buffer in buffers if buffer.in_flight), default=None)

@@ -1,6 +1,6 @@
-"""Server topics: which topics the server records and validates, as it said at logon.
+"""Server topics: recorded and validated topics, as the server reported them at logon.
 
-It also decides what that means for messages that are kept from before the logon.
+The module also classifies stored messages from before the logon.
 """
 
 from __future__ import annotations
@@ -22,43 +22,48 @@ if TYPE_CHECKING:
     from tickertape.filter.topic_set import TopicSet
 
 Flags = npt.NDArray[np.bool_]
-"""One for each message of a batch."""
+"""One boolean per message of a batch."""
 
 
 class ServerTopics:
-    """Before the first logon every topic counts as recorded. Settlements always do: a server without queues
-    refuses them.
+    """Recorded and validated topics of the server.
+
+    Before the first logon every topic counts as recorded. The topic of settlements always does: a server
+    without queues rejects them.
     """
 
     def __init__(self) -> None:
         self._recorded: TopicSet | None = None
         self._validated: frozenset[str] = frozenset()
         self.message_bytes_max = message_bytes_max
-        """The longest message that the server takes."""
+        """Longest message that the server accepts, in bytes."""
         self._before: tuple[TopicSet | None, frozenset[str], int] = (None, frozenset(), message_bytes_max)
         self._assumed: tuple[int, int] | None = None
-        """Sequences of messages that were accepted before a server said anything; None until one has."""
+        """First and last sequence accepted before the first report, or None before that report."""
         self._seen: dict[frozenset[str] | None, TopicSet | None] = {}
-        """Topics that servers recorded so far, each answer once."""
+        """Distinct reports of recorded topics from all servers."""
 
     def update(
         self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int = message_bytes_max
     ) -> None:
-        """Take in the server's report: names and patterns that it records, None = all; names that it
-        validates; the longest message that it takes.
+        """Apply the server's report.
 
-        Raises `BadCommand` for an invalid pattern: then nothing has changed.
+        `recorded`: names and patterns of recorded topics, None for all. `validated`: names of validated
+        topics. `bytes_max`: the longest message that the server accepts. Raises `BadCommand`, without effect,
+        for an invalid pattern.
         """
         topics: TopicSet | None = None
         said = None if recorded is None else frozenset(recorded)
         if said is not None:
-            # The language of filters takes longer to import than all the rest of a client.
+            # The filter package takes longer to import than the rest of the client.
             from tickertape.filter.topic_set import TopicSet
 
             try:
                 topics = TopicSet(said)
             except BadTopic as error:
-                raise BadCommand(f"what the server records cannot be told: {error}") from None
+                raise BadCommand(
+                    f"The server reported an invalid pattern of recorded topics: {error}"
+                ) from None
         self._before = self._recorded, self._validated, self.message_bytes_max
         self._recorded = topics
         self._validated = frozenset(validated)
@@ -66,15 +71,17 @@ class ServerTopics:
         if len(self._seen) < servers_hurried_max or said in self._seen:
             self._seen[said] = topics
         else:
-            self._seen[None] = None  # nobody asks so many servers: from here on all topics count as recorded
+            self._seen[None] = None  # too many reports: from now on all topics count as recorded
 
     def take_back(self) -> None:
-        """The server that spoke last is not used after all: what the one before it said counts again."""
+        """Restore the report before the last one, because the last server cannot be used."""
         self._recorded, self._validated, self.message_bytes_max = self._before
 
     def assume(self, first: int, last: int) -> None:
-        """Messages `first` to `last` were accepted while every topic counted as recorded. Only the first call
-        after a server spoke counts."""
+        """Note that messages `first` to `last` were accepted while every topic counted as recorded.
+
+        Only the first call after the first report has an effect.
+        """
         if self._seen and self._assumed is None:
             self._assumed = first, last
 
@@ -84,14 +91,16 @@ class ServerTopics:
         return bool(self._seen)
 
     def restart(self, first: int, last: int) -> None:
-        """Use a publish store whose messages `first` to `last` were accepted while every topic counted as
-        recorded. Later messages were not, if a server has listed its recorded topics."""
+        """Start with a publish store whose messages `first` to `last` were accepted while every topic counted
+        as recorded. Before the first report the range stays open."""
         self._assumed = (first, last) if self._seen else None
 
     def promised(self, batch: MessageBatch, apart: Flags) -> str | None:
-        """The topic of a message of `batch`, one of those `apart`, that was accepted as recorded; or None.
+        """Return the topic of the first message of `batch` flagged in `apart` that was accepted as recorded,
+        or None.
 
-        A message was not when it was accepted before the first logon, to a topic that no server recorded.
+        A message was not accepted as recorded if it was accepted before the first logon and no server records
+        its topic.
         """
         first, last = self._assumed or (1, 0)
         others = [
@@ -107,7 +116,7 @@ class ServerTopics:
         return self._recorded is None or topic in self._recorded or topic == QUEUE_TOPIC
 
     def unrecorded(self, batch: MessageBatch) -> Flags | None:
-        """Which messages of `batch` are of topics that are not recorded; None when there is none."""
+        """Return flags of the messages of `batch` with unrecorded topics, or None without such messages."""
         others = [index for index, topic in enumerate(batch.topics) if topic not in self]
         if not others:
             return None
@@ -115,10 +124,11 @@ class ServerTopics:
         return np.ones(batch.count, bool) if index is None else np.isin(index, others)
 
     def last_certain(self, held: Sequence[Stored], last: int) -> int:
-        """Up to which sequence what is held is settled, where `last` is the last persisted one.
+        """Return the sequence up to which the `held` batches are settled. `last` is the last persisted one.
 
-        Below it may be some that were refused for their bodies or their length, and whose refusal was lost
-        with the connection. Sent again, they are refused again; the others are known there.
+        The server may have rejected messages below `last` for their body or length, and the rejection may be
+        lost with the connection. A resend repeats the rejection, and the server drops the other messages as
+        duplicates.
         """
         if not self._validated and self.message_bytes_max == message_bytes_max:
             return last

@@ -1,4 +1,4 @@
-"""Checks of a publish store: its room, its sequences, and the errors that it makes."""
+"""Checks of a publish store: free space, sequences and errors."""
 
 from __future__ import annotations
 
@@ -22,46 +22,51 @@ from tickertape.client.limits import foreign_sequences_max
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 
 BATCH_OVERHEAD_BYTES: Final = 128
-"""Header, run and padding of a batch, generously: what a batch takes in the store beside its messages."""
+"""Upper bound of the header, run and padding of a stored batch."""
 
 
 def check_size(size: int, store: PublishStore | None, bytes_max: int = message_bytes_max) -> None:
-    """Raise `MessageTooLarge` for a cost of `size` that can never be kept, or never be published to a server
-    that takes messages of `bytes_max`."""
+    """Raise `MessageTooLarge` if a message with cost `size` exceeds the server's `bytes_max`, or never fits
+    into `store`."""
     if size - message_cost_bytes > bytes_max:
         raise message_too_large(size - message_cost_bytes, bytes_max)
     if store is not None and size + BATCH_OVERHEAD_BYTES > store.bytes_max:
         raise MessageTooLarge(
-            f"a message of {size:,} bytes never fits a publish store with bytes_max={store.bytes_max:,}"
+            f"Cannot store a message of {size:,} bytes: it never fits a publish store with "
+            f"bytes_max={store.bytes_max:,}. Use a larger bytes_max."
         )
 
 
 def check_new_store(store: object, unpersisted: int) -> None:
-    """Raise `UsageError` for what is no publish store, and while the present one holds so many messages."""
+    """Raise `UsageError` if `store` is not a publish store, or if the current one holds messages."""
     if store is not None and not isinstance(store, PublishStore):
-        raise UsageError(f"a {type(store).__name__} is no publish store; MemoryPublishStore is one")
+        raise UsageError(f"Invalid publish store of type {type(store).__name__}. Use MemoryPublishStore.")
     if unpersisted:
-        raise UsageError(f"the publish store still holds {unpersisted} message(s): publish_flush() first")
+        raise UsageError(
+            f"Cannot replace the publish store: it still holds {unpersisted} message(s). "
+            "Call publish_flush() first."
+        )
 
 
 def free_bytes(store: PublishStore) -> int:
-    """Return the cost that one more batch may have."""
+    """Return the maximum cost of the next batch."""
     return store.bytes_max - store.size_bytes - BATCH_OVERHEAD_BYTES
 
 
 def store_full_error(store: PublishStore, size: int) -> StoreFull:
-    """The error for a message that has to wait."""
+    """Return the error for a message that must wait for free space."""
     return StoreFull(
-        f"the publish store holds {store.size_bytes:,} of {store.bytes_max:,} bytes and the message needs "
-        f"{size + BATCH_OVERHEAD_BYTES:,}: wait for acknowledgements or give it a larger bytes_max"
+        f"Cannot store the message: the publish store holds {store.size_bytes:,} of {store.bytes_max:,} "
+        f"bytes, and the message needs {size + BATCH_OVERHEAD_BYTES:,}. Wait for acknowledgements or use a "
+        "larger bytes_max."
     )
 
 
 def keep(put: Callable[[Stored], None], stored: Stored) -> None:
-    """Let a store keep a batch. Raises `StoreError`, also for what a store of the application raises."""
+    """Store a batch with `put`. Raises `StoreError`, also for exceptions of a custom store."""
     try:
         put(stored)
-    except StoreFull as error:  # of a store without `bytes_max`: a wait for room never ended
+    except StoreFull as error:  # from a store without `bytes_max`: waiting for space would never end
         raise as_store_error(error) from error
     except TickertapeError:
         raise
@@ -73,16 +78,16 @@ def as_store_error(error: Exception) -> StoreError:
     """Return an exception of a publish store as a `TickertapeError`."""
     if isinstance(error, StoreError):
         return error
-    failure = StoreFailed(f"the publish store failed: {type(error).__name__}: {error}")
+    failure = StoreFailed(f"The publish store failed: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
 
 
 def not_stored(error: StoreError, count: int) -> StoreFailed:
-    """The error that tells that `count` messages that were published are not in their store."""
+    """Return the error for `count` accepted messages that the store did not accept."""
     failure = StoreFailed(
-        f"{count} message(s) that were published could not be put into the publish store, and are lost when "
-        f"this process ends before it takes them: {error}"
+        f"Cannot store {count} published message(s). They are lost if this process ends before the publish "
+        f"store works again. Cause: {error}"
     )
     failure.__cause__ = error
     return failure
@@ -92,49 +97,49 @@ def not_stored(error: StoreError, count: int) -> StoreFailed:
 
 
 def taken_over(name: str, held: Sequence[Stored], sent: int, last: int) -> PublisherTakenOver | None:
-    """The error when what is held may have been passed by another process; None when it may be sent.
+    """Return the error if another process may have used the sequences of `held`. Return None if `held` may be
+    sent.
 
-    `sent` is the highest sequence this client sent, `last` the last persisted one of this name. What the
-    server holds is ours only as far as we sent. When it is more, somebody else published, and of what we hold
-    at or below that nobody can say whether it is stored: sent again it would be dropped as a duplicate, and
-    acknowledged.
+    `sent` is the highest sequence that this client sent, `last` the last persisted one of its name. If `last`
+    is higher, another process published under the name. It is then unknown whether messages up to `last` are
+    stored: the server would drop a resent message as a duplicate and acknowledge it.
     """
     if last <= sent or not held or held[0].first > last:
         return None
     count = sum(stored.batch.count for stored in held)
     return PublisherTakenOver(
-        f"another process published under the client name {name!r}: the server holds its sequence {last}, "
+        f"Another process published under the client name {name!r}: the server holds its sequence {last}, "
         f"and this client sent none above {sent}. {count} message(s) of this client, sequences "
-        f"{held[0].first} to {held[-1].last}, may be stored or not; they stay in the publish store and are "
-        "not sent. Give each process a name of its own; then publish again, with a fresh store "
-        "(set_publish_store), what held() of this one has"
+        f"{held[0].first} to {held[-1].last}, may be stored or not. They stay in the publish store and are "
+        "not sent. Use a unique client name for each process. Then publish the batches of held() again "
+        "through a fresh store (set_publish_store)."
     )
 
 
 def first_sequence(last: int, now: Now) -> int:
-    """Where numbers begin above those of another process, which was persisted up to `last`.
+    """Return the first sequence above those of another process, whose last persisted sequence is `last`.
 
-    It may have given more that nobody stored yet, and come back with them: they lie below the clock, or,
-    where the clock is behind what is stored, not far above that.
+    The other process may have assigned higher sequences that are not stored yet, and may still send them.
+    These are below the clock in microseconds, or at most `foreign_sequences_max` above `last` if the clock is
+    behind.
     """
     clock = now.wall * 1000
     return (clock if clock > last else last + foreign_sequences_max) + 1
 
 
 def check_sequences_left(name: str, last: int) -> None:
-    """Raise `BadCommand` when the server stores too few sequences above `last` for a publish store."""
+    """Raise `BadCommand` if too few sequences are left above `last` for a publish store."""
     if last <= last_persisted_max - 2 * foreign_sequences_max - 1:
         return
     raise BadCommand(
         f"Cannot use a publish store under the client name {name!r}: the server holds its sequence {last}, "
         f"and sequences end at {last_persisted_max}. Use another client name with a fresh publish store, and "
-        "publish there what held() of this one has. Without a publish store this name can still be used"
+        "publish the batches of held() there. Without a publish store this name can still be used."
     )
 
 
 def next_sequence(store: PublishStore, last: int, now: Now) -> int:
-    """Where numbers go on with `store`. A fresh one cannot know what an earlier process of this name
-    published."""
+    """Return the next sequence for `store`. A fresh store does not know sequences of earlier processes."""
     if store.last_sequence:
         return store.last_sequence + 1
     fresh = now.wall * 1000 + 1

@@ -85,7 +85,8 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
     result = CliRunner().invoke(cli, ["publish", "orders", "--server", "unix:///no/such/socket"], input="x\n")
     assert result.exit_code == 1
     assert (
-        result.stderr == "tickertape: cannot connect to unix:///no/such/socket: No such file or directory\n"
+        result.stderr == "tickertape: Cannot connect to unix:///no/such/socket: no such file or directory. "
+        "Is the server running? (tickertape serve)\n"
     )
 
 

@@ -82,7 +82,7 @@ def test_a_refused_logon_is_raised(server: SocketServer) -> None:
 def test_nobody_there_is_disconnected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(Disconnected, match="cannot connect"):
+    with pytest.raises(Disconnected, match="Cannot connect"):
         Client("pricing-1", f"tcp://127.0.0.1:{port}")
 
 

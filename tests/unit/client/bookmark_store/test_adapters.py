@@ -121,7 +121,7 @@ def test_exact_32_what_is_no_damaged_store_is_never_written_over(
 ) -> None:
     path = tmp_path / "store"
     path.write_bytes(content)
-    with pytest.raises(tt.StoreCorrupt, match=r"it is not|it has version 1"):
+    with pytest.raises(tt.StoreCorrupt, match=r"it is not|it has format version 1"):
         make(path, Kept())
     assert path.read_bytes() == content
 
@@ -150,7 +150,7 @@ def test_exact_32_a_whole_file_knows_better_than_its_adapter(tmp_path: Path) -> 
 def test_exact_32_an_adapter_through_the_very_client_is_refused() -> None:
     client = object()
     store = tt.MemoryBookmarkStore(tt.ConflatingRecoveryPointAdapter(Kept(client)))
-    with store, pytest.raises(tt.UsageError, match="a client of its own"):
+    with store, pytest.raises(tt.UsageError, match="separate client for the adapter"):
         refuse_own_client(store, client)
     refuse_own_client(store, object())
     refuse_own_client(tt.MemoryBookmarkStore(), client)

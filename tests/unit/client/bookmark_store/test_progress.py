@@ -117,7 +117,7 @@ def test_the_window_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "bookmark_window_messages_max", 10)
     progress = Progress()
     kept(progress, 1, range(8))
-    with pytest.raises(BookmarkStoreFull, match="discard what was processed"):
+    with pytest.raises(BookmarkStoreFull, match="Discard processed messages"):
         kept(progress, 1, range(8, 11))
     progress.discard(1, 0)
     assert kept(progress, 1, range(8, 11)) == [8, 9, 10]

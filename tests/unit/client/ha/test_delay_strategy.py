@@ -120,9 +120,9 @@ class Negative(tt.FixedDelayStrategy):
 
 
 def test_the_checks_find_what_is_wrong() -> None:
-    with pytest.raises(AssertionError, match="afresh"):
+    with pytest.raises(AssertionError, match="start again after a reset"):
         check_delay_strategy(Tiring)
-    with pytest.raises(AssertionError, match="no number of seconds"):
+    with pytest.raises(AssertionError, match="not a number of seconds"):
         check_delay_strategy(Negative)
     with pytest.raises(AssertionError, match="never gives up"):
         check_delay_strategy(tt.FixedDelayStrategy, gives_up=True)

@@ -159,7 +159,7 @@ def test_a_damaged_record_before_a_whole_one_is_told_though_no_mark_covers_it(
 
     WORD.pack_into(old, MARK_AT, marked(HEADER_BYTES))
     old[HEADER_BYTES + 50] ^= 1
-    with pytest.raises(StoreCorrupt, match="before the whole one"):
+    with pytest.raises(StoreCorrupt, match="precedes the valid one"):
         recovered(bytes(old))
 
 
@@ -190,7 +190,7 @@ def test_a_segment_of_another_store_is_an_error(tmp_path: Path) -> None:
     many(tmp_path / "s")
     many(tmp_path / "t")
     shutil.copy(tmp_path / "s" / "0000000002.segment", tmp_path / "t" / "0000000002.segment")
-    with pytest.raises(tt.StoreCorrupt, match="different stores"):
+    with pytest.raises(tt.StoreCorrupt, match="different store"):
         FilePublishStore(tmp_path / "t")
 
 

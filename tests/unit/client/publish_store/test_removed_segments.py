@@ -73,7 +73,7 @@ def test_store_whose_segments_were_removed_by_somebody_is_refused(
         store.put(stored(1, b"1"))
     for name in segments(path):
         (path / name).unlink()
-    with pytest.raises(tt.StoreCorrupt, match="'pricing-1' used it, and all of its segments are gone"):
+    with pytest.raises(tt.StoreCorrupt, match="'pricing-1' used it, and all of its segments are missing"):
         make(path)
     with pytest.raises(tt.StoreCorrupt):
         make(path)

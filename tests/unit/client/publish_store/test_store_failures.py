@@ -45,7 +45,7 @@ def gathering() -> tuple[FailingStore, Peer]:
 def told(peer: Peer) -> list[tuple[object, str]]:
     """Why messages that were published could not be stored, and how many."""
     errors = [tell.error for tell in peer.took(ReportError)]
-    return [(error.__cause__, str(error).split()[0]) for error in errors]
+    return [(error.__cause__, str(error).split()[2]) for error in errors]
 
 
 @pytest.mark.parametrize("error", [FULL, OSError("boom"), struct.error("out of range")])

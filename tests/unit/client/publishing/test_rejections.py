@@ -48,7 +48,7 @@ def test_refusals_of_a_frame_may_come_in_pieces_and_may_be_all_of_it() -> None:
     assert [failed.messages for failed in peer.took(FailedWrite)] == [1, 1, 1]
     assert not peer.core.publishing.unsettled()
     rejection = peer.core.publishing.rejections.take()
-    assert "refused 3 message(s)" in str(rejection)
+    assert "rejected 3 messages" in str(rejection)
 
 
 def test_without_a_store_refusals_are_counted_and_the_frame_still_waits() -> None:
