@@ -147,7 +147,7 @@ def test_damage_before_the_start_is_none_of_the_readers_business(log: Log) -> No
 
 
 def test_positions_that_are_not_there_are_an_error_and_not_the_end(log: Log) -> None:
-    with pytest.raises(JournalCorrupt, match=f"no commit that begins with position {log.end}"):
+    with pytest.raises(JournalCorrupt, match=f"no commit that starts with position {log.end}"):
         read(log.disk, 0, log.end + 1, "flights")
     log.driver.journal.commits.close(log.driver.now())
     log.driver.run()

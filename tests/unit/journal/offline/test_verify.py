@@ -213,7 +213,9 @@ def test_several_damages_in_one_segment_are_all_told() -> None:
         (segment_path(2), segment_header_bytes),
     ]
     lost = f"(positions {body.first_position} to {body.first_position + body.messages - 1})"
-    assert f"its header is whole, its {body.body_bytes} bytes of body {lost} are not" in report.damage[0].what
+    assert (
+        f"Its header is intact, its {body.body_bytes} bytes of body {lost} are not" in report.damage[0].what
+    )
     assert f"commit {head.number} is damaged" in report.damage[1].what
     # what stands between the damages was read and counted
     assert report.segments[0].commits == len(commits) - 3
@@ -298,7 +300,7 @@ def other_index(header: CommitHeader, body: bytes) -> bytes:
         (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 calls itself durable"),
         (3, lambda h, b: (h._replace(first_position=7), b), "commit 3 begins at position 7, not 6"),
         (3, lambda h, b: (h._replace(messages=5), b), "commit 3 holds 2 messages, not 5"),
-        (4, lambda h, b: (h, other_index(h, b)), "the index does not agree with the commits"),
+        (4, lambda h, b: (h, other_index(h, b)), "the last sequences in the index differ"),
     ],
 )
 def test_what_contradicts_itself_is_damage_whatever_its_checksums(
