@@ -375,7 +375,7 @@ def test_a_holder_that_has_not_written_its_name_is_still_reported(disk: SystemDi
 def test_a_lock_file_that_is_removed_lets_nobody_else_in(disk: SystemDisk, root: Path) -> None:
     disk.lock("lock", "me")
     (root / "lock").unlink()
-    with pytest.raises(BlockingIOError, match="another process .not named in the lock file"):
+    with pytest.raises(BlockingIOError, match=r"another process \(not named"):
         SystemDisk(root).lock("lock", "you")
     assert os.listdir(root) == [], "and what is refused leaves nothing"
     (root / "lock").write_text("an instance of somebody\n")
