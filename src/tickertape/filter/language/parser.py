@@ -97,18 +97,18 @@ def _check_tree(text: str, tree: Node) -> None:
 
 def _unexpected(text: str, error: Unexpected) -> BadFilter:
     at, expected = error.at, error.expected
+    end = "')'" if _is_open(text[:at]) else "the end"
+    wanted = _wanted(expected, end)
     if error.ended:
         before = text.rstrip()
-        return bad_filter(
-            text, len(before), f"expected {_wanted(expected)} after {shown(_last_word(before))}"
-        )
+        return bad_filter(text, len(before), f"expected {wanted} after {shown(_last_word(before))}")
     found = text[at : at + 1]
     word = re.compile(r"[^\W\d]\w*").match(text, at)
     if found in {"'", '"'} and _brackets.match(text, at) is None:
         return bad_filter(text, at, f"the string has no closing quote {found}")
     if word is not None and text[at - 1 : at] == "/":
         field = shown("/" + word[0])
-        reason = f"expected {_wanted(expected)}, not the field {field}. To divide, put a space after the /"
+        reason = f"expected AND, OR or {end}, not the field {field}. To divide, put a space after the /"
         return bad_filter(text, at - 1, reason)
     if found == "[":
         reason = (
@@ -122,12 +122,12 @@ def _unexpected(text: str, error: Unexpected) -> BadFilter:
             reason = f"invalid number {shown(number)}. Use digits with an optional point and exponent (1.5e3)"
             return bad_filter(text, at, reason)
     what = shown(word[0] if word else found)
-    return bad_filter(text, at, f"expected {_wanted(expected)}, not {what}{instead_at(text, at)}")
+    return bad_filter(text, at, f"expected {wanted}, not {what}{instead_at(text, at)}")
 
 
 def _last_word(text: str) -> str:
     """Return the last word or operator of a text, or its last character."""
-    found = re.search(r"(?:\w+|[<>=!]+|.)\Z", text, re.DOTALL)
+    found = re.search(r"(?:\w+|[<>=!]+|.)\Z", text[-_WORD_CHARACTERS_MAX:], re.DOTALL)
     return "" if found is None else found[0]
 
 
@@ -138,10 +138,14 @@ def _meant(word: str) -> str:
     return f"Did you mean the field /{word} or the string '{word}'?"
 
 
-def _wanted(expected: frozenset[str]) -> str:
+def _is_open(text: str) -> bool:
+    """Return whether a parenthesis is open at the end of a text."""
+    return sum((found[0] == "(") - (found[0] == ")") for found in _brackets.finditer(text)) > 0
+
+
+def _wanted(expected: frozenset[str], end: str) -> str:
     if "FIELD" in expected:
         return "a value"
-    end = "the end" if "$END" in expected else "')'"
     if "COMPARE" in expected:
         return f"an operator, AND, OR or {end}"
     if not expected.isdisjoint({"_OR", "$END"}):

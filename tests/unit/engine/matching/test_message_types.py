@@ -113,7 +113,7 @@ def test_for_one_topic_it_is_refused_with_the_topic_and_its_type(
     answer = _answer(world, reader, reader.subscribe("s", topic, **more))
     assert answer.code == code
     assert text in answer.text
-    assert answer.text.endswith(f"; topic '{topic}' is of message type {TYPES[topic]}")
+    assert answer.text.startswith(f"Topic '{topic}' has message type {TYPES[topic]}. ")
 
 
 @pytest.mark.parametrize("topic", ["b", "j", "^.*"])
@@ -129,4 +129,4 @@ def test_what_no_type_takes_is_refused_as_what_it_is(topic: str, more: dict[str,
     world, _, reader = _world()
     answer = _answer(world, reader, reader.subscribe("s", topic, **more))
     assert answer.code == code
-    assert "is of message type" not in answer.text
+    assert "has message type" not in answer.text
