@@ -28,7 +28,7 @@ from tickertape.filter.language.ast import Call, Field, Literal, Node, fields, w
 from tickertape.filter.language.diagnostics import bad_filter
 from tickertape.filter.language.parser import parse
 from tickertape.payload import message_type
-from tickertape.payload.paths import Path
+from tickertape.payload.paths import Path, path_reason
 from tickertape.payload.types import FieldReader, MessageType, Unreadable
 
 _TREES_KEPT: Final = 16
@@ -198,8 +198,8 @@ def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFil
         try:
             type.reader((node.path,))
         except BadPath as reason:
-            return bad_filter(text, node.at, str(reason))
-    return bad_filter(text, found[0].at, str(error))
+            return bad_filter(text, node.at, path_reason(reason))
+    return bad_filter(text, found[0].at, path_reason(error))
 
 
 def needs_of(tree: Node) -> frozenset[str]:

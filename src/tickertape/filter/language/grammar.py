@@ -37,7 +37,7 @@ from tickertape.filter.language.ast import (
 )
 from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected
 from tickertape.filter.limits import number_characters_max
-from tickertape.payload.paths import NAME, parse_path
+from tickertape.payload.paths import NAME, parse_path, path_reason
 
 _FIELD: Final = rf"/{NAME}(?:/{NAME}|\[[0-9]+\])*"
 _CONSTANT: Final = rf"""(?>{TEXT_FORM}|[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?(?![0-9a-z_.])
@@ -196,7 +196,7 @@ class _Builder(Transformer[Token, Node]):
         try:
             return Field(parse_path(str(token)), at=_at(token))
         except BadPath as error:
-            raise Diagnostic(_at(token) + error.position, str(error)) from None
+            raise Diagnostic(_at(token) + error.position, path_reason(error)) from None
 
     def text(self, parts: list[Any]) -> Node:
         return Literal(_unquoted(parts[0]), at=_at(parts[0]))
