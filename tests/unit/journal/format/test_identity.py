@@ -88,7 +88,7 @@ def test_segments_without_an_identity_are_refused() -> None:
     disk = StrictDisk(Random(1))
     disk.make_directory("journal")
     put(disk, "journal/0000000001.segment", b"x")
-    with pytest.raises(NotAJournal, match="restore"):
+    with pytest.raises(NotAJournal, match="Restore that file"):
         opened(disk)
 
 
