@@ -307,7 +307,7 @@ def test_a_table_that_goes_away_is_told(tmp_path: Path) -> None:
     log = random_log(Random(1), 10)
     archive = archived(tmp_path / "table", log)
     (tmp_path / "table").rename(tmp_path / "unmounted")
-    with pytest.raises(ArchiveFailed, match="the table was deleted. It had positions 0 to below"):
+    with pytest.raises(ArchiveFailed, match=r"the table was deleted\. It had positions 0 to below"):
         archive.refresh()
     (tmp_path / "unmounted").rename(tmp_path / "table")
     assert archive.refresh() is not None

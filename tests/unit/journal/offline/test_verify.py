@@ -298,7 +298,7 @@ def other_index(header: CommitHeader, body: bytes) -> bytes:
     [
         (2, lambda h, b: (h._replace(timestamp=START_MICROS), b), "commit 2: log time goes back"),
         (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 calls itself durable"),
-        (3, lambda h, b: (h._replace(first_position=7), b), "commit 3 begins at position 7, not 6"),
+        (3, lambda h, b: (h._replace(first_position=7), b), "commit 3 starts at position 7, not 6"),
         (3, lambda h, b: (h._replace(messages=5), b), "commit 3 holds 2 messages, not 5"),
         (4, lambda h, b: (h, other_index(h, b)), "the last sequences in the index differ"),
     ],
@@ -352,7 +352,7 @@ def test_a_segment_whose_positions_do_not_go_on_is_damage() -> None:
     reforge(written.disk, 2, head=lambda header: header._replace(first_position=99))
     assert [str(finding) for finding in verify(written.disk).damage] == [
         f"{segment_path(2)} at 0: its positions do not continue those of segment 1",
-        f"{segment_path(2)} at {segment_header_bytes}: commit 3 begins at position 3, not 99",
+        f"{segment_path(2)} at {segment_header_bytes}: commit 3 starts at position 3, not 99",
     ]
 
 

@@ -130,7 +130,7 @@ def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
         ("name = 'x*'", "name: 'x*' is a pattern: a topic is named in full here"),
         ("name = '$queue'", "name: '$queue' is a pattern: "),
         ("name = 5", "name: is text in quotes, not 5"),
-        ("underlying = '(?=a)b'", "underlying: the pattern of topics '(?=a)b': look-ahead "),
+        ("underlying = '(?=a)b'", "underlying: Invalid topic pattern '(?=a)b' at position 0: look-ahead "),
         ("underlying = ''", "underlying: a topic name must not be empty"),
         ("default_publish_target = '^w'", "default_publish_target: '^w' is a pattern: "),
         (

@@ -26,7 +26,7 @@ def test_names_of_files_travel_with_each_server() -> None:
     ("more", "says"),
     [
         ({"caFile": "ca.pem"}, "option caFile is the absolute path"),
-        ({"certificateFile": "/a.pem"}, "options certificateFile and keyFile go together"),
+        ({"certificateFile": "/a.pem"}, "Options certificateFile and keyFile require each other"),
         ({"servers": "tcp://127.0.0.1:1", "caFile": "/a.pem"}, "option caFile is for tls:// servers"),
         (
             {"servers": "tcp://10.0.0.1:1", "tokenFile": "/t"},
