@@ -1,4 +1,4 @@
-"""Parquet writer: writes rows to files by day and topic, in log order, in row groups that readers can prune.
+"""Parquet writer: writes rows to files by day and topic, in log order, in prunable row groups.
 
 Buffered rows are limited to `buffer_bytes_max`. Positions ascend within a file. Files become part of the
 archive only with their commit.

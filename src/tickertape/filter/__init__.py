@@ -1,7 +1,8 @@
 """Filter language: parse filters and topic patterns and apply them to many message bodies at once.
 
 The package knows filter text, message types and bodies. It does not know topic configuration, subscriptions
-or connections."""
+or connections.
+"""
 
 from __future__ import annotations
 

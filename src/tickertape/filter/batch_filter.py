@@ -1,7 +1,8 @@
 """Batch filter: applies one filter to batches whose messages may be of any message type.
 
 The filter is compiled once per message type. If a type cannot have the fields of the filter, no message of
-that type matches. Callers filter a batch in bounded pieces (`piece_end`)."""
+that type matches. Callers filter a batch in bounded pieces (`piece_end`).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Topic sets: topics selected by names and patterns.
 
 The server and its clients use this class to decide which topics are persistent, so its result for a topic
-never changes. The cache of results is bounded."""
+never changes. The cache of results is bounded.
+"""
 
 from __future__ import annotations
 

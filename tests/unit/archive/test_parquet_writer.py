@@ -141,7 +141,7 @@ def test_rows_out_of_order_are_refused_and_leave_no_file(tmp_path: Path) -> None
     writer.write(batch_of([5]))
     writer._flush(next(iter(writer._waiting)))
     writer.write(batch_of([4]))
-    with pytest.raises(ArchiveFailed, match="do not rise behind 5"):
+    with pytest.raises(ArchiveFailed, match="do not ascend after 5"):
         writer.finish()
     writer.abandon(ArchiveFailed("over"))
     assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []

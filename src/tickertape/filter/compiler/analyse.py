@@ -1,7 +1,8 @@
 """Semantic analysis of a filter tree: resolves functions, folds constants and checks cost limits.
 
 Analysis never changes the result of a filter. Filters that cannot be evaluated are rejected with the position
-of the error."""
+of the error.
+"""
 
 from __future__ import annotations
 

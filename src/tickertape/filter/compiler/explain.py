@@ -1,4 +1,4 @@
-"""Explanation of a filter: the fields it reads, its normalized form and its cost. Nothing is evaluated."""
+"""Explanation of a filter: the fields it reads, its normalized form and its cost, without evaluation."""
 
 from __future__ import annotations
 

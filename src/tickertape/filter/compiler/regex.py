@@ -1,7 +1,8 @@
 """Regular expressions: validates, costs and compiles them, and searches with RE2.
 
 Expressions whose search could need more than `pattern_states_max` states are rejected. RE2 stays linear for
-them but becomes a hundred times slower."""
+them but becomes a hundred times slower.
+"""
 
 from __future__ import annotations
 

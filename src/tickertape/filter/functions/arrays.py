@@ -6,7 +6,8 @@ element is charged to the message, and `TooCostly` is raised above the limit.
 
 Each operator returns True, False or None (unknown). If an array has NULL elements and no other element makes
 the comparison true, the result is unknown. Array summaries are passed in as `arrays` and live as long as the
-caller keeps them."""
+caller keeps them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """CRC-64 of a string: ECMA-182, reflected, as in xz (CRC-64/XZ).
 
 Long strings need no Python step per byte. A CRC is linear: rows of bytes are summed with one table per
-column, and the rows are then combined in pairs."""
+column, and the rows are then combined in pairs.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Parse filter text into a syntax tree and report syntax errors.
 
 Work is bounded by the length of the text: bytes and brackets are counted before parsing, and nodes and depth
-before any recursion over the tree."""
+before any recursion over the tree.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Parser for RE2 expressions: finds the character positions and their possible successors.
 
 It reads expressions that RE2 has accepted and counts the states of a search. RE2 does the matching.
-Assertions (`^`, `\\b`) count as empty, except one at the start."""
+Assertions (`^`, `\\b`) count as empty, except one at the start.
+"""
 
 from __future__ import annotations
 

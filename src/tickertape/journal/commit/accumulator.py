@@ -5,7 +5,8 @@ Pure, part of the group commit.
 Invariants:
 - Batches keep their order.
 - The commits of a chain are contiguous and are never merged, so a chain is in the log completely or not at
-  all."""
+  all.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Pure, part of the group commit.
 
 Invariant: the disk counts as full only after an attempt to reserve the smallest segment that fits the next
-commit."""
+commit.
+"""
 
 from __future__ import annotations
 

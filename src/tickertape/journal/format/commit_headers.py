@@ -1,7 +1,8 @@
 """Batch decoder for commit headers: many commits at once, from a window of a segment.
 
 Invariant: it accepts the same commits as `SegmentScan`: same salt, offset, number, chain, epoch and
-checksums, body included. Each commit left to `SegmentScan` costs another read of a whole window."""
+checksums, body included. Each commit left to `SegmentScan` costs another read of a whole window.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Above the limit indexes become coarser, old and large ones first. The share of an index falls with the square
 root of its distance from the end of the log, so the oldest index keeps about half of an equal share. The
-indexes stored in the seals do not change."""
+indexes stored in the seals do not change.
+"""
 
 from __future__ import annotations
 

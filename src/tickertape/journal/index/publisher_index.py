@@ -2,7 +2,8 @@
 
 It has rows of (zone, lowest, highest sequence) per publisher. A zone is all blocks that start in one byte
 range of the file. Above the memory limit zones become longer. If one zone for the whole segment is still too
-large, the index is disabled, and lookups read everything."""
+large, the index is disabled, and lookups read everything.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 It takes two bytes per topic and block. Topics are identified by a 32-bit hash, and groups of `stride` blocks
 by their number. Both may name additional blocks, but never miss one. Above the memory limit groups become
-larger. If that is not enough, the index is disabled, and every block may hold every topic."""
+larger. If that is not enough, the index is disabled, and every block may hold every topic.
+"""
 
 from __future__ import annotations
 

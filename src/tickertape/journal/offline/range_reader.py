@@ -2,7 +2,8 @@
 
 The caller knows that the positions are persisted. Persisted messages do not change, even if the server
 commits, seals or cuts after them meanwhile. The reader writes and locks nothing, and reads nothing beyond the
-range."""
+range.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crash recovery: surveys the files of a journal, decides an action for each, and performs the actions.
+"""Crash recovery: surveys the files of a journal, decides an action for each, and performs it.
 
 `decide` is pure and implements the table of docs/formats/journal.md.
 

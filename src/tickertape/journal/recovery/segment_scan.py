@@ -1,7 +1,8 @@
 """Segment scan: reads the commits of a segment and classifies the bytes after the last valid one.
 
 Invariant: damage is never classified as a torn tail if a later commit proves that the damaged commit was
-durable."""
+durable.
+"""
 
 from __future__ import annotations
 
