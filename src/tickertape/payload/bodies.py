@@ -1,4 +1,4 @@
-"""Conversion of Python objects to bodies: bytes unchanged, strings as UTF-8, other objects as JSON."""
+"""Conversion of Python objects to bodies: bytes unchanged, strings as UTF-8, others as JSON."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tickertape.base.limits import message_bytes_max
 from tickertape.cli.support.command_group import Failure, end_of_search
 from tickertape.cli.support.json_lines import message_output
 from tickertape.cli.support.tables import counted
-from tickertape.filter import compile_filter
+from tickertape.filter import Filter, compile_filter
 from tickertape.filter.compiler.explain import explain as explain_filter
 from tickertape.payload.registry import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 
@@ -39,6 +39,10 @@ def filter() -> None:  # noqa: A001 - the group finds a command by its name
     """
 
 
+def _compiled(text: str, kind: str) -> Filter:
+    return compile_filter(text, message_type(kind))
+
+
 @filter.command(short_help="Say what a filter means, reads and costs.")
 @click.argument("text", metavar="FILTER")
 @type_option
@@ -50,7 +54,7 @@ def explain(text: str, kind: str, as_json: bool) -> None:
     tickertape filter explain "/a = 1 OR /b LIKE '^x' AND NOT /c IS NULL"
     tickertape filter explain "/55 = 'IBM'" --type fix
     """
-    found = explain_filter(compile_filter(text, message_type(kind)))
+    found = explain_filter(_compiled(text, kind))
     if as_json:
         click.echo(json.dumps(found._asdict()))
         return
@@ -73,7 +77,7 @@ def try_lines(text: str, file: BinaryIO, kind: str, only_count: bool) -> None:
     tickertape filter test "/price > 10" orders.jsonl
     tickertape subscribe orders --bookmark epoch --until-caught-up | tickertape filter test "/qty > 5" -c
     """
-    found = compile_filter(text, message_type(kind))
+    found = _compiled(text, kind)
     if found.needs:
         raise Failure(f"lines have no {', '.join(sorted(found.needs))}, which this filter asks for")
     matched, out = 0, message_output()

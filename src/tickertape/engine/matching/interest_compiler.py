@@ -115,5 +115,5 @@ class InterestCompiler:
             if interest.topic_name is None or types == [DEFAULT_TYPE]:
                 raise
             make([DEFAULT_TYPE])
-            error.args = (f"Topic {shown(interest.topic_name)} has message type {types[0]}. {error}",)
+            error.args = (f"Topic {shown(interest.topic_name)} has message type {types[0]}: {error}",)
             raise

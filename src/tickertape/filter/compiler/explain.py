@@ -1,4 +1,4 @@
-"""Explanation of a filter: the fields it reads, its normalized form and its cost, without evaluation."""
+"""Explanation of a filter: the fields it reads, its normalized form and cost. Nothing is evaluated."""
 
 from __future__ import annotations
 

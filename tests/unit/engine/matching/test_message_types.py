@@ -123,7 +123,7 @@ def test_for_one_topic_it_is_refused_with_the_topic_and_its_type(
     answer = _answer(world, reader, reader.subscribe("s", topic, **more))
     assert answer.code == code
     assert text in answer.text
-    assert answer.text.startswith(f"Topic '{topic}' has message type {TYPES[topic]}. ")
+    assert answer.text.startswith(f"Topic '{topic}' has message type {TYPES[topic]}: ")
 
 
 @pytest.mark.parametrize("topic", ["b", "j", "^.*"])
