@@ -388,7 +388,7 @@ def test_a_segment_of_another_life_of_the_journal_does_not_link() -> None:
     truncate(disk, segment_path(1), 0)
     overwrite(disk, segment_path(1), 0, data)
     assert [str(f) for f in verify(disk).damage] == [
-        f"{segment_path(2)} at 0: it does not follow segment 1 as that one is now"
+        f"{segment_path(2)} at 0: it does not follow the present segment 1"
     ]
 
 

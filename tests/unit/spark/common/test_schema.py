@@ -220,7 +220,7 @@ def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> Non
 @pytest.mark.parametrize(
     ("ddl", "text"),
     [
-        ("carrier binary", "fields? of JSON bodies, which can be string, .*, not binary.*from_json"),
+        ("carrier binary", r"Unsupported type binary .* field of JSON bodies\. Use string, .*from_json"),
         ("carrier string NOT", "field of JSON bodies, which may be missing"),
         ("a..b string", "Use field names separated by single dots"),
         ("a string, a.b string", "a field is a value or an object"),

@@ -83,7 +83,7 @@ def test_exact_01_a_starting_timestamp_includes_its_moment_where_a_plain_bookmar
 
 
 def test_an_unknown_option_is_refused_with_those_there_are() -> None:
-    with pytest.raises(BadOption, match="no option 'startingOffsets'") as caught:
+    with pytest.raises(BadOption, match="Unknown option 'startingOffsets'") as caught:
         read_options(NEEDED | {"startingOffsets": "earliest"})
     assert all(name in str(caught.value) for name in (*OF_BOTH, *OF_BATCH, *OF_STREAM))
 
