@@ -2,7 +2,7 @@
 
 It records the highest sequences, the control records and the start of the log. It is durable before the first
 of these segments is removed, and is part of the log from then on: a log without its first segments is invalid
-without it. A damaged file refuses the start.
+without it. The server refuses to start with a damaged file.
 """
 
 from __future__ import annotations

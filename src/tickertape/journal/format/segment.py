@@ -24,7 +24,7 @@ footer_bytes: Final = 40
 JOURNAL_DIRECTORY: Final = "journal"
 QUARANTINE_DIRECTORY: Final = "quarantine"
 AGAIN: Final = ".again"
-"""Suffix of a reserved segment file while recovery renames it twice to make its name durable."""
+"""Suffix of a reserved segment file between the two renames that make its name durable."""
 SPILL_DIRECTORY: Final = "spill"
 """Default directory for backlogs of slow clients. It is emptied at every start and is not part of the log."""
 CONTROL_TOPIC: Final = "$control"

@@ -31,7 +31,7 @@ _ROW_BYTES: Final = 2
 _TOPIC_BYTES: Final = 8
 """Hash of a topic and the end of its rows."""
 _RECENT_BYTES: Final = _TOPIC_BYTES + _ROW_BYTES
-"""Maximum memory of an unsorted row. A sorted row uses 2 bytes."""
+"""Bytes charged for an unsorted row: the most that it takes after sorting, a new topic and a row."""
 _RECENT_MIN: Final = 1024
 """Minimum number of rows collected before they are sorted into the table."""
 _SEEN_MAX: Final = 4096
