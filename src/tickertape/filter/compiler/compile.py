@@ -192,7 +192,7 @@ def prepare() -> None:
 
 
 def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFilter:
-    """Return the error at the first field that the type cannot have, or at the first field of all."""
+    """Return the error at the first field that the type cannot have, or else at the first field."""
     found = [node for node in walk(tree) if isinstance(node, Field)]
     for node in found:
         try:
@@ -306,7 +306,7 @@ class NumericExpression:
 
 
 def compile_value(text: str, type: MessageType) -> NumericExpression:
-    """Compile the expression `text`, in the filter language, to a function to one number per message.
+    """Compile the expression `text`, in the filter language, to one number per message.
 
     Raises `BadFilter` with the position if the text is invalid, exceeds a limit, reads fields that the type
     cannot have, or uses more than the body: `BOOKMARK()`, `USER()`, `UNIX_TIMESTAMP()`."""

@@ -296,8 +296,8 @@ def other_index(header: CommitHeader, body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("number", "change", "what"),
     [
-        (2, lambda h, b: (h._replace(timestamp=START_MICROS), b), "commit 2: log time goes back"),
-        (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 calls itself durable"),
+        (2, lambda h, b: (h._replace(timestamp=START_MICROS), b), "commit 2: log time decreases"),
+        (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 claims to be durable"),
         (3, lambda h, b: (h._replace(first_position=7), b), "commit 3 starts at position 7, not 6"),
         (3, lambda h, b: (h._replace(messages=5), b), "commit 3 holds 2 messages, not 5"),
         (4, lambda h, b: (h, other_index(h, b)), "the last sequences in the index differ"),
