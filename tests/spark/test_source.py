@@ -153,20 +153,20 @@ def test_a_read_that_stops_early_is_no_error(load: Load, rows: list[Row]) -> Non
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"servers": "UNUSED"}, "Disconnected: none of the servers answers: cannot connect to UNUSED"),
+        ({"servers": "UNUSED"}, "Disconnected: No server answers: cannot connect to UNUSED"),
         ({"topic": "elsewhere"}, "TopicNotRecorded: topic 'elsewhere' is not recorded"),
         ({"startingBookmark": "1|1|"}, "BookmarkUnknown: the log does not hold the bookmark"),
         (
             {"endingBookmark": "1|1|"},
             "BookmarkUnknown: the bookmark at the end of the range is not in the log",
         ),
-        ({"startingBookmark": "soon"}, "BadBookmark: option startingBookmark: 'soon' is not a timestamp"),
+        ({"startingBookmark": "soon"}, "BadBookmark: Option startingBookmark: "),
         ({"filter": "/carrier = "}, "BadFilter: "),
-        ({"path": "flights"}, "BadOption: there is no option 'path'"),
-        ({"schema": "carrier binary"}, "UsageError: column carrier is a field of JSON bodies"),
+        ({"path": "flights"}, "BadOption: Unknown option 'path'"),
+        ({"schema": "carrier binary"}, "UsageError: Unsupported type binary of column carrier"),
         (
             {"schema": "sequence long, sequence long"},
-            "UsageError: a schema has one or more columns, each once",
+            "UsageError: Invalid schema ['sequence', 'sequence']. Use one or more columns",
         ),
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",

@@ -377,7 +377,7 @@ def test_missing_first_segments_are_told() -> None:
     disk = written_journal(stopped=True).disk
     take_away(disk, segment_path(1))
     assert [str(f) for f in verify(disk).damage] == [
-        f"{segment_path(2)} at 0: the log begins here, but segment 1 was before it"
+        f"{segment_path(2)} at 0: the log begins here, but segment 1 existed before it"
     ]
 
 
