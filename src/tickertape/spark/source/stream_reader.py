@@ -164,7 +164,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if self._wanted.fail_on_data_loss:
                 raise BookmarkExpired(
                     f"Cannot continue the query: it has read up to position {offset.position}, but the log "
-                    f"{answer.journal} starts with {first}. Retention has removed the "
+                    f"{answer.journal} starts at {first}. Retention has removed the "
                     f"{first - offset.position} positions between. Start with another checkpointLocation. "
                     f"{LOSS_HINT}"
                 )
