@@ -148,6 +148,8 @@ def test_a_long_text_is_shown_around_the_mistake() -> None:
     text = " AND ".join(["/field = 1"] * 40) + " AND" + " OR /x = 2" * 20
     assert len(str(refused(text))) < 250
     assert caret_lines("/a = 1\n AND ?", 12) == (" AND ?", "     ^")
+    assert caret_lines("/日本 = x", 6) == ("/日本 = x", " " * 8 + "^"), "wide characters take two columns"
+    assert caret_lines("'\"\t' = x", 6)[1] == " " * 7 + "^", "escapes take as many columns as they show"
 
 
 def test_limits_are_checked_before_anything_grows() -> None:
