@@ -189,7 +189,7 @@ def test_exact_03_what_cannot_be_is_refused_in_few_words_and_the_connection_goes
         assert isinstance(answer, Ack)
         assert (answer.id, answer.code) == (1, code)
         assert len(answer.text) < 600
-        assert answer.text.isprintable()
+        assert answer.text.replace("\n", "").isprintable()
         if "bookmark" in fields and code != "bad_command" and "positions" not in fields:
             resolve = Resolve(
                 id=2,

@@ -379,7 +379,7 @@ def test_promise_8_a_log_without_its_end_is_refused(tmp_path: Path) -> None:
     before = files_of(data)
     code, _, errors = run_tickertape("serve", "--data", str(data), "--listen", "tcp://127.0.0.1:0")
     assert code == EXIT_REFUSED
-    assert "a clean stop sealed it, and the seal is gone" in errors
+    assert "a clean stop sealed it, but the seal is missing" in errors
     assert {**files_of(data), data / "lock": b""} == {**before, data / "lock": b""}
 
 

@@ -64,8 +64,8 @@ DISK_MUTATIONS: Final = (
     Mutation(
         "a segment is reserved behind one that is not begun yet",
         "journal/commit/group_commit.py",
-        "            return  # a file behind a segment proves",
-        "            pass  # a file behind a segment proves",
+        "            return  # a file after a segment proves",
+        "            pass  # a file after a segment proves",
         ("simulation/test_journal_crashes.py",),
         promise="invariant 17",
         tier="simulation",

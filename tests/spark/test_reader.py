@@ -94,7 +94,7 @@ def test_files_of_another_log_none_or_unreadable_are_refused_and_the_server_is_n
     with running_server(tmp_path / "other") as other:
         moved = replace(part, directory=str(other.data))
         with pytest.raises(
-            WrongJournal, match=f"option journal, {other.data} on .*{part.journal}.*leave it out"
+            WrongJournal, match=f"option journal, {other.data} on .*{part.journal}.*or omit the option"
         ):
             list(reader.read(moved))
     (tmp_path / "empty").mkdir()
@@ -182,7 +182,7 @@ def test_what_is_gone_is_an_error_or_passed_over_and_logged(
             # Planned before, read after it went.
             part = replace(part, end=end)
             reader = reader_of(server.uri, "flights", **files)
-            with pytest.raises(BookmarkExpired, match="failOnDataLoss=false goes on with the first"):
+            with pytest.raises(BookmarkExpired, match="Set failOnDataLoss=false to continue with the first"):
                 list(reader.read(part))
             caplog.clear()
             found = bodies_of(reader, replace(part, fail_on_data_loss=False))
@@ -190,11 +190,11 @@ def test_what_is_gone_is_an_error_or_passed_over_and_logged(
             assert found == bulk[-len(found) :]
             assert "were removed by retention before they were read" in caplog.text
             # Planned after it went.
-            with pytest.raises(BookmarkExpired, match="failOnDataLoss=false goes on with the first"):
+            with pytest.raises(BookmarkExpired, match="Set failOnDataLoss=false to continue with the first"):
                 reader_of(server.uri, "flights", **files, **whole).partitions()
             caplog.clear()
             accepting = reader_of(server.uri, "flights", **files, **whole, failOnDataLoss="false")
             (part,) = parts_of(accepting)
             found = bodies_of(accepting, part)
             assert found == bulk[-len(found) :] != bulk
-            assert "goes on with the first message there is" in caplog.text
+            assert "continues with the first available message" in caplog.text

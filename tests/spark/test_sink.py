@@ -88,12 +88,16 @@ def test_a_write_that_fails_leaves_nothing(spark: SparkSession, server: RunningS
 @pytest.mark.parametrize(
     ("columns", "options", "text"),
     [
-        (("cast(id as string) as data",), {}, "give option topic"),
+        (("cast(id as string) as data",), {}, "No topic is given"),
         (("cast(id as string) as data", "'t' as topic"), {"topic": "t"}, "exclude each other"),
         (("id",), {"topic": "t"}, "to_json"),
         (("id as data",), {"topic": "t"}, "binary or string"),
-        (("cast(id as string) as data",), {"topic": "t", "servrs": "x"}, "no option"),
-        (("cast(id as string) as data",), {"topic": "t", "servers": "tcp://a:1,tcp://b:1"}, "one server"),
+        (("cast(id as string) as data",), {"topic": "t", "servrs": "x"}, "Unknown option"),
+        (
+            ("cast(id as string) as data",),
+            {"topic": "t", "servers": "tcp://a:1,tcp://b:1"},
+            "one server only",
+        ),
         (("cast(id as string) as data",), {"topic": "t*"}, "pattern"),
         (("cast(id as string) as data",), {"topic": "t", "publisher": ""}, "publisher"),
         (("cast(id as string) as data",), {"topic": "t", "transactionId": ""}, "transactionId is empty"),

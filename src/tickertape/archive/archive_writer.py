@@ -1,7 +1,7 @@
 """Archive writer: opens or creates the Delta table and commits Parquet files to it exactly once.
 
-A commit builds on the table version in which its start position was read, or fails. So no batch is added
-twice, and every batch starts where the archive ends.
+A commit builds on the table version from which its start position was read, or fails. Therefore no batch is
+added twice, and every batch starts where the archive ends.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _GUARD: Final = {"delta.appendOnly": "true"}
-"""No tool deletes or changes rows; files may still be rewritten with the same rows."""
+"""Prevents tools from deleting or changing rows. Files may still be rewritten with the same rows."""
 
 
 class ArchiveWriter:
     """Writer for one version of the table at a location.
 
-    Raises `ArchiveFailed` for what is no archive or cannot be reached, `WrongJournal` when it is of another
+    Raises `ArchiveFailed` if it is not an archive or not reachable, `WrongJournal` if it belongs to another
     journal.
     """
 
@@ -48,7 +48,7 @@ class ArchiveWriter:
 
     @classmethod
     def exists(cls, place: ArchiveLocation) -> bool:
-        """Return whether there is a Delta table. Raises `ArchiveFailed`."""
+        """Return whether a Delta table exists. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
         try:
@@ -66,11 +66,12 @@ class ArchiveWriter:
             return cls(place, journal)
         if place.is_directory:
             make_directory(place.location)
-            # A log without a commit is what is left of somebody who died while creating it, or is at it.
+            # A Delta log without a commit is left by a process that crashed while creating it, or is creating
+            # it now.
             if others := sorted(set(os.listdir(place.location)) - {"_delta_log"}):
                 raise ArchiveFailed(
-                    f"{place.location} is not empty and no Delta table (found {', '.join(others[:3])}): "
-                    "name a new directory; nothing was written"
+                    f"Cannot create an archive at {place.location}: it is neither empty nor a Delta table "
+                    f"(found {', '.join(others[:3])}). Use a new directory. Nothing was written."
                 )
         try:
             DeltaTable.create(
@@ -90,7 +91,7 @@ class ArchiveWriter:
         return archive
 
     def reload(self) -> None:
-        """See what others have done meanwhile."""
+        """Load the newest version of the table."""
         try:
             self.table.update_incremental()
         except Exception as error:
@@ -98,8 +99,9 @@ class ArchiveWriter:
         self.coverage = coverage_of(self.table, self._journal)
 
     def add(self, begin: int, end: int, files: Sequence[Added]) -> bool:
-        """Add the messages at the positions `begin` to `end` (not included); False if they are archived
-        already. Raises `ArchiveFailed` when they do not start where the archive ends or a file is missing."""
+        """Add the messages at the positions in `[begin, end)`. False if they are archived already.
+
+        Raises `ArchiveFailed` if they do not start where the archive ends, or a file is missing."""
         from deltalake import Transaction
 
         for _ in range(commit_attempts_max):
@@ -114,19 +116,19 @@ class ArchiveWriter:
             ):
                 return True
         raise ArchiveFailed(
-            f"{self.place.location}: others change the table all the time; it is not added to"
+            f"Cannot commit to {self.place.location}: other writers keep changing the table. Try again later."
         )
 
     def _check_begin(self, begin: int, end: int) -> None:
         covered = self.coverage.end
         if begin != covered:
-            what = f"{self.place.location} ends at position {covered}, to be added is {begin} to {end}"
+            what = f"Cannot add positions {begin} to {end} to {self.place.location}, which ends at {covered}"
             if begin > covered:
                 raise ArchiveFailed(
-                    f"{what}: positions {covered} to {begin} would be missing; archive them first, or begin "
-                    "a new archive at another place"
+                    f"{what}: positions {covered} to {begin} would be missing. "
+                    "Archive them first, or create a new archive at another location."
                 )
-            raise ArchiveFailed(f"{what}: somebody else archives this journal to it; nothing was added")
+            raise ArchiveFailed(f"{what}: another process archives this journal. Nothing was added.")
 
     def commit(
         self,
@@ -135,18 +137,18 @@ class ArchiveWriter:
         metadata: dict[str, str],
         transactions: list[Any],
     ) -> bool:
-        """Commit on top of the loaded version; return False if there is another version by now.
-        Either way the latest version is loaded then. `files` are the new files that `actions` add.
+        """Commit on top of the loaded version. Return False if a newer version exists.
 
-        Raises `ArchiveFailed`, also when one of `files` does not exist or has another size by now.
+        In both cases the newest version is loaded afterwards. `files` are the new files that `actions` add.
+        Raises `ArchiveFailed`, also if one of `files` is missing or has another size.
         """
         from deltalake import CommitProperties
         from deltalake.exceptions import CommitFailedError
 
-        # A server drops its log because these files have it, and a file may be gone since a task closed it.
+        # A server removes segments because these files have the messages: make sure that no file disappeared.
         check_files(self.place, {file.path: file.bytes for file in files})
-        # Without retries: delta-rs would put it on top of any later version without looking whether that one
-        # has taken away the same files.
+        # Without retries: delta-rs would commit on top of any later version, without checking whether that
+        # version removed the same files.
         properties = CommitProperties(
             custom_metadata=metadata, max_commit_retries=0, app_transactions=transactions or None
         )
@@ -168,7 +170,7 @@ class ArchiveWriter:
         return True
 
     def _sync_log(self, version: int) -> None:
-        """Sync the commit to disk: delta-rs syncs nothing, and object stores do not need it."""
+        """Sync the commit to disk: delta-rs does not sync, and object stores do not need it."""
         if not self.place.is_directory:
             return
         log = Path(self.place.path("_delta_log"))
@@ -180,7 +182,7 @@ class ArchiveWriter:
 
 
 def add_action(file: Added, *, data_change: bool) -> Any:
-    """What Delta's log says of a file that is added."""
+    """Return the entry of Delta's log for an added file."""
     from deltalake.transaction import AddAction
 
     values = {"date": file.day, "topic": file.topic}
@@ -195,7 +197,7 @@ def _loaded(place: ArchiveLocation) -> DeltaTable:
         return DeltaTable(place.location, storage_options=place.options or None)
     except TableNotFoundError as error:
         raise ArchiveFailed(
-            f"{place.location} has no Delta table: `tickertape pipeline archive` makes one there"
+            f"{place.location} has no Delta table. Create it with `tickertape pipeline archive`."
         ) from error
     except Exception as error:
         raise _failed(place, error) from error

@@ -1,9 +1,9 @@
-"""Compaction: merges small files into large ones and deletes files that the table no longer uses.
+"""Compaction: merges small files into large ones, and deletes files that the table no longer uses.
 
 Invariants:
-* Rows and their order do not change.
-* A file is removed only in the commit that adds its rows again. delta-rs allows two commits to remove the
-  same file, so each compaction builds on the table version that it read.
+* Rows and their order do not change. * A file is removed only in the commit that adds its rows again.
+delta-rs allows two commits to remove the same file, so each compaction builds on the table version that it
+read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StoredFile(NamedTuple):
     day: str
     topic: str
     first: int
-    """Its lowest position."""
+    """Lowest position."""
     last: int
     path: str
     bytes: int
@@ -64,8 +64,8 @@ class Compacted(msgspec.Struct):
 
 
 def stored_files(archive: ArchiveWriter) -> list[StoredFile]:
-    """Return the files of the version that is loaded, by day, topic and position. Files that do not say where
-    their rows lie are left out."""
+    """Return the files of the loaded version, by day, topic and position. Files without statistics are
+    omitted."""
     import pyarrow as pa
 
     table = pa.table(archive.table.get_add_actions(flatten=True))
@@ -85,11 +85,11 @@ def stored_files(archive: ArchiveWriter) -> list[StoredFile]:
 def plan(
     files: Iterable[StoredFile], *, meanwhile: bool = False, target: int = file_bytes_target
 ) -> list[list[StoredFile]]:
-    """Return which files are merged into one each: neighbours of a day and topic that together have about
-    `target` bytes at most. Those that overlap, which ours never do, stay as they are.
+    """Return the groups of files to merge: neighbours of a day and topic, about `target` bytes per group.
 
-    `meanwhile`: the archive is being written. Then `compact_files_min` or more are merged, and none that is
-    larger than the others together: a row is rewritten a few times, however many files come.
+    Overlapping files, which this package never writes, are not merged. With `meanwhile` (the archive is being
+    written) a group has at least `compact_files_min` files, none larger than the others together. This limits
+    how often a row is rewritten.
     """
     plans: list[list[StoredFile]] = []
     for _, group in groupby(sorted(files), key=attrgetter("day", "topic")):
@@ -119,8 +119,10 @@ def _alike(run: list[StoredFile]) -> list[StoredFile]:
 
 
 def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | None = None) -> Compacted:
-    """Merge small files of `archive`, day by day and topic by topic, a commit for each; others may add and
-    read. `meanwhile` as in `plan`. Raises `ArchiveFailed`, `OSError`."""
+    """Merge small files of `archive` by day and topic, with one commit per group. Others may add and read
+    meanwhile.
+
+    For `meanwhile` see `plan`. Raises `ArchiveFailed`, `OSError`."""
     done = Compacted()
     archive.reload()
     for run in plan(stored_files(archive), meanwhile=meanwhile):
@@ -128,8 +130,8 @@ def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | N
         rows = sum(file.rows for file in run)
         if sum(file.rows for file in added) != rows:
             raise ArchiveFailed(
-                f"{archive.place.location}: {run[0].path} and the {len(run) - 1} files behind it do not hold "
-                f"the {rows:,} rows that the table says; nothing was changed"
+                f"Cannot compact {archive.place.location}: {run[0].path} and the next {len(run) - 1} files "
+                f"do not hold the {rows:,} rows recorded in the table. Nothing was changed."
             )
         if _replace(archive, run, added):
             done.files_before += len(run)
@@ -141,24 +143,26 @@ def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | N
 
 
 def vacuum(archive: ArchiveWriter, keep_seconds: float) -> int:
-    """Remove files that have been no part of the archive for `keep_seconds`: compacted ones, and those of
-    attempts that failed, for which `unknown_seconds_min` is the least. Returns how many.
+    """Delete files that have not been part of the archive for `keep_seconds`. Return their number.
 
-    Raises `BadOption` below an hour, `ArchiveFailed`."""
+    These are compacted files, and files of failed attempts, which are kept for at least
+    `unknown_seconds_min`. Raises `BadOption` below one hour, `ArchiveFailed`."""
     if keep_seconds < keep_seconds_min:
         raise BadOption(
-            f"files are kept for an hour at least, not {keep_seconds:g} s: a reader of an older version may "
-            "still use them"
+            f"Cannot keep files for {keep_seconds:g} s only: a reader of an older version may use them. "
+            "Keep them for at least one hour."
         )
     removed = set(_vacuumed(archive, keep_seconds, full=False))
-    # No commit names the files of a batch under way either.
+    # No commit names the files of a batch in progress either.
     removed |= set(_vacuumed(archive, max(keep_seconds, unknown_seconds_min), full=True))
     return len(removed)
 
 
 def _vacuumed(archive: ArchiveWriter, keep_seconds: float, *, full: bool) -> list[str]:
-    """Remove files that a commit replaced `keep_seconds` ago; with `full` also those of that age that no
-    commit names. Returns their paths. Raises `ArchiveFailed`."""
+    """Delete files that a commit replaced `keep_seconds` ago. With `full` also files of that age that no
+    commit names.
+
+    Return their paths. Raises `ArchiveFailed`."""
     hours = -int(-keep_seconds // 3600)
     try:
         removed = archive.table.vacuum(
@@ -171,7 +175,7 @@ def _vacuumed(archive: ArchiveWriter, keep_seconds: float, *, full: bool) -> lis
 
 
 def _rows_of(place: ArchiveLocation, run: Sequence[StoredFile]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of files one after the other, with the topic as a column."""
+    """Yield the rows of consecutive files, with the topic as a column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -185,8 +189,7 @@ def _rows_of(place: ArchiveLocation, run: Sequence[StoredFile]) -> Iterator[pa.R
 
 
 def batches_of(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file, one row group after the other: rows of several would have bodies without
-    bound."""
+    """Yield the rows of a file, one row group at a time, because the bodies of several have no size limit."""
     for group in range(file.metadata.num_row_groups):
         yield from file.iter_batches(_READ_ROWS, [group], list(FILE_COLUMNS), use_threads=False)
 
@@ -198,12 +201,12 @@ def _zeros(count: int) -> pa.Array:
 
 
 def _replace(archive: ArchiveWriter, run: Sequence[StoredFile], added: Sequence[Added]) -> bool:
-    """Replace old files by new ones; False when another process has replaced one of these."""
+    """Replace old files by new ones. False if another process replaced one of them meanwhile."""
     from deltalake.transaction import RemoveAction
 
     for _ in range(commit_attempts_max):
         if not set(run) <= set(stored_files(archive)):
-            return False  # the new files are left to vacuum
+            return False  # vacuum removes the new files
         moment = int(time.time() * 1000)
         actions: list[Any] = [add_action(file, data_change=False) for file in added]
         actions += [
@@ -219,5 +222,5 @@ def _replace(archive: ArchiveWriter, run: Sequence[StoredFile], added: Sequence[
         if archive.commit(added, actions, {"tickertape.compacted": str(len(run))}, []):
             return True
     raise ArchiveFailed(
-        f"{archive.place.location}: others change the table all the time; it is not compacted"
+        f"Cannot compact {archive.place.location}: other writers keep changing the table. Try again later."
     )

@@ -1,7 +1,7 @@
 """The Delta table of an archive: opens it and its files, and lists the files of one version.
 
-It lies on a local path or in an object store. Errors of libraries become `ArchiveFailed` with the name of the
-file. Statistics exclude files from a read; a file without them may contain any row that its partition allows.
+It is at a local path or in an object store. Library errors become `ArchiveFailed` with the name of the file.
+Statistics exclude files from a read. A file without them may contain any row that its partition allows.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _PIECE_BYTES_MIN: Final = 4096
 
 
 class ArchiveTable:
-    """A place and how it is reached. `options` are delta-rs's for object stores (credentials, endpoints)."""
+    """Location and access options. `options` are delta-rs options for object stores (credentials,
+    endpoints)."""
 
     def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:
         self.location = location
         self.options = dict(options or {})
         self.root = local_path(location)
-        """The directory; None in an object store."""
+        """The directory, or None in an object store."""
         self._files: Any = None
         self.files_opened = 0
         """Number of Parquet files opened."""
@@ -44,7 +45,7 @@ class ArchiveTable:
         """Number of row groups started."""
 
     def has_table(self) -> bool:
-        """Return whether there is a table now. Raises `ArchiveFailed`."""
+        """Return whether the table exists now. Raises `ArchiveFailed`."""
         from deltalake import DeltaTable
 
         with self.failing("the table"):
@@ -58,18 +59,20 @@ class ArchiveTable:
             return DeltaTable(self.location, storage_options=self.options or None)
 
     def open_file(self, path: str) -> pq.ParquetFile:
-        """Open one of its files; checksums of pages are checked where there are any. In an object store a
-        row group is fetched as a whole. Raises `ArchiveFailed`."""
+        """Open one of its files. Page checksums are verified where present.
+
+        In an object store a row group is fetched as a whole. Raises `ArchiveFailed`."""
         with self.failing(path):
             if self.root is None:
                 return self._parquet(self._open_remote(path), pre_buffer=True)
-            # Not mapped: a file that is cut short, or a disk that cannot be read, would end the process.
+            # Not mapped: a truncated file or an unreadable disk would end the process.
             return self._parquet(str(self.root / path), buffer_size=archive_buffer_bytes)
 
     def open_within(self, path: str, bytes_max: int) -> tuple[pq.ParquetFile, int]:
-        """As `open_file`, for one of many: in an object store a row group is fetched as a whole only where
-        none takes more than `bytes_max`, else each column in pieces, as many bytes together. With what may
-        be fetched and not read. Raises `ArchiveFailed`."""
+        """Open one of many files, and return it with the number of bytes that may be fetched but not read.
+
+        In an object store a row group is fetched as a whole only if none exceeds `bytes_max`. Otherwise each
+        column is fetched in pieces, with the same total. Raises `ArchiveFailed`."""
         if self.root is not None:
             return self.open_file(path), 0
         import pyarrow.parquet as pq
@@ -100,19 +103,19 @@ class ArchiveTable:
     def rows(
         self, file: pq.ParquetFile, path: str, group: int, columns: Sequence[str], rows_max: int
     ) -> Iterator[pa.RecordBatch]:
-        """Read a row group in batches of this many rows. Raises `ArchiveFailed`."""
+        """Read a row group in batches of `rows_max` rows. Raises `ArchiveFailed`."""
         self.groups_read += 1
         left = file.metadata.row_group(group).num_rows
         with self.failing(path):
             for batch in file.iter_batches(rows_max, [group], list(columns), use_threads=False):
                 left -= batch.num_rows
                 yield batch
-        if left:  # the library takes the end of a file that was cut short for the end of the group
-            raise ArchiveFailed(f"{self.location}: {path} cannot be read: {left} rows are not there")
+        if left:  # the library takes the end of a truncated file for the end of the group
+            raise ArchiveFailed(f"{self.location}: {path} cannot be read: {left} rows are missing")
 
     @contextmanager
     def failing(self, what: str) -> Iterator[None]:
-        """Errors of the libraries as ours."""
+        """Convert library errors to `ArchiveFailed`."""
         import pyarrow as pa
         from deltalake.exceptions import DeltaError
 
@@ -134,12 +137,12 @@ class ArchiveTable:
 
 
 def _stored_bytes(group: pq.RowGroupMetaData) -> int:
-    """Size of a row group in its file."""
+    """Return the size of a row group in its file."""
     return sum(int(group.column(number).total_compressed_size) for number in range(group.num_columns))
 
 
 def local_path(location: str) -> Path | None:
-    """Return the directory that `location` names; None when it is the URI of something else."""
+    """Return the directory of `location`. None if it is the URI of an object store."""
     if "://" not in location:
         return Path(location)
     parts = urlsplit(location)
@@ -154,27 +157,27 @@ Int64s = npt.NDArray[np.int64]
 _LEAST: Final = -(1 << 63)
 _GREATEST: Final = (1 << 63) - 1
 _MILLI: Final = 1000
-"""Statistics of timestamps may be cut to whole milliseconds."""
+"""Statistics of timestamps may be truncated to whole milliseconds."""
 
 
 class ArchiveFile(NamedTuple):
     """One Parquet file."""
 
     path: str
-    """Below the table."""
+    """Path below the table."""
     topic: str
     low: int
-    """No position in it is below."""
+    """Lower bound of its positions."""
     high: int
-    """No position in it is above."""
+    """Upper bound of its positions."""
     rows: int | None
-    """As the table says; None when it does not."""
+    """Rows recorded in the table, or None."""
     bytes: int
-    """The size that the table names."""
+    """Size recorded in the table."""
 
 
 class Manifest:
-    """The files of one version, by their least position."""
+    """The files of one version, ordered by their lowest positions."""
 
     def __init__(self, coverage: Coverage, version: int, table: DeltaTable, table_id: str) -> None:
         import pyarrow as pa
@@ -189,7 +192,7 @@ class Manifest:
         self._bytes = _column(actions, "size_bytes", -1)[order]
         topics = actions.column("partition.topic").cast(pa.string()).combine_chunks().dictionary_encode()
         self.topics: list[str] = topics.dictionary.to_pylist()
-        """All that have a file."""
+        """All topics with a file."""
         self._topic = topics.indices.to_numpy(zero_copy_only=False)[order]
         self.low = _column(actions, "min.position", _LEAST)[order]
         self.high = _column(actions, "max.position", _GREATEST)[order]
@@ -202,7 +205,7 @@ class Manifest:
         return len(self._paths)
 
     def file(self, number: int) -> ArchiveFile:
-        """File `number`, by the least position."""
+        """Return file `number`, in order of lowest positions."""
         return ArchiveFile(
             self._paths[number],
             self.topics[int(self._topic[number])],
@@ -215,23 +218,25 @@ class Manifest:
     def overlapping(
         self, begin: int, end: int, fits: Callable[[str], bool] | None = None
     ) -> list[ArchiveFile]:
-        """Return those that may hold positions of `[begin, end)` of the topics that `fits` (None: all)."""
+        """Return the files that may hold positions in `[begin, end)` of topics accepted by `fits` (None:
+        all)."""
         mask = (self.low < end) & (self.high >= begin)
         if fits is not None:
             mask &= np.array([fits(topic) for topic in self.topics], np.bool_)[self._topic]
         return self.files(mask)
 
     def with_sequence(self, bits: int, end: int) -> list[ArchiveFile]:
-        """Return those that may hold a sequence, given as in the table, below the position `end`."""
+        """Return the files that may hold a sequence, given as stored in the table, below the position
+        `end`."""
         return self.files((self.low < end) & (self.first_sequence <= bits) & (self.last_sequence >= bits))
 
     def files(self, mask: npt.NDArray[np.bool_]) -> list[ArchiveFile]:
-        """Return those of a mask, by their least position."""
+        """Return the files of a mask, ordered by their lowest positions."""
         return [self.file(number) for number in mask.nonzero()[0].tolist()]
 
 
 def _column(actions: pa.Table, name: str, missing: int) -> Int64s:
-    """Return a column of numbers, `missing` where the table says nothing."""
+    """Return a column of numbers, with `missing` where the table has no value."""
     import pyarrow as pa
 
     if name not in actions.column_names:

@@ -1,7 +1,7 @@
-"""Location of an archive, a directory or an object store, and durable file creation there.
+"""Location of an archive (directory or object store), and durable file creation there.
 
-In a directory a file and its name are synced before the file is used. An object store shows only complete
-objects. So no incomplete file looks complete.
+In a directory, a file and its name are synced before the file is used. An object store shows only complete
+objects. Incomplete files therefore never look complete.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 class ArchiveLocation(msgspec.Struct, frozen=True):
-    """Where an archive lies, in words that mean the same in every process."""
+    """Location of an archive, with the same meaning in every process."""
 
     location: str
     """An absolute path, or the URI of an object store."""
     options: dict[str, str] = msgspec.field(default_factory=dict)
-    """Options of delta-rs for the store, such as `AWS_REGION`; may hold secrets."""
+    """Options of delta-rs for the store, such as `AWS_REGION`. They may contain secrets."""
 
     @property
     def is_directory(self) -> bool:
@@ -43,7 +43,7 @@ class ArchiveLocation(msgspec.Struct, frozen=True):
         return os.path.join(self.location, name)
 
     def file_system(self) -> Any:
-        """Return the place as a pyarrow file system; names are relative to it."""
+        """Return the place as a pyarrow file system. Names are relative to it."""
         import pyarrow.fs as fs
 
         if self.is_directory:
@@ -54,41 +54,39 @@ class ArchiveLocation(msgspec.Struct, frozen=True):
 
 
 def location_of(location: str, options: Mapping[str, str] | None = None) -> ArchiveLocation:
-    """Return the place that a user names: a path (relative to the working directory), `file://PATH`, or a URI
-    such as `s3://bucket/archive`. Raises `BadOption`."""
+    """Return the location for a user's input: a path (relative to the working directory), `file://PATH`, or a
+    URI such as `s3://bucket/archive`. Raises `BadOption`."""
     given = dict(options or {})
     if any(
         key.lower() == _UNSAFE and value.lower() not in ("", "0", "false") for key, value in given.items()
     ):
         raise BadOption(
-            f"{_UNSAFE.upper()} lets two commits replace each other, and what was archived would be lost: "
-            "leave it out; a store of today needs no such thing"
+            f"Invalid storage option {_UNSAFE.upper()}: concurrent commits could replace each other and lose "
+            "archived messages. Omit it. Current object stores do not need it."
         )
     scheme = _SCHEME.match(location)
     if not location:
         raise BadOption(
-            "an archive lies in a directory, or at a URI such as s3://bucket/archive; none is named"
+            "The archive location is empty. Use a directory or a URI such as s3://bucket/archive."
         )
     if scheme is not None and scheme[1].lower() != "file":
         return ArchiveLocation(location.rstrip("/"), given)
     if given:
-        raise BadOption(
-            f"storage options are for object stores, and {location} is a directory: leave them out"
-        )
+        raise BadOption(f"Storage options are for object stores, but {location} is a directory. Omit them.")
     path = unquote(location[len(scheme[0]) :]) if scheme else location
     if scheme and not path.startswith("/"):
-        raise BadOption(f"{location} names another machine: write file:///PATH")
+        raise BadOption(f"Invalid archive location {location}. Use file:///PATH without a host.")
     return ArchiveLocation(os.path.abspath(path))
 
 
 @contextlib.contextmanager
 def new_file(place: ArchiveLocation, name: str) -> Iterator[pa.NativeFile]:
-    """A new file at `place`, open for writing; durable at the end, gone after an exception.
+    """Create a file at `place` for writing. It is durable at the end, and removed after an exception.
 
-    Raises `OSError`, `FileExistsError` for a directory that has it."""
+    Raises `OSError`, or `FileExistsError` if it exists in a directory."""
     if not place.is_directory:
         stream = place.file_system().open_output_stream(name)
-        yield stream  # after an exception it is not closed: the object never comes to be
+        yield stream  # not closed after an exception, so the object is never created
         stream.close()
         return
     import pyarrow as pa
@@ -102,20 +100,20 @@ def new_file(place: ArchiveLocation, name: str) -> Iterator[pa.NativeFile]:
         sync(path)
         sync(os.path.dirname(path))
     except BaseException:
-        with contextlib.suppress(OSError):  # vacuum takes what is left
+        with contextlib.suppress(OSError):  # vacuum removes leftovers
             os.unlink(path)
         raise
 
 
 def check_files(place: ArchiveLocation, sizes: Mapping[str, int]) -> None:
-    """Check that the files named in `sizes`, by their paths below `place`, exist and have these sizes.
+    """Check that the files in `sizes`, by path below `place`, exist and have these sizes.
 
-    Raises `ArchiveFailed`, naming the first that does not."""
+    Raises `ArchiveFailed` that names the first file that does not."""
     import pyarrow.fs as fs
 
     try:
         infos = place.file_system().get_file_info(list(sizes))
-    except Exception as error:  # of the system, of Arrow, of delta-rs
+    except Exception as error:  # from the system, Arrow or delta-rs
         raise ArchiveFailed(f"Cannot check the files of {place.location}: {said(error)}.") from error
     for (path, size), info in zip(sizes.items(), infos, strict=True):
         if info.type != fs.FileType.File:
@@ -125,7 +123,7 @@ def check_files(place: ArchiveLocation, sizes: Mapping[str, int]) -> None:
 
 
 def sync(path: str) -> None:
-    """Make a file, or the names in a directory, durable. Raises `OSError`."""
+    """Sync a file, or the names in a directory. Raises `OSError`."""
     opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(opened)
@@ -134,11 +132,11 @@ def sync(path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """Create a directory and those above it, durably; no error when it is there. Raises `OSError`."""
+    """Create a directory and its parents durably, unless it exists. Raises `OSError`."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
     make_directory(above)
-    with contextlib.suppress(FileExistsError):  # another task was faster
+    with contextlib.suppress(FileExistsError):  # another task created it first
         os.mkdir(path)
     sync(above)

@@ -1,6 +1,6 @@
-"""Find positions in the archive: by bookmark, by time, and the last message before a position.
+"""Lookups of positions in the archive: by bookmark, by time, and the last message before a position.
 
-Statistics of files and row groups exclude most data; of the rest only the columns needed are read. A lookup
+Statistics of files and row groups exclude most data. Only the needed columns of the rest are read. A lookup
 without a match returns None.
 """
 
@@ -29,7 +29,7 @@ _LAST_COLUMNS: Final = ("position", "publisher", "sequence", "timestamp")
 
 
 def find_bookmark(store: ArchiveTable, manifest: Manifest, bookmark: Bookmark, end: int) -> int | None:
-    """Position, below `end`, of the message of a bookmark; None when the archive has none."""
+    """Return the position, below `end`, of the message of a bookmark. None if the archive has none."""
     publisher, bits = str(bookmark.publisher), sequence_bits(bookmark.sequence)
 
     def may_hold(file: pq.ParquetFile, group: int) -> bool:
@@ -49,9 +49,10 @@ def find_bookmark(store: ArchiveTable, manifest: Manifest, bookmark: Bookmark, e
 
 
 def find_time(store: ArchiveTable, manifest: Manifest, micros: int, begin: int, end: int) -> int | None:
-    """Return the lowest position in `[begin, end)` of a message with the time `micros` or later, or None.
+    """Return the lowest position in `[begin, end)` of a message with a timestamp of at least `micros`, or
+    None.
 
-    Log time never goes back, so within a file the rest is later too.
+    Log time never decreases, so later rows of a file have later timestamps too.
     """
     best: int | None = None
     since = _moment(micros)
@@ -59,7 +60,7 @@ def find_time(store: ArchiveTable, manifest: Manifest, micros: int, begin: int, 
     for found in manifest.files(wanted):
         stop = end if best is None else best
         if found.low >= stop:
-            break  # they come by their least positions
+            break  # files are sorted by their lowest positions
 
         def may_hold(file: pq.ParquetFile, group: int, stop: int = stop) -> bool:
             return not (
@@ -77,7 +78,7 @@ def find_time(store: ArchiveTable, manifest: Manifest, micros: int, begin: int, 
 
 
 class Last(NamedTuple):
-    """The last message of some."""
+    """A last message."""
 
     position: int
     bookmark: Bookmark
@@ -86,7 +87,7 @@ class Last(NamedTuple):
 
 
 def last_before(store: ArchiveTable, manifest: Manifest, position: int) -> Last | None:
-    """Return the last message before `position`; None when the archive has none there."""
+    """Return the last message before `position`. None if the archive has none."""
     best, found = -1, None
     candidates = manifest.files(manifest.low < position)
     for file in sorted(candidates, key=lambda file: file.high, reverse=True):
@@ -132,13 +133,13 @@ def _columns(
 
 
 def _publisher(batch: pa.RecordBatch, row: int) -> str:
-    """Return the publisher of a row, as the table has it."""
+    """Return the publisher of a row, as stored in the table."""
     value = batch.column("publisher")[row].as_py()
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _integers(batch: pa.RecordBatch, name: str) -> Int64s:
-    """Return a column of whole numbers or of times, as numbers of 64 bits."""
+    """Return a column of integers or times as 64-bit integers."""
     import pyarrow as pa
 
     column = batch.column(name)

@@ -2,9 +2,8 @@
 
 Files overlap where several topics were recorded at the same time. Each file is read one chunk at a time, and
 rows are returned up to the lowest position that the next chunks can have. Buffered rows are limited to
-`archive_scan_bytes_max` and one chunk; rows beyond that are put back and read again. Prefetching from an
-object store is limited to `archive_fetched_bytes_max`. Each open file takes the memory of one page beside
-these limits.
+`archive_scan_bytes_max` plus one chunk. Further rows are put back and read again. Prefetching from an object
+store is limited to `archive_fetched_bytes_max`. Each open file also takes the memory of one page.
 """
 
 from __future__ import annotations
@@ -33,21 +32,20 @@ _END: Final = (1 << 63) - 1
 _NOTHING: Final = -1
 _CHUNK_ROWS_MAX: Final = 1 << 16
 _ROW_BYTES: Final = 64
-"""Memory of the numbers and offsets of a row; in a file they may take nearly nothing."""
+"""Memory of the numbers and offsets of a row, which may take almost no space in a file."""
 
 
 class ParquetPiece(NamedTuple):
     """The next rows."""
 
     rows: Rows | None
-    """None: no matching row is below `end`."""
+    """None if no matching row is below `end`."""
     end: int
-    """Everything that is wanted below this position was given."""
+    """All matching rows below this position were returned."""
 
 
 class ParquetScan:
-    """The rows of `files`, which are in the order of their least positions, with positions in
-    `[begin, end)`."""
+    """The rows of `files` with positions in `[begin, end)`. `files` are ordered by their lowest positions."""
 
     def __init__(
         self,
@@ -68,7 +66,7 @@ class ParquetScan:
         self._open: list[_Stream] = []
 
     def __iter__(self) -> Iterator[ParquetPiece]:
-        """Yield all pieces, in order; the last one ends at the end. Raises `ArchiveFailed`."""
+        """Yield all pieces in order. The last one ends at the end of the range. Raises `ArchiveFailed`."""
         while (piece := self._next()) is not None:
             yield piece
         yield ParquetPiece(None, self._end)
@@ -81,7 +79,7 @@ class ParquetScan:
         self._open = []
 
     def _next(self) -> ParquetPiece | None:
-        """Return the rows below the position up to which all of them are known; None at the end."""
+        """Return the rows below the position up to which all rows are known. None at the end."""
         self._begin_files()
         if not self._open:
             return None
@@ -95,7 +93,7 @@ class ParquetScan:
         return ParquetPiece(merged(found) if found else None, reach)
 
     def _begin_files(self) -> None:
-        """Open those that may have what comes next."""
+        """Open the files that may hold the next rows."""
         while self._waiting:
             first = min((stream.first for stream in self._open), default=None)
             if first is not None and self._waiting[0].low > first:
@@ -107,18 +105,18 @@ class ParquetScan:
             self._fill()
 
     def _fill(self) -> None:
-        """Read more where all buffered rows were returned; drop files that were read to their end."""
+        """Read more where all buffered rows were returned, and drop files that were read to their end."""
         held = sum(stream.held_bytes for stream in self._open)
         for stream in self._open:
             if not stream.waits:
                 self._read(stream)
                 held = self._put_back(held + stream.held_bytes)
                 if len(self._open) > archive_files_open_max:
-                    stream.close()  # and opened again, when more of it is wanted
+                    stream.close()  # reopened when its next rows are needed
         self._open = [stream for stream in self._open if stream.waits]
 
     def _fetch_first(self) -> None:
-        """Read again the next rows among those put back."""
+        """Read the next rows again if they were put back."""
         first = min(stream.first for stream in self._open)
         for stream in self._open:
             if stream.first == first and not stream.held_bytes:
@@ -126,56 +124,56 @@ class ParquetScan:
                 self._put_back(sum(other.held_bytes for other in self._open))
 
     def _put_back(self, held: int) -> int:
-        """Drop the rows that are returned last until few enough are buffered; return their bytes."""
+        """Drop the rows that are returned last until the memory limit is met. Return the remaining bytes."""
         while held > self._memory:
             holding = [stream for stream in self._open if stream.held_bytes]
             last = max(holding, key=lambda stream: stream.first)
             if last.first == min(stream.first for stream in self._open if stream.waits):
-                break  # it comes next
+                break  # its rows are next
             held -= last.held_bytes
             last.put_back()
         return held
 
     def _read(self, stream: _Stream) -> None:
-        """Read a chunk: half of what each may have, because rows may take more than their file says."""
+        """Read a chunk of half the allowed size, because rows may take more memory than in the file."""
         count = len(self._open)
         stream.fill(min(archive_chunk_bytes_max, self._memory // (2 * count)), self._fetched // count)
         fetched = sum(other.fetched_bytes for other in self._open)
-        while fetched > self._fetched:  # some were opened when there were fewer
+        while fetched > self._fetched:  # earlier files were opened with larger shares
             most = max(self._open, key=lambda other: other.fetched_bytes)
             fetched -= most.fetched_bytes
             most.close()
 
 
 class _Stream:
-    """One file: a chunk of it that waits to be given, and what comes after it."""
+    """One file: its buffered chunk, and the position of the following rows."""
 
     def __init__(self, store: ArchiveTable, file: ArchiveFile, begin: int, end: int) -> None:
         self._store = store
         self._file = file
         self._begin = begin
-        """What lies below is given, or not wanted."""
+        """Rows below it were returned, or are not requested."""
         self._end = end
         self._rows: Rows | None = None
         self._at = 0
         self.held_bytes = 0
         """Bytes of the buffered rows."""
         self.fetched_bytes = 0
-        """What may be fetched of its file and not be rows yet."""
+        """Bytes that may be fetched but not decoded yet."""
         self._back: int | None = None
-        """Position of the first row that waits, when its rows were put back."""
+        """Position of the first pending row after its rows were put back."""
         self._left: int | None = None
-        """Rows that are still to be read of it, at most; None before it was opened."""
+        """Upper bound of the rows that are not read yet. None before the file is opened."""
         self._chunks: Iterator[Rows] | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether rows wait to be given."""
+        """Whether rows are pending."""
         return self._rows is not None or self._back is not None
 
     @property
     def first(self) -> int:
-        """Position of the first row that waits."""
+        """Position of the first pending row."""
         if self._back is not None:
             return self._back
         assert self._rows is not None
@@ -183,17 +181,17 @@ class _Stream:
 
     @property
     def reach(self) -> int:
-        """Below which all of its rows are known."""
+        """Position below which all rows are known."""
         if self._back is not None:
             return self._back
         assert self._rows is not None
         return int(self._rows.positions[-1]) + 1 if self._left else _END
 
     def take_below(self, position: int) -> Rows | None:
-        """Return the rows below `position`, which do not wait any more."""
+        """Return and consume the rows below `position`."""
         rows = self._rows
         if rows is None:
-            return None  # they were put back: none is below
+            return None  # put back: no row is below
         upto = int(rows.positions.searchsorted(position))
         if upto <= self._at:
             return None
@@ -204,13 +202,14 @@ class _Stream:
         return taken
 
     def put_back(self) -> None:
-        """Drop the buffered rows: `fill` reads them again."""
+        """Drop the buffered rows. `fill` reads them again."""
         self._begin = self._back = self.first
         self._rows, self.held_bytes, self._left = None, 0, None
         self.close()
 
     def fill(self, chunk_bytes: int, fetched_bytes: int) -> None:
-        """Read the next chunk, if there is one; a file that is opened for it fetches so much at a time.
+        """Read the next chunk, if any. A file that is opened for it fetches `fetched_bytes` at a time.
+
         Raises `ArchiveFailed`."""
         if self._left == 0:
             self.close()
@@ -238,15 +237,15 @@ class _Stream:
             self.close()
 
     def close(self) -> None:
-        """Close the file; it is opened again for the remaining rows."""
+        """Close the file. It is reopened for the remaining rows."""
         self._chunks, self.fetched_bytes = None, 0
 
     def _read(self, chunk_bytes: int, fetched_bytes: int) -> Iterator[Rows]:
-        """Yield the rows in `[begin, end)` in chunks of about this many bytes."""
+        """Yield the rows in `[begin, end)` in chunks of about `chunk_bytes`."""
         file, self.fetched_bytes = self._store.open_within(self._file.path, fetched_bytes)
         expected = self._file.rows
         if expected not in (None, file.metadata.num_rows):
-            raise ArchiveFailed(f"it has {file.metadata.num_rows} rows, the table says {expected}")
+            raise ArchiveFailed(f"it has {file.metadata.num_rows} rows, but the table records {expected}")
         groups = groups_between(file, self._begin, self._end)
         self._left = sum(file.metadata.row_group(group).num_rows for group in groups)
         before = _NOTHING
@@ -267,7 +266,7 @@ class _Stream:
 
 
 def groups_between(file: pq.ParquetFile, begin: int, end: int) -> list[int]:
-    """Return the row groups that may hold positions of `[begin, end)`."""
+    """Return the row groups that may hold positions in `[begin, end)`."""
     return [
         group
         for group in range(file.metadata.num_row_groups)
@@ -276,15 +275,15 @@ def groups_between(file: pq.ParquetFile, begin: int, end: int) -> list[int]:
 
 
 def outside(file: pq.ParquetFile, group: int, column: str, low: object, high: object) -> bool:
-    """Return whether nothing of a column of a row group lies in `[low, high]`, as its statistics say; False
-    when they say nothing."""
+    """Return whether the statistics exclude `[low, high]` for a column of a row group. False without
+    statistics."""
     number = file.schema_arrow.get_field_index(column)
     if number < 0:
-        raise ArchiveFailed(f"there is no column {column}")
+        raise ArchiveFailed(f"it has no column {column}")
     statistics = file.metadata.row_group(group).column(number).statistics
     if statistics is None or not statistics.has_min_max:
         return False
     try:
         return bool(statistics.max < low or statistics.min > high)
-    except TypeError:  # whoever wrote it says it in another type
+    except TypeError:  # the writer used another type
         return False

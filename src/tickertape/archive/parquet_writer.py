@@ -1,7 +1,7 @@
-"""Write rows to Parquet files by day and topic, in log order, in row groups that readers can prune.
+"""Parquet writer: writes rows to files by day and topic, in log order, in prunable row groups.
 
-Buffered rows are limited to `buffer_bytes_max`. In a file, positions rise. Files are part of the archive only
-after their commit.
+Buffered rows are limited to `buffer_bytes_max`. Positions ascend within a file. Files become part of the
+archive only with their commit.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SETTINGS: Final[dict[str, Any]] = {
-    # Level 1 writes twice as fast as level 3, which takes as much room.
+    # Level 1 writes twice as fast as level 3, at the same size.
     "compression": "zstd",
     "compression_level": 1,
     "use_dictionary": ["publisher", "correlation_id", "key"],
@@ -44,7 +44,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "data_page_size": archive_page_bytes,
     "write_batch_size": archive_page_messages_max,
 }
-"""How files are written."""
+"""Parquet settings."""
 
 _DAY: Final = 86_400_000_000
 
@@ -52,7 +52,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Added(msgspec.Struct, frozen=True):
-    """A written file, as the table's log describes it."""
+    """A written file, as described in the table's log."""
 
     path: str
     bytes: int
@@ -71,7 +71,7 @@ class _Group(NamedTuple):
 
 
 class PartitionFile:
-    """One file of a day and a topic, from its first row group to its end. Rows come in log order."""
+    """One file of a day and a topic. Rows are written in log order."""
 
     def __init__(self, place: ArchiveLocation, day: int, topic: str) -> None:
         import pyarrow.parquet as pq
@@ -87,15 +87,15 @@ class PartitionFile:
 
     @property
     def bytes(self) -> int:
-        """The written file."""
+        """Size of the written file."""
         return int(self._file.tell())
 
     def write(self, table: pa.Table) -> None:
-        """One row group. Raises `ArchiveFailed` for a position that does not rise."""
+        """Write one row group. Raises `ArchiveFailed` if positions do not ascend."""
         columns = {name: numbers(table.column(name)) for name in ("position", "timestamp", "sequence")}
         positions = columns["position"]
         if positions[0] <= self._last or (positions[1:] <= positions[:-1]).any():
-            raise ArchiveFailed(f"{self.path}: positions do not rise behind {self._last}; it is not added")
+            raise ArchiveFailed(f"{self.path} is not added: positions do not ascend after {self._last}.")
         self._last = int(positions[-1])
         found = [(int(values.min()), int(values.max())) for values in columns.values()]
         if self._bounds:
@@ -114,7 +114,7 @@ class PartitionFile:
         return Added(self.path, size, self.rows, self._date.isoformat(), self._topic, statistics)
 
     def abandon(self, error: BaseException) -> None:
-        """It will not be used: it is taken away where that is possible."""
+        """Discard the file, and remove it if possible."""
         with contextlib.suppress(OSError):
             self._writer.close()
         with contextlib.suppress(type(error)):
@@ -122,7 +122,7 @@ class PartitionFile:
 
 
 class _WaitingRows:
-    """Rows of a day and a topic that are not written yet."""
+    """Buffered rows of a day and a topic."""
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
@@ -135,7 +135,7 @@ class _WaitingRows:
         return self.body_bytes + self.rows * message_cost_bytes
 
     def fits(self, rows: int, body_bytes: int) -> bool:
-        """Return whether these rows and the waiting ones make a row group."""
+        """Return whether these rows and the buffered ones fit in a row group."""
         return (
             self.rows + rows <= row_group_rows_max
             and self.body_bytes + body_bytes <= archive_row_group_bytes_max
@@ -150,24 +150,24 @@ class _WaitingRows:
 
 
 class FileWriter:
-    """Writes rows that come in the order of the log. `finish` gives the files; `abandon` takes them away."""
+    """Writes rows in log order. `finish` returns the files, `abandon` discards them."""
 
     def __init__(self, place: ArchiveLocation) -> None:
         self._place = place
         self._waiting: dict[_Group, _WaitingRows] = {}
         self._open: dict[_Group, PartitionFile] = {}
-        """The one written to last is the last."""
+        """Open files, least recently written first."""
         self._cost = 0
         self._added: list[Added] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Rows of all columns of the table but `date`. Raises `OSError`, `ArchiveFailed`."""
+        """Write rows with all columns of the table except `date`. Raises `OSError`, `ArchiveFailed`."""
         for group, rows in _groups(batch):
             for part in _row_groups(rows):
                 self._add(group, *part)
 
     def finish(self) -> list[Added]:
-        """Write what waits, close all files. Raises `OSError`, `ArchiveFailed`."""
+        """Write buffered rows and close all files. Raises `OSError`, `ArchiveFailed`."""
         for group in sorted(self._waiting):
             self._flush(group)
             self._close(group)
@@ -176,7 +176,7 @@ class FileWriter:
         return self._added
 
     def abandon(self, error: BaseException) -> None:
-        """The files that are open are not finished; those that are, are left to vacuum."""
+        """Discard open files. Finished files are left to vacuum."""
         for file in self._open.values():
             file.abandon(error)
         self._open.clear()
@@ -196,7 +196,7 @@ class FileWriter:
             self._flush(max(self._waiting, key=lambda one: self._waiting[one].cost))
 
     def _flush(self, group: _Group) -> None:
-        """Write what waits as a row group."""
+        """Write the buffered rows of a group as a row group."""
         waiting = self._waiting[group]
         if not waiting.rows:
             return
@@ -220,9 +220,10 @@ class FileWriter:
 def write_files(
     place: ArchiveLocation, batches: Iterable[pa.RecordBatch], wrote: Callable[[int], object] | None = None
 ) -> list[Added]:
-    """Write all of `batches`, with all columns of the table except `date` and with rising positions. `wrote`
-    is called with the number of rows written since the last call. Raises `OSError`, `ArchiveFailed`, and
-    errors of `batches`: then no file is usable."""
+    """Write all of `batches`, with all columns of the table except `date` and ascending positions.
+
+    `wrote` is called with the number of rows written since the last call. Raises `OSError`, `ArchiveFailed`,
+    and errors of `batches`. After an error no file is usable."""
     writer = FileWriter(place)
     try:
         for batch in batches:
@@ -239,8 +240,10 @@ def write_files(
 
 
 def _groups(batch: pa.RecordBatch) -> Iterator[tuple[_Group, pa.RecordBatch]]:
-    """Yield the rows of each day and topic, in the columns of a file. Those of one group alone are not
-    copied; else each is a copy of its own, so that a rare one does not hold the whole batch."""
+    """Yield the rows of each day and topic, in the columns of a file.
+
+    The rows of a single group are not copied. Otherwise each group is a copy, so that a small one does not
+    keep the whole batch in memory."""
     if not batch.num_rows:
         return
     topics = batch.column("topic").dictionary_encode()
@@ -260,7 +263,7 @@ def _groups(batch: pa.RecordBatch) -> Iterator[tuple[_Group, pa.RecordBatch]]:
 
 
 def _row_groups(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """`batch` in pieces that fit a row group, or of one row, each with the bytes of its bodies."""
+    """Yield pieces of `batch` that fit a row group or have one row, each with its body bytes."""
     offsets, count, low = body_offsets(batch), batch.num_rows, 0
     while low < count:
         high = (

@@ -33,20 +33,20 @@ T = TypeVar("T")
 
 
 class ArchiveExtent(NamedTuple):
-    """Messages that follow one another in the archive."""
+    """Consecutive messages of the archive."""
 
     batch: MessageBatch | None
-    """None: no matching message is below `end`."""
+    """None if no matching message is below `end`."""
     positions: Int64s
-    """Of each message."""
+    """Position of each message."""
     end: int
     """All matching messages below this position were returned."""
 
 
 class ArchiveReader:
-    """The archive at `location`, a path or the URI of an object store; `options` are delta-rs's for it.
+    """The archive at `location`, a path or the URI of an object store.
 
-    `journal` is the id of the journal that it must be of (None: any). May be used by several threads."""
+    `options` are delta-rs options. `journal` is the required journal id (None: any). Thread-safe."""
 
     def __init__(
         self, location: str, journal: str | None = None, options: Mapping[str, str] | None = None
@@ -55,15 +55,15 @@ class ArchiveReader:
         self._journal = journal
         self._table: DeltaTable | None = None
         self._looks_left = 0
-        """How often it may be gone on from that table."""
+        """Remaining incremental refreshes of the table."""
         self._manifest: Manifest | None = None
         self._lock = Lock()
 
     def refresh(self, *, anew: bool = False) -> Coverage | None:
-        """Read the newest version of the table and return its extent; None without a table.
+        """Read the newest version of the table and return its coverage. None without a table.
 
-        Now and then, and with `anew`, it is opened anew: it may be another one at the same place, whose
-        changes say nothing of that. Raises `ArchiveFailed`, `WrongJournal`.
+        With `anew`, and after `archive_looks_max` refreshes, the table is opened again, because another table
+        may be at the same location. Raises `ArchiveFailed`, `WrongJournal`.
         """
         with self._lock:
             table = self._newest(anew=anew)
@@ -78,18 +78,20 @@ class ArchiveReader:
             return known.coverage
 
     def _newest(self, *, anew: bool) -> DeltaTable | None:
-        """Return the table in its newest version; None when there never was one."""
+        """Return the newest version of the table. None if it never existed."""
         if not self.store.has_table():
             if self._manifest is None:
                 return None
-            raise ArchiveFailed(f"{self.store.location}: the table is gone; it had {self._manifest.coverage}")
+            raise ArchiveFailed(
+                f"{self.store.location}: the table was deleted. It had {self._manifest.coverage}."
+            )
         if self._table is not None and self._looks_left and not anew:
             self._looks_left -= 1
             try:
                 with self.store.failing("the table"):
                     self._table.update_incremental()
             except ArchiveFailed:
-                pass  # what it goes on from may be cleaned up by now
+                pass  # the log entries it continues from may be cleaned up
             else:
                 return self._table
         self._looks_left = archive_looks_max
@@ -97,19 +99,21 @@ class ArchiveReader:
 
     @property
     def table_id(self) -> str:
-        """Which table it was when it was looked at last: one that was deleted and made anew is another."""
+        """Id of the table at the last refresh. A table that is deleted and created again has a new id."""
         manifest = self._manifest
         return "" if manifest is None else manifest.table_id
 
     @property
     def coverage(self) -> Coverage | None:
-        """Extent at the last refresh; None before that, and without a table."""
+        """Coverage at the last refresh. None before it, and without a table."""
         manifest = self._manifest
         return None if manifest is None else manifest.coverage
 
     def scan(self, begin: int, end: int, topic: str | None = None) -> ParquetScan:
-        """Return the rows with positions in `[begin, end)` of a topic, of the topics that a pattern fits, or
-        (None) of all. Raises `ArchiveFailed` when it does not cover them."""
+        """Scan the rows with positions in `[begin, end)` of a topic, of the topics of a pattern, or (None) of
+        all.
+
+        Raises `ArchiveFailed` if the archive does not cover them."""
         manifest = self._covering(begin, end)
         files = manifest.overlapping(begin, end, None if topic is None else fits(topic))
         return ParquetScan(self.store, files, begin, end)
@@ -123,12 +127,11 @@ class ArchiveReader:
         filter: Filter | None = None,
         bytes_max: int = archive_answer_bytes_max,
     ) -> Iterator[ArchiveExtent]:
-        """Yield the messages with positions in `[begin, end)`, as they were published, in the order of the
-        log.
+        """Yield the messages with positions in `[begin, end)` as published, in log order.
 
-        `topic` is a name, a pattern, or None for all; with `filter`, one that needs no context, only those
-        that pass. A batch has bodies of `bytes_max` at most, or one message. The last one ends at `end`.
-        Raises `ArchiveFailed`; when the table was compacted meanwhile it goes on in the newer version.
+        `topic` is a name, a pattern, or None for all. `filter`, which must not need a context, selects
+        messages. A batch has at most `bytes_max` body bytes, or one message. The last batch ends at `end`. If
+        the table is compacted meanwhile, reading continues in the newer version. Raises `ArchiveFailed`.
         """
         at = begin
         while True:
@@ -146,21 +149,25 @@ class ArchiveReader:
                 scan.close()
 
     def find_bookmark(self, bookmark: Bookmark, end: int) -> int | None:
-        """Position, below `end`, of the message of a bookmark; None: it has none. Raises `ArchiveFailed`."""
+        """Return the position, below `end`, of the message of a bookmark, or None. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: lookup.find_bookmark(self.store, manifest, bookmark, end))
 
     def find_time(self, micros: int, begin: int, end: int) -> int | None:
-        """Return the least position in `[begin, end)` of a message stamped at `micros` (microseconds since
-        1970) or later; None when there is none. Raises `ArchiveFailed`."""
+        """Return the lowest position in `[begin, end)` of a message with a timestamp of at least `micros`, or
+        None.
+
+        `micros` are microseconds since 1970. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: lookup.find_time(self.store, manifest, micros, begin, end))
 
     def last_before(self, position: int) -> lookup.Last | None:
-        """Return the last message before `position`; None: it has none. Raises `ArchiveFailed`."""
+        """Return the last message before `position`, or None. Raises `ArchiveFailed`."""
         return self._again(lambda manifest: lookup.last_before(self.store, manifest, position))
 
     def check(self, begin: int, end: int) -> None:
-        """Check that the files with positions in `[begin, end)` exist with the sizes that the newest version
-        of the table names. Raises `ArchiveFailed`, also when it does not cover these positions."""
+        """Check that the files with positions in `[begin, end)` exist with the sizes recorded in the newest
+        version.
+
+        Raises `ArchiveFailed`, also if the archive does not cover these positions."""
         self.refresh()
         place = location_of(self.store.location, self.store.options)
 
@@ -171,8 +178,9 @@ class ArchiveReader:
         self._again(check)
 
     def moved(self, error: ArchiveFailed) -> bool:
-        """Return whether the error may be over with the newest version of the table: a file is gone, because
-        others took its place. Raises what `refresh` raises."""
+        """Return whether a retry with the newest version may succeed, because a missing file was replaced.
+
+        Raises the errors of `refresh`."""
         before = self._manifest
         if not error.missing:
             return False
@@ -194,7 +202,7 @@ class ArchiveReader:
     def _known(self) -> Manifest:
         manifest = self._manifest
         if manifest is None:
-            raise ArchiveFailed(f"{self.store.location}: there is no table yet")
+            raise ArchiveFailed(f"{self.store.location}: no table exists yet")
         return manifest
 
     def _covering(self, begin: int, end: int) -> Manifest:
@@ -205,20 +213,20 @@ class ArchiveReader:
         coverage = manifest.coverage
         if not coverage.begin <= begin <= end <= coverage.end:
             raise ArchiveFailed(
-                f"{self.store.location} has {coverage}; positions {begin} to below {end} were asked for"
+                f"{self.store.location} has {coverage}, but positions {begin} to below {end} were requested"
             )
         return manifest
 
 
 def fits(topic: str) -> Callable[[str], bool]:
-    """Return whether a topic is `topic`, or fits it when that is a pattern."""
+    """Return a function that tests whether a topic is `topic`, or matches it if it is a pattern."""
     if is_pattern(topic):
         return compile_topic_pattern(topic).search
     return topic.__eq__
 
 
 def pieces(rows: Rows | None, end: int, bytes_max: int) -> Iterator[tuple[Rows | None, int]]:
-    """Rows in pieces with bodies of `bytes_max` at most, or of one row, and the positions that they reach."""
+    """Yield pieces with at most `bytes_max` body bytes, or one row, and the position that each reaches."""
     if rows is None:
         yield None, end
         return

@@ -1,6 +1,6 @@
-"""Convert rows of the archive to message batches, column by column.
+"""Conversion of archive rows to message batches, column by column.
 
-Rows that are not valid messages are refused.
+Rows that are not valid messages are rejected.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from tickertape.batch.format import I4, U8, Int32s, Int64s, lengths_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OUT_OF_ORDER: Final = "its rows do not rise by position: it was not written as an archive is"
+OUT_OF_ORDER: Final = "its rows are not in position order, so it is not a valid archive file"
 _NEVER_NULL: Final = ("position", "publisher", "sequence", "timestamp", "data")
 
 
 class Rows(NamedTuple):
-    """Some rows, by position."""
+    """Rows in position order."""
 
     table: pa.RecordBatch
-    """The columns of a file; `publisher` as a number."""
+    """The columns of a file, with `publisher` as a number."""
     positions: Int64s
     topics: tuple[str, ...]
     topic_index: Int32s | None
-    """Of each row; None when there is one topic."""
+    """Topic number per row. None if all rows have the same topic."""
 
     @property
     def offsets(self) -> Int32s:
-        """Of the bodies in their buffer: one more than there are rows, the first not always 0."""
+        """Offsets of the bodies in their buffer, one more than rows. The first is not always 0."""
         return body_offsets(self.table)
 
     def bodies(self) -> list[bytes]:
@@ -45,19 +45,19 @@ class Rows(NamedTuple):
         return bodies
 
     def slice(self, low: int, high: int) -> Rows:
-        """Return the rows `[low, high)`, not copied."""
+        """Return the rows `[low, high)` without copying."""
         if high - low == len(self.positions):
             return self
         index = None if self.topic_index is None else self.topic_index[low:high]
         return Rows(self.table.slice(low, high - low), self.positions[low:high], self.topics, index)
 
     def take(self, indices: Int64s) -> Rows:
-        """Return the rows `indices`, in their order."""
+        """Return the rows `indices`, in this order."""
         index = None if self.topic_index is None else self.topic_index[indices]
         return Rows(self.table.take(index_array(indices)), self.positions[indices], self.topics, index)
 
     def batch(self) -> MessageBatch:
-        """Return the messages; there must be one."""
+        """Return the messages as a batch. At least one row is required."""
         column = self.table.column
         data = column("data")
         offsets = body_offsets(self.table)
@@ -81,16 +81,17 @@ class Rows(NamedTuple):
 
 
 def rows_of(batch: pa.RecordBatch, topic: str) -> Rows:
-    """Return rows of a file of a topic, with the columns of `FILE_COLUMNS`. Raises `ArchiveFailed` when
-    values are missing, too large, or out of order."""
+    """Return rows of a file of a topic, with the columns of `FILE_COLUMNS`.
+
+    Raises `ArchiveFailed` for missing values, too large bodies and wrong order."""
     import pyarrow as pa
 
     missing = [name for name in FILE_COLUMNS if name not in batch.schema.names]
     if missing:
-        raise ArchiveFailed(f"there is no column {missing[0]}")
+        raise ArchiveFailed(f"it has no column {missing[0]}")
     for name in _NEVER_NULL:
         if batch.column(name).null_count:
-            raise ArchiveFailed(f"column {name} has no value in some rows")
+            raise ArchiveFailed(f"column {name} is null in some rows")
     wanted = arrow_schema()
     columns = [_typed(batch.column(name), wanted.field(name)) for name in FILE_COLUMNS]
     table = pa.RecordBatch.from_arrays(columns, list(FILE_COLUMNS))
@@ -103,7 +104,7 @@ def rows_of(batch: pa.RecordBatch, topic: str) -> Rows:
 
 
 def merged(pieces: Sequence[Rows]) -> Rows:
-    """Return all rows of `pieces`, by position."""
+    """Return all rows of `pieces` in position order."""
     import pyarrow as pa
 
     if len(pieces) == 1:
@@ -123,40 +124,40 @@ def merged(pieces: Sequence[Rows]) -> Rows:
     positions = positions[order]
     if (positions[1:] == positions[:-1]).any():
         twice = int(positions[1:][positions[1:] == positions[:-1]][0])
-        raise ArchiveFailed(f"position {twice} is in two files: the table has messages twice")
+        raise ArchiveFailed(f"position {twice} is in two files, so the table has duplicate messages")
     table = pa.concat_batches([piece.table for piece in pieces]).take(index_array(order))
     index = np.concatenate(indexes)[order] if len(names) > 1 else None
     return Rows(table, positions, tuple(names), index)
 
 
 def body_offsets(table: pa.RecordBatch) -> Int32s:
-    """Return the offsets of the bodies in their buffer, one more than there are rows."""
+    """Return the offsets of the bodies in their buffer, one more than rows."""
     data = table.column("data")
     offsets = np.frombuffer(data.buffers()[1], I4)
     return offsets[data.offset : data.offset + len(data) + 1]
 
 
 def _typed(array: pa.Array, wanted: pa.Field) -> pa.Array:
-    """Return a column with the type that the rest of this module expects."""
+    """Return a column with the type that this module expects."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if wanted.name == "publisher":
-        if isinstance(array, pa.DictionaryArray):  # few publishers: few texts become numbers
+        if isinstance(array, pa.DictionaryArray):  # convert only the distinct publishers
             return pc.take(array.dictionary.cast(pa.uint64()), array.indices)
         return array.cast(pa.uint64())
     return array if array.type == wanted.type else array.cast(wanted.type)
 
 
 def index_array(values: Int64s) -> pa.Array:
-    """Return indexes as Arrow takes them."""
+    """Return indices as an Arrow array."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def numbers(column: pa.Array) -> Int64s:
-    """Return a column of 64-bit values without nulls, times as microseconds, as they lie."""
+    """Return a column of 64-bit values without nulls, times as microseconds, without copying if possible."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -179,7 +180,7 @@ def _labels(array: pa.Array) -> Labels | None:
 
 
 def _used(topics: tuple[str, ...], index: Int32s | None) -> tuple[tuple[str, ...], Int32s | None]:
-    """Return the topics that some row has, and the index into them."""
+    """Return the topics in use, and the index into them."""
     if index is None:
         return topics, None
     counts = np.bincount(index, minlength=len(topics))

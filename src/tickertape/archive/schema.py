@@ -1,7 +1,7 @@
 """Table format of the archive: columns, partitions, properties, statistics and coverage.
 
-Writers and readers both use this module (docs/formats/archive.md). A table that does not name its journal and
-its range is not an archive.
+Writers and readers share this module (docs/formats/archive.md). A table without properties for its journal
+and range is not an archive.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ COLUMNS: Final = (
     "position", "topic", "date", "publisher", "sequence", "timestamp", "data", "expiration_ms",
     "correlation_id", "key",
 )  # fmt: skip
-"""In the order of the table."""
+"""In table order."""
 FILE_COLUMNS: Final = tuple(name for name in COLUMNS if name not in PARTITION_COLUMNS)
-"""Columns of a Parquet file; Delta keeps partition columns in its log."""
+"""Columns of a Parquet file. Delta keeps partition columns in its log."""
 
 JOURNAL_PROPERTY: Final = "tickertape.journal"
 FORMAT_PROPERTY: Final = "tickertape.format"
@@ -39,16 +39,16 @@ _DAY: Final = 86_400_000_000
 
 
 class Coverage(NamedTuple):
-    """Part of a journal that the archive has."""
+    """The part of a journal that is archived."""
 
     journal: str
-    """32 hexadecimal digits."""
+    """Journal id, 32 hexadecimal digits."""
     begin: int
-    """The first position."""
+    """First archived position."""
     end: int
-    """The position after the last: everything recorded to `topics` in `[begin, end)` is there."""
+    """Position after the last one. All messages of `topics` in `[begin, end)` are archived."""
     topics: str
-    """Which topics are archived: a name, a pattern, or empty for all that the log records."""
+    """Archived topics: a name, a pattern, or empty for all persistent topics."""
 
     def __str__(self) -> str:
         which = f" of the topics {self.topics!r}" if self.topics else ""
@@ -56,7 +56,7 @@ class Coverage(NamedTuple):
 
 
 def arrow_schema() -> pa.Schema:
-    """Return the columns of the table, in order, as Arrow types."""
+    """Return the columns of the table as Arrow types, in order."""
     import pyarrow as pa
 
     types = {
@@ -75,20 +75,22 @@ def arrow_schema() -> pa.Schema:
 
 
 def file_schema() -> pa.Schema:
-    """Return the columns of one of its Parquet files."""
+    """Return the columns of a Parquet file of the table."""
     import pyarrow as pa
 
     return pa.schema([field for field in arrow_schema() if field.name not in PARTITION_COLUMNS])
 
 
 def app_id(journal: str) -> str:
-    """Return the application of the transactions whose version says where the coverage of `journal` ends."""
+    """Return the id of the Delta transactions whose version is the end of the coverage of `journal`."""
     return f"tickertape/{journal}"
 
 
 def table_properties(journal: str, begin: int, topics: str = "") -> dict[str, str]:
-    """Return the properties of a new table (`raise_if_key_not_exists=False`): it starts at the position
-    `begin`, and until its first transaction ends there."""
+    """Return the properties of a new table, which starts at the position `begin`.
+
+    Create the table with `raise_if_key_not_exists=False`. Its coverage is empty until the first
+    transaction."""
     return {
         JOURNAL_PROPERTY: journal,
         FORMAT_PROPERTY: FORMAT,
@@ -100,8 +102,9 @@ def table_properties(journal: str, begin: int, topics: str = "") -> dict[str, st
 def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
     """Return the coverage of the loaded version of `table`.
 
-    Raises `ArchiveFailed` when it is no archive or of a newer format, `WrongJournal` when it is of another
-    journal than `journal`.
+    Raises:
+        ArchiveFailed: It is not an archive, or has a newer format.
+        WrongJournal: It belongs to another journal than `journal`.
     """
     properties: Mapping[str, str | None] = table.metadata().configuration
     found, form = properties.get(JOURNAL_PROPERTY), properties.get(FORMAT_PROPERTY)
@@ -109,20 +112,25 @@ def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
     where = table.table_uri
     if not found or form is None or begin is None or not begin.isdecimal():
         raise ArchiveFailed(
-            f"{where} is no archive: the Delta table has no properties {JOURNAL_PROPERTY}, {FORMAT_PROPERTY} "
-            f"and {BEGIN_PROPERTY}; name the table that `tickertape pipeline archive` writes"
+            f"{where} is not an archive: the Delta table lacks the properties {JOURNAL_PROPERTY}, "
+            f"{FORMAT_PROPERTY} or {BEGIN_PROPERTY}. Use a table that `tickertape pipeline archive` writes."
         )
     if form != FORMAT:
-        raise ArchiveFailed(f"{where} has format {form}, this program knows {FORMAT}: use a newer program")
+        raise ArchiveFailed(
+            f"{where} has format {form}, but this version supports {FORMAT}. "
+            "Use a newer version of Tickertape."
+        )
     if journal is not None and found != journal:
         raise WrongJournal(
-            f"{where} is the archive of the journal {found}, not of {journal}: each journal has an archive "
-            "of its own; nothing was read"
+            f"{where} is the archive of the journal {found}, not of {journal}. Nothing was read. "
+            "Use a separate archive for each journal."
         )
     ours = table.schema().to_arrow()
     missing = [name for name in COLUMNS if name not in ours.names]
     if missing:
-        raise ArchiveFailed(f"{where} has no column {missing[0]!r}: something else wrote it")
+        raise ArchiveFailed(
+            f"{where} has no column {missing[0]!r}. Use a table that `tickertape pipeline archive` writes."
+        )
     end = table.transaction_version(app_id(found))
     return Coverage(
         found, int(begin), int(begin) if end is None else end, properties.get(TOPICS_PROPERTY) or ""
@@ -130,7 +138,7 @@ def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
 
 
 def sequence_bits(sequence: int) -> int:
-    """Return a sequence, 0 to 2**64 - 1, as the table has it."""
+    """Return a sequence (0 to 2**64 - 1) as stored in the table, a signed 64-bit integer."""
     return sequence - (1 << 64) if sequence >= 1 << 63 else sequence
 
 
@@ -139,7 +147,7 @@ def holds_topic(topics: str, wanted: str) -> bool:
     if not topics or topics == wanted:
         return True
     if not is_pattern(topics) or is_pattern(wanted):
-        return False  # which topics two patterns share is not computed
+        return False  # the intersection of two patterns is not computed
     from tickertape.filter import compile_topic_pattern
 
     return bool(compile_topic_pattern(topics).search(wanted))
@@ -149,8 +157,10 @@ def holds_topic(topics: str, wanted: str) -> bool:
 
 
 def file_path(day: date, name: str) -> str:
-    """Return the path of a file below the table. `name` is unique, without slash, space and percent sign. The
-    topic is not part of it, because it may be too long for a file system and have any character."""
+    """Return the path of a file below the table.
+
+    `name` is unique, without slash, space and percent sign. The topic is not part of it, because it may be
+    too long for a file system and contain any character."""
     return f"date={day.isoformat()}/{name}.parquet"
 
 
@@ -165,10 +175,11 @@ def file_statistics(
     timestamps: tuple[int, int],
     sequences: tuple[int, int],
 ) -> str:
-    """Return the statistics of a file: the lowest and highest position, timestamp (microseconds) and sequence
-    (the bits of a u64 as a signed number, as in the table)."""
+    """Return the Delta statistics of a file: lowest and highest position, timestamp and sequence.
+
+    Timestamps are microseconds. Sequences are signed numbers, as in the table."""
     low = {"position": positions[0], "sequence": sequences[0], "timestamp": _text(timestamps[0])}
-    # whole milliseconds, which every reader understands, and never less than there is
+    # Whole milliseconds, which every reader supports, rounded up so that no row is excluded.
     high = {
         "position": positions[1],
         "sequence": sequences[1],

@@ -1,6 +1,6 @@
-"""Checksums of an archived range, computed from the files, to compare with those of the log.
+"""Checksums of an archived range, computed from the files and compared with those of the log.
 
-The statistics in the table's log are not used.
+Statistics in the table's log are not used.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ _TEXTS: Final = 3
 
 
 class Sums(NamedTuple):
-    """What messages add up to. Two ranges that differ in a message have other sums, unless bytes of bodies,
-    or of labels, changed places: these the checksums of pages and frames guard."""
+    """Checksums of messages.
+
+    Two ranges that differ in a message have different sums, unless bytes of bodies or labels swapped places.
+    Checksums of pages and frames detect that."""
 
     messages: int = 0
     numbers: tuple[int, ...] = (0,) * _NUMBERS
-    """For each column the sum of its values, each multiplied by its position, modulo 2**64."""
+    """Per column the sum of its values, each multiplied by its position, modulo 2**64."""
     texts: tuple[int, ...] = (0,) * _TEXTS
-    """All bytes of the bodies, the correlation ids and the keys, added."""
+    """Sums of all bytes of the bodies, the correlation ids and the keys."""
 
     def plus(self, positions: Int64s, batch: MessageBatch) -> Sums:
-        """Return these sums with the messages of `batch`, at `positions`, added."""
+        """Return these sums plus the messages of `batch` at `positions`."""
         places = positions.astype(U8) * U8.type(2) + U8.type(1)
         found = [int((places * column).sum(dtype=U8)) for column in _columns(batch)]
         labels = [b"" if one is None else one.text for one in (batch.correlation_ids, batch.keys)]
@@ -50,7 +52,7 @@ class Sums(NamedTuple):
 
 
 def _columns(batch: MessageBatch) -> list[UInt64s]:
-    """Return the numbers of messages: `_NUMBERS` columns."""
+    """Return the numbers of messages as `_NUMBERS` columns."""
     topics = np.array([crc32(topic.encode()) for topic in batch.topics], U8)
     expirations = batch.expirations
     return [
@@ -70,8 +72,9 @@ def _lengths(labels: Labels | None, count: int) -> UInt64s:
 
 
 def sums_of(archive: ArchiveWriter, begin: int, end: int) -> Sums:
-    """Return the sums of the archived messages at the positions `begin` to `end` (not included), reading all
-    columns. Raises `ArchiveFailed` for a missing or damaged file."""
+    """Return the sums of the archived messages at the positions in `[begin, end)`, reading all columns.
+
+    Raises `ArchiveFailed` for a missing or damaged file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -94,7 +97,7 @@ def sums_of(archive: ArchiveWriter, begin: int, end: int) -> Sums:
 
 
 def _with(sums: Sums, batch: pa.RecordBatch, topic: str, begin: int, end: int) -> Sums:
-    """`sums` and the rows of `batch`, of a topic, between the positions."""
+    """Return `sums` plus the rows of `batch`, of a topic, that are in the range."""
     import pyarrow as pa
 
     positions = numbers(batch.column("position"))

@@ -1,7 +1,7 @@
 """Filter language: parse filters and topic patterns and apply them to many message bodies at once.
 
-The package knows texts, message types and bodies. It does not know topic configuration, subscriptions or
-connections.
+The package knows filter text, message types and bodies. It does not know topic configuration, subscriptions
+or connections.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Batch filter: applies one filter to batches whose messages may be of any message type.
 
-The filter is compiled once for each message type. A type that cannot have the fields of the filter matches
-nothing. Callers filter a batch in bounded pieces (`piece_end`).
+The filter is compiled once per message type. If a type cannot have the fields of the filter, no message of
+that type matches. Callers filter a batch in bounded pieces (`piece_end`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class BatchFilter:
     def __init__(
         self, text: str, type_of: Callable[[str], str], *, bytes_max: int = filter_bytes_max
     ) -> None:
-        """`type_of` maps a topic to the name of its message type. Raises `BadFilter` for text that is not a
-        filter for any type."""
+        """`type_of` maps a topic to the name of its message type. Raises `BadFilter` for text that is invalid
+        for every type."""
         self.text = text
         self.needs = inputs_of(text, bytes_max)
         """Fields of `FilterInputs` that the filter reads."""
         self.work = 1
-        """Most steps for one message of the types seen."""
+        """Maximum steps per message, over the types seen."""
         self.unreadable = 0
-        """Bodies that could not be read, each counted as often as it was filtered."""
+        """Unreadable bodies. A body counts each time it is filtered."""
         self._bytes_max = bytes_max
         self._type_of = type_of
         self._filters: dict[str, Filter] = {}
@@ -74,9 +74,9 @@ class BatchFilter:
     def matching_rows(
         self, batch: MessageBatch, rows: Int64s, constants: FilterInputs | None = None
     ) -> Int64s:
-        """Return those of the rising `rows` of a batch that match.
+        """Return the matching rows among `rows` (ascending) of a batch.
 
-        `constants` has the inputs that are the same for all messages; the filter may need some.
+        `constants` has the inputs that are equal for all messages. Some filters need them.
         """
         if not len(rows):
             return rows
@@ -93,8 +93,10 @@ class BatchFilter:
 
 
 def piece_end(batch: MessageBatch, low: int, messages_max: int) -> int:
-    """Return the end of the piece that starts at row `low`: at most `messages_max` messages and
-    `filter_piece_bytes_max`, but at least one message."""
+    """Return the end of the piece that starts at row `low`.
+
+    A piece has at most `messages_max` messages and `filter_piece_bytes_max` bytes, but at least one
+    message."""
     offsets = batch.offsets
     by_bytes = int(offsets.searchsorted(int(offsets[low]) + filter_piece_bytes_max, "right")) - 1
     return min(max(min(by_bytes, low + messages_max), low + 1), batch.count)
@@ -124,7 +126,7 @@ def rows_by_type(
     if batch.topic_index is None:
         return [(type_of(topics[0]), rows)]
     numbers = batch.topic_index[rows]
-    # Not all topics of the batch: each of thousands may be asked about here by itself.
+    # Only the topics of these rows: a batch may have thousands, and this may be called for each one.
     names = {number: type_of(topics[number]) for number in np.unique(numbers).tolist()}
     different = dict.fromkeys(names.values())
     if len(different) == 1:
@@ -136,7 +138,7 @@ def rows_by_type(
 
 
 def bodies_of(batch: MessageBatch, rows: Int64s) -> list[bytes]:
-    """Return the bodies of rising rows, at least one."""
+    """Return the bodies of ascending rows, at least one."""
     first, last = int(rows[0]), int(rows[-1])
     if last - first == len(rows) - 1:
         return batch.bodies_between(first, last + 1)

@@ -1,8 +1,8 @@
-"""Counter of exceptions that were raised inside filters and contained.
+"""Counter of exceptions raised inside filters and contained there.
 
-A filter comes from a client and must not end the process or another subscription. A filter that raises while
-it is compiled is rejected. A message for which it raises does not match and counts as unreadable. Tests read
-the counter, so containment hides no defect from them.
+A filter comes from a client and must not end the process or another subscription. A filter that raises during
+compilation is rejected. A message for which it raises does not match and counts as unreadable. Tests read the
+counter, so containment does not hide defects.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ContainedErrors:
 
 
 def described(error: Exception) -> str:
-    """Return the type of `error` and a few words of its text."""
+    """Return the type of `error` and the start of its text."""
     return f"{type(error).__name__}: {said(error, _CHARACTERS_MAX)}"
 
 
 DEFECTS: Final = ContainedErrors()
-"""Of all filters of a process."""
+"""Contained exceptions of all filters of the process."""

@@ -8,61 +8,61 @@ from tickertape.base.limits import KIB, MIB
 
 # filters
 filter_depth_max: Final = 40
-"""How deep the parts of a filter may be nested."""
+"""Maximum nesting depth of the expressions of a filter."""
 filter_operations_max: Final = 300
-"""Parts of one filter: operators, functions, fields; members of lists are counted apart."""
+"""Operators, functions and fields of one filter. Members of lists are counted separately."""
 filter_members_max: Final = 1_000
-"""Members of all lists of one filter (IN, BEGINS WITH, ENDS WITH) together."""
+"""Members of all lists (IN, BEGINS WITH, ENDS WITH) of one filter."""
 filter_text_scans_max: Final = 6
-"""Operators and functions of one filter that read a text from its begin to its end (LIKE, INSTR, UPPER)."""
+"""Operators and functions of one filter that scan a whole string (LIKE, INSTR, UPPER)."""
 number_characters_max: Final = 64
-"""Longest text that is a number."""
+"""Longest string that is converted to a number."""
 text_result_characters_max: Final = 64 * KIB
-"""Longest text that a function of a filter may make; above it the result is NULL."""
+"""Longest string that a function returns. Above it the result is NULL."""
 pattern_program_bytes_max: Final = 512 * KIB
-"""Memory that the program of one regular expression may take; classes such as `\\pL` take much of it."""
+"""Memory of the program of one regular expression. Classes such as `\\pL` need much of it."""
 pattern_depth_max: Final = 50
-"""Groups in groups of one regular expression, parentheses in classes counted too."""
+"""Nested groups in one regular expression. Parentheses in character classes count too."""
 pattern_positions_max: Final = 2_000
-"""Characters and classes of one regular expression, its repetitions written out."""
+"""Characters and classes of one regular expression after expanding repetitions."""
 pattern_states_max: Final = 600
-"""States that the regular expressions of one filter may need together; above it they are refused."""
+"""States that all regular expressions of one filter may need. Above it the filter is rejected."""
 pattern_steps_max: Final = 40_000
-"""Work that is spent on finding this out, for all expressions of a filter together, before it is refused:
-about 10 ms."""
+"""Steps to compute these states, for all regular expressions of a filter. Above it the filter is rejected.
+About 10 ms."""
 array_work_max: Final = 8_000
-"""Cost that the arrays of one message may have for one filter beyond sets and extremes, in elements sorted or
-converted to texts; a message above it counts as unreadable for this filter."""
+"""Cost of the arrays of one message for one filter beyond sets and extremes, in elements that are sorted or
+converted to strings. A message above it counts as unreadable for this filter."""
 array_search_work: Final = 4
-"""Cost of a regular expression for each element."""
+"""Cost per element of a regular expression search."""
 array_text_work: Final = 6
-"""What turning a number into a text costs of it."""
+"""Cost of converting a number to a string."""
 index_piece_messages_max: Final = 1_024
-"""Messages that an index of filters looks at in one go."""
+"""Messages that a filter index processes at a time."""
 index_values_max: Final = 1 << 18
-"""Values of fields that a search in an index holds at a time: messages times different fields."""
+"""Field values that a search in an index holds at a time: messages times distinct fields."""
 index_paths_max: Final = 2_048
-"""Different fields that an index reads; a filter with which there would be more is asked by itself."""
+"""Distinct fields that an index reads. A filter that would add more is evaluated separately."""
 index_terms_max: Final = 8
-"""Terms joined by AND up to which an index takes a filter apart; one with more is asked as a whole."""
+"""Terms joined by AND that an index splits. A filter with more terms is evaluated as a whole."""
 index_cells_max: Final = 1 << 22
-"""Answers that an index remembers for the conditions on one field, one byte each; for more than
-`index_cells_max / index_piece_messages_max` conditions, `index_piece_messages_max` for each of them."""
+"""Results that an index caches for the conditions on one field, one byte each. For more than
+`index_cells_max / index_piece_messages_max` conditions, `index_piece_messages_max` results per condition."""
 index_memory_bytes_max: Final = 64 * MIB
-"""Texts and results that the indexes of a process cache together; above it they are cleared."""
+"""Strings and results that all indexes of a process may cache. Above it the caches are cleared."""
 index_value_characters_max: Final = 256
-"""Longest text for which answers are remembered from one look to the next."""
+"""Longest string whose results are cached between pieces."""
 
 # topic sets
 recorded_patterns_max: Final = 64
-"""Patterns of recorded topics: a new topic may be searched for each of them."""
+"""Patterns of persistent topics. A new topic may be matched against each of them."""
 recorded_topics_kept_max: Final = 4096
-"""Topics with cached results of such patterns."""
+"""Topics with cached results of these patterns."""
 
 # pieces
 filter_piece_bytes_max: Final = 256 * KIB
-"""Bodies that filters look at before others have their turn: a message more when it is longer."""
+"""Bytes of bodies that filters process before other work runs. At least one message is processed."""
 filter_piece_steps_max: Final = 1 << 15
-"""Steps of filters before others have their turn."""
+"""Filter steps before other work runs."""
 pattern_set_memory_bytes: Final = 1 * MIB
-"""Memory of their search, beside their program."""
+"""Memory of a combined pattern search, in addition to its program."""

@@ -1,7 +1,7 @@
 """Topic sets: topics selected by names and patterns.
 
-The server and its clients use this class to decide which topics are recorded, so its answer for a topic never
-changes. The cache of answers is bounded.
+The server and its clients use this class to decide which topics are persistent, so its result for a topic
+never changes. The cache of results is bounded.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from tickertape.filter.limits import recorded_patterns_max, recorded_topics_kept
 
 
 class TopicSet:
-    """The topics that `names` name or fit: one with a character of a pattern is a pattern, searched for
-    anywhere in a topic. Raises `BadTopic` for a pattern that is not accepted, and above
-    `recorded_patterns_max`."""
+    """Topics selected by `names`, which are topic names and patterns.
+
+    A name with a pattern character is an unanchored pattern. Raises `BadTopic` for an invalid pattern, and
+    for more than `recorded_patterns_max` patterns."""
 
     def __init__(self, names: Iterable[str]) -> None:
         names = sorted(set(names))
@@ -40,14 +41,15 @@ class TopicSet:
 
 
 def _joined(texts: list[str]) -> list[Pattern]:
-    """Return the patterns `texts`, as one where that is not too costly: a topic is searched once for all of
-    them."""
+    """Return the patterns `texts`, combined into one if that is not too expensive.
+
+    A combined pattern needs one search per topic."""
     if len(texts) > recorded_patterns_max:
-        raise BadTopic(f"{len(texts):,} patterns of topics: at most {recorded_patterns_max} are read")
+        raise BadTopic(f"Too many topic patterns: {len(texts):,}. Use at most {recorded_patterns_max}.")
     patterns = [compile_topic_pattern(text) for text in texts]
     if len(patterns) > 1:
         try:
             return [compile_pattern("|".join(f"(?:{text})" for text in texts))]
         except BadPattern:
-            pass  # each for itself
+            pass  # keep separate patterns
     return patterns

@@ -1,12 +1,12 @@
-"""System disk: the `Disk` port on Linux system calls.
+"""System disk: implements the `Disk` interface with Linux system calls.
 
-The root is opened once, and everything goes through that descriptor: a directory that is renamed, replaced or
-covered by a mount while in use stays the one in use. Interrupted calls are repeated by Python itself.
+The root directory is opened once, and every access uses that descriptor. A directory that is renamed,
+replaced or covered by a mount while in use remains the one in use. Python itself repeats interrupted calls.
 
 Invariants:
-- No error is retried or interpreted.
-- No path outside the root is reached.
-- No other module of this package touches the operating system.
+- Errors are neither retried nor interpreted.
+- Paths outside the root cannot be reached.
+- No other module of this package uses the operating system.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOCK_ABSENT: Final = frozenset(
     {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EBADF, errno.EISDIR}
 )
-"""Errors of file systems that cannot lock a directory, network file systems among them."""
+"""Errors of file systems that cannot lock a directory, for example network file systems."""
 _NOWAIT_ABSENT: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 @lru_cache(maxsize=_PATHS_KEPT)
 def path_parts(path: str) -> tuple[str, ...]:
-    """The components of a port path; `""` and `"."` are the root and give none.
+    """Return the components of a path. `""` and `"."` denote the root and have none.
 
     Raises `OSError(EINVAL)` for an absolute path, an empty component, `.` or `..` inside, or a NUL.
     """
@@ -56,13 +56,11 @@ def path_parts(path: str) -> tuple[str, ...]:
 
 
 class SystemDisk:
-    """The directory tree below `root` (which may be missing: `make_directory("")` creates it).
+    """The directory tree below `root`. If `root` is missing, `make_directory("")` creates it.
 
-    The directory that `root` names at the first call is used from then on, until `close_all`. Symbolic links
-    below the root are refused, so nothing outside it can be reached. Safe to use from several threads, but a
-    handle must not be closed while another thread uses it. Handles are never reused: a stale one gives
-    `OSError(EBADF)` instead of somebody else's file.
-    """
+    The directory that `root` names at the first call is used until `close_all`. Symbolic links below the root
+    are refused, so paths outside it cannot be reached. The object is thread-safe, but a handle must not be
+    closed while another thread uses it. Handles are never reused: a stale handle raises `OSError(EBADF)`."""
 
     _root: int | None = None
 
@@ -76,15 +74,16 @@ class SystemDisk:
         self._nowait = True
 
     def descriptor(self) -> int:
-        """Return the descriptor of the root, for other files below it; it must not be closed."""
+        """Return the descriptor of the root, for other files below it. The caller must not close it."""
         return self._root_descriptor()
 
     # -- names ----------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:
-        """Names in `directory`, sorted; `FileNotFoundError` when it does not exist."""
+        """Return the sorted names in `directory`. Raises `FileNotFoundError` if it does not exist."""
         with self._directory(path_parts(directory)) as fd:
-            # One of its own: listing moves the offset of a descriptor, and that of the root is shared.
+            # Listing moves the offset of a descriptor, and the root descriptor is shared: open a separate
+            # one.
             own = os.open(".", _OPEN_DIRECTORY, dir_fd=fd)
         try:
             return sorted(os.listdir(own))
@@ -92,9 +91,9 @@ class SystemDisk:
             os.close(own)
 
     def make_directory(self, path: str) -> None:
-        """Create `path` with mode 0700; no error when it is there already.
+        """Create `path` with mode 0700 unless it exists.
 
-        The parent of the root is outside the tree, so for the root itself it is synced here.
+        For the root itself, its parent is synced here, because the parent is outside the tree.
         """
         parts = path_parts(path)
         if not parts:
@@ -108,13 +107,14 @@ class SystemDisk:
         return None
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing one called `new`; durable after `sync_directory` of both directories."""
+        """Rename a file, replacing `new`. The change is durable after `sync_directory` of both
+        directories."""
         from_parts, to_parts = _entry(old), _entry(new)
         with self._directory(from_parts[:-1]) as source, self._directory(to_parts[:-1]) as target:
             os.rename(from_parts[-1], to_parts[-1], src_dir_fd=source, dst_dir_fd=target)
 
     def remove(self, path: str) -> None:
-        """Take away the name of a file; durable after `sync_directory` of its directory."""
+        """Remove a file. The change is durable after `sync_directory` of its directory."""
         parts = _entry(path)
         with self._directory(parts[:-1]) as parent:
             os.unlink(parts[-1], dir_fd=parent)
@@ -141,7 +141,7 @@ class SystemDisk:
 
     @contextlib.contextmanager
     def _directory(self, parts: Sequence[str]) -> Iterator[int]:
-        """A descriptor of a directory, for as long as the block runs; that of the root is kept."""
+        """Yield a descriptor of a directory, valid inside the block. The root descriptor stays open."""
         fd = root = self._root_descriptor()
         try:
             for part in parts:
@@ -164,7 +164,7 @@ class SystemDisk:
     def _open_file(self, path: str, flags: int) -> int:
         parts = _entry(path)
         with self._directory(parts[:-1]) as parent:
-            # O_NONBLOCK means nothing to a regular file; without it a FIFO would be waited for.
+            # O_NONBLOCK has no effect on regular files. Without it, opening a FIFO would block.
             flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
             fd = os.open(parts[-1], flags, _FILE_MODE, dir_fd=parent)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -175,7 +175,7 @@ class SystemDisk:
     # -- files ----------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
-        """Open a file. With `create` it is made with mode 0600 and must not exist yet (`FileExistsError`)."""
+        """Open a file. With `create` it gets mode 0600 and must not exist yet (`FileExistsError`)."""
         flags = os.O_RDWR if write else os.O_RDONLY
         fd = self._open_file(path, flags | (os.O_CREAT | os.O_EXCL if create else 0))
         handle = next(self._next_handle)
@@ -183,14 +183,14 @@ class SystemDisk:
         return handle
 
     def close(self, handle: int) -> None:
-        """Close `handle`; unsynced writes stay unsynced."""
+        """Close `handle`. Unsynced writes stay unsynced."""
         fd = self._files.pop(handle, None)
         if fd is None:
             raise _bad_handle(handle)
         os.close(fd)
 
     def close_all(self) -> None:
-        """Close every handle, let go of every lock, and of the directory itself."""
+        """Close every handle, release every lock, and close the root directory."""
         while self._files:
             os.close(self._files.popitem()[1])
         while self._locks:
@@ -198,7 +198,7 @@ class SystemDisk:
         self._let_go()
 
     def __del__(self) -> None:
-        self._let_go()  # a reader keeps nothing else open
+        self._let_go()  # readers keep only the root open
 
     def _let_go(self) -> None:
         root, self._root = self._root, None
@@ -209,9 +209,9 @@ class SystemDisk:
         return os.fstat(self._fd(handle)).st_size
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Reserve the first `size` bytes; new ones read as zeros, a longer file keeps its length.
+        """Reserve the first `size` bytes. New bytes read as zeros, and a longer file keeps its length.
 
-        Raises `OSError(ENOSPC)` without room, and then releases what it reserved."""
+        Raises `OSError(ENOSPC)` without disk space, and then releases the space it reserved."""
         fd = self._fd(handle)
         before = os.fstat(fd).st_size
         try:
@@ -228,13 +228,13 @@ class SystemDisk:
             raise
 
     def truncate(self, handle: int, size: int) -> None:
-        """Cut or extend (with zeros, not reserved) to `size` bytes."""
+        """Cut or extend the file to `size` bytes. Extension reads as zeros and is not reserved."""
         os.ftruncate(self._fd(handle), size)
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write all of `buffers` at `offset`, continuing short writes; an error may leave a part written."""
+        """Write all of `buffers` at `offset`, continuing short writes. An error may leave a partial write."""
         fd = self._fd(handle)
-        if offset < 0:  # to the kernel -1 means the current offset
+        if offset < 0:  # for the kernel, -1 is the current offset
             raise OSError(errno.EINVAL, f"cannot write at offset {offset}")
         if len(buffers) <= _BUFFERS_MAX:
             wanted = sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
@@ -252,7 +252,7 @@ class SystemDisk:
         os.fdatasync(self._fd(handle))
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes. Fewer bytes are returned only at the end of the file."""
         fd = self._fd(handle)
         data = os.pread(fd, size, offset)
         if len(data) == size or not data:
@@ -265,20 +265,21 @@ class SystemDisk:
         return b"".join(pieces) if len(pieces) > 1 else pieces[0]
 
     def map(self, handle: int) -> memoryview:
-        """Return the whole file, mapped: unused pages can leave memory again."""
+        """Return a memory mapping of the whole file. The kernel can evict unused pages."""
         return memoryview(mmap.mmap(self._fd(handle), 0, access=mmap.ACCESS_READ))
 
     def read_nowait(self, handle: int, offset: int, size: int) -> Buffer | None:
-        """As `read`, from the page cache only: None when the disk would have to be waited for.
+        """Read like `read`, but only from the page cache. Return None if the disk would have to be waited
+        for.
 
-        None also where the kernel or file system cannot tell: then `read` on another thread is the way.
-        """
+        Also returns None if the kernel or file system does not support this. Call `read` on another thread
+        then."""
         fd = self._fd(handle)
         if size < 0 or offset < 0:
             raise OSError(errno.EINVAL, f"cannot read {size} bytes at offset {offset}")
         if not self._nowait:
             return None
-        window = np.empty(size, np.uint8).data  # not cleared first, and not copied afterwards
+        window = np.empty(size, np.uint8).data  # neither cleared first nor copied afterwards
         try:
             got = os.preadv(fd, (window,), offset, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -301,12 +302,14 @@ class SystemDisk:
     # -- the lock -------------------------------------------------------------------------------------
 
     def lock(self, path: str, owner: str) -> None:
-        """Lock `path` and its directory until `close_all` or the end of the process (a forked child holds
-        them too).
+        """Lock `path` and its directory until `close_all` or the end of the process.
 
-        A missing file is created, and `owner` and the pid are written into it. Raises `BlockingIOError` with
-        the text of the holder. Removing the file does not let a second process in: the directory is locked
-        too (except on file systems that cannot lock one)."""
+        A forked child holds the locks too. A missing file is created, and `owner` and the pid are written
+        into it. The directory is locked as well (except on file systems without directory locks), so removing
+        the file does not let a second process in.
+
+        Raises:
+            BlockingIOError: Another process holds the lock. The text is the one it wrote."""
         parts = _entry(path)
         held = self._lock_directory(parts)
         try:
@@ -329,9 +332,10 @@ class SystemDisk:
         self._locks += [held, fd]
 
     def _lock_directory(self, parts: Sequence[str]) -> int:
-        """A descriptor that holds the directory of the lock file. Raises `BlockingIOError` as `lock` does."""
+        """Return a descriptor that locks the directory of the lock file. Raises `BlockingIOError` like
+        `lock`."""
         with self._directory(parts[:-1]) as parent:
-            # One of its own: a lock belongs to the open file, not to the process.
+            # A lock belongs to the open file description, not to the process: open a separate one.
             fd = os.open(".", _OPEN_DIRECTORY, dir_fd=parent)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -353,13 +357,13 @@ class SystemDisk:
 
 
 def _written(fd: int) -> str:
-    """Return the text that the holder wrote into a lock file."""
+    """Return the text that the lock holder wrote into a lock file."""
     return os.pread(fd, 4096, 0).decode("utf-8", "replace").strip()
 
 
 def lock_held(holder: str) -> BlockingIOError:
-    """The error of a lock held by `holder`: its text is exactly that, its errno is EWOULDBLOCK."""
-    error = BlockingIOError(holder or "another process, which the lock file does not name")
+    """Return the error of a lock held by `holder`: its text is exactly `holder`, its errno EWOULDBLOCK."""
+    error = BlockingIOError(holder or "another process (not named in the lock file)")
     error.errno = errno.EWOULDBLOCK
     return error
 
@@ -376,7 +380,7 @@ def _bad_handle(handle: int) -> OSError:
 
 
 def _write_rest(fd: int, offset: int, buffers: Sequence[Buffer], done: int) -> None:
-    """Write `buffers` behind their first `done` bytes, in slices that the kernel accepts."""
+    """Write `buffers` after their first `done` bytes, in slices that the kernel accepts."""
     views = [v for b in buffers if (v := memoryview(b).cast("B")).nbytes]
     first = 0
     offset += done
@@ -389,7 +393,7 @@ def _write_rest(fd: int, offset: int, buffers: Sequence[Buffer], done: int) -> N
             views[first] = views[first][done:]
         done = os.pwritev(fd, views[first : first + _BUFFERS_MAX], offset)
         if not done:
-            raise OSError(errno.EIO, f"the file system took none of the bytes at offset {offset}")
+            raise OSError(errno.EIO, f"the file system wrote no bytes at offset {offset}")
         offset += done
 
 

@@ -1,7 +1,8 @@
-"""The running journal: group commit, the view of the log that readers have, and publishers' sequences.
+"""The running journal: group commit, the log view for readers, and publisher sequences.
 
-Pure: the disk is reached through jobs and read requests. Invariant: readers see nothing above the persisted
-end.
+Pure: disk access happens through jobs and read requests.
+
+Invariant: readers see nothing above the persisted end.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from tickertape.journal.recovery.recovery import RecoveredJournal
 
 
 class AcceptedBatch(NamedTuple):
-    """A batch on its way to the disk; without a batch, a chain, which is hidden until it is persisted."""
+    """A batch on its way to the disk. Without a batch it is a chain, which is hidden until it is
+    persisted."""
 
     position: int
-    """Of its first message; of a chain, the position after it."""
+    """Position of its first message. For a chain, the position after it."""
     batch: MessageBatch | None
     stamp: Stamp | None
 
@@ -32,7 +34,7 @@ class AcceptedBatch(NamedTuple):
 class Journal:
     """An opened journal.
 
-    Messages enter by `append` and `append_chain`; everything else of their way to the disk is in `commits`.
+    `append` and `append_chain` accept messages. `commits` performs all further steps to the disk.
     `take_persisted` makes commits visible in `view`."""
 
     def __init__(
@@ -49,10 +51,10 @@ class Journal:
         self.journal_id = recovered.end.journal_id
         self.view = LogView(recovered.segments, recovered.retired, archive)
         self.leftovers = recovered.leftovers
-        """Segments whose removal an earlier run recorded and did not finish."""
+        """Segments whose removal an earlier run recorded but did not finish."""
         self.policy = policy
         self.highest = dict(recovered.publishers)
-        """Highest sequence accepted from each publisher (durable or still on its way)."""
+        """Highest accepted sequence of each publisher, durable or not."""
         self.persisted_highest = dict(recovered.publishers)
         """Highest persisted sequence of each publisher."""
         self._log_time = recovered.end.timestamp
@@ -69,15 +71,17 @@ class Journal:
     # -- inputs ---------------------------------------------------------------------------------------
 
     def append(self, batch: MessageBatch, stamp: Stamp, last_sequence: int, now: Now) -> int:
-        """Accept a batch of one run whose last message has `last_sequence`; returns its first position."""
+        """Accept a batch of one run whose last message has `last_sequence`. Return its first position."""
         self.highest[stamp.publisher] = last_sequence
         first = self.commits.append(batch, stamp, now)
         self._accepted.append(AcceptedBatch(first, batch, stamp))
         return first
 
     def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]], now: Now) -> int:
-        """Accept batches of one run each that are persisted all at once or not at all, in one segment;
-        returns the first position. `has_room` for all of them was made sure of."""
+        """Accept batches of one run each that are persisted atomically, in one segment. Return the first
+        position.
+
+        The caller must check `has_room` for all of them first."""
         for batch, stamp in parts:
             self.highest[stamp.publisher] = stamp.first_sequence + batch.count - 1
         first = self.commits.append_chain(parts, now)
@@ -85,7 +89,8 @@ class Journal:
         return first
 
     def log_time(self, now: Now) -> int:
-        """Return the timestamp of messages accepted now, microseconds: the wall clock, but never back."""
+        """Return the timestamp (microseconds) of messages accepted now: the wall clock, but never
+        decreasing."""
         if now.wall > self._log_time:
             self._log_time = now.wall
         return self._log_time
@@ -98,7 +103,7 @@ class Journal:
         return accepted
 
     def take_persisted(self) -> list[PersistedCommit]:
-        """Drain the commits that became persisted; readers see them from now on."""
+        """Drain the newly persisted commits and make them visible to readers."""
         for active in self.commits.take_opened():
             self.view.opened(active)
         persisted = self.commits.take_persisted()
@@ -112,14 +117,14 @@ class Journal:
         return persisted
 
     def reader(self, position: int, topic: str | None = None) -> LogReader:
-        """Return a reader of the persisted log from `position`, which skips blocks without `topic`."""
+        """Return a reader of the persisted log from `position` that skips blocks without `topic`."""
         return LogReader(self.view, position, topic)
 
     # -- state ----------------------------------------------------------------------------------------
 
     @property
     def file_bytes(self) -> int:
-        """Size of all segment files, reserves included, without those being removed."""
+        """Size of all segment files including reserved space, without those being removed."""
         return (
             sum([segment.file_bytes for segment in self.view.segments])
             + self.commits.preallocation.prepared_bytes
@@ -127,7 +132,7 @@ class Journal:
 
     @property
     def upcoming_bytes(self) -> int:
-        """By how much that grows when the next segment is prepared."""
+        """Growth of `file_bytes` when the next segment is prepared."""
         return self.commits.preallocation.upcoming_bytes
 
     @property

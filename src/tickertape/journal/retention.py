@@ -1,10 +1,10 @@
-"""Retention: which segments may be removed, and the facts to gather from them before.
+"""Retention: selects the segments to remove, and collects the facts to keep from them.
 
-Pure. Whole sealed segments are removed, oldest first, by the log time of their last commit or by the size of
-all files.
+Pure. Whole sealed segments are removed, oldest first, by the log time of their last commit or by the total
+size of all files.
 
-Invariant: the segment of the last message, a segment behind one that stays, and a segment with a position
-that is still needed are kept.
+Invariant: retention keeps the segment of the last message, every segment after a kept one, and every segment
+with a position that is still needed.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from tickertape.journal.reading.log_view import LogPart, LogSegment, LogView, Re
 
 
 class RetentionPolicy(NamedTuple):
-    """Kept messages: those younger than `age_seconds`, segments of at most `size_bytes`. None: no bound."""
+    """Retention limits: age of messages and size of all segment files. None means no limit."""
 
     age_seconds: float | None = None
     size_bytes: int | None = None
     archive_required: bool = False
-    """Keep everything that the archive does not have."""
+    """Keep all messages that are not archived yet."""
 
     @property
     def active(self) -> bool:
-        """Whether anything is ever removed."""
+        """Whether the policy ever removes segments."""
         return self.age_seconds is not None or self.size_bytes is not None
 
 
 class RetiredFacts(NamedTuple):
-    """Facts to record before segments are removed, and the first message behind them."""
+    """Facts to record before segments are removed, and the first message after them."""
 
     retired: RetiredState
     first: StoredMessage | None
     first_unknown: bool = False
-    """That message cannot be read; without this there is none when `first` is None."""
+    """That message cannot be read. Otherwise `first` is None if no message follows."""
 
 
 Gathering = Generator[ReadRequest | None, Buffer, RetiredFacts]
-"""Asks for reads; None lets others go first, and is answered with nothing (`b""`)."""
+"""Yields read requests. Yields None to let other work run, and is sent `b""` for it."""
 LastSearch = Generator[ReadRequest, Buffer, int]
 
 
 def removable(view: LogView, sealed_through: int) -> list[LogSegment]:
-    """Return the segments that may be removed: sealed durably, and before the last message.
+    """Return the segments that may be removed: durably sealed, and before the last message.
 
-    The last message stays at any age, so that a bookmark of a reader that has read everything is known:
-    control records behind it do not count, unless `view.last_message` is unknown."""
+    The last message is kept at any age, so that the bookmark of a reader that has read everything stays
+    known. Control records after it do not count, unless `view.last_message` is unknown."""
     last = view.end_position - 1 if view.last_message is None else view.last_message
     found = []
     for segment in view.segments[:-1]:
@@ -74,8 +74,13 @@ def removable(view: LogView, sealed_through: int) -> list[LogSegment]:
 
 
 def due(segments: Sequence[LogSegment], policy: RetentionPolicy, wall: int, total_bytes: int) -> int:
-    """How many of `segments`, from the oldest, the policy does not keep at `wall` (microseconds) while all
-    files take `total_bytes`."""
+    """Return how many of `segments`, oldest first, the policy no longer keeps.
+
+    Args:
+        segments: Removable segments.
+        policy: Age and size limits.
+        wall: Current time, microseconds.
+        total_bytes: Size of all segment files."""
     for count, segment in enumerate(segments):
         old = policy.age_seconds is not None and segment.timestamp < wall - policy.age_seconds * 1e6
         large = policy.size_bytes is not None and total_bytes > policy.size_bytes
@@ -86,7 +91,7 @@ def due(segments: Sequence[LogSegment], policy: RetentionPolicy, wall: int, tota
 
 
 def unneeded(segments: Sequence[LogSegment], oldest: int | None) -> int:
-    """How many of `segments`, from the oldest, end before the position `oldest` (None: none is needed)."""
+    """Return how many of `segments`, oldest first, end at or before `oldest`. None: none is needed."""
     for count, segment in enumerate(segments):
         if oldest is not None and segment.end_position > oldest:
             return count
@@ -94,9 +99,9 @@ def unneeded(segments: Sequence[LogSegment], oldest: int | None) -> int:
 
 
 def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
-    """Gather the facts that outlive the first `count` segments, which stay readable meanwhile.
+    """Collect the facts that outlive the first `count` segments, which stay readable meanwhile.
 
-    Raises `JournalCorrupt`: segments that cannot be read are not removed."""
+    Raises `JournalCorrupt`: unreadable segments are not removed."""
     before = view.retired
     highest = before.highest if before is not None else NOTHING_HIGHEST
     records: list[bytes] = []
@@ -118,7 +123,7 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
     first_unknown = False
     try:
         first = yield from first_message(view, following.first_position)
-    except JournalCorrupt:  # its readers get this error; it does not keep old segments
+    except JournalCorrupt:  # readers get this error, but it does not block retention
         first_unknown = True
     header = following.header
     return RetiredFacts(
@@ -141,13 +146,13 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
 
 
 def find_last_message(view: LogView) -> LastSearch:
-    """Find the last message that is not a control record; without one the last record.
+    """Find the last message that is not a control record. If all are control records, find the last one.
 
-    Searched from the end, `read_bytes_target` at a time, so that each byte is read about once. Damage counts
-    as a message, because it may hold one."""
+    The search starts at the end and reads `read_bytes_target` at a time, so each byte is read about once.
+    Damage counts as a message, because it may contain one."""
     for segment in reversed(view.segments):
         stop, index, edge = segment.end_position, segment.index, segment.end
-        # By offsets, not by numbers of blocks: the index may become coarser between two reads.
+        # By offsets, not block numbers: the index may become coarser between two reads.
         while index.blocks and index.offsets[0] < edge and stop > segment.first_position:
             block = index.block_of_offset(max(edge - read_bytes_target, index.offsets[0]))
             edge, start = index.offsets[block], index.positions[block]
@@ -162,7 +167,7 @@ def find_last_message(view: LogView) -> LastSearch:
 
 
 def _last_between(view: LogView, start: int, stop: int) -> Generator[ReadRequest, Buffer, int | None]:
-    """Position of the last message from `start` up to `stop`; None when all are control records."""
+    """Return the position of the last message in `[start, stop)`, or None if all are control records."""
     reader = LogReader(view, start)
     found: int | None = None
     while reader.position < stop and (parts := (yield from _next(reader))) is not None:
@@ -173,7 +178,7 @@ def _last_between(view: LogView, start: int, stop: int) -> Generator[ReadRequest
 
 
 def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer, StoredMessage | None]:
-    """The first message from `position` on; None when nothing but control records is persisted there."""
+    """Return the first message at or after `position`, or None if only control records follow."""
     reader = LogReader(view, position)
     while (parts := (yield from _next(reader))) is not None:
         for part in parts:
@@ -184,7 +189,7 @@ def first_message(view: LogView, position: int) -> Generator[ReadRequest, Buffer
 
 
 def first_of(part: LogPart, position: int) -> StoredMessage | None:
-    """Return the first message of a part, from `position` on, that is not a control record."""
+    """Return the first message of a part at or after `position` that is not a control record."""
     batch = part.batch
     low = max(position - part.first_position, 0)
     if batch.kinds is not None:
@@ -198,14 +203,14 @@ def first_of(part: LogPart, position: int) -> StoredMessage | None:
 
 
 def _records(part: LogPart, stop: int) -> list[bytes]:
-    """Bodies of the log's own control records of a part below the position `stop`."""
+    """Return the bodies of the log's own control records in a part, below the position `stop`."""
     kinds = part.batch.kinds
     if kinds is None or CONTROL_TOPIC not in part.batch.topics:
         return []
     found = []
     for index in kinds.nonzero()[0].tolist():
         if part.batch.topic(index) != CONTROL_TOPIC:
-            continue  # of a queue: what its messages need is not removed
+            continue  # a queue's record: it lives as long as the queue's messages
         at = part.first_position + index if part.positions is None else int(part.positions[index])
         if at < stop:
             found.append(bytes(part.batch.body(index)))
@@ -215,7 +220,7 @@ def _records(part: LogPart, stop: int) -> list[bytes]:
 def _read_highest(
     view: LogView, segment: LogSegment
 ) -> Generator[ReadRequest, Buffer, tuple[Numbers, Numbers]]:
-    """The highest sequence of each publisher of a segment whose index does not say it: read them all."""
+    """Return the highest sequence of each publisher of a segment whose index lacks them, by reading it."""
     highest: dict[int, int] = {}
     reader = LogReader(view, segment.first_position)
     while reader.position < segment.end_position:
@@ -230,6 +235,6 @@ def _read_highest(
 
 
 def _next(reader: LogReader) -> Generator[ReadRequest, Buffer, list[LogPart] | None]:
-    """Return the next parts of a reader, perhaps none; None at the persisted end."""
+    """Return the next parts of a reader, perhaps none, or None at the persisted end."""
     step = reader.poll()
     return reader.answer((yield step)) if isinstance(step, ReadRequest) else step

@@ -1,4 +1,4 @@
-"""Convert between Python objects and bodies: bytes as they are, text as UTF-8, other objects as JSON."""
+"""Conversion of Python objects to bodies: bytes unchanged, strings as UTF-8, others as JSON."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _from_json: Final = msgspec.json.Decoder().decode
 
 
 def encode(data: object) -> bytes:
-    """`data` as a body: bytes as they are, `str` as UTF-8, anything else as JSON.
+    """Return `data` as a body: bytes unchanged, `str` as UTF-8, anything else as JSON.
 
-    Raises `BadMessage` for text with lone surrogates and for what msgspec cannot encode.
+    Raises `BadMessage` for strings with lone surrogates, and for objects that msgspec cannot encode.
     """
     kind = type(data)
     if kind is bytes:
@@ -29,19 +29,24 @@ def encode(data: object) -> bytes:
             return bytes(data)
         return data.encode() if isinstance(data, str) else _to_json(data)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise BadMessage(f"a {type(data).__name__} cannot be made a message body: {error}") from error
+        raise BadMessage(
+            f"Cannot encode {type(data).__name__} as a message body: {error}. "
+            "Publish bytes, str or a JSON value."
+        ) from error
 
 
 def encode_all(messages: Sequence[object]) -> list[bytes]:
-    """Return each of `messages` as `encode` gives it; looks at them together when all are bytes."""
+    """Return each of `messages` as encoded by `encode`. Faster if all are bytes."""
     if set(map(type, messages)) == _ONLY_BYTES:
         return list(messages)  # type: ignore[arg-type]
     return list(map(encode, messages))
 
 
 def decode(data: bytes) -> Any:
-    """Return a body, read as JSON. Raises `BadMessage` when it is not."""
+    """Return a body decoded from JSON. Raises `BadMessage` if it is not JSON."""
     try:
         return _from_json(data)
     except (ValueError, RecursionError) as error:
-        raise BadMessage(f"a body of {len(data)} bytes is not JSON: {error}") from error
+        raise BadMessage(
+            f"Cannot decode a body of {len(data)} bytes as JSON: {error}. Read its bytes instead."
+        ) from error

@@ -1,7 +1,7 @@
 """Field paths (`/parent/child`, `/data[0]`, `/a/b/@attr`, `/35`) and select lists (`[-/,+/id]`).
 
-A path finds the same in every message type. A name selects a member of an object. A name applied to an array
-selects the member of each of its objects, and the result is one array. A subscript selects one element,
+A path has the same meaning in every message type. A name selects a member of an object. A name applied to an
+array selects the member of each of its objects, and the result is one array. A subscript selects one element,
 counted from 0. The message types apply the decisions of select lists to bodies.
 """
 
@@ -24,53 +24,63 @@ from tickertape.payload.limits import (
 )
 
 NAME: Final = r"[^\s\x00-\x1f\x7f/\[\](){}<>,;'\"`=!+*%&|\\]+"
-"""A name in a path, as a regular expression: no blanks, no brackets, quotes or operators but the hyphen."""
+"""A name in a path, as a regular expression: no white space, brackets, quotes or operators except the
+hyphen."""
 
 _STEP: Final = re.compile(rf"/({NAME})|\[([0-9]+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A place in a body. `steps` are names (`str`) and subscripts (`int`, from 0); none is the whole body."""
+    """A path to a value. `steps` are names (`str`) and subscripts (`int`, from 0). No steps: the whole
+    body."""
 
     steps: tuple[str | int, ...]
 
     def __str__(self) -> str:
-        """Return the text that `parse_path` reads back to an equal path."""
+        """Return the text that `parse_path` parses to an equal path."""
         return "".join(f"[{s}]" if isinstance(s, int) else f"/{s}" for s in self.steps) or "/"
 
 
 def parse_path(text: str) -> Path:
-    """Return the path that all of `text` is, `/a/b[0]/@attr`; it begins with a name.
+    """Parse a path such as `/a/b[0]/@attr`. It starts with a name.
 
-    Raises `BadPath`, with the position in `text`, for anything else, and above `path_characters_max` or
+    Raises `BadPath` with the position in `text` if it is invalid, or exceeds `path_characters_max` or
     `path_steps_max`.
     """
     if len(text) > path_characters_max:
-        raise BadPath(f"a path of {len(text):,} characters: at most {path_characters_max:,} are read")
+        raise BadPath(f"Path too long: {len(text):,} characters. Use at most {path_characters_max:,}.")
     steps: list[str | int] = []
     at = 0
     while at < len(text):
         found = _STEP.match(text, at)
         if found is None or (found[1] is None and not steps):
-            raise BadPath(f"{shown(text)} is no path: {_wanted(text, at, steps)} (position {at})", at)
+            raise BadPath(f"Invalid path {shown(text)} at position {at}: {_wanted(text, at, steps)}.", at)
         if len(steps) == path_steps_max:
-            raise BadPath(f"{shown(text)} has more than {path_steps_max} names and subscripts", at)
+            raise BadPath(
+                f"Invalid path {shown(text)}. Use at most {path_steps_max} names and subscripts.", at
+            )
         steps.append(_subscript(found[2], text, at) if found[1] is None else found[1])
         at = found.end()
     if not steps:
-        raise BadPath("an empty text is no path: a path is /name, /parent/child or /name[0]")
+        raise BadPath("The path is empty. Use /name, /parent/child or /name[0].")
     return Path(tuple(steps))
 
 
-def check_paths(paths: Sequence[Path]) -> None:
-    """Raise `BadPath` when reading `paths` together could cost more than the length of a body explains.
+def path_reason(error: BadPath) -> str:
+    """Return the text of an error about a path, for use inside a sentence."""
+    text = str(error).removesuffix(".")
+    return text[:1].lower() + text[1:]
 
-    That is above `paths_per_reader_max`, and when the same names are written with subscripts at more than
-    `path_forms_max` different places (`/a/b`, `/a[0]/b`): each of those walks through the same arrays again.
+
+def check_paths(paths: Sequence[Path]) -> None:
+    """Raise `BadPath` if reading `paths` together could cost more than the length of a body justifies.
+
+    This is above `paths_per_reader_max`, or if the same names have subscripts in more than `path_forms_max`
+    different places (`/a/b`, `/a[0]/b`): each form iterates over the same arrays again.
     """
     if len(paths) > paths_per_reader_max:
-        raise BadPath(f"{len(paths):,} fields: at most {paths_per_reader_max} are read of one message")
+        raise BadPath(f"Too many fields: {len(paths):,}. Use at most {paths_per_reader_max} per message.")
     forms: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for path in paths:
         form = tuple("[]" if isinstance(step, int) else f"/{step}" for step in path.steps)
@@ -81,24 +91,26 @@ def check_paths(paths: Sequence[Path]) -> None:
     for names, seen in forms.items():
         if len(seen) > path_forms_max:
             raise BadPath(
-                f"{shown(''.join(names))} is used with subscripts at different places, in more than "
-                f"{path_forms_max} ways"
+                f"Too many subscript forms of {shown(''.join(names))}: more than {path_forms_max}. "
+                "Write its subscripts in the same places."
             )
 
 
 def _subscript(digits: str, text: str, at: int) -> int:
     if len(digits) > len(str(path_subscript_max)) or int(digits) > path_subscript_max:
-        raise BadPath(f"the subscript in {shown(text)} is above {path_subscript_max:,} (position {at})", at)
+        raise BadPath(
+            f"Invalid path {shown(text)} at position {at}: the subscript is above {path_subscript_max:,}.", at
+        )
     return int(digits)
 
 
 def _wanted(text: str, at: int, steps: list[str | int]) -> str:
     if not steps:
-        return "it begins with / and a name"
+        return "a path starts with / and a name"
     if text[at] == "[":
-        return "a subscript is a number in brackets, counted from 0"
+        return "a subscript is a number in brackets, from 0"
     if text[at] == "/":
-        return "a name follows each /"
+        return "a name must follow each /"
     return f"{text[at]!r} is not part of a name"
 
 
@@ -110,36 +122,36 @@ _BLANKS: Final = " \t"
 
 @dataclass(slots=True)
 class Choice:
-    """Decision for a value and for the names below it. Read only, once `parse_select` returned it."""
+    """Decision for a value and for the names below it. Read-only after `parse_select`."""
 
     keep: bool
-    """Whether the value stays; fields named in `below` decide for themselves."""
+    """Whether the value is kept. Names in `below` have their own decision."""
     below: dict[str, Choice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A select list: its entries in order, True for `+`, and the decisions that they come to."""
+    """A select list: its entries in order (True for `+`), and the resulting decisions."""
 
     entries: tuple[tuple[bool, Path], ...]
     root: Choice = field(compare=False, repr=False)
 
     def __str__(self) -> str:
-        """Return the text that `parse_select` reads back to an equal select list."""
+        """Return the text that `parse_select` parses to an equal select list."""
         return "[" + ",".join(f"{'+' if keep else '-'}{path}" for keep, path in self.entries) + "]"
 
 
 def parse_select(text: str) -> Select:
-    """Parse the select list in `text`, with or without brackets: entries `+/path` and `-/path`, where `/` is
+    """Parse a select list, with or without brackets: entries `+/path` and `-/path`, where `/` selects
     everything.
 
-    The first entry sets what is begun with: `-/` or `+/field` with nothing, `+/` or `-/field` with all.
-    Later entries win over earlier ones, for all below their path. Raises `BadOption`, with the position in
-    `text`, for entries that are none, subscripts, and more than `select_entries_max`.
+    The first entry sets the initial state: nothing for `-/` or `+/field`, everything for `+/` or `-/field`.
+    Later entries override earlier ones for everything below their path. Raises `BadOption` with the position
+    in `text` for invalid entries, subscripts, and more than `select_entries_max` entries.
     """
     if text.count(",") >= select_entries_max:
         raise BadOption(
-            f"a select list of {text.count(',') + 1:,} entries: at most {select_entries_max} are read"
+            f"Select list too long: {text.count(',') + 1:,} entries. Use at most {select_entries_max}."
         )
     entries = tuple(_entry(item, at, text) for at, item in _items(text))
     keep, path = entries[0]
@@ -150,13 +162,14 @@ def parse_select(text: str) -> Select:
 
 
 def _items(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the parts between commas inside the brackets, without blanks around them, with their
-    positions."""
+    """Yield the parts between commas inside the brackets, stripped, with their positions."""
     start = len(text) - len(text.lstrip(_BLANKS))
     end = len(text.rstrip(_BLANKS))
     if text[start:end].startswith("["):
         if not text[:end].endswith("]"):
-            raise BadOption(f"the select list {shown(text)} has no closing bracket (position {end})")
+            raise BadOption(
+                f"Invalid select list {shown(text)} at position {end}: the closing bracket is missing."
+            )
         start, end = start + 1, end - 1
     for item in text[start:end].split(","):
         yield start + len(item) - len(item.lstrip(_BLANKS)), item.strip(_BLANKS)
@@ -166,19 +179,21 @@ def _items(text: str) -> Iterator[tuple[int, str]]:
 def _entry(item: str, at: int, text: str) -> tuple[bool, Path]:
     if item[:1] not in {"+", "-"}:
         raise BadOption(
-            f"{shown(item)} at position {at} of the select list {shown(text)} is no entry: entries are "
-            f"+/field, -/field, and +/ or -/ for all fields"
+            f"Invalid select list {shown(text)} at position {at}: {shown(item)} is not an entry. "
+            "Use +/field, -/field, or +/ or -/ for all fields."
         )
     if item[1:] == "/":
         return item[0] == "+", Path(())
     try:
         path = parse_path(item[1:])
     except BadPath as error:
-        raise BadOption(f"position {at + 1 + error.position} of the select list: {error}") from error
+        raise BadOption(
+            f"Invalid select list at position {at + 1 + error.position}: {path_reason(error)}."
+        ) from error
     if not all(isinstance(step, str) for step in path.steps):
         raise BadOption(
-            f"{shown(item)} at position {at} of the select list has a subscript: fields are selected by "
-            f"name, and within an array in each of its objects"
+            f"Invalid select list {shown(text)} at position {at}: {shown(item)} has a subscript. "
+            "Select by name. Within an array, a name applies to each object."
         )
     return item[0] == "+", path
 

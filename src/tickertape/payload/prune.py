@@ -1,6 +1,6 @@
-"""Projection of documents whose values can be left undecoded.
+"""Projection of documents without decoding their values.
 
-Values that are kept are not changed, and neither is their order.
+Kept values and their order do not change.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from tickertape.payload.types import Unreadable
 
 
 class Documents(Protocol):
-    """How one format takes a document apart and puts it together; its parts stay as they are written."""
+    """Splits and assembles documents of one format. Parts keep their encoding."""
 
     def opened(self, body: bytes) -> Any:
-        """Return a body as the document that it is; raises `Unreadable` when it is none."""
+        """Return a body as a document. Raises `Unreadable` if it is invalid."""
 
     def members(self, document: Any) -> Mapping[Any, Any] | None:
-        """Return the documents in an object by their names; None for anything else."""
+        """Return the documents in an object by name, or None for other values."""
 
     def elements(self, document: Any) -> Sequence[Any] | None:
-        """Return the documents in an array; None for anything else."""
+        """Return the documents in an array, or None for other values."""
 
     def assemble(self, parts: Mapping[Any, Any] | Sequence[Any]) -> Any:
-        """Return an object or array of these documents."""
+        """Return an object or array with these documents."""
 
     def body(self, document: Any) -> bytes:
         """Return a document as a body."""
 
 
 _NOTHING: Final = object()
-"""Nothing stays; None is a value (null) in some formats."""
+"""Marks a removed value. None is a value (null) in some formats."""
 
 
 def projector(select: Select, documents: Documents) -> Callable[[bytes], bytes]:
@@ -65,7 +65,7 @@ def _kept(choice: Choice, members: Mapping[Any, Any], documents: Documents) -> d
 
 
 def _inside(choice: Choice, value: Any, documents: Documents) -> Any:
-    """What stays of a value in which fields are selected, or `_NOTHING`."""
+    """Return the remaining part of a value in which fields are selected, or `_NOTHING`."""
     members = documents.members(value)
     if members is not None:
         return documents.assemble(_kept(choice, members, documents))

@@ -1,6 +1,6 @@
 """Registry of message types by name.
 
-A type is imported when it is first named, because one of them needs an optional package.
+A type is imported at its first use, because one of them needs an optional package.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from tickertape.base.text_format import shown
 from tickertape.payload.types import MessageType
 
 MESSAGE_TYPES: Final = ("json", "messagepack", "nvfix", "fix", "bson", "binary")
-"""The types by their names."""
+"""The names of the types."""
 MESSAGE_TYPE_ALIASES: Final = {"msgpack": "messagepack"}
 
 
 def message_type(name: str) -> MessageType:
-    """Return the message type called `name`, one of `MESSAGE_TYPES` or an alias; the same object each time.
+    """Return the message type `name`, one of `MESSAGE_TYPES` or an alias. Always the same object per name.
 
-    Raises `BadOption` for any other name, and for `bson` where its package is not installed.
+    Raises `BadOption` for any other name, and for `bson` if its package is not installed.
     """
     known = MESSAGE_TYPE_ALIASES.get(name, name)
     if known not in MESSAGE_TYPES:
-        raise BadOption(f"{shown(name)} is no message type; there are {', '.join(MESSAGE_TYPES)}")
+        raise BadOption(f"Invalid message type {shown(name)}. Use {', '.join(MESSAGE_TYPES)}.")
     return _made(known)
 
 
@@ -50,12 +50,12 @@ def _made(name: str) -> MessageType:
 
 
 def bson_type() -> MessageType:
-    """Return the type `bson`; raises `BadOption` where its package is not installed."""
+    """Return the type `bson`. Raises `BadOption` if its package is not installed."""
     try:
         from tickertape.payload.formats.bson import Bson
     except ImportError as error:
         raise BadOption(
-            f"message type bson needs the bson package of pymongo ({error}): "
-            f"install it with pip install 'tickertape[bson]'"
+            f"Message type bson needs the bson package of pymongo ({error}). "
+            "Install it: pip install 'tickertape[bson]'"
         ) from error
     return Bson()

@@ -1,7 +1,7 @@
-"""Typed shapes for sets of paths: msgspec structures that decode the needed fields and skip the rest.
+"""Typed shapes for sets of paths: msgspec structures that decode only the needed fields.
 
-The result is the same as walking the whole document (`walk`). A body that does not fit the shape, such as an
-array in place of an object or a number where a path continues, is decoded and walked instead.
+The result is the same as walking the whole document (`walk`). A body that does not fit the shape (for example
+an array in place of an object, or a number where a path continues) is decoded and walked instead.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from tickertape.payload.walk import Walker
 
 Values = Callable[[Sequence[Any]], Any]
 _Wanted = list[tuple[Sequence[str | int], int]]
-"""Paths by their steps, each with its number."""
+"""Paths as steps, each with its number."""
 
 
 class FoundShape:
-    """Result of a walk below one field, by the slot of each path through it. The walk is done at the first
-    access, so a field that is repeated in a body is walked once, the last time."""
+    """Result of a walk below one field, by the slot of each path through it.
+
+    The walk is lazy: a field that is repeated in a body is walked only once, for its last occurrence."""
 
     __slots__ = ("_found", "_value")
 
     read: ClassVar[staticmethod[[Any], list[Any]]]
-    """The walk."""
+    """The walk function."""
 
     def __init__(self, value: Any, found: list[Any] | None = None) -> None:
         self._value = value
@@ -40,22 +41,22 @@ class FoundShape:
 
 
 def walk_field(kind: type[FoundShape], value: Any) -> FoundShape:
-    """Reads the fields that need a walk: the `dec_hook` of decoders of shapes."""
+    """Decode a field that needs a walk. Used as `dec_hook` of shape decoders."""
     return kind(value)
 
 
 class PathShape(NamedTuple):
-    """How a set of paths is decoded."""
+    """Decoding plan for a set of paths."""
 
     kind: type[Any]
     """The structure to decode into."""
     access: tuple[str, ...]
-    """Of each path, in it (see `FieldReader`)."""
+    """Source that accesses each path in the structure (see `FieldReader`)."""
     make: Values
-    """The same structure from the values of the paths, given in their order."""
+    """Builds the same structure from the values of the paths, in their order."""
 
     def values(self) -> Callable[[Any], tuple[Any, ...]]:
-        """Return a function that gives the values of all paths from the structure."""
+        """Return a function that returns the values of all paths from the structure."""
         source = "".join(f"it{access}," for access in self.access)
         made: Callable[[Any], tuple[Any, ...]] = eval(f"lambda it: ({source})")
         return made
@@ -64,10 +65,10 @@ class PathShape(NamedTuple):
 def shape_of(
     paths: Sequence[Path], plain: Callable[[Any], Any] | None = None, *, nested: bool = True
 ) -> PathShape:
-    """Return the shape of `paths`, each of which starts with a name. `plain` makes a value
-    one of the plain ones (see `types`); without it all of them are.
+    """Return the shape of `paths`. Every path starts with a name.
 
-    With `nested=False` whatever is below a field at the top is found by a walk, so that every object fits.
+    `plain` converts a value to a plain one (see `types`). Without it all values are plain. With
+    `nested=False`, everything below a top-level field is walked, so that every object fits.
     """
     access: dict[int, str] = {}
     kind, make = _structure([(path.steps, n) for n, path in enumerate(paths)], "", access, plain, nested)
@@ -77,8 +78,7 @@ def shape_of(
 def _structure(
     wanted: _Wanted, prefix: str, access: dict[int, str], plain: Callable[[Any], Any] | None, nested: bool
 ) -> tuple[type[Any], Values]:
-    """Return a structure for the needed fields of one object, and how it is made from values; fills in
-    `access`."""
+    """Return a structure for the needed fields of one object, and its builder from values. Fills `access`."""
     by_name: dict[str, _Wanted] = {}
     for steps, n in wanted:
         by_name.setdefault(str(steps[0]), []).append((steps[1:], n))

@@ -1,7 +1,7 @@
-"""Protocols of message types and their field readers.
+"""Interfaces of message types and their field readers.
 
-Whatever the type can write, values of a reader are None (missing, null, or an empty FIX value), bool, int,
-float, str, bytes (binary fields), list (arrays, also of arrays and objects) and dict (objects).
+In every type, values of a reader are None (missing, null, or an empty FIX value), bool, int, float, str,
+bytes (binary fields), list (arrays, also of arrays and objects) and dict (objects).
 """
 
 from __future__ import annotations
@@ -13,67 +13,71 @@ from tickertape.base.text_format import said
 from tickertape.payload.paths import Path, Select
 
 unreadable_characters_max: Final = 200
-"""Characters of the text for a body that is not of its type."""
+"""Longest error text for an invalid body."""
 
 
 class Unreadable(ValueError):
-    """A body is not of its message type. The text says why; no message leaves this process for it."""
+    """A body that is invalid for its message type. The text gives the reason. It is not sent to peers."""
 
 
 def unreadable(error: Exception) -> Unreadable:
-    """Return a shortened decoder error: the path to a deep position in a body may be long."""
+    """Return a shortened decoder error, because the path to a deep position may be long."""
     return Unreadable(said(error, unreadable_characters_max))
 
 
 class FieldReader(Protocol):
-    """The values of some paths, compiled once and used for every message."""
+    """Reads the values of some paths, compiled once and used for every message."""
 
     @property
     def access(self) -> tuple[str, ...]:
-        """For each path in order, the Python source that reads it from the result of `decode`: `.f0`, `[3]`,
-        `.f1.f0[2]`. Only attributes and constant subscripts; none raises."""
+        """Per path, the Python source that accesses it in the result of `decode`: `.f0`, `[3]`, `.f1.f0[2]`.
+
+        Only attributes and constant subscripts, which never raise."""
 
     @property
     def decode(self) -> Callable[[bytes], Any]:
-        """Reads a body. Raises `Unreadable`, and nothing else, when the body is not of the type."""
+        """Decodes a body. Raises `Unreadable`, and no other exception, if the body is invalid for the
+        type."""
 
     @property
     def quick(self) -> Callable[[bytes], Any]:
-        """As `decode`, in less time for most bodies; for some it raises one of `doubts`, which says nothing
-        about the body: `decode` must be asked then. A hot loop uses this one."""
+        """Decodes most bodies faster than `decode`. For hot loops.
+
+        If it raises one of `doubts`, the body may still be valid: call `decode` then."""
 
     @property
     def doubts(self) -> tuple[type[Exception], ...]:
-        """What `quick` may raise besides `Unreadable`; empty where it is `decode` itself."""
+        """Exceptions of `quick` besides `Unreadable`. Empty if `quick` is `decode`."""
 
 
 class MessageType(Protocol):
-    """How bodies of one type are read."""
+    """Reads bodies of one type."""
 
     @property
     def name(self) -> str:
-        """As in a configuration: `json`, `messagepack`, `nvfix`, `fix`, `bson`, `binary`."""
+        """Name in a configuration: `json`, `messagepack`, `nvfix`, `fix`, `bson`, `binary`."""
 
     def reader(self, paths: Sequence[Path]) -> FieldReader:
-        """Return a reader of `paths`, which may repeat. Raises `BadPath` for paths that this type cannot
-        have."""
+        """Return a reader of `paths`, which may repeat. Raises `BadPath` for impossible paths of this
+        type."""
 
     def check(self, body: bytes) -> None:
-        """Raise `Unreadable`, with the reason, unless all of `body` is one document of this type."""
+        """Raise `Unreadable` with the reason unless all of `body` is one document of this type."""
 
     def unreadable(self, bodies: Sequence[bytes]) -> tuple[list[int], str]:
-        """Indexes of the bodies that `check` refuses, and the reason of the first; quicker for many."""
+        """Return the indices of invalid bodies, and the reason of the first. Faster than `check` for many
+        bodies."""
 
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
-        """Return a function that keeps the fields of a body that `select` selects.
+        """Return a function that keeps only the selected fields of a body.
 
-        What it leaves keeps its order and its values exactly. A body that is not of the type, or has no
-        fields at all, comes back unchanged. Raises `BadPath` for paths that this type cannot have.
+        Kept fields keep their order and exact values. A body that is invalid or has no fields is returned
+        unchanged. Raises `BadPath` for impossible paths of this type.
         """
 
 
 def unreadable_by(check: Callable[[bytes], None], bodies: Sequence[bytes]) -> tuple[list[int], str]:
-    """`MessageType.unreadable` for a type that has no quicker way than `check`."""
+    """Implement `MessageType.unreadable` with `check`."""
     bad: list[int] = []
     reason = ""
     for at, body in enumerate(bodies):

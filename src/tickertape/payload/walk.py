@@ -1,7 +1,7 @@
-"""Evaluate field paths on decoded documents made of dicts and lists.
+"""Evaluate field paths on decoded JSON-like values (dicts and lists).
 
-All paths walk the document together: no value is visited more than `path_forms_max` times, however many paths
-there are.
+All paths walk the document together: no value is visited more than `path_forms_max` times, for any number of
+paths.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 FEW: Final = 4
-"""Names, subscripts or paths that are looked up one by one."""
+"""Up to this number, names, subscripts or paths are looked up one by one."""
 
 
 class WalkedNode:
-    """Requests for one value: the value itself, names below it, and subscripts."""
+    """Requested paths at one value: the value itself, names below it, and subscripts."""
 
     __slots__ = ("names", "slot", "subscripts")
 
     def __init__(self) -> None:
         self.slot: int = -1
-        """Where the value goes, or -1."""
+        """Result slot of the value, or -1."""
         self.names: dict[str, WalkedNode] = {}
         self.subscripts: dict[int, WalkedNode] = {}
 
     def add(self, steps: Sequence[str | int], slot: int) -> int:
-        """Request the value at `steps` and return its slot; equal requests share a slot."""
+        """Request the value at `steps` and return its slot. Equal requests share a slot."""
         node = self
         for step in steps:
             children: dict[Any, WalkedNode] = node.subscripts if isinstance(step, int) else node.names
@@ -43,15 +43,15 @@ class Walker:
     def __init__(self, paths: Sequence[Sequence[str | int]]) -> None:
         self._root = WalkedNode()
         self.slots: tuple[int, ...] = tuple(self._root.add(steps, n) for n, steps in enumerate(paths))
-        """For each path, where in the list that `read` gives its value is."""
+        """For each path, the index of its value in the result of `read`."""
         self._paths = [tuple(steps) for steps in paths]
 
     def read(self, document: Any) -> list[Any]:
-        """Return the values found in `document`, None where there is none."""
+        """Return the values found in `document`, None for missing ones."""
         return self._one_by_one(document) if len(self._paths) <= FEW else self._together(document)
 
     def _one_by_one(self, document: Any) -> list[Any]:
-        """Quickest for few paths that meet no array but with subscripts."""
+        """Fastest for few paths that access arrays only by subscript."""
         found = []
         for steps in self._paths:
             value = document
@@ -77,7 +77,7 @@ class Walker:
 
 
 def _take(node: WalkedNode, value: Any, found: list[Any]) -> None:
-    """Put what `node` wants of `value` into `found`."""
+    """Put the values that `node` requests from `value` into `found`."""
     if node.slot >= 0:
         found[node.slot] = value
     if type(value) is dict:
@@ -91,7 +91,7 @@ def _take(node: WalkedNode, value: Any, found: list[Any]) -> None:
 
 
 def _gather(node: WalkedNode, values: list[Any], found: list[Any]) -> None:
-    """As `_take`, for all that a path found through an array: it becomes one list."""
+    """Put the values that a path found through an array into `found`, as one list. See `_take`."""
     lists = list in set(map(type, values))
     if node.slot >= 0:
         found[node.slot] = _spread(values) if lists else values
@@ -103,9 +103,10 @@ def _gather(node: WalkedNode, values: list[Any], found: list[Any]) -> None:
 
 
 def _ask(names: dict[str, WalkedNode], members: list[dict[Any, Any]], found: list[Any]) -> None:
-    """Gather the values of `names` in all of these objects: a null member is an element, a missing one is
-    not. Few names are looked up in each object. Many are matched while iterating over the members, so the
-    work does not grow with their number."""
+    """Collect the values of `names` in all of these objects: a null member counts, a missing one does not.
+
+    A few names are looked up in each object. Many are matched while iterating over the members, so the work
+    does not grow with their number."""
     if len(names) <= FEW:
         for name, child in names.items():
             values = [member[name] for member in members if name in member]
@@ -123,7 +124,7 @@ def _ask(names: dict[str, WalkedNode], members: list[dict[Any, Any]], found: lis
 
 
 def _ask_elements(subscripts: dict[int, WalkedNode], arrays: list[list[Any]], found: list[Any]) -> None:
-    """As `_ask`, for the elements of arrays."""
+    """Collect the requested elements of arrays. See `_ask`."""
     met: dict[int, list[Any]] = {n: [] for n in subscripts}
     for array in arrays:
         if len(subscripts) <= FEW:
@@ -140,7 +141,7 @@ def _ask_elements(subscripts: dict[int, WalkedNode], arrays: list[list[Any]], fo
 
 
 def _spread(values: list[Any]) -> list[Any]:
-    """Return the values, with the elements of those that are arrays in their place."""
+    """Return the values, with arrays replaced by their elements."""
     spread: list[Any] = []
     for value in values:
         if type(value) is list:
@@ -151,12 +152,12 @@ def _spread(values: list[Any]) -> list[Any]:
 
 
 def _wanted(names: dict[str, WalkedNode], value: dict[Any, Any]) -> list[tuple[WalkedNode, Any]]:
-    """Who wants which members of an object; the work is that of the smaller of the two."""
+    """Return the requested members of an object. Iterates over the smaller of the two."""
     if len(names) <= len(value):
         return [(child, value[name]) for name, child in names.items() if value.get(name) is not None]
     return [(names[name], below) for name, below in value.items() if name in names and below is not None]
 
 
 def _wanted_elements(subscripts: dict[int, WalkedNode], value: list[Any]) -> list[tuple[WalkedNode, Any]]:
-    """Who wants which elements of an array."""
+    """Return the requested elements of an array."""
     return [(child, value[n]) for n, child in subscripts.items() if n < len(value) and value[n] is not None]

@@ -1,4 +1,4 @@
-"""Spark support: `register` makes the format "tickertape" known to a session."""
+"""Spark support: `register` adds the format "tickertape" to a session."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ __all__ = ["TickertapeSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("tickertape")` known to this session.
+    """Register `spark.read.format("tickertape")` in this session.
 
-    Where the package is installed in Spark's Python, Spark finds it by itself; registering again is harmless.
+    If the package is installed in Spark's Python, Spark finds the format itself. Registering again is
+    harmless.
     """
     spark.dataSource.register(TickertapeSource)

@@ -1,8 +1,8 @@
-"""Audit: opens logs as frames, counts and compares their messages, and judges whether all is in order.
+"""Audit of logs: opens them as frames, counts and compares their messages, and reports faults.
 
-A log is a server's or an archive; its range is resolved to positions once. Messages stay on the executors:
+A log is a server or an archive, and its range is resolved to positions once. Messages stay on the executors:
 sequences are reduced to runs of consecutive numbers, and two logs are compared by digests first. Lists are
-bounded. Only what was examined is reported as in order.
+bounded. Only examined messages are reported as in order.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ class OpenedLog(NamedTuple):
     """A range of a log."""
 
     name: str
-    """As the user wrote it."""
+    """Name as given by the user."""
     journal: str
-    """Which journal it is, 32 hexadecimal digits: positions of another one mean something else."""
+    """Journal id, 32 hexadecimal digits. Positions of different journals are unrelated."""
     start: int
     end: int
-    """The positions `start` (first) to `end` (first not included)."""
+    """The positions `start` (inclusive) to `end` (exclusive)."""
     topics: str
-    """Recorded topics of the log: a topic, a pattern, or empty for all."""
+    """Topics in the log: a topic, a pattern, or empty for all."""
     messages: DataFrame
-    """All columns of the source, with `position`; a server returns only those that are used."""
+    """All columns of the source, with `position`. A server returns only the columns in use."""
 
     def within(self, start: int, end: int) -> OpenedLog:
-        """Return the messages at the positions `start` to `end` (not included)."""
+        """Return the messages at the positions in `[start, end)`."""
         start, end = max(self.start, start), min(self.end, end)
         kept = self.messages.where((f.col("position") >= start) & (f.col("position") < end))
         return self._replace(start=start, end=max(start, end), messages=kept)
 
 
 class Opening(NamedTuple):
-    """How logs are opened."""
+    """Options for opening logs."""
 
     start: str
-    """From where on: a start point, or a range."""
+    """A start point or a range."""
     access: Mapping[str, str]
-    """Of servers: the options in `servers.ACCESS`."""
+    """Options of servers, as in `servers.ACCESS`."""
     timeout_seconds: float
 
 
 def open_log(spark: SparkSession, name: str, columns: Sequence[str], opening: Opening) -> OpenedLog:
-    """Return the log called `name`, servers' URIs with commas between or where an archive is.
+    """Open the log `name`: comma-separated server URIs, or the location of an archive.
 
-    Raises what connecting and resolving raise, `ArchiveFailed`, `BadBookmark`, `BookmarkUnknown`.
+    Raises the errors of connecting and resolving, `ArchiveFailed`, `BadBookmark`, `BookmarkUnknown`.
     """
     if name.startswith(_SERVER):
         return _of_server(spark, name, columns, opening)
@@ -95,27 +95,27 @@ def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], openin
         .option("timeout", f"{opening.timeout_seconds}s")
         .load()
     )
-    # The source plans for itself, later: what came meanwhile is left out.
+    # The source plans separately, later: messages published meanwhile are left out.
     return OpenedLog(servers, journal, first, after, "", frame).within(first, after)
 
 
 def of_topic(messages: DataFrame, topic: str) -> DataFrame:
-    """Return the messages to `topic`, a name or a pattern."""
+    """Return the messages of `topic`, a name or a pattern."""
     return messages.where(f.col("topic").rlike(topic) if is_pattern(topic) else f.col("topic") == topic)
 
 
 def in_common(here: OpenedLog, there: OpenedLog) -> tuple[OpenedLog, OpenedLog]:
-    """Both logs, cut to the positions that both have when they are one journal; else as they are.
+    """Return both logs. If they are the same journal, both are cut to their common positions.
 
-    Raises `BadOption` when they are one journal and have no position in common.
+    Raises `BadOption` if they are the same journal and have no common positions.
     """
     if here.journal != there.journal:
         return here, there
     start, end = max(here.start, there.start), min(here.end, there.end)
     if start >= end and (here.start < here.end or there.start < there.end):
         raise BadOption(
-            f"{here.name} has the positions {here.start} to below {here.end} and {there.name} "
-            f"{there.start} to below {there.end} of one journal: they have nothing in common to compare"
+            f"Cannot compare {here.name} (positions {here.start} to below {here.end}) and {there.name} "
+            f"(positions {there.start} to below {there.end}): they have no common positions."
         )
     return here.within(start, end), there.within(start, end)
 
@@ -124,34 +124,34 @@ def in_common(here: OpenedLog, there: OpenedLog) -> tuple[OpenedLog, OpenedLog]:
 
 
 NUMBERED: Final = ("publisher", "sequence", "position", "timestamp")
-"""The columns that an audit of numbers needs: string, long, long, timestamp."""
+"""Columns that an audit of sequences needs: string, long, long, timestamp."""
 
 RUNS_SCHEMA: Final = (
     "publisher string, first long, last long, first_position long, last_position long, "
     "first_time long, last_time long"
 )
-"""A run: numbers `first` to `last`, one more with each message, at rising positions. Times are microseconds
-since 1970 UTC."""
+"""A run: sequences `first` to `last`, consecutive and at ascending positions. Times are microseconds since
+1970 UTC."""
 
 MISSING: Final = "missing"
 DUPLICATE: Final = "duplicate"
 ORDER: Final = "order"
 RENUMBERED: Final = "renumbered"
 WRONG: Final = (MISSING, DUPLICATE, ORDER)
-"""The kinds of findings that are faults. Who begins to number anew, at the clock, has lost nothing."""
+"""The findings that are faults. A publisher that restarts its numbering at the clock has lost nothing."""
 
 _NUMBERS_A_MICROSECOND: Final = 1000
-"""A numbering begins at the nanoseconds of a microsecond clock, plus one (`store_checks.py`)."""
+"""A numbering starts at the nanoseconds of a microsecond clock, plus one (`store_checks.py`)."""
 _CLOCK_BEHIND_MICROS: Final = 1_000_000
 _CLOCK_AHEAD_MICROS: Final = 86_400_000_000
-"""Assumed difference between the clocks of publisher and server."""
+"""Assumed maximum difference between the clocks of publisher and server."""
 
 
 def number_runs(messages: DataFrame) -> DataFrame:
-    """Runs (`RUNS_SCHEMA`) of `messages`, which has the columns `NUMBERED`, in any order.
+    """Return the runs (`RUNS_SCHEMA`) of `messages`, which has the columns `NUMBERED`, in any order.
 
-    The more of a publisher's messages lie together in the order of the log, the fewer runs there are; with
-    any other order the runs are shorter and the findings the same.
+    Messages of a publisher that are adjacent in log order give fewer runs. Other orders give shorter runs and
+    the same findings.
     """
     timed = messages.select("publisher", "sequence", "position", f.unix_micros("timestamp").alias("time"))
     runs: DataFrame = timed.mapInArrow(_shortened, RUNS_SCHEMA)
@@ -159,8 +159,10 @@ def number_runs(messages: DataFrame) -> DataFrame:
 
 
 def publisher_table(runs: DataFrame) -> DataFrame:
-    """Return a row for each publisher: `first` and `last` number, `messages`, how many numbers are missing in
-    how many runs, or are there more than once, and how often the order breaks or a numbering begins anew."""
+    """Return a row per publisher.
+
+    Columns: `first` and `last` sequence, `messages`, missing sequences and their runs, duplicate sequences,
+    order breaks, and restarted numberings."""
     counted = runs.groupBy("publisher").agg(
         f.min("first").alias("first"),
         f.max("last").alias("last"),
@@ -178,19 +180,21 @@ def publisher_table(runs: DataFrame) -> DataFrame:
 
 
 def findings(runs: DataFrame) -> DataFrame:
-    """Return the findings in `runs`, one a row: `publisher`, `kind`, the numbers `first` to `last`, their
-    `count`, and the `position` where the finding is.
+    """Return the findings in `runs`, one per row.
 
-    `missing`: numbers that no message has. `duplicate`: numbers that more messages have than one; `count` is
-    how many messages are too many. `order`: the message with the number `first` stands behind one with a
-    higher number, or before one with a lower number. `renumbered`: numbers passed over because a numbering
-    began at the clock, no fault.
+    Columns: `publisher`, `kind`, the sequences `first` to `last`, their `count`, and the `position` of the
+    finding.
+
+    `missing`: sequences without a message. `duplicate`: sequences with more than one message, and `count` is
+    the number of surplus messages. `order`: the message `first` follows a higher sequence, or precedes a
+    lower one. `renumbered`: sequences skipped because a numbering restarted at the clock, which is not a
+    fault.
     """
     return _by_number(runs).unionByName(_by_position(runs))
 
 
 def _by_number(runs: DataFrame) -> DataFrame:
-    """Missing and duplicate numbers: what lies between a run and all that begin before it."""
+    """Return missing and duplicate sequences: compare each run with all runs that start before it."""
     ordered = Window.partitionBy("publisher").orderBy("first", "first_position")
     before = ordered.rowsBetween(Window.unboundedPreceding, -1)
     numbered = runs.withColumn("reached", f.max("last").over(before)).withColumn(
@@ -216,8 +220,10 @@ def _by_number(runs: DataFrame) -> DataFrame:
 
 
 def _begins_anew() -> Column:
-    """Return whether the run's first number is the clock between the run before and itself, or lies behind
-    what another process may have given."""
+    """Return whether a run starts a new numbering.
+
+    True if its first sequence is the clock time between the previous run and itself, or if it starts above
+    the sequences that another process may have used."""
     clock = (f.col("first") - 1) / _NUMBERS_A_MICROSECOND
     at_the_clock = (
         (f.col("first") % _NUMBERS_A_MICROSECOND == 1)
@@ -228,8 +234,7 @@ def _begins_anew() -> Column:
 
 
 def _by_position(runs: DataFrame) -> DataFrame:
-    """Return where the order breaks. Runs that are there twice at the same places are duplicates, nothing
-    more."""
+    """Return the order breaks. Duplicate runs at the same positions are only duplicates."""
     places = ["publisher", "first", "last", "first_position", "last_position"]
     ordered = Window.partitionBy("publisher").orderBy("first_position", "first")
     return (
@@ -250,7 +255,7 @@ def _by_position(runs: DataFrame) -> DataFrame:
 
 
 def _total(kind: str, column: str | None = None) -> Column:
-    """Return the sum of `column` over the findings of a kind, or their number."""
+    """Return the sum of `column` over the findings of a kind, or the number of findings."""
     value = f.col(column) if column else f.lit(1).cast("long")
     return f.sum(f.when(f.col("kind") == kind, value).otherwise(0))
 
@@ -298,8 +303,7 @@ def _runs_of(batch: Any) -> Any:
 COMPARED: Final = (
     "publisher", "sequence", "topic", "data", "correlation_id", "key", "expiration_ms"
 )  # fmt: skip
-"""The columns that are compared, those of a message that its publisher gave. Where and when a server stored
-it is not the publisher's, and differs from server to server."""
+"""The compared columns: those set by the publisher. Position and time differ from server to server."""
 
 MISSING_THERE: Final = "missing there"
 MISSING_HERE: Final = "missing here"
@@ -307,7 +311,7 @@ DIFFERENT: Final = "different"
 OTHER_COUNT: Final = "other count"
 
 STRETCH_BITS: Final = 12
-"""Numbers of a publisher in a stretch: 4096."""
+"""Sequences of a publisher per stretch: 4096."""
 
 _KEY: Final = ("publisher", "sequence")
 _PARTS: Final = ("topic", "data", "correlation_id", "key", "expiration_ms")
@@ -315,7 +319,7 @@ _HALF_BITS: Final = 32
 
 
 def differing_stretches(here: DataFrame, there: DataFrame) -> DataFrame:
-    """Return the stretches, `publisher` and `stretch`, whose messages are not the same here and there."""
+    """Return the stretches (`publisher`, `stretch`) whose messages differ."""
     return (
         _digests(here)
         .join(_digests(there).withColumnRenamed("digest", "other"), ["publisher", "stretch"], "full")
@@ -325,11 +329,12 @@ def differing_stretches(here: DataFrame, there: DataFrame) -> DataFrame:
 
 
 def differences(here: DataFrame, there: DataFrame, stretches: DataFrame) -> DataFrame:
-    """Return the differences in `stretches`, a row for each number of a publisher: `publisher`, `sequence`,
-    `kind`, for `different` in `what` the columns that differ, and the hashes of the bodies in `here` and
-    `there`.
+    """Return the differences in `stretches`, a row per sequence of a publisher.
 
-    `other count`: the same messages, but one of the logs has them more often.
+    Columns: `publisher`, `sequence`, `kind`, `what` (for `different`, the differing columns), and the hashes
+    of the bodies `here` and `there`.
+
+    `other count`: the messages are equal, but one log has duplicates of them.
     """
     left, right = _numbers(here, stretches, "left"), _numbers(there, stretches, "right")
     joined = left.join(right, list(_KEY), "full")
@@ -351,9 +356,9 @@ def differences(here: DataFrame, there: DataFrame, stretches: DataFrame) -> Data
 
 
 def _digests(messages: DataFrame) -> DataFrame:
-    """Return a digest of each stretch: of its messages, and how many there are, in any order."""
+    """Return a digest per stretch: number of messages and sums of their hashes, independent of the order."""
     hashed = messages.select("publisher", _stretch().alias("stretch"), _message_hash().alias("hash"))
-    # Two sums that cannot overflow, and with them the count: equal messages would cancel out in an xor.
+    # Two sums that cannot overflow, plus the count: equal messages would cancel out in an xor.
     low = f.col("hash").bitwiseAND(f.lit((1 << _HALF_BITS) - 1))
     high = f.shiftrightunsigned("hash", _HALF_BITS)
     digest = f.struct(f.count("*").alias("count"), f.sum(low).alias("low"), f.sum(high).alias("high"))
@@ -361,12 +366,12 @@ def _digests(messages: DataFrame) -> DataFrame:
 
 
 def _numbers(messages: DataFrame, stretches: DataFrame, name: str) -> DataFrame:
-    """Return one row for each number in `stretches`, what there is of it as the struct `name`."""
+    """Return one row per sequence in `stretches`, with the struct `name` of its messages."""
     chosen = messages.withColumn("stretch", _stretch()).join(
         f.broadcast(stretches), ["publisher", "stretch"], "left_semi"
     )
     parts = [f.min(f.xxhash64(part) if part == "data" else f.col(part)).alias(part) for part in _PARTS]
-    # Of several messages of one number: equal ones are one.
+    # Equal messages with the same sequence count as one.
     digest = f.sort_array(f.collect_set(_message_hash())).alias("digest")
     return chosen.groupBy(*_KEY).agg(f.struct(f.count("*").alias("count"), digest, *parts).alias(name))
 
@@ -385,7 +390,7 @@ Row = dict[str, Any]
 
 
 class LogRange(msgspec.Struct, frozen=True):
-    """Audited part of a log: positions `start` to below `end`."""
+    """Audited part of a log: the positions in `[start, end)`."""
 
     name: str
     journal: str
@@ -395,12 +400,12 @@ class LogRange(msgspec.Struct, frozen=True):
 
 
 class EqualityCheck(msgspec.Struct, frozen=True):
-    """How two logs differ."""
+    """Differences between two logs."""
 
     counts: dict[str, int]
-    """By kind of difference, how many numbers of publishers it concerns."""
+    """Number of sequences per kind of difference."""
     differences: list[Row]
-    """The first of them, by publisher and sequence."""
+    """The first differences, by publisher and sequence."""
     compared: list[LogRange]
 
 
@@ -410,10 +415,10 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     logs: list[LogRange]
     topic: str | None
     gaps_judged: bool
-    """False for an archive of some topics: numbers that are not there may belong to others."""
+    """False for an archive of some topics: missing sequences may belong to other topics."""
     totals: Row
     publishers: list[Row]
-    """Those with faults first."""
+    """Publishers, the ones with faults first."""
     findings: list[Row]
     equality: EqualityCheck | None
 
@@ -424,13 +429,13 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_order(self) -> bool:
-        """Whether nothing is missing, twice, out of order, or different."""
+        """Whether the audit found no missing, duplicate, misordered or different messages."""
         faults = sum(self.totals[name] for name in ("missing", "duplicates", "order_breaks"))
         return not faults and (self.equality is None or not sum(self.equality.counts.values()))
 
     @property
     def verdict(self) -> str:
-        """One line that says it."""
+        """The result in one line."""
         totals = self.totals
         parts = [f"{totals['messages']:,} messages of {totals['publishers']:,} publishers"]
         parts += [
@@ -455,11 +460,19 @@ def examine(
     access: Mapping[str, str] | None = None,
     timeout_seconds: float = 30.0,
 ) -> AuditReport:
-    """Audit the log called `name` from `start` on, and compare it with the one called `against`.
+    """Audit the log `name` from `start` on, and compare it with the log `against`.
 
-    `show`: most publishers, findings and differences to list. `access`: the files with which
-    servers are reached, as options of the source (`servers.ACCESS`). Raises what `open_log` raises,
-    and `BadOption` for two logs that cannot be compared.
+    Args:
+        spark: The session.
+        name: See `open_log`.
+        against: Another log to compare with, or None.
+        start: A start point or a range.
+        topic: Audit only publishers of this topic or pattern.
+        show: Maximum number of publishers, findings and differences to list.
+        access: Files for connecting to servers, as options of the source (`servers.ACCESS`).
+        timeout_seconds: Timeout for connecting and for each answer.
+
+    Raises the errors of `open_log`, and `BadOption` for two logs that cannot be compared.
     """
     opening = Opening(start, access or {}, timeout_seconds)
     here = open_log(spark, name, (*NUMBERED, "topic"), opening)

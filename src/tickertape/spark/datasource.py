@@ -1,6 +1,6 @@
 """Data source of the Spark format "tickertape": creates its readers and writers.
 
-Readers and writers are imported when they are used, because Spark starts a Python process for the schema and
+Readers and writers are imported at their first use, because Spark starts a Python process for the schema and
 another one for each plan.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TickertapeSource(DataSource):
-    """`format("tickertape")`: the log of a topic as a table, or as a stream (docs/howto/spark.md)."""
+    """`format("tickertape")`: a topic as a table or a stream (docs/howto/spark.md)."""
 
     @classmethod
     def name(cls) -> str:
@@ -32,7 +32,7 @@ class TickertapeSource(DataSource):
         return "tickertape"
 
     def schema(self) -> str:
-        """Return all columns; give `spark.read.schema(...)` for fewer. Raises what `read_options` raises."""
+        """Return all columns. Use `spark.read.schema(...)` for fewer. Raises the errors of `read_options`."""
         if names_queue(self.options):
             queue_options(self.options, Query.ANY)
         else:
@@ -40,7 +40,8 @@ class TickertapeSource(DataSource):
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> TickertapeReader:
-        """Return a reader of the columns of `schema`. Raises what `read_options` and `columns_of` raise."""
+        """Return a reader of the columns of `schema`. Raises the errors of `read_options` and
+        `columns_of`."""
         from tickertape.spark.common.schema import columns_of
         from tickertape.spark.source.batch_reader import TickertapeReader
 
@@ -50,7 +51,7 @@ class TickertapeSource(DataSource):
         return TickertapeReader(wanted, columns_of(schema, strict=wanted.strict))
 
     def streamReader(self, schema: StructType) -> TickertapeStreamReader | QueueStreamReader:
-        """Return a reader of what comes, of the columns of `schema`. Raises as `reader`."""
+        """Return a streaming reader of the columns of `schema`. Raises as `reader`."""
         from tickertape.spark.common.schema import columns_of
 
         if names_queue(self.options):
@@ -65,13 +66,15 @@ class TickertapeSource(DataSource):
         return TickertapeStreamReader(wanted, columns_of(schema, strict=wanted.strict))
 
     def writer(self, schema: StructType, overwrite: bool) -> TickertapeWriter:
-        """Return a writer of rows of `schema`. Raises what `sink_options` raises, and `UsageError` for a mode
-        that would have to remove something."""
+        """Return a writer of rows of `schema`.
+
+        Raises the errors of `sink_options`, and `UsageError` for a mode that would have to remove
+        messages."""
         from tickertape.spark.sink.options import sink_options
         from tickertape.spark.sink.writer import TickertapeWriter
 
         if overwrite:
-            raise UsageError('a log is added to: write with .mode("append")')
+            raise UsageError('Cannot overwrite a log. Write with .mode("append").')
         return TickertapeWriter(sink_options(self.options, schema, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TickertapeStreamWriter:
@@ -80,5 +83,5 @@ class TickertapeSource(DataSource):
         from tickertape.spark.sink.writer import TickertapeStreamWriter
 
         if overwrite:
-            raise UsageError('a log is added to: write with .outputMode("append")')
+            raise UsageError('Cannot overwrite a log. Write with .outputMode("append").')
         return TickertapeStreamWriter(sink_options(self.options, schema, stream=True))

@@ -8,13 +8,13 @@ from tickertape.base.limits import MIB
 
 # queue
 source_rows_default: Final = 1_000
-"""Messages in a micro-batch of a queue that Spark reads, when no option says it. The driver holds twice as
-many: those of the batch under way, and the next ones."""
+"""Default number of messages in a micro-batch of a queue source. The driver holds twice as many: the ones of
+the current batch and of the next one."""
 source_bytes_max: Final = 256 * MIB
-"""Bodies that this driver takes ahead. Further messages are leased, and their leases are not extended."""
+"""Body bytes that the driver prefetches. Further messages are leased, but their leases are not extended."""
 source_part_bytes_max: Final = 16 * MIB
-"""Bodies that one Spark task is handed, or one message."""
+"""Body bytes that one Spark task gets, or one message."""
 source_lease_seconds: Final = 60.0
-"""The least that a lease is extended by, three times in this time."""
+"""Minimum lease extension. Leases are extended three times in this period."""
 source_lease_seconds_default: Final = 3_600.0
-"""How long the leases of a message are extended at most, when no option says it."""
+"""Default maximum time for which the leases of a message are extended."""

@@ -109,7 +109,7 @@ def test_a_gap_is_refused_and_says_what_is_missing(place: ArchiveLocation) -> No
 def test_what_overlaps_is_refused(place: ArchiveLocation) -> None:
     archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     archive.add(0, 10, files_of(place, 0, 10))
-    with pytest.raises(ArchiveFailed, match="somebody else archives this journal"):
+    with pytest.raises(ArchiveFailed, match="another process archives this journal"):
         archive.add(5, 15, files_of(place, 5, 15))
 
 
@@ -129,11 +129,11 @@ def test_a_place_with_something_else_is_refused_and_left_alone(
         ArchiveWriter(place)
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / "notes").write_text("mine")
-    with pytest.raises(ArchiveFailed, match=r"not empty and no Delta table \(found notes\)"):
+    with pytest.raises(ArchiveFailed, match=r"neither empty nor a Delta table \(found notes\)"):
         ArchiveWriter.create(place, JOURNAL, 0, "")
     foreign = tmp_path / "foreign"
     write_deltalake(foreign, batch_of(range(3)))
-    with pytest.raises(ArchiveFailed, match="is no archive"):
+    with pytest.raises(ArchiveFailed, match="is not an archive"):
         ArchiveWriter.create(location_of(str(foreign)), JOURNAL, 0, "")
     assert DeltaTable(foreign).version() == 0
 

@@ -166,7 +166,7 @@ def test_vacuum_removes_old_files_that_are_no_part_of_the_archive(place: Archive
     write_files(place, [batch_of(range(5))])  # of an attempt that failed
     compact(archive)
     assert vacuum(archive, 3600.0) == 0  # they are young
-    with pytest.raises(BadOption, match="an hour at least"):
+    with pytest.raises(BadOption, match="at least one hour"):
         vacuum(archive, 3599.0)
     stored = {file.path for file in stored_files(archive)}
     for path in Path(place.location).rglob("*.parquet"):

@@ -135,13 +135,13 @@ def test_a_file_that_is_large_enough_is_closed(tmp_path: Path, monkeypatch: pyte
 def test_rows_out_of_order_are_refused_and_leave_no_file(tmp_path: Path) -> None:
     place = location_of(str(tmp_path / "archive"))
     for batches in ([batch_of([1, 3, 2])], [batch_of([1, 1])]):
-        with pytest.raises(ArchiveFailed, match="positions do not rise"):
+        with pytest.raises(ArchiveFailed, match="positions do not ascend"):
             write_files(place, batches)
     writer = FileWriter(place)
     writer.write(batch_of([5]))
     writer._flush(next(iter(writer._waiting)))
     writer.write(batch_of([4]))
-    with pytest.raises(ArchiveFailed, match="do not rise behind 5"):
+    with pytest.raises(ArchiveFailed, match="do not ascend after 5"):
         writer.finish()
     writer.abandon(ArchiveFailed("over"))
     assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []
@@ -175,7 +175,7 @@ def test_a_place_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_store_that_lets_commits_replace_each_other_is_refused() -> None:
-    with pytest.raises(BadOption, match="lets two commits replace each other"):
+    with pytest.raises(BadOption, match="concurrent commits could replace each other"):
         location_of("s3://bucket/archive", {"aws_s3_allow_unsafe_rename": "true"})
     assert not location_of("s3://bucket/archive", {"AWS_S3_ALLOW_UNSAFE_RENAME": "false"}).is_directory
 

@@ -39,13 +39,13 @@ def test_the_table_of_another_journal_is_refused(tmp_path: Path) -> None:
 
 def test_a_table_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"position": [1]}))
-    with pytest.raises(ArchiveFailed, match="is no archive"):
+    with pytest.raises(ArchiveFailed, match="is not an archive"):
         schema.coverage_of(DeltaTable(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("change", "expected"),
-    [({schema.FORMAT_PROPERTY: "1"}, "has format 1"), ({schema.BEGIN_PROPERTY: "-1"}, "is no archive")],
+    [({schema.FORMAT_PROPERTY: "1"}, "has format 1"), ({schema.BEGIN_PROPERTY: "-1"}, "is not an archive")],
 )
 def test_a_newer_format_and_a_bad_begin_are_refused(
     tmp_path: Path, change: dict[str, str], expected: str

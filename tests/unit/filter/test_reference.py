@@ -51,8 +51,8 @@ def test_what_is_not_offered_is_refused_as_the_page_says(name: str) -> None:
 
 
 def test_the_mistake_reads_as_shown() -> None:
-    found = re.search(r'explain "(.*)"\ntickertape: (.*)\n', PAGE)
+    found = re.search(r'explain "(.*)"\ntickertape: ((?:.+\n)+?)```', PAGE)
     assert found is not None
     with pytest.raises(BadFilter) as refused:
         compile_filter(found[1], JSON)
-    assert str(refused.value) == found[2]
+    assert f"{refused.value}\n" == found[2]

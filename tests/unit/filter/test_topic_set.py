@@ -50,7 +50,7 @@ def test_what_is_no_pattern_is_refused() -> None:
 
 
 def test_more_patterns_than_may_be_are_refused_before_any_is_looked_at() -> None:
-    with pytest.raises(BadTopic, match=r"65 patterns of topics: at most 64"):
+    with pytest.raises(BadTopic, match=r"Too many topic patterns: 65\. Use at most 64"):
         TopicSet([*(f"^{number}" for number in range(64)), "(?=a)"])
 
 

@@ -202,7 +202,7 @@ def test_a_file_system_that_takes_nothing_is_an_error(
 ) -> None:
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     handle = disk.open("a", create=True)
-    with pytest.raises(OSError, match="took none") as caught:
+    with pytest.raises(OSError, match="wrote no bytes") as caught:
         disk.write(handle, 0, [b"abc"])
     assert caught.value.errno == errno.EIO
 
@@ -375,7 +375,7 @@ def test_a_holder_that_has_not_written_its_name_is_still_reported(disk: SystemDi
 def test_a_lock_file_that_is_removed_lets_nobody_else_in(disk: SystemDisk, root: Path) -> None:
     disk.lock("lock", "me")
     (root / "lock").unlink()
-    with pytest.raises(BlockingIOError, match="another process, which the lock file does not name"):
+    with pytest.raises(BlockingIOError, match=r"another process \(not named"):
         SystemDisk(root).lock("lock", "you")
     assert os.listdir(root) == [], "and what is refused leaves nothing"
     (root / "lock").write_text("an instance of somebody\n")

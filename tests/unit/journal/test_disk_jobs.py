@@ -115,7 +115,7 @@ def test_a_reserve_left_by_an_earlier_run_is_taken() -> None:
     [
         (errno.ENOSPC, "disk space"),
         (errno.EDQUOT, "the quota"),
-        (errno.EMFILE, "server have more open files"),
+        (errno.EMFILE, "server's limit of open files"),
     ],
 )
 @pytest.mark.parametrize("operation", ["open", "preallocate"])
@@ -139,7 +139,7 @@ def test_a_directory_that_cannot_be_opened_is_tried_again(number: int) -> None:
     disk.fail("sync_directory", 1, number)
     with pytest.raises(DiskFull) as caught:
         executor.run(PREPARE)
-    assert "more open files" in caught.value.reason
+    assert "limit of open files" in caught.value.reason
     assert executor.run(PREPARE) == 42
     for seed in range(20):
         assert segment_path(PREPARE.number) in disk.crash_clone(Random(seed)).contents()
@@ -220,7 +220,7 @@ def test_which_segment_was_begun_is_durable_with_it() -> None:
         with suppress(ValueError):  # half of it was written: that is told
             assert read_last_segment(crashed, JOURNAL_ID) in (1, 2)
         assert crashed.contents()[segment_path(2)].startswith(second), "the header is durable before it"
-    with pytest.raises(ValueError, match="of another journal"):
+    with pytest.raises(ValueError, match="belongs to another journal"):
         read_last_segment(disk.crash_clone(Random(1)), bytes(16))
 
 

@@ -22,7 +22,7 @@ def test_msgpack_is_messagepack() -> None:
 
 @pytest.mark.parametrize("name", ["", "JSON", "xml", "x" * 1000])
 def test_an_unknown_type_is_refused_with_those_there_are(name: str) -> None:
-    with pytest.raises(BadOption, match="there are json, messagepack, nvfix, fix, bson, binary"):
+    with pytest.raises(BadOption, match="Use json, messagepack, nvfix, fix, bson, binary"):
         message_type(name)
 
 

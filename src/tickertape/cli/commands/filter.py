@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import BinaryIO, Final
 
 import click
 
-from tickertape.base.errors import BadFilter
 from tickertape.base.limits import message_bytes_max
 from tickertape.cli.support.command_group import Failure, end_of_search
 from tickertape.cli.support.json_lines import message_output
 from tickertape.cli.support.tables import counted
 from tickertape.filter import Filter, compile_filter
 from tickertape.filter.compiler.explain import explain as explain_filter
-from tickertape.filter.language.diagnostics import caret_lines
 from tickertape.payload.registry import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 
 _LINES_AT_A_TIME: Final = 512
@@ -43,13 +40,7 @@ def filter() -> None:  # noqa: A001 - the group finds a command by its name
 
 
 def _compiled(text: str, kind: str) -> Filter:
-    try:
-        return compile_filter(text, message_type(kind))
-    except BadFilter as error:
-        if sys.stderr.isatty():
-            for line in caret_lines(text, error.position):
-                click.echo(line, err=True)
-        raise
+    return compile_filter(text, message_type(kind))
 
 
 @filter.command(short_help="Say what a filter means, reads and costs.")

@@ -7,6 +7,7 @@ libraries that it does not.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -29,13 +30,19 @@ DEBUG_VARIABLE: Final = "TICKERTAPE_DEBUG"
 """Environment variable: if it is set, an unexpected exception ends a command with its traceback."""
 
 
+_CARET: Final = re.compile(r"\n[^\n]*\n *\^\Z")
+"""An excerpt and a caret at the end of the text of an error."""
+
+
 class Failure(click.ClickException):
-    """An error that is printed as one line on standard error."""
+    """An error that is printed on standard error as one line, and an excerpt with a caret if it has one."""
 
     exit_code = EXIT_ERROR
 
     def __init__(self, text: str) -> None:
-        super().__init__(" ".join(text.split()))
+        place = _CARET.search(text)
+        line = " ".join(text[: place.start() if place else None].split())
+        super().__init__(line + (place[0] if place else ""))
 
     def show(self, file: Any = None) -> None:
         """Print the line."""

@@ -1,7 +1,7 @@
-"""Semantic analysis of a filter tree: resolve functions, fold constants and check the cost limits.
+"""Semantic analysis of a filter tree: resolves functions, folds constants and checks cost limits.
 
-Analysis never changes the result of a filter. Filters that cannot be evaluated are rejected here, with the
-position of the error.
+Analysis never changes the result of a filter. Filters that cannot be evaluated are rejected with the position
+of the error.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from tickertape.filter.language.diagnostics import bad_filter
 from tickertape.filter.limits import filter_text_scans_max, pattern_states_max, pattern_steps_max
 
 _PATTERN_STEPS: Final = 150
-"""Cost of a pattern beside its steps."""
+"""Cost of a pattern in addition to its steps."""
 _PER_MESSAGE: Final = MESSAGE_FUNCTIONS.keys() | SUBSCRIBER_FUNCTIONS.keys()
 
 
 def analyse(tree: Node, text: str) -> Node:
-    """`tree`, of the filter `text`, with constants worked out. Raises `BadFilter` for what cannot be."""
+    """Return `tree`, of the filter `text`, with folded constants. Raises `BadFilter` if it is invalid."""
     found = _Resolver(text).node(tree)
     _check_costs(found, text)
     return found
 
 
 def scans(tree: Node) -> list[Node]:
-    """Return the parts that read a text from its begin to its end."""
+    """Return the nodes that scan a whole string."""
     return [
         node
         for node in walk(tree)
@@ -64,17 +64,17 @@ def _check_costs(tree: Node, text: str) -> None:
     for number, node in enumerate(scans(tree)):
         if number == filter_text_scans_max:
             raise bad_filter(
-                text, node.at, f"more than {filter_text_scans_max} operators and functions read whole texts"
+                text, node.at, f"more than {filter_text_scans_max} operators and functions scan whole strings"
             )  # fmt: skip
     states = 0
     for pattern, at in patterns_of(tree):
         states += compile_pattern(pattern).states
         if states > pattern_states_max:
-            raise bad_filter(text, at, "the regular expressions are too costly together")
+            raise bad_filter(text, at, "the regular expressions are too expensive in total")
 
 
 def patterns_of(tree: Node) -> list[tuple[str, int]]:
-    """Return the regular expressions in `tree`, each with its place in the filter."""
+    """Return the regular expressions in `tree`, each with its position in the filter."""
     found = []
     for node in walk(tree):
         if isinstance(node, Like):
@@ -87,7 +87,7 @@ def patterns_of(tree: Node) -> list[tuple[str, int]]:
 
 
 class _Resolver:
-    """Goes through a tree from its leaves."""
+    """Resolves a tree from its leaves."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -98,7 +98,7 @@ class _Resolver:
         return bad_filter(self._text, at, reason)
 
     def node(self, node: Node) -> Node:
-        """`node` with its parts resolved, as a constant where it is one."""
+        """Return `node` with resolved children, as a constant if possible."""
         if isinstance(node, Literal | Field):
             return node
         if isinstance(node, Call):
@@ -111,7 +111,7 @@ class _Resolver:
         elif isinstance(node, Affix):
             for member in node.members:
                 if not isinstance(member, Literal):
-                    raise self._refuse(member.at, "what a text begins or ends with must be a constant")
+                    raise self._refuse(member.at, "BEGINS WITH and ENDS WITH require constants")
         if isinstance(node, And | Or):
             return self._joined(node)
         return self._simplified(node)
@@ -137,7 +137,7 @@ class _Resolver:
             if function.letter(at) != "p":
                 continue
             if not isinstance(argument, Literal) or argument.value.__class__ is not str:
-                raise self._refuse(argument.at, f"{node.name} takes a text in quotes here")
+                raise self._refuse(argument.at, f"{node.name} requires a string in quotes here")
             pattern = str(argument.value)
             if node.name == "REGEXP_MATCH":
                 return Like(node.arguments[0], pattern, pattern_at=argument.at, at=node.at)
@@ -157,21 +157,22 @@ class _Resolver:
         if at is not None:
             raise self._refuse(
                 self._inside(node.at, at),
-                "REGEXP_REPLACE takes the replacement as it is; references to groups are not offered",
+                "REGEXP_REPLACE does not support references to groups in the replacement",
             )
 
     def _check_pattern(self, text: str, at: int) -> None:
-        """Each pattern is compiled here, so what that takes is bounded for all of a filter together."""
+        """Compile a pattern. The total cost of all patterns of a filter is limited here."""
         try:
             pattern = compile_pattern(text)
         except BadPattern as error:
             raise self._refuse(self._inside(at, error.at), error.reason) from None
         self._steps += _PATTERN_STEPS + pattern.steps
         if self._steps > pattern_steps_max:
-            raise self._refuse(at, "the regular expressions are too costly together")
+            raise self._refuse(at, "the regular expressions are too expensive in total")
 
     def _inside(self, literal_at: int, offset: int) -> int:
-        """Return the place in the filter of character `offset` of a literal, whose quotes may be doubled."""
+        """Return the position in the filter of character `offset` of a literal, whose quotes may be
+        doubled."""
         quote, at = self._text[literal_at], literal_at + 1
         if quote not in {"'", '"'}:
             return literal_at
@@ -182,16 +183,18 @@ class _Resolver:
     # -- constants --
 
     def _evaluated(self, node: Node, as_condition: bool = False) -> Any:
-        """Return the value of a part that reads nothing of a message."""
+        """Return the value of a node that does not depend on a message."""
         generator = CodeGenerator({})
         source = generator.truth(node) if as_condition else generator.value(node)
         try:
             return eval(source, {**generator.names, "arrays": Arrays()})
         except TooCostly:
-            raise self._refuse(node.at, "this part is too costly") from None
+            raise self._refuse(node.at, "this expression is too expensive") from None
         except Exception as error:
             DEFECTS.note(error)
-            raise self._refuse(node.at, f"this part cannot be evaluated ({described(error)})") from error
+            raise self._refuse(
+                node.at, f"this expression cannot be evaluated ({described(error)})"
+            ) from error
 
     def _simplified(self, node: Node) -> Node:
         if isinstance(node, Comparison) and any(_is_null(side) for side in (node.left, node.right)):
@@ -203,14 +206,14 @@ class _Resolver:
                 return node
             if node.name == "IF" and isinstance(node.arguments[0], Literal):
                 chosen = node.arguments[1 if self._evaluated(node.arguments[0], True) is True else 2]
-                # A field stays in its IF, which gives a scalar where the field may be an array.
+                # A field stays in its IF, which returns a scalar even if the field is an array.
                 return node if isinstance(chosen, Field) else chosen
         if all(isinstance(child, Literal) for child in node.children):
             return Literal(self._evaluated(node), at=node.at)
         return node
 
     def _joined(self, node: And | Or) -> Node:
-        """Without the terms that decide nothing; as a constant when one decides all."""
+        """Return the node without terms that do not matter, or a constant if one term decides the result."""
         decides = isinstance(node, Or)
         terms: list[Node] = []
         for term in node.terms:
@@ -239,12 +242,12 @@ def _is_null(node: Node) -> bool:
 
 
 def _merged(terms: list[Node]) -> list[Node]:
-    """Patterns that are searched for in the same value become one: it is read once."""
+    """Combine patterns that are searched in the same value, so that the value is scanned once."""
     found: dict[Node, list[Like]] = {}
     for term in terms:
         if isinstance(term, Like):
             found.setdefault(term.operand, []).append(term)
-    # Once for each value: that they cannot be one may take as long to find out as may be.
+    # Once per value: finding out that patterns cannot be combined may take the maximum number of steps.
     as_one = {operand: _as_one(own) for operand, own in found.items() if len(own) > 1}
     merged: list[Node] = []
     for term in terms:

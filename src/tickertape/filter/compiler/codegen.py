@@ -1,11 +1,11 @@
-"""Code generator: turns a filter tree into Python source that evaluates as little as needed.
+"""Code generator: turns a filter tree into Python source that evaluates only the necessary parts.
 
 A condition is generated as "is it true" or "is it false". Three-valued results are generated only where a
-condition is used as a value. Comparing a field with a constant tests the common types first and falls back
-to the general rule.
+condition is used as a value. A comparison of a field with a constant tests the common types first and falls
+back to the general rule.
 
 Invariants:
-* No text of a filter gets into the source: constants and functions are passed by name.
+* Filter text never becomes source code: constants and functions are passed by name.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ from tickertape.payload.paths import Path
 
 _TEXTUAL: Final = ODD | {str}
 _EXACT: Final = 1 << 63
-"""Numbers below this compare alike with any integer and with the float of a larger one."""
+"""Numbers below this compare exactly with any integer, and with the float of a larger integer."""
 _MIRRORED: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _PYTHON: Final = {"=": "==", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
 def every(terms: tuple[Truth, ...]) -> Truth:
-    """AND of all."""
+    """Return the AND of all terms."""
     return False if False in terms else None if None in terms else True
 
 
 def some(terms: tuple[Truth, ...]) -> Truth:
-    """OR of all."""
+    """Return the OR of all terms."""
     return True if True in terms else None if None in terms else False
 
 
 def among(value: Any, members: tuple[Any, ...], arrays: Arrays) -> Truth:
-    """`value IN (members)`."""
+    """Return `value IN (members)`."""
     return some(tuple(operators.equal(value, member, arrays) for member in members))
 
 
@@ -89,7 +89,7 @@ _GENERAL.update({name: ARITHMETIC[sign] for sign, name in _ARITHMETIC.items()})
 
 
 def searching(pattern: Pattern) -> Callable[[Any, Arrays], Truth]:
-    """LIKE with `pattern`, of any value."""
+    """Return a function that evaluates LIKE with `pattern` on any value."""
     search = pattern.search
 
     def like(value: Any, arrays: Arrays) -> Truth:
@@ -104,14 +104,14 @@ def searching(pattern: Pattern) -> Callable[[Any, Arrays], Truth]:
 
 
 class CodeGenerator:
-    """Generates expressions over `m`, a decoded body, `i`, its index, and `arrays`."""
+    """Generates expressions over `m` (a decoded body), `i` (its index) and `arrays`."""
 
     def __init__(self, access: Mapping[Path, str]) -> None:
         self._access = access
         self._index = {path: at for at, path in enumerate(access)}
         self._values = 0
         self.names: dict[str, Any] = dict(_GENERAL)
-        """Objects that the expressions name."""
+        """Objects that the expressions refer to."""
 
     def _named(self, value: Any) -> str:
         name = f"k{len(self.names)}"
@@ -121,11 +121,11 @@ class CodeGenerator:
     # -- values --
 
     def raw(self, node: Node) -> str:
-        """Return source text for the value of `node`, a field as the body has it."""
+        """Return source text for the value of `node`. A field gives the raw value of the body."""
         return f"m{self._access[node.path]}" if isinstance(node, Field) else self.value(node)
 
     def value(self, node: Node) -> str:
-        """Return source text for the scalar that `node` is."""
+        """Return source text for the scalar value of `node`."""
         if isinstance(node, Literal):
             value = None if node.value == "" else node.value
             return repr(value) if value.__class__ in {int, bool, type(None)} else self._named(value)
@@ -159,10 +159,10 @@ class CodeGenerator:
         self.names[name] = call_of(node.name)
         return f"{name}({', '.join(arguments)})"
 
-    # -- conditions, with three answers --
+    # -- three-valued conditions --
 
     def truth(self, node: Node) -> str:
-        """Return source text that gives True, False or None."""
+        """Return source text that evaluates to True, False or None."""
         if isinstance(node, And | Or):
             terms = "".join(f"{self.truth(term)}, " for term in node.terms)
             return f"{'every' if isinstance(node, And) else 'some'}(({terms}))"
@@ -204,10 +204,10 @@ class CodeGenerator:
         members, null = affixes(node)
         return f"affixed({operand}, {self._named(members)}, {node.ends}, {null}, arrays)"
 
-    # -- conditions, with two --
+    # -- two-valued conditions --
 
     def yes(self, node: Node) -> str:
-        """Return source text that is true where `node` is true."""
+        """Return source text that is true if `node` is true."""
         if isinstance(node, And | Or):
             word = " and " if isinstance(node, And) else " or "
             return f"({word.join(map(self.yes, node.terms))})"
@@ -216,7 +216,7 @@ class CodeGenerator:
         return self._direct(node, True) or f"({self.truth(node)} is True)"
 
     def no(self, node: Node) -> str:
-        """Return source text that is true where `node` is false."""
+        """Return source text that is true if `node` is false."""
         if isinstance(node, And | Or):
             word = " or " if isinstance(node, And) else " and "
             return f"({word.join(map(self.no, node.terms))})"
@@ -225,13 +225,13 @@ class CodeGenerator:
         return self._direct(node, False) or f"({self.truth(node)} is False)"
 
     def _direct(self, node: Node, wanted: bool) -> str | None:
-        """Return a quicker way for a field or a worked out value against constants, where there is one."""
+        """Return faster source text for comparing a field or computed value with constants, or None."""
         operand = getattr(node, "operand", None) or getattr(node, "left", None)
         if isinstance(node, Comparison) and not isinstance(operand, Field) and isinstance(operand, Literal):
             node = Comparison(_MIRRORED[node.operator], node.right, node.left)
             operand = node.left
         if not _has_direct(node, wanted):
-            return None  # before anything is made: what is nested would be made twice at each level
+            return None  # checked first: nested code would be generated twice per level
         if isinstance(operand, Field):
             name = f"v{self._index[operand.path]}"
         elif isinstance(operand, Call | Arithmetic | Negative):
@@ -283,7 +283,7 @@ class CodeGenerator:
 
 
 def _has_direct(node: Node, wanted: bool) -> bool:
-    """Return whether there is a quicker way for `node`, by its constants."""
+    """Return whether `node` has a faster form, judged by its constants."""
     if isinstance(node, Comparison):
         comparable = key(node.right.value) if isinstance(node.right, Literal) else None
         return _is_simple(comparable) or comparable.__class__ is str
@@ -296,23 +296,23 @@ def _has_direct(node: Node, wanted: bool) -> bool:
 
 
 def _is_simple(value: Number | str | None) -> bool:
-    """Return whether `value` compares with raw values as with their scalars."""
+    """Return whether `value` compares with raw values in the same way as with their scalars."""
     return value.__class__ in NUMERIC and -_EXACT < value < _EXACT  # type: ignore[operator]
 
 
 def constant_keys(node: In) -> tuple[frozenset[Any], bool]:
-    """Return the keys of the constants of `node`, and whether one of them is NULL."""
+    """Return the keys of the constants of `node`, and whether one of the constants is NULL."""
     values = {member.value for member in node.members if isinstance(member, Literal)}
     keys = frozenset(key(value) for value in values if value is not None and value != "")
     return frozenset(k for k in keys if k == k), not values.isdisjoint({None, ""})
 
 
 def affixes(node: Affix) -> tuple[tuple[str, ...], bool]:
-    """Return the constants of `node` as texts, and whether one of them is NULL."""
+    """Return the constants of `node` as strings, and whether one of them is NULL."""
     texts = [text(member.value) for member in node.members if isinstance(member, Literal)]
     return tuple(dict.fromkeys(t for t in texts if t)), not all(texts)
 
 
 def is_condition(node: Node) -> bool:
-    """Return whether `node` is true, false or unknown, and no other value."""
+    """Return whether `node` is always true, false or unknown."""
     return isinstance(node, CONDITIONS)

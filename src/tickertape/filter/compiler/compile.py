@@ -1,9 +1,9 @@
-"""Compile filter text, or an expression, into one function that is applied to many bodies.
+"""Filter compiler: compiles filter text, or an expression, to one function for many bodies.
 
 Invariants:
-* A compiled filter or expression raises for no body.
+* A compiled filter or expression never raises for a body.
 * A filter that reads no field decodes no body.
-* The number that an expression gives depends neither on the subscriber nor on the time: it never changes.
+* The result of an expression depends neither on the subscriber nor on the time.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from tickertape.filter.language.ast import Call, Field, Literal, Node, fields, w
 from tickertape.filter.language.diagnostics import bad_filter
 from tickertape.filter.language.parser import parse
 from tickertape.payload import message_type
-from tickertape.payload.paths import Path
+from tickertape.payload.paths import Path, path_reason
 from tickertape.payload.types import FieldReader, MessageType, Unreadable
 
 _TREES_KEPT: Final = 16
 _SCAN_WORK: Final = 50
-"""What reading a whole text counts as, in parts of a filter."""
+"""Cost of scanning a whole string, in nodes of a filter."""
 
 _Select: TypeAlias = Callable[[Sequence[bytes], "FilterInputs", Arrays], tuple[list[int], int]]
 
 
 @dataclass(slots=True)
 class FilterInputs:
-    """What message functions give: a value for each body in the columns, one for all of them elsewhere.
+    """Inputs of message functions: one value per body in the columns, one value for all bodies elsewhere.
 
-    Only what `Filter.needs` names has to be filled.
+    Only the fields in `Filter.needs` must be set.
     """
 
     topics: Sequence[str] = ()
@@ -69,44 +69,49 @@ class Filter:
         self.tree: Node = tree
         """The tree with constants folded."""
         self.written: Node = written
-        """The tree as it was written."""
+        """The tree as written."""
         self.paths: tuple[Path, ...] = fields(tree)
-        """The fields that it reads."""
+        """The fields that the filter reads."""
         self.type: MessageType = type
         self.needs: frozenset[str] = needs_of(tree)
-        """The fields of a `FilterInputs` that it reads."""
+        """The fields of `FilterInputs` that the filter reads."""
         self.work: int = sum(1 for _ in walk(tree)) + _SCAN_WORK * len(scans(tree))
-        """An upper estimate of the steps for one message, beside decoding it."""
+        """Upper bound of the steps per message, without decoding."""
         self.unreadable: int = 0
-        """Number of unreadable bodies: not of the type, with too long arrays, or such that the filter raised.
-        """
+        """Number of unreadable bodies: invalid for the type, too expensive arrays, or an exception in the
+        filter."""
         self._reader: FieldReader | None = type.reader(self.paths) if self.paths else None
         self._arrays = Arrays()
 
     def select(self, bodies: Sequence[bytes], context: FilterInputs | None = None) -> list[int]:
-        """Return the indexes of the bodies that match, rising.
+        """Return the indices of the matching bodies, ascending.
 
-        When the filter reads any field, a body that is not of the type, or whose arrays would cost too much,
-        does not match and is counted in `unreadable`. So is any body for which the filter raises. `context`
-        must be given when `needs` is not empty, or `ValueError` is raised.
+        A filter that reads fields does not match a body that is invalid for the type or has too expensive
+        arrays. A body for which the filter raises does not match either. All of these are counted in
+        `unreadable`.
+
+        Raises:
+            ValueError: `needs` is not empty and `context` is missing.
         """
         if context is None and self.needs:
-            raise ValueError(f"the filter asks for {', '.join(sorted(self.needs))}: give it a context")
+            raise ValueError(
+                f"Cannot evaluate the filter: it needs {', '.join(sorted(self.needs))}. Pass a context."
+            )
         try:
             found, unreadable = self._select(bodies, context or _NO_CONTEXT, self._arrays)
-        except Exception as error:  # noqa: BLE001 - its function cannot be made, or what it needs is missing
+        except Exception as error:  # noqa: BLE001 - code generation failed, or an input is missing
             DEFECTS.note(error)
             found, unreadable = [], len(bodies)
         self.unreadable += unreadable
         return found
 
     def matches(self, body: bytes, context: FilterInputs | None = None) -> bool:
-        """Return whether one body matches; the columns of `context` have one value each."""
+        """Return whether one body matches. The columns of `context` have one value each."""
         return bool(self.select((body,), context))
 
     @cached_property
     def source(self) -> str:
-        """The Python source of the function that `select` calls."""
+        """Python source of the function that `select` calls."""
         return self._generated[0]
 
     @cached_property
@@ -117,12 +122,12 @@ class Filter:
 
     @property
     def is_made(self) -> bool:
-        """Whether its function was made: the first `select` takes longer than others."""
+        """Whether the function was generated. The first `select` takes longer because it generates it."""
         return "_select" in self.__dict__
 
     @cached_property
     def _select(self) -> _Select:
-        # Made when it is first used: of thousands of filters in an index most are never asked alone.
+        # Generated at first use: most of thousands of filters in an index are never evaluated alone.
         source, names = self._generated
         if self._reader is not None:
             quick, decode, doubts = self._reader.quick, self._reader.decode, self._reader.doubts
@@ -139,8 +144,8 @@ class Filter:
 def compile_filter(text: str, type: MessageType, *, bytes_max: int = filter_bytes_max) -> Filter:
     """Compile the filter `text` for messages of `type`.
 
-    Raises `BadFilter`, with the position, for a text that is no filter, is above a limit, or could take too
-    long for a message; and when it reads fields that the type does not have.
+    Raises `BadFilter` with the position if the text is invalid, exceeds a limit, could take too long for a
+    message, or reads fields that the type cannot have.
     """
     with refusing_defects():
         written, tree = trees(text, bytes_max)
@@ -152,54 +157,53 @@ def compile_filter(text: str, type: MessageType, *, bytes_max: int = filter_byte
 
 @contextmanager
 def refusing_defects() -> Iterator[None]:
-    """Make `BadFilter` of whatever else is raised while a filter is compiled."""
+    """Convert any other exception during compilation to `BadFilter`."""
     try:
         yield
     except BadFilter:
         raise
     except Exception as error:
         DEFECTS.note(error)
-        raise BadFilter(f"the filter cannot be compiled ({described(error)})") from error
+        raise BadFilter(f"Cannot compile the filter: {described(error)}. Report this defect.") from error
 
 
 @lru_cache(maxsize=_TREES_KEPT)
 def _code(source: str) -> CodeType:
-    """Who subscribes again brings the filter that it had."""
+    """Compile source text. Cached, because a resubscription uses the same filter."""
     return compile(source, "<filter>", "exec")
 
 
 @lru_cache(maxsize=_TREES_KEPT)
 def trees(text: str, bytes_max: int = filter_bytes_max) -> tuple[Node, Node]:
-    """Return a filter as it was written, and with constants folded. Both are the same for all types, and
-    cached."""
+    """Return a filter as written, and with folded constants. Both are the same for all types, and cached."""
     written = parse(text, bytes_max)
     return written, analyse(written, text)
 
 
 def inputs_of(text: str, bytes_max: int = filter_bytes_max) -> frozenset[str]:
-    """Return the fields of a `FilterInputs` that a filter reads, for any message type. Raises `BadFilter`."""
+    """Return the fields of `FilterInputs` that a filter reads, for any message type. Raises `BadFilter`."""
     with refusing_defects():
         return needs_of(trees(text, bytes_max)[1])
 
 
 def prepare() -> None:
-    """Prepare the first filter: import the parser and the search, read the grammar."""
+    """Warm up: import the parser and the search, and read the grammar."""
     compile_filter("/a LIKE '^b' AND /c > 1", message_type("json")).select([b"{}"])
 
 
 def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFilter:
-    """At the field that the type cannot have; at the first one when it is all of them together."""
+    """Return the error at the first field that the type cannot have, or else at the first field."""
     found = [node for node in walk(tree) if isinstance(node, Field)]
     for node in found:
         try:
             type.reader((node.path,))
         except BadPath as reason:
-            return bad_filter(text, node.at, str(reason))
-    return bad_filter(text, found[0].at, str(error))
+            return bad_filter(text, node.at, path_reason(reason))
+    return bad_filter(text, found[0].at, path_reason(error))
 
 
 def needs_of(tree: Node) -> frozenset[str]:
-    """Return the fields of a `FilterInputs` that `tree` reads."""
+    """Return the fields of `FilterInputs` that `tree` reads."""
     places = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
     return frozenset(places[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in places)
 
@@ -217,9 +221,11 @@ def _function(filter: Filter, condition: str) -> str:
 
 
 def over_bodies(*lines: str, decoded: bool) -> list[str]:
-    """Return the end of a generated function: `lines` for each body, of number `i` and, if `decoded`, content
-    `m`. A body is counted in `unreadable` when it is too costly, or when anything is raised. Its names are
-    `GUARDS`."""
+    """Return the end of a generated function: `lines` for each body, with its number `i` and, if `decoded`,
+    its content `m`.
+
+    A body is counted in `unreadable` if it is too expensive or an exception is raised. The lines use the
+    names in `GUARDS`."""
     if decoded:
         head = ["    for i, body in enumerate(bodies):", *_DECODING]
     else:
@@ -258,39 +264,39 @@ _DECODING: Final = (
     "            unreadable += 1",
     "            continue",
 )
-"""Lines inside a loop over bodies that make `m` of `body`, or count it in `unreadable` and go on."""
+"""Lines of a loop over bodies that decode `body` into `m`, or count it in `unreadable` and continue."""
 
 GUARDS: Final[dict[str, Any]] = {"Unreadable": Unreadable, "TooCostly": TooCostly, "defect": DEFECTS.note}
-"""Names that the lines of `over_bodies` use, beside those of a reader."""
+"""Names that the lines of `over_bodies` use, in addition to the ones of a reader."""
 
 
 # -- numbers ------------------------------------------------------------------------------------------
 
 
 VALUE_MAX: Final = (1 << 64) - 1
-"""The largest number that is given; a larger one counts as this."""
+"""The largest result. Larger values are reduced to it."""
 
 _Values: TypeAlias = Callable[[Sequence[bytes], Arrays], tuple[list[int | None], int]]
 
 
 class NumericExpression:
-    """An expression over messages of one type; made by `compile_value`."""
+    """An expression over messages of one type, created by `compile_value`."""
 
     def __init__(self, text: str, tree: Node, type: MessageType) -> None:
         self.text: str = text
         self.paths: tuple[Path, ...] = fields(tree)
-        """The fields that it reads."""
+        """The fields that the expression reads."""
         self.type: MessageType = type
         self.unreadable: int = 0
-        """Number of unreadable bodies: not of the type, with too long arrays, or such that the expression
-        raised."""
+        """Number of unreadable bodies: invalid for the type, too expensive arrays, or an exception."""
         self._arrays = Arrays()
         self._values = _values_function(tree, self.paths, type)
 
     def __call__(self, bodies: Sequence[bytes]) -> list[int | None]:
-        """Return an unsigned 64-bit integer for each body: fractions are truncated, and too large values are
-        `VALUE_MAX`. None where the result is not a number, negative or NaN, and for unreadable bodies, which
-        are counted in `unreadable`."""
+        """Return an unsigned 64-bit integer for each body.
+
+        Fractions are truncated, and larger values become `VALUE_MAX`. The result is None for NaN, negative
+        and non-numeric values, and for unreadable bodies, which are counted in `unreadable`."""
         found, unreadable = self._values(bodies, self._arrays)
         self.unreadable += unreadable
         return found
@@ -300,11 +306,10 @@ class NumericExpression:
 
 
 def compile_value(text: str, type: MessageType) -> NumericExpression:
-    """Compile the expression `text`, in the filter language, to a number for each message of `type`.
+    """Compile the expression `text`, in the filter language, to one number per message.
 
-    Raises `BadFilter`, with the position, for what is no expression, is above a limit, reads fields that the
-    type does not have, or asks for more than the body: `BOOKMARK()`, `USER()`, `UNIX_TIMESTAMP()`.
-    """
+    Raises `BadFilter` with the position if the text is invalid, exceeds a limit, reads fields that the type
+    cannot have, or uses more than the body: `BOOKMARK()`, `USER()`, `UNIX_TIMESTAMP()`."""
     with refusing_defects():
         return _compiled(text, type)
 
@@ -314,7 +319,7 @@ def _compiled(text: str, type: MessageType) -> NumericExpression:
     for node in walk(tree):
         if isinstance(node, Call) and (node.name in MESSAGE_FUNCTIONS or node.name in SUBSCRIBER_FUNCTIONS):
             raise bad_filter(
-                text, node.at, f"{node.name} is no part of the message's body, which counts here"
+                text, node.at, f"{node.name} is not available here, because only the message body may be used"
             )
     try:
         return NumericExpression(text, tree, type)
@@ -323,10 +328,11 @@ def _compiled(text: str, type: MessageType) -> NumericExpression:
 
 
 def unsigned(value: Scalar) -> int | None:
-    """Convert a scalar to an unsigned 64-bit integer, truncated and bounded; None for a negative or
-    non-numeric one."""
+    """Convert a scalar to an unsigned 64-bit integer, truncated and bounded.
+
+    None for negative and non-numeric values."""
     found = number(value)
-    if found is None or not found >= 0:  # NaN is not
+    if found is None or not found >= 0:  # false for NaN
         return None
     return int(found) if found < VALUE_MAX else VALUE_MAX
 

@@ -1,4 +1,4 @@
-"""Explain a filter: the fields it reads, its normalized form and its cost. Nothing is evaluated."""
+"""Explanation of a filter: the fields it reads, its normalized form and cost. Nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class Explanation(NamedTuple):
     text: str
     type: str
     meaning: str
-    """The filter with all brackets, as it was understood, constants worked out."""
+    """The filter with all parentheses and folded constants."""
     fields: tuple[str, ...]
     needs: tuple[str, ...]
-    """Inputs that it reads beside the body."""
+    """Inputs other than the body that it reads."""
     always: str | None
-    """`true`, `false` or `unknown`, for a filter that answers every message alike."""
+    """`true`, `false` or `unknown`, for a filter with the same result for every message."""
     keys: tuple[str, ...]
-    """Parts that must be true and compare a field with constants, which an index can use."""
+    """Required comparisons of a field with constants, which an index can use."""
     parts: int
     scans: int
     states: int
     work: int
 
     def lines(self) -> list[str]:
-        """For people."""
-        reads = ", ".join(self.fields) or "nothing of the body, which is not decoded"
+        """Return the explanation as lines of text."""
+        reads = ", ".join(self.fields) or "no fields (the body is not decoded)"
         cost = (
             f"{self.parts} of {filter_operations_max} parts",
             f"{self.scans} of {filter_text_scans_max} text scans",
-            f"{self.states} of {pattern_states_max} states of patterns",
+            f"{self.states} of {pattern_states_max} pattern states",
         )
         return [
             f"means    {self.meaning}",
@@ -50,7 +50,7 @@ class Explanation(NamedTuple):
 
 
 def explain(filter: Filter) -> Explanation:
-    """Return the account of `filter`."""
+    """Return the explanation of `filter`."""
     tree = filter.tree
     always = None
     if isinstance(tree, Literal):

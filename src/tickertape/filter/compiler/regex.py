@@ -1,7 +1,7 @@
-"""Regular expressions: check, cost and compile them, and search with RE2.
+"""Regular expressions: validates, costs and compiles them, and searches with RE2.
 
-Expressions whose search could need more than `pattern_states_max` states are rejected: RE2 is linear for
-them too, but a hundred times slower.
+Expressions whose search could need more than `pattern_states_max` states are rejected. RE2 stays linear for
+them but becomes a hundred times slower.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _CONSTRUCTS: Final = (
 
 
 class BadPattern(ValueError):
-    """An expression that is not accepted; the text says why."""
+    """An expression that is rejected. The text gives the reason."""
 
     def __init__(self, reason: str, at: int) -> None:
         super().__init__(reason)
         self.reason = reason
         self.at = at
-        """Where in the expression, in characters from 0."""
+        """Position in the expression, in characters from 0."""
 
 
 class Pattern:
-    """An accepted expression."""
+    """A compiled expression."""
 
     __slots__ = ("_match", "size", "states", "steps", "text")
 
@@ -57,21 +57,21 @@ class Pattern:
         self.text = text
         self._match = match
         self.states = costs.states
-        """States that a search may need: its cost when a text reaches all of them."""
+        """States that a search may need in the worst case."""
         self.steps = costs.steps
-        """Cost of computing that, about that of compiling the pattern."""
+        """Cost of computing `states`, about the cost of compiling the pattern."""
         self.size = size
-        """Instructions of its program: what each byte may cost a search for several patterns at once."""
+        """Instructions of its program: the cost per byte of a combined search."""
 
     def search(self, text: str) -> bool:
-        """Return whether a match begins anywhere in `text`."""
+        """Return whether a match starts anywhere in `text`."""
         return self._match(text.encode()) is not None
 
 
 @lru_cache(maxsize=_CACHED)
 def compile_pattern(text: str) -> Pattern:
-    """Return the expression `text`. Raises `BadPattern`."""
-    import re2  # late: most servers start without a pattern
+    """Compile the expression `text`. Raises `BadPattern`."""
+    import re2  # imported late: most servers start without a pattern
 
     options = re2.Options()
     options.log_errors = False
@@ -84,7 +84,7 @@ def compile_pattern(text: str) -> Pattern:
         raise _refused(text, error) from None
     _check_depth(text)
     if (at := text.find("\\C")) >= 0:
-        raise BadPattern("\\C, a single byte of a character, is not offered", at)
+        raise BadPattern("\\C (a single byte of a character) is not supported", at)
     costs = costs_of(text)
     matcher = re2.Set.SearchSet(options)
     matcher.Add(text)
@@ -93,7 +93,7 @@ def compile_pattern(text: str) -> Pattern:
 
 
 def _check_depth(text: str) -> None:
-    """Raise `BadPattern` for groups that are nested deeper than what looks into them can follow."""
+    """Raise `BadPattern` for groups that are nested too deeply for the recursive parser."""
     depth, escaped = 0, False
     for at, character in enumerate(text):
         if escaped:
@@ -103,7 +103,7 @@ def _check_depth(text: str) -> None:
         elif character == "(":
             depth += 1
             if depth > pattern_depth_max:
-                raise BadPattern(f"groups are nested deeper than {pattern_depth_max}", at)
+                raise BadPattern(f"groups are nested more than {pattern_depth_max} levels deep", at)
         elif character == ")":
             depth -= 1
 
@@ -117,26 +117,26 @@ def _refused(text: str, error: Exception) -> BadPattern:
     at = max(text.find(fragment), 0) if fragment != reason else 0
     for sign, construct in _CONSTRUCTS:
         if fragment.startswith(sign) or text.startswith(sign, at):
-            return BadPattern(f"{construct} cannot be searched for in linear time and is not offered", at)
+            return BadPattern(f"{construct} is not supported, because it has no linear-time search", at)
     if fragment[:1] == "\\" and (fragment[1:2].isdigit() or fragment[1:2] in {"g", "k"}):
-        return BadPattern("a back reference cannot be searched for in linear time and is not offered", at)
-    return BadPattern(f"not a regular expression: {shown(reason)[1:-1]}", at)
+        return BadPattern("a back reference is not supported, because it has no linear-time search", at)
+    return BadPattern(f"invalid regular expression: {shown(reason)[1:-1]}", at)
 
 
 class Costs(NamedTuple):
     """Cost of an expression."""
 
     states: int
-    """That a search goes through at most, over any texts."""
+    """Maximum states of a search, over all texts."""
     steps: int
-    """That it took to find out."""
+    """Steps of the computation."""
 
 
 def costs_of(text: str) -> Costs:
-    """What searches for `text`, which RE2 accepts, need.
+    """Return the cost of searches for `text`, which RE2 accepts.
 
-    Raises `BadPattern` when these are more than `pattern_states_max` states, or it takes more than
-    `pattern_steps_max` to find out.
+    Raises `BadPattern` for more than `pattern_states_max` states, or if the computation takes more than
+    `pattern_steps_max` steps.
     """
     try:
         shape = RegexShape(text)
@@ -165,8 +165,8 @@ def _count_states(shape: RegexShape) -> int:
                 waiting.append(reached)
         if len(seen) > pattern_states_max:
             raise BadPattern(
-                "the regular expression is too costly: a search for it may need more than "
-                f"{pattern_states_max} states; repeat fewer times, or anchor it with ^", 0
+                "the regular expression is too expensive: a search may need more than "
+                f"{pattern_states_max} states. Use fewer repetitions, or anchor it with ^", 0
             )  # fmt: skip
         shape.spend(steps)
     return len(seen)
@@ -188,27 +188,29 @@ def _letters(shape: RegexShape) -> list[int]:
 
 
 def compile_topic_pattern(text: str) -> Pattern:
-    """Return the pattern of topics `text`; it is searched for anywhere in a name. Raises `BadTopic`."""
+    """Compile the topic pattern `text`, an unanchored expression. Raises `BadTopic`."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > topic_bytes_max:
-        raise BadTopic(f"a pattern of topics of {size:,} bytes: at most {topic_bytes_max:,} are allowed")
+        raise BadTopic(f"Topic pattern too long: {size:,} bytes. Use at most {topic_bytes_max:,} bytes.")
     try:
         return compile_pattern(text)
     except BadPattern as error:
-        raise BadTopic(f"the pattern of topics {shown(text)}: {error.reason} (position {error.at})") from None
+        raise BadTopic(
+            f"Invalid topic pattern {shown(text)} at position {error.at}: {error.reason}."
+        ) from None
     except UnicodeEncodeError:
-        raise BadTopic(f"the pattern of topics {shown(text)} is not Unicode text") from None
+        raise BadTopic(f"Invalid topic pattern {shown(text)}. Use valid Unicode text.") from None
 
 
 class PatternSet:
-    """Patterns that are searched for together."""
+    """Patterns that are searched in one pass."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self._patterns = tuple(patterns)
         self._match = _together(self._patterns)
 
     def found(self, text: str) -> list[int]:
-        """Return which of them, by their place, begin a match anywhere in `text`; in any order."""
+        """Return the indices of the patterns that match anywhere in `text`, in any order."""
         if self._match is not None:
             numbers: list[int] = self._match(text.encode()) or []
             if len(self._patterns) in numbers:
@@ -218,8 +220,8 @@ class PatternSet:
 
 
 def _together(patterns: tuple[Pattern, ...]) -> Callable[[bytes], Any] | None:
-    """Return one search for all of them; None if it needs too much memory."""
-    import re2  # late: most servers start without a pattern
+    """Return one combined search. None if it needs too much memory."""
+    import re2  # imported late: most servers start without a pattern
 
     options = re2.Options()
     options.log_errors = False
@@ -227,7 +229,7 @@ def _together(patterns: tuple[Pattern, ...]) -> Callable[[bytes], Any] | None:
     matcher = re2.Set.SearchSet(options)
     for pattern in patterns:
         matcher.Add(pattern.text)
-    matcher.Add("")  # is found in every text, but for a search that gave up
+    matcher.Add("")  # matches every text, unless the search gave up
     try:
         matcher.Compile()
     except re2.error:

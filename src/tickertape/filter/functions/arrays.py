@@ -1,7 +1,7 @@
-"""Arrays, and comparison on scalars and arrays; an array matches if any of its elements does.
+"""Comparison of scalars and arrays. An array matches if any of its elements does.
 
-An array is summarized once for each message: sets for `=`, counts for `!=`, extremes for `<`. Each part is
-made at its first use. Elements are never compared pair by pair. Work of more than a few nanoseconds for each
+An array is summarized once per message: sets for `=`, counts for `!=`, extremes for `<`. Each part is
+computed at its first use, and elements are never compared pairwise. Work of more than a few nanoseconds per
 element is charged to the message, and `TooCostly` is raised above the limit.
 
 Each operator returns True, False or None (unknown). If an array has NULL elements and no other element makes
@@ -49,13 +49,13 @@ from tickertape.filter.limits import (
 _number_lines: Final = re.compile(f"^{NUMBER_FORM}$", re.MULTILINE).findall
 _whole_lines: Final = re.compile(r"^[0-9]{1,18}$", re.MULTILINE).findall
 _FEW: Final = 16
-"""So few texts are looked at one by one."""
+"""Up to this number, strings are processed one by one."""
 _AS_THEY_STAND: Final = frozenset({str, int, float, bool, type(None)})
 _SCALARS: Final = _AS_THEY_STAND | {bytes}
 
 
 class Extremes(NamedTuple):
-    """The lowest and the highest of some values."""
+    """Lowest and highest of some values."""
 
     low: Any
     high: Any
@@ -66,9 +66,9 @@ class TooCostly(Exception):
 
 
 class Arrays(dict[int, tuple[list[Any], "ArrayView"]]):
-    """The arrays of one message that a filter has met, by identity, and the work that they may still cost.
+    """The arrays of one message that a filter has used, by identity, and the remaining work budget.
 
-    Each array is held, so that no other can have its identity meanwhile.
+    Each array is referenced, so that no other object can get its identity meanwhile.
     """
 
     def __init__(self) -> None:
@@ -76,22 +76,22 @@ class Arrays(dict[int, tuple[list[Any], "ArrayView"]]):
         self._left = array_work_max
 
     def charge(self, work: int) -> None:
-        """Take account of `work`. Raises `TooCostly`."""
-        self[0] = _SPENT  # no array has this identity; who asks whether there is anything to forget sees it
+        """Charge `work`. Raises `TooCostly` above the limit."""
+        self[0] = _SPENT  # not the identity of an array: it makes the object true, so that `forget` is called
         self._left -= work
         if self._left < 0:
             raise TooCostly
 
     def forget(self) -> None:
-        """The next message comes."""
+        """Reset for the next message."""
         self.clear()
         self._left = array_work_max
 
 
 class ArrayView:
-    """The different elements of an array that have a value, and whether there are others.
+    """The distinct elements of an array that have a value, and whether other elements exist.
 
-    Elements that are NULL, arrays, or objects have none.
+    NULL, nested arrays and objects have no value.
     """
 
     def __init__(self, values: list[Any], arrays: Arrays) -> None:
@@ -107,17 +107,17 @@ class ArrayView:
         distinct.discard(None)
         distinct.discard("")
         self.unknown: bool = len(distinct) < size or not size
-        """Whether an element has no value, or there is none at all."""
+        """Whether an element has no value, or the array is empty."""
         self.nan: bool = False
         if float in kinds and any(map(ne, distinct, distinct)):
             distinct = {v for v in distinct if v == v}
             self.nan = True
         self.values: set[Any] = distinct
-        """The different elements with a value, without NaN."""
+        """The distinct elements with a value, without NaN."""
 
     @classmethod
     def of(cls, value: Scalar, arrays: Arrays) -> ArrayView:
-        """Return a scalar as an array of one."""
+        """Return a scalar as an array with one element."""
         made = cls.__new__(cls)
         one = number(value)
         made._arrays = arrays
@@ -125,7 +125,7 @@ class ArrayView:
         made.nan = value != value
         made.unknown = value is None
         made.values = set() if value is None or made.nan else {value}
-        known = made.__dict__  # what would be worked out when it is asked for
+        known = made.__dict__  # preset the cached properties
         if not made.values:
             known["_divided"] = (made.values, {}, made.values)
         elif one is None:
@@ -149,34 +149,34 @@ class ArrayView:
 
     @property
     def numbers(self) -> set[Number]:
-        """The numbers among them, and what numbers the texts are that are numbers."""
+        """The numbers among them, including strings that are numbers."""
         return self._divided[0]
 
     @property
     def texts(self) -> set[str]:
-        """Texts that are not numbers."""
+        """Strings that are not numbers."""
         return self._divided[2]
 
     @cached_property
     def known(self) -> bool:
-        """Whether there is anything to compare with."""
+        """Whether the array has an element to compare with."""
         return bool(self.values) or self.nan
 
     @cached_property
     def number_extremes(self) -> Extremes | None:
-        """Of the numbers."""
+        """Extremes of the numbers."""
         return _extremes(self.numbers)
 
     @cached_property
     def text_extremes(self) -> Extremes | None:
-        """Extremes of the texts that are not numbers."""
+        """Extremes of the strings that are not numbers."""
         return _extremes(self.texts)
 
-    # -- what costs more --
+    # -- more expensive parts --
 
     @cached_property
     def total(self) -> Number | None:
-        """The sum of all elements that are numbers, as often as they occur; None when there is none."""
+        """Sum of all elements that are numbers, including duplicates. None without one."""
         found = self._raw
         if not NUMERIC.issuperset(map(type, found)):
             self._arrays.charge(3 * len(found))
@@ -185,7 +185,7 @@ class ArrayView:
 
     @cached_property
     def written(self) -> list[str]:
-        """All elements with a value as texts, with repetitions."""
+        """All elements with a value as strings, including duplicates."""
         found = self._raw
         if {str}.issuperset(map(type, found)):
             return list(filter(None, found))
@@ -200,14 +200,13 @@ class ArrayView:
 
     @cached_property
     def texts_in_order(self) -> list[str]:
-        """Texts that are not numbers, sorted."""
+        """Strings that are not numbers, sorted."""
         self._arrays.charge(len(self.texts))
         return sorted(self.texts)
 
     @cached_property
     def _number_texts(self) -> list[tuple[Number, str]]:
-        """The numbers with their texts, as they are written where they came as texts; infinite ones have none
-        that can be compared, and are left out."""
+        """The finite numbers with their strings. A number that was a string keeps its spelling."""
         self._arrays.charge(array_text_work * len(self.numbers))
         numeric = self._divided[1]
         plain = self.values - self.texts if numeric else self.numbers
@@ -223,36 +222,36 @@ class ArrayView:
 
     @cached_property
     def number_texts_in_order(self) -> list[str]:
-        """The texts of the numbers, sorted as texts."""
+        """The strings of the numbers, sorted as strings."""
         self._arrays.charge(len(self.values))
         return sorted(t for _, t in self._number_texts)
 
     @cached_property
     def number_text_extremes(self) -> Extremes | None:
-        """Of the texts of the numbers."""
+        """Extremes of the strings of the numbers."""
         return _extremes([t for _, t in self._number_texts])
 
     @cached_property
     def lowest_text_from(self) -> list[str]:
-        """For each of `written_numbers` the lowest text of it and of those above it."""
+        """For each of `written_numbers`, the lowest string of it and of all higher ones."""
         self._arrays.charge(len(self.values))
         return list(accumulate((t for _, t in reversed(self.written_numbers)), min))[::-1]
 
     @cached_property
     def highest_text_to(self) -> list[str]:
-        """For each of `written_numbers` the highest text of it and of those below it."""
+        """For each of `written_numbers`, the highest string of it and of all lower ones."""
         self._arrays.charge(len(self.values))
         return list(accumulate((t for _, t in self.written_numbers), max))
 
     @cached_property
     def all_texts(self) -> list[str]:
-        """All elements with a value as texts, sorted."""
+        """All elements with a value as strings, sorted."""
         texts = sum(1 for v in self.values if v.__class__ is str)
         self._arrays.charge(2 * texts + array_text_work * (len(self.values) - texts))
         return sorted({v if v.__class__ is str else number_text(v) for v in self.values})
 
     def searchable_texts(self) -> list[str]:
-        """Return all elements with a value as texts, each time charged for a search."""
+        """Return all elements with a value as strings. Each call charges a search."""
         texts = sum(1 for v in self.values if v.__class__ is str)
         self._arrays.charge(
             array_search_work * len(self.values) + array_text_work * (len(self.values) - texts)
@@ -261,7 +260,7 @@ class ArrayView:
 
     @cached_property
     def all_texts_reversed(self) -> list[str]:
-        """Each of `all_texts` from its end to its begin, sorted."""
+        """Each of `all_texts` reversed, sorted."""
         self._arrays.charge(len(self.values))
         return sorted(one[::-1] for one in self.all_texts)
 
@@ -270,8 +269,8 @@ _SPENT: Final[tuple[list[Any], Any]] = ([], None)
 
 
 def elements(value: Any, arrays: Arrays) -> ArrayView:
-    """Return the summary of an array, from `arrays` when it is there; anything else counts as an array of
-    one."""
+    """Return the summary of an array, from `arrays` if present. Other values count as an array with one
+    element."""
     if value.__class__ is not list:
         return ArrayView.of(scalar(value), arrays)
     known = arrays.get(id(value))
@@ -285,7 +284,7 @@ def _extremes(values: Collection[Any]) -> Extremes | None:
 
 
 def _has_big(values: list[Any], kinds: set[type]) -> bool:
-    """Return whether an integer is beyond 64 bits: a sender could choose many of those with one hash."""
+    """Return whether an integer exceeds 64 bits: a sender could choose many of these with one hash."""
     if int not in kinds:
         return False
     integers = values if len(kinds) == 1 else [value for value in values if value.__class__ is int]
@@ -293,7 +292,7 @@ def _has_big(values: list[Any], kinds: set[type]) -> bool:
 
 
 def _distinct(values: list[Any], kinds: set[type]) -> set[Any]:
-    """As scalars; those that are none as NULL."""
+    """Return the distinct scalars. Values without a scalar become NULL."""
     found = {
         v if v.__class__ is not int or integer_min <= v <= integer_max else scalar(v)
         for v in values
@@ -307,15 +306,15 @@ def _distinct(values: list[Any], kinds: set[type]) -> set[Any]:
 
 
 def _element(value: Any) -> Scalar:
-    """Return the scalar that an element is: an array in an array has none."""
+    """Return the scalar of an element. A nested array has none."""
     return None if value.__class__ is list else scalar(value)
 
 
 def _numeric(texts: set[str]) -> dict[str, Number]:
-    """Return those of `texts` that are numbers, and which."""
+    """Return the numeric strings among `texts`, with their numbers."""
     if len(texts) <= _FEW:
         return {t: n for t in texts if (n := text_number(t)) is not None}
-    # One search over all of them; a text with a line end in it is no number.
+    # One search over all of them. A string with a line break is not a number.
     lines = "\n".join(texts)
     if lines.count("\n") >= len(texts):
         lines = "\n".join(t for t in texts if "\n" not in t)
@@ -328,7 +327,7 @@ def _numeric(texts: set[str]) -> dict[str, Number]:
 
 
 def number_text(value: Scalar) -> str:
-    """Return a number as a text."""
+    """Return a number as a string."""
     found = text(value)
     assert found is not None
     return found
@@ -347,29 +346,29 @@ def _extreme(value: Any, arrays: Arrays, at: int) -> Scalar:
 
 
 def array_min(value: Any, arrays: Arrays) -> Scalar:
-    """Return the lowest element, compared as texts if one is not a number. NULL elements do not count."""
+    """Return the lowest element, compared as strings if one is not a number. NULL elements do not count."""
     return _extreme(value, arrays, 0)
 
 
 def array_max(value: Any, arrays: Arrays) -> Scalar:
-    """Return the highest element, as `array_min`."""
+    """Return the highest element. See `array_min`."""
     return _extreme(value, arrays, 1)
 
 
 def array_length(value: Any, _: Arrays) -> int | None:
-    """Return the number of elements, NULL ones too; 1 for a scalar, NULL for an empty array."""
+    """Return the number of elements, including NULL. 1 for a scalar, NULL for an empty array."""
     if value.__class__ is list:
         return len(value) or None
     return None if scalar(value) is None else 1
 
 
 def array_sum(value: Any, arrays: Arrays) -> Number | None:
-    """Return the sum of the elements that are numbers; NULL when there is none."""
+    """Return the sum of the elements that are numbers. NULL without one."""
     return elements(value, arrays).total
 
 
 def array_to_string(value: Any, arrays: Arrays, separator: str = ",") -> str | None:
-    """Return the elements with a value as texts, with a separator between."""
+    """Return the elements with a value as strings, joined by a separator."""
     written = elements(value, arrays).written
     if sum(map(len, written)) + len(separator) * len(written) > text_result_characters_max:
         return None
@@ -387,36 +386,36 @@ def _unless_true(found: bool, *sides: ArrayView) -> Truth:
 
 
 def equal(left: Any, right: Any, arrays: Arrays) -> Truth:
-    """`left = right`."""
+    """Return `left = right`."""
     if left.__class__ is not list and right.__class__ is not list:
         return equal_scalars(scalar(left), scalar(right))
     a, b = elements(left, arrays), elements(right, arrays)
     if len(a.values) > len(b.values):
         a, b = b, a
-    # Which texts of the larger one are numbers is asked only when there are numbers to look for.
+    # The numeric strings of the larger side are needed only if the smaller side has numbers.
     found = not b.values.isdisjoint(a.texts) or (bool(a.numbers) and not b.numbers.isdisjoint(a.numbers))
     return _unless_true(found, a, b)
 
 
 def unequal(left: Any, right: Any, arrays: Arrays) -> Truth:
-    """`left != right`: some pair differs."""
+    """Return `left != right`: true if some pair differs."""
     if left.__class__ is not list and right.__class__ is not list:
         return unequal_scalars(scalar(left), scalar(right))
     a, b = elements(left, arrays), elements(right, arrays)
-    # Only when all elements of both sides are one and the same does no pair differ.
+    # No pair differs only if all elements of both sides are equal.
     found = a.known and b.known and (a.nan or b.nan or len(_keys(a) | _keys(b)) > 1)
     return _unless_true(found, a, b)
 
 
 def _keys(found: ArrayView) -> set[Any]:
-    """Return up to two of its different keys; no more are needed."""
+    """Return up to two distinct keys. More are not needed."""
     if len(found.numbers) + len(found.texts) > 1:
         return {0, 1}
     return found.numbers | found.texts
 
 
 def one_of(value: Any, keys: frozenset[Scalar], null: bool, arrays: Arrays) -> Truth:
-    """`value IN (constants)`: `keys` are theirs, `null` says that one of them is NULL."""
+    """Return `value IN (constants)`. `keys` are the keys of the constants, `null`: NULL is among them."""
     if value.__class__ is not list:
         one = scalar(value)
         if one is None:
@@ -435,14 +434,14 @@ _Below: TypeAlias = Callable[[Extremes | None, Extremes | None], bool]
 
 
 def less(left: Any, right: Any, arrays: Arrays) -> Truth:
-    """`left < right`."""
+    """Return `left < right`."""
     if left.__class__ is not list and right.__class__ is not list:
         return less_scalars(scalar(left), scalar(right))
     return _ordered(left, right, lambda a, b: bool(a and b and a.low < b.high), arrays)
 
 
 def at_most(left: Any, right: Any, arrays: Arrays) -> Truth:
-    """`left <= right`."""
+    """Return `left <= right`."""
     if left.__class__ is not list and right.__class__ is not list:
         return less_or_equal(scalar(left), scalar(right))
     return _ordered(left, right, lambda a, b: bool(a and b and a.low <= b.high), arrays)
@@ -460,14 +459,14 @@ def _ordered(left: Any, right: Any, below: _Below, arrays: Arrays) -> Truth:
 
 
 def between(value: Any, low: Any, high: Any, arrays: Arrays) -> Truth:
-    """`value BETWEEN low AND high`: of an array one element is neither below nor above."""
+    """Return `value BETWEEN low AND high`. For an array, one element must be within both bounds."""
     floor, ceiling = scalar(low), scalar(high)
     if value.__class__ is not list:
         one = scalar(value)
         return both(less_or_equal(floor, one), less_or_equal(one, ceiling))
     found = elements(value, arrays)
     if floor is None or ceiling is None:
-        # Never true; false when the other bound alone makes it false for every element.
+        # Never true. False if the other bound alone makes it false for every element.
         one_side = at_most(floor, value, arrays) if ceiling is None else at_most(value, ceiling, arrays)
         return False if one_side is False else None
     hit = _number_between(found, floor, ceiling)
@@ -477,8 +476,9 @@ def between(value: Any, low: Any, high: Any, arrays: Arrays) -> Truth:
 
 
 def _number_between(found: ArrayView, floor: Scalar, ceiling: Scalar) -> bool:
-    """Return whether a number among the elements is; a bound compares as a number if it is one, else as a
-    text."""
+    """Return whether a number among the elements is within the bounds.
+
+    A bound compares as a number if it is one, else as a string."""
     if not found.numbers:
         return False
     low, high = number(floor), number(ceiling)
@@ -504,11 +504,11 @@ def _some_between(ordered: list[Any], low: Any, high: Any) -> bool:
     return at < len(ordered) and bool(low <= ordered[at] <= high)  # a bound may be NaN
 
 
-# -- texts --------------------------------------------------------------------------------------------
+# -- strings ------------------------------------------------------------------------------------------
 
 
 def affixed(value: Any, members: tuple[str, ...], ends: bool, null: bool, arrays: Arrays) -> Truth:
-    """`value BEGINS WITH (members)`, or `ENDS WITH`; `null` says that one member is NULL."""
+    """Return `value BEGINS WITH (members)`, or `ENDS WITH`. `null`: NULL is among the members."""
     if value.__class__ is not list:
         one = text(scalar(value))
         if one is None:

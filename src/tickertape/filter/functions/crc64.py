@@ -1,7 +1,7 @@
-"""CRC-64 of a text: ECMA-182, reflected, as in xz (CRC-64/XZ).
+"""CRC-64 of a string: ECMA-182, reflected, as in xz (CRC-64/XZ).
 
-Long texts take no Python step for each byte. A CRC is linear: rows of bytes are summed with one table for
-each column, and then the rows are combined in pairs.
+Long strings need no Python step per byte. A CRC is linear: rows of bytes are summed with one table per
+column, and the rows are then combined in pairs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _ONES: Final = (1 << 64) - 1
 _ROW: Final = 64
 """Bytes of a row."""
 _SHORT: Final = 256
-"""Bytes up to which a text is summed one by one."""
+"""Strings up to this length are processed byte by byte."""
 _CHUNK: Final = 1 << 16
-"""Bytes that are looked at together."""
+"""Bytes that are processed together."""
 
 _Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -36,7 +36,7 @@ _TABLE: Final = _first_table()
 
 
 def crc64(text: str) -> int:
-    """Return the CRC-64 of its bytes in UTF-8."""
+    """Return the CRC-64 of the UTF-8 bytes of a string."""
     data = text.encode()
     state = _ONES
     at = 0
@@ -49,9 +49,9 @@ def crc64(text: str) -> int:
 
 
 def _of_many(data: bytes, state: int) -> int:
-    """Return the state after `data`, of more than eight bytes."""
+    """Return the state after `data`, which has more than eight bytes."""
     rows = 1 << ((len(data) - 1) // _ROW).bit_length()
-    padded = np.zeros(rows * _ROW, np.uint8)  # zeros in front of a message whose state is 0 change nothing
+    padded = np.zeros(rows * _ROW, np.uint8)  # leading zeros do not change a state of 0
     padded[-len(data) :] = np.frombuffer(data, np.uint8)
     padded[-len(data) :][:8] ^= np.frombuffer(state.to_bytes(8, "little"), np.uint8)
     places = padded.reshape(rows, _ROW) + _row_begins()
@@ -70,7 +70,7 @@ def _row_begins() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @cache
 def _row_table() -> _Words:
-    """For each column of a row and each byte, its effect on the state at the end of the row."""
+    """Return, per column of a row and byte value, the effect on the state at the end of the row."""
     tables = [np.array(_TABLE, np.uint64)]
     for _ in range(_ROW - 1):
         tables.append(_with_zero(tables[-1]))
@@ -78,14 +78,14 @@ def _row_table() -> _Words:
 
 
 def _with_zero(states: _Words) -> _Words:
-    """States after one more byte, 0."""
+    """Return the states after one more zero byte."""
     table = np.array(_TABLE, np.uint64)
     return table[(states & np.uint64(255)).astype(np.int64)] ^ states >> np.uint64(8)
 
 
 @cache
 def _tables_behind(level: int) -> tuple[_Words, ...]:
-    """For each byte of a state, its value after 2 to the power of `level` rows of zeros."""
+    """Return, per byte of a state, its value after 2 to the power of `level` rows of zeros."""
     each = [np.arange(256, dtype=np.uint64) << np.uint64(8 * number) for number in range(8)]
     if level:
         return tuple(_behind(_behind(states, level - 1), level - 1) for states in each)
@@ -95,7 +95,7 @@ def _tables_behind(level: int) -> tuple[_Words, ...]:
 
 
 def _behind(states: _Words, level: int) -> _Words:
-    """States after 2 to the power of `level` rows of zeros."""
+    """Return the states after 2 to the power of `level` rows of zeros."""
     found = np.zeros(len(states), np.uint64)
     for number, table in enumerate(_tables_behind(level)):
         found ^= table[(states >> np.uint64(8 * number) & np.uint64(255)).astype(np.int64)]

@@ -1,6 +1,6 @@
 """Arithmetic and number functions.
 
-They raise for no numbers. A result outside 64-bit integers and finite floats is NULL.
+They do not raise for any number. A result outside 64-bit integers and finite floats is NULL.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EARTH_RADIUS_METRES: Final = 6_371_008.8
 
 
 def bounded(value: Number | None) -> Number | None:
-    """`value` if it is a number that can be: no integer beyond 64 bits, no infinite float; NaN stays."""
+    """Return `value`, or None if it is an integer beyond 64 bits or an infinite float. NaN is kept."""
     if isinstance(value, int):
         return value if integer_min <= value <= integer_max else None
     return None if value in {math.inf, -math.inf} else value
@@ -54,32 +54,33 @@ def _remainder(a: Number, b: Number) -> Number | None:
 
 
 def add(left: Scalar, right: Scalar) -> Number | None:
-    """`left + right`; NULL when one is NULL or no number, and on overflow."""
+    """Return `left + right`, or NULL on overflow or if an argument is NULL or not a number."""
     return _calculated(left, right, lambda a, b: a + b)
 
 
 def subtract(left: Scalar, right: Scalar) -> Number | None:
-    """`left - right`, NULL as for `add`."""
+    """Return `left - right`. NULL as for `add`."""
     return _calculated(left, right, lambda a, b: a - b)
 
 
 def multiply(left: Scalar, right: Scalar) -> Number | None:
-    """`left * right`, NULL as for `add`."""
+    """Return `left * right`. NULL as for `add`."""
     return _calculated(left, right, lambda a, b: a * b)
 
 
 def divide(left: Scalar, right: Scalar) -> Number | None:
-    """`left / right`: an integer when both are and nothing is left over, else a float. By 0: NULL."""
+    """Return `left / right`: an integer if both are and it is exact, else a float. NULL for a zero
+    divisor."""
     return _calculated(left, right, _quotient)
 
 
 def modulo(left: Scalar, right: Scalar) -> Number | None:
-    """`left % right`, with the sign of `left`. By 0: NULL."""
+    """Return `left % right` with the sign of `left`. NULL for a zero divisor."""
     return _calculated(left, right, _remainder)
 
 
 def negative(value: Scalar) -> Number | None:
-    """`-value`."""
+    """Return `-value`."""
     return -value if isinstance(value, float) else subtract(0, value)
 
 
@@ -90,7 +91,8 @@ ARITHMETIC: Final = {"+": add, "-": subtract, "*": multiply, "/": divide, "%": m
 
 
 def rounded(value: Number, digits: Number = 0) -> Number | None:
-    """To `digits` places behind the point (before it when negative), halves away from zero."""
+    """Return `value` rounded to `digits` decimal places (negative: before the point), halves away from
+    zero."""
     places = int(digits)
     if not -20 <= places <= 20:
         return None
@@ -99,7 +101,7 @@ def rounded(value: Number, digits: Number = 0) -> Number | None:
     scale = 10.0 ** abs(places)
     scaled = abs(value) * scale if places >= 0 else abs(value) / scale
     if not scaled < 2.0**52:
-        if places < 0 and math.isfinite(value):  # too large to have anything behind the point
+        if places < 0 and math.isfinite(value):  # too large for decimal places
             return float(_whole_rounded(int(value), 10**-places))
         return value  # no digits are left to round
     whole = math.floor(scaled + 0.5)
@@ -108,28 +110,28 @@ def rounded(value: Number, digits: Number = 0) -> Number | None:
 
 
 def _whole_rounded(value: int, unit: int) -> int:
-    """Return the multiple of `unit` next to an integer, halves away from zero."""
+    """Return the nearest multiple of `unit`, halves away from zero."""
     size = (abs(value) + unit // 2) // unit * unit
     return size if value >= 0 else -size
 
 
 def ceiling(value: Number) -> Number:
-    """Return the next whole number, upwards."""
+    """Return `value` rounded up to an integer."""
     return math.ceil(value) if -math.inf < value < math.inf else value
 
 
 def floor(value: Number) -> Number:
-    """Return the next whole number, downwards."""
+    """Return `value` rounded down to an integer."""
     return math.floor(value) if -math.inf < value < math.inf else value
 
 
 def sign(value: Number) -> Number:
-    """-1, 0 or 1."""
+    """Return -1, 0 or 1."""
     return value if value != value else (value > 0) - (value < 0)
 
 
 def power(base: Number, exponent: Number) -> Number | None:
-    """`base` to the `exponent`, as an integer while that is exact."""
+    """Return `base` to the power of `exponent`, as an integer if that is exact."""
     if base.__class__ is int and exponent.__class__ is int and exponent >= 0:
         if abs(base) > 1 and exponent > 64:
             return None
@@ -138,8 +140,9 @@ def power(base: Number, exponent: Number) -> Number | None:
 
 
 def width_bucket(value: Number, low: Number, high: Number, buckets: Number) -> Number | None:
-    """Return which of `buckets` equal parts of low..high `value` is in: 1 to `buckets`, 0 below, one more
-    above."""
+    """Return the number of the bucket that holds `value`, among `buckets` equal parts of low..high.
+
+    Buckets are numbered from 1. The result is 0 below `low`, and `buckets` + 1 at or above `high`."""
     if not (low < high and 1 <= buckets <= 2**31) or value != value:
         return None
     if value < low:
@@ -150,7 +153,7 @@ def width_bucket(value: Number, low: Number, high: Number, buckets: Number) -> N
 def geo_distance(
     latitude: Number, longitude: Number, other_latitude: Number, other_longitude: Number
 ) -> Number:
-    """Metres between two places given in degrees, on a sphere of the mean radius of the earth."""
+    """Return the metres between two points in degrees, on a sphere with the mean radius of the earth."""
     a, b = math.radians(latitude), math.radians(other_latitude)
     across = math.sin((b - a) / 2) ** 2
     along = math.sin(math.radians(other_longitude - longitude) / 2) ** 2

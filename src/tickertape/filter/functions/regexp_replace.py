@@ -1,7 +1,7 @@
-"""REGEXP_REPLACE: replace each match of a regular expression in a text.
+"""REGEXP_REPLACE: replaces each match of a regular expression in a string.
 
-Each search is charged to the message. A single search is linear in the text, but the end of a match may be
-known only after the rest of the text was read, and then each of many matches reads all of it.
+Each search is charged to the message. One search is linear in the string. However, the end of a match may be
+known only after reading the rest of the string, and then each of many matches reads all of it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ _ASSERTION: Final = re.compile(r"\$|\\[AbBz]|(?<!\[)\^")
 _GROUP: Final = re.compile(r"\\[0-9gk]")
 _CACHED: Final = 64
 MATCH_WORK: Final = 8
-"""What each match costs of `array_work_max`."""
+"""Cost per match, of `array_work_max`."""
 _SCAN_CHARACTERS: Final = 64
-"""Characters that a search may read behind a match for one of it."""
+"""Characters read after a match per unit of cost."""
 
 Replace = Callable[[Any, Any, Arrays], Scalar]
 
 
 @lru_cache(maxsize=_CACHED)
 def replacing(pattern: str) -> Replace:
-    """Return a function of a text, what replaces each match, and the arrays of the message, which are
-    charged. `pattern` is one that `compile_pattern` accepts."""
-    import re2  # late: most servers start without a pattern
+    """Return a function of a string, the replacement and the arrays of the message, which are charged.
+
+    `pattern` must be accepted by `compile_pattern`."""
+    import re2  # imported late: most servers start without a pattern
 
     options = re2.Options()
     options.log_errors = False
-    options.never_capture = True  # with groups a search is many times slower
+    options.never_capture = True  # searches with groups are many times slower
     find = re2.compile(pattern, options).finditer
     ahead = reads_ahead(pattern)
 
@@ -52,7 +53,7 @@ def replacing(pattern: str) -> Replace:
         for match in find(subject):
             span = begin, after = match.span()
             if span == before:
-                continue  # the last one, empty, is found twice
+                continue  # an empty last match is found twice
             reads = len(subject) - after if ahead is None else ahead
             arrays.charge(MATCH_WORK + reads // _SCAN_CHARACTERS)
             parts += subject[end:begin], other
@@ -67,17 +68,16 @@ def replacing(pattern: str) -> Replace:
 
 
 def refers_to_group(by: str) -> int | None:
-    """Return where a replacement refers to a group of the match, as other languages write it; None when
-    nowhere."""
+    """Return the position of a group reference, as in other languages, in a replacement. None without one."""
     found = _GROUP.search(by)
     return None if found is None else found.start()
 
 
 def reads_ahead(pattern: str) -> int | None:
-    """Return the most characters that a search for `pattern` reads behind a match; None without a bound.
+    """Return the maximum number of characters that a search reads after a match. None without a limit.
 
-    A search goes on behind a match while the expression may still match more. There is a bound when it cannot
-    go round in characters none of which may be the last of a match.
+    A search continues after a match while the expression may match more. A limit exists if every cycle of
+    positions contains one that can end a match.
     """
     if _ASSERTION.search(pattern):
         return None

@@ -1,6 +1,6 @@
-"""Table of functions: names, arguments, results, and the reason why some are not supported.
+"""Table of functions: names, arguments, results, and reasons why some are not supported.
 
-It wraps each function so that NULL and arguments of the wrong type give NULL.
+It wraps each function so that NULL and arguments of the wrong type return NULL.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from tickertape.filter.limits import text_result_characters_max
 
 
 class Function(NamedTuple):
-    """A function of the language."""
+    """A function of the filter language."""
 
     name: str
     signature: str
-    """A letter for each argument: t text, n number, v any value, e text that may be empty or NULL, a array,
-    p a text that must be a literal. What follows `?` may be left out, the last before `*` may be repeated."""
+    """A letter per argument: t string, n number, v any value, e string that may be empty or NULL, a array,
+    p string literal. Arguments after `?` are optional, and the last one before `*` may be repeated."""
     call: Callable[..., Any]
-    """Takes scalars (arrays as they are), gives a scalar, or True, False or None as a condition."""
+    """Takes scalars (arrays unchanged). Returns a scalar, or True, False or None for a condition."""
     doc: str
     scan: bool = False
-    """Whether it scans its texts; a filter may do that only a few times."""
+    """Whether it scans whole strings. The number of scans per filter is limited."""
     strict: bool = True
     """Whether NULL in any argument makes the result NULL."""
 
     @property
     def arguments(self) -> tuple[int, int]:
-        """The fewest and the most arguments it takes."""
+        """Minimum and maximum number of arguments."""
         letters = self.signature.replace("?", "").rstrip("*")
         return len(self.signature.split("?")[0].rstrip("*")), 1000 if "*" in self.signature else len(letters)
 
@@ -60,7 +60,7 @@ _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def _result(value: Any) -> Any:
-    """Within bounds, or NULL."""
+    """Return a result, or NULL if it is out of bounds."""
     kind = value.__class__
     if kind is str:
         return value if 0 < len(value) <= text_result_characters_max else None
@@ -68,7 +68,7 @@ def _result(value: Any) -> Any:
 
 
 def _strict(function: Function) -> Callable[..., Any]:
-    """`function` for any scalars: NULL for NULL, and for what cannot be converted or worked out."""
+    """Wrap `function` for any scalars: NULL for NULL, for failed conversions and for failed evaluations."""
     call = function.call
     convert = [_CONVERSIONS[function.letter(at)] for at in range(function.arguments[1])]
 
@@ -88,7 +88,7 @@ def _strict(function: Function) -> Callable[..., Any]:
 
 
 def _arrayed(function: Function) -> Callable[..., Any]:
-    """`function` of an array, the arrays of the message, and further texts."""
+    """Wrap `function` for an array, the arrays of the message, and further strings."""
     call = function.call
 
     def guarded(value: Any, arrays: Any, *others: Any) -> Any:
@@ -112,36 +112,36 @@ def _extreme(values: Sequence[Scalar], lowest: bool) -> Scalar:
 
 
 _ALL: Final = (
-    Function("CONCAT", "tt*", texts.concat, "the texts one after the other", scan=True),
-    Function("UPPER", "t", str.upper, "in capitals", scan=True),
-    Function("LOWER", "t", str.lower, "in small letters", scan=True),
-    Function("TRIM", "t", lambda t: t.strip(texts.BLANKS), "without blanks at both ends", scan=True),
-    Function("LTRIM", "t", lambda t: t.lstrip(texts.BLANKS), "without blanks at its begin", scan=True),
-    Function("RTRIM", "t", lambda t: t.rstrip(texts.BLANKS), "without blanks at its end", scan=True),
+    Function("CONCAT", "tt*", texts.concat, "the strings, concatenated", scan=True),
+    Function("UPPER", "t", str.upper, "in upper case", scan=True),
+    Function("LOWER", "t", str.lower, "in lower case", scan=True),
+    Function("TRIM", "t", lambda t: t.strip(texts.BLANKS), "without white space at both ends", scan=True),
+    Function("LTRIM", "t", lambda t: t.lstrip(texts.BLANKS), "without white space at the start", scan=True),
+    Function("RTRIM", "t", lambda t: t.rstrip(texts.BLANKS), "without white space at the end", scan=True),
     Function("LENGTH", "t", len, "number of characters"),
-    Function("SUBSTR", "tn?n", texts.substr, "from a place on, counted from 1, so many characters or all"),
-    Function("LEFT", "tn", texts.left, "the first so many characters"),
-    Function("RIGHT", "tn", texts.right, "the last so many characters"),
-    Function("REPLACE", "tte", texts.replace, "with each occurrence of a part replaced", scan=True),
-    Function("INSTR", "tt", texts.instr, "where a part begins, from 1; 0 when it is not there", scan=True),
-    Function("INSTR_I", "tt", texts.instr_i, "as INSTR, upper and lower case alike", scan=True),
-    Function("STREQUAL", "tt", operator.eq, "whether two texts are the same; numbers too compare as texts"),
-    Function("STREQUAL_I", "tt", texts.streq_i, "as STREQUAL, upper and lower case alike", scan=True),
+    Function("SUBSTR", "tn?n", texts.substr, "substring from a position, counted from 1"),
+    Function("LEFT", "tn", texts.left, "the first n characters"),
+    Function("RIGHT", "tn", texts.right, "the last n characters"),
+    Function("REPLACE", "tte", texts.replace, "with each occurrence of a substring replaced", scan=True),
+    Function("INSTR", "tt", texts.instr, "position of a substring, from 1, or 0 if it is absent", scan=True),
+    Function("INSTR_I", "tt", texts.instr_i, "as INSTR, ignoring case", scan=True),
+    Function("STREQUAL", "tt", operator.eq, "whether two values are equal as strings (numbers too)"),
+    Function("STREQUAL_I", "tt", texts.streq_i, "as STREQUAL, ignoring case", scan=True),
     Function("REGEXP_MATCH", "tp", _same, "as LIKE", scan=True),
     Function("REGEXP_REPLACE", "tpe", _same, "with each match of a regular expression replaced", scan=True),
     Function("CRC32", "t", texts.crc32, "CRC-32 of its bytes in UTF-8", scan=True),
     Function("CRC64", "t", crc64, "CRC-64/XZ of its bytes in UTF-8", scan=True),
     Function("CHAR_VALUE", "n", texts.char_value, "the character of a Unicode code point"),
-    Function("STRPTIME", "tp", texts.strptime, "seconds since 1970 (UTC) of a time written like the format"),
-    Function("STRFTIME", "np", texts.strftime, "a time in seconds since 1970 (UTC), written like the format"),
-    Function("ABS", "n", abs, "without its sign"),
+    Function("STRPTIME", "tp", texts.strptime, "seconds since 1970 (UTC) of a time in the given format"),
+    Function("STRFTIME", "np", texts.strftime, "a time in seconds since 1970 (UTC), in the given format"),
+    Function("ABS", "n", abs, "absolute value"),
     Function("SIGN", "n", numbers.sign, "-1, 0 or 1"),
-    Function("ROUND", "n?n", numbers.rounded, "to so many places, 0 if not said; halves away from zero"),
-    Function("CEILING", "n", numbers.ceiling, "the next whole number upwards"),
-    Function("FLOOR", "n", numbers.floor, "the next whole number downwards"),
+    Function("ROUND", "n?n", numbers.rounded, "rounded to n decimals (default 0), halves away from zero"),
+    Function("CEILING", "n", numbers.ceiling, "rounded up to an integer"),
+    Function("FLOOR", "n", numbers.floor, "rounded down to an integer"),
     Function("SQRT", "n", math.sqrt, "square root"),
     Function("POWER", "nn", numbers.power, "the first to the power of the second"),
-    Function("EXP", "n", math.exp, "e to its power"),
+    Function("EXP", "n", math.exp, "e to the power of the argument"),
     Function("LN", "n", math.log, "natural logarithm"),
     Function("LOG2", "n", math.log2, "logarithm to base 2"),
     Function("LOG10", "n", math.log10, "logarithm to base 10"),
@@ -151,31 +151,31 @@ _ALL: Final = (
     Function("ASIN", "n", math.asin, "arc sine, in radians"),
     Function("ACOS", "n", math.acos, "arc cosine"),
     Function("ATAN", "n", math.atan, "arc tangent"),
-    Function("ATAN2", "nn", math.atan2, "arc tangent of y / x, in its quadrant"),
-    Function("WIDTH_BUCKET", "nnnn", numbers.width_bucket, "of (x, low, high, n): which of n equal parts"),
+    Function("ATAN2", "nn", math.atan2, "arc tangent of y / x, in the correct quadrant"),
+    Function("WIDTH_BUCKET", "nnnn", numbers.width_bucket, "of (x, low, high, n): bucket of n equal ones"),
     Function("GEO_DISTANCE", "nnnn", numbers.geo_distance, "metres between two (latitude, longitude)"),
-    Function("GREATEST", "vv*", lambda *values: _extreme(values, False), "the highest of its arguments"),
-    Function("LEAST", "vv*", lambda *values: _extreme(values, True), "the lowest of its arguments"),
+    Function("GREATEST", "vv*", lambda *values: _extreme(values, False), "the highest argument"),
+    Function("LEAST", "vv*", lambda *values: _extreme(values, True), "the lowest argument"),
     Function("NAN_VALUE", "", lambda: math.nan, "NaN"),
     Function("COALESCE", "vv*", lambda *values: next((v for v in values if v is not None), None),
              "the first argument that is not NULL", strict=False),
     Function("NULLIF", "vv", lambda value, other: None if equal(value, other) else value,
-             "the first argument, NULL when it equals the second", strict=False),
-    Function("IF", "vvv", _same, "of (condition, a, b): a when the condition is true, else b", strict=False),
+             "the first argument, or NULL if it equals the second", strict=False),
+    Function("IF", "vvv", _same, "of (condition, a, b): a if the condition is true, else b", strict=False),
     Function("ARRAY_MIN", "a", array_functions.array_min, "the lowest element"),
     Function("ARRAY_MAX", "a", array_functions.array_max, "the highest element"),
     Function("ARRAY_SUM", "a", array_functions.array_sum, "the sum of the elements that are numbers"),
     Function("ARRAY_LENGTH", "a", array_functions.array_length, "number of elements"),
-    Function("ARRAY_TO_STRING", "a?t", array_functions.array_to_string, "the elements with a text between",
+    Function("ARRAY_TO_STRING", "a?t", array_functions.array_to_string, "the elements, joined by a separator",
              scan=True),
     Function("TOPIC_NAME", "", _same, "topic of the message"),
     Function("BOOKMARK", "", _same, "bookmark of the message"),
-    Function("CORRELATION_ID", "", _same, "correlation id that the publisher gave"),
-    Function("SOW_KEY", "", _same, "key that the publisher gave"),
+    Function("CORRELATION_ID", "", _same, "correlation id set by the publisher"),
+    Function("SOW_KEY", "", _same, "key set by the publisher"),
     Function("USER", "", _same, "user of the subscriber's connection"),
     Function("CLIENT_NAME", "", _same, "client name of the subscriber"),
     Function("CLIENT_VERSION", "", _same, "name and version of the subscriber's client software"),
-    Function("UNIX_TIMESTAMP", "", _same, "seconds since 1970 at which the filter is evaluated"),
+    Function("UNIX_TIMESTAMP", "", _same, "time of evaluation, in seconds since 1970"),
 )  # fmt: skip
 
 FUNCTIONS: Final = {function.name: function for function in _ALL}
@@ -185,14 +185,14 @@ MESSAGE_FUNCTIONS: Final = {
     "CORRELATION_ID": "correlation_ids",
     "SOW_KEY": "sow_keys",
 }
-"""Functions of a message, and where a `Context` has them, a value for each message."""
+"""Functions of a message, with the names of their columns in `FilterInputs`."""
 SUBSCRIBER_FUNCTIONS: Final = {
     "USER": "user",
     "CLIENT_NAME": "client_name",
     "CLIENT_VERSION": "client_version",
     "UNIX_TIMESTAMP": "now",
 }
-"""Functions that give the same for all messages of a call, and where a `Context` has it."""
+"""Functions with the same result for all messages of a call, with their names in `FilterInputs`."""
 
 _CALLS: Final[dict[str, Callable[..., Any]]] = {
     f.name: _arrayed(f) if "a" in f.signature else _strict(f) if f.strict else f.call for f in _ALL
@@ -204,24 +204,26 @@ _AGGREGATES: Final = (
 )  # fmt: skip
 _NOT_HERE: Final = {
     **dict.fromkeys(_AGGREGATES, "aggregates cannot be used in a filter"),
-    **dict.fromkeys(("LAST_UPDATED", "LAST_READ", "SOW_KEY_HASH"), "a message is no record of a SOW topic"),
-    **dict.fromkeys(("LEASE_COUNT", "LAST_LEASED"), "a filter sees a message before any queue leases it"),
+    **dict.fromkeys(("LAST_UPDATED", "LAST_READ", "SOW_KEY_HASH"), "messages are not records of a SOW topic"),
+    **dict.fromkeys(("LEASE_COUNT", "LAST_LEASED"), "filters run before a queue leases a message"),
 }
 
 
 def call_of(name: str) -> Callable[..., Any]:
-    """What evaluates the function `name`: of scalars; of an array, the arrays of the message, and scalars."""
+    """Return the function that evaluates `name`, taking scalars.
+
+    A function of an array takes the array, the arrays of the message, and scalars."""
     return _CALLS[name]
 
 
 def unsupported_reason(name: str) -> str | None:
-    """Why `name` cannot be called; None when it can."""
+    """Return the reason why `name` cannot be called, or None."""
     if name in FUNCTIONS:
         return None
     if name in _NOT_HERE:
         return f"{name} cannot be used: {_NOT_HERE[name]}"
-    from difflib import get_close_matches  # not before somebody errs
+    from difflib import get_close_matches  # imported late: only errors need it
 
     near = get_close_matches(name, FUNCTIONS, 1)
-    instead = suggestion(name) or (f"; perhaps {near[0]}" if near else "")
-    return f"there is no function {name[:40]}{instead}"
+    instead = suggestion(name) or (f". Did you mean {near[0]}?" if near else "")
+    return f"unknown function {name[:40]}{instead}"

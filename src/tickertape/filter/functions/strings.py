@@ -1,6 +1,6 @@
 """String functions.
 
-They run in linear time and return no text longer than `text_result_characters_max`.
+They run in linear time and return no string longer than `text_result_characters_max`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tickertape.filter.functions.values import Number
 from tickertape.filter.limits import text_result_characters_max
 
 _EASY: Final = 1 << 16
-"""Below this product of lengths the usual search is quick whatever the texts are."""
+"""Below this product of lengths the ordinary search is fast for all inputs."""
 _LONG: Final = 30_000
-"""From this length on `str.find` is linear whatever the texts are: CPython then searches two ways."""
+"""From this length on `str.find` is linear for all inputs: CPython then uses its two-way search."""
 BLANKS: Final = " \t\r\n"
 
 
 def find(text: str, part: str) -> int:
-    """As `text.find(part)`, but linear for any texts."""
+    """Return `text.find(part)`, in linear time for all inputs."""
     if len(text) * len(part) <= _EASY:
         return text.find(part)
     found = (text + "\0" * max(_LONG, 4 * len(part))).find(part)
@@ -29,13 +29,15 @@ def find(text: str, part: str) -> int:
 
 
 def instr(text: str, part: str) -> int:
-    """Return where `part` first begins in `text`, from 1; 0 when it does not."""
+    """Return the position of the first `part` in `text`, from 1, or 0 if it is absent."""
     return find(text, part) + 1
 
 
 def instr_i(text: str, part: str) -> int:
-    """As `instr`, upper and lower case alike. The place counts characters of `text`, of which one may become
-    several where case does not count: a part that begins within one begins at it."""
+    """Return the same as `instr`, ignoring case.
+
+    The position counts characters of `text`. Case folding may turn one character into several: a match that
+    starts inside such a character is reported at that character."""
     folded = text.casefold()
     found = find(folded, part.casefold())
     if found < 0 or len(folded) == len(text):
@@ -44,8 +46,7 @@ def instr_i(text: str, part: str) -> int:
 
 
 def _unfolded(text: str, at: int) -> int:
-    """Return the index in `text` of the character that the character `at` of the case-folded text comes
-    from."""
+    """Return the index in `text` of the character that produced character `at` of the case-folded text."""
     low, high, before = 0, len(text), 0
     while high - low > 1:
         middle = (low + high) // 2
@@ -58,17 +59,17 @@ def _unfolded(text: str, at: int) -> int:
 
 
 def streq_i(text: str, other: str) -> bool:
-    """Return whether both are the same text, upper and lower case alike, also where both are numbers."""
+    """Return whether both strings are equal ignoring case, even if both are numbers."""
     return text.casefold() == other.casefold()
 
 
 def concat(*texts: str) -> str | None:
-    """Return all of them, one after the other."""
+    """Return the concatenation of all strings."""
     return None if sum(map(len, texts)) > text_result_characters_max else "".join(texts)
 
 
 def replace(text: str, part: str, by: str) -> str | None:
-    """`text` with every `part` of it replaced."""
+    """Return `text` with every `part` replaced."""
     if len(text) * len(part) <= _EASY:
         return _unless_long(text, text.count(part), part, by) and text.replace(part, by)
     filler = next(c for c in map(chr, range(len(part) + 1)) if c not in part)
@@ -78,13 +79,12 @@ def replace(text: str, part: str, by: str) -> str | None:
 
 
 def _unless_long(text: str, count: int, part: str, by: str) -> str | None:
-    """Return `text` unless this many replacements make it too long."""
+    """Return `text`, or None if this number of replacements makes it too long."""
     return None if len(text) + count * (len(by) - len(part)) > text_result_characters_max else text
 
 
 def substr(text: str, start: Number, length: Number | None = None) -> str | None:
-    """Return the characters of the places `start`, `start` + 1, ..., counted from 1; `length` of them or
-    all."""
+    """Return the characters at the positions `start`, `start` + 1, ..., from 1: `length` of them or all."""
     if start != start or length != length:
         return None
     first = max(-(2.0**53), min(start, 2.0**53))
@@ -109,7 +109,7 @@ def right(text: str, length: Number) -> str | None:
 
 
 def crc32(text: str) -> int:
-    """Return the CRC-32 (as of zip) of its bytes in UTF-8."""
+    """Return the CRC-32 (as in zip) of the UTF-8 bytes of a string."""
     return zlib.crc32(text.encode())
 
 
@@ -123,14 +123,18 @@ def char_value(code: Number) -> str | None:
 # -- times --------------------------------------------------------------------------------------------
 
 TIME_DIRECTIVES: Final = frozenset("YymdHMSfj%")
-"""What may follow a % in a format of a time: none whose meaning depends on a language or a place."""
+"""Characters allowed after a % in a time format. None of them depends on a language or locale."""
 _TIME_CHARACTERS_MAX: Final = 64
-_TIME_FORM: Final = "a format has at most 64 characters, and %Y %y %m %d %H %M %S %f %j %% only"
+_TIME_FORM: Final = (
+    "a time format has at most 64 characters and only the directives %Y %y %m %d %H %M %S %f %j %%"
+)
 
 
 def bad_time_format(pattern: str, *, once: bool) -> tuple[int, str] | None:
-    """Return the place of the first mistake in a time format, and the reason; None when there is none. With
-    `once` a repeated directive is one: a format that times are read with can have each directive once."""
+    """Return the position and reason of the first error in a time format, or None.
+
+    With `once`, a repeated directive is an error, because a format for parsing may have each directive
+    once."""
     at = 0
     seen = set()
     while (at := pattern.find("%", at)) >= 0:
@@ -138,18 +142,18 @@ def bad_time_format(pattern: str, *, once: bool) -> tuple[int, str] | None:
         if not directive or directive not in TIME_DIRECTIVES:
             return at, _TIME_FORM
         if once and directive in seen:
-            return at, f"STRPTIME takes each directive once, and %{directive} is repeated"
+            return at, f"STRPTIME allows each directive once, but %{directive} is repeated"
         seen.add(directive.strip("%"))
         at += 2
     return (_TIME_CHARACTERS_MAX, _TIME_FORM) if len(pattern) > _TIME_CHARACTERS_MAX else None
 
 
 def strptime(text: str, pattern: str) -> Number | None:
-    """Return the seconds since 1970, UTC, of a time written like `pattern`; NULL when it is not."""
+    """Return the seconds since 1970 (UTC) of a time in the format `pattern`. NULL if it does not match."""
     if len(text) > _TIME_CHARACTERS_MAX:
         return None
     if "%d" in pattern and "%Y" not in pattern and "%y" not in pattern:
-        # The year that Python assumes. Without one, newer Pythons warn: of days, which years do not share.
+        # Python assumes the year 1900. Newer versions warn about a day without a year, so add it.
         text, pattern = f"1900 {text}", f"%Y {pattern}"
     try:
         seconds = datetime.strptime(text, pattern).replace(tzinfo=UTC).timestamp()
@@ -159,7 +163,7 @@ def strptime(text: str, pattern: str) -> Number | None:
 
 
 def strftime(seconds: Number, pattern: str) -> str | None:
-    """Return a time given in seconds since 1970, UTC, written like `pattern`."""
+    """Return a time, in seconds since 1970 (UTC), in the format `pattern`."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime(pattern)
     except (ValueError, OverflowError, OSError):

@@ -1,10 +1,9 @@
-"""Value semantics of filters: what is NULL, a number or a text, and how two scalars compare.
+"""Value semantics of filters: NULL, numbers and strings, and comparison of two scalars.
 
 All evaluation uses these functions, so a value means the same in an operator, a function and an index. They
-look at no more than one element of an array; `arrays.py` handles whole arrays.
+read at most one element of an array. `arrays.py` handles whole arrays.
 
-A scalar is None (NULL), bool, int, float or a text that is not empty. Conditions are True, False or None
-(unknown).
+A scalar is None (NULL), bool, int, float or a nonempty string. Conditions are True, False or None (unknown).
 """
 
 from __future__ import annotations
@@ -23,20 +22,19 @@ Truth: TypeAlias = bool | None
 NUMERIC: Final = frozenset({int, float, bool})
 """Classes of numeric values."""
 ODD: Final = frozenset({list, bytes})
-"""Classes of values that an operator must convert, though they may have a value."""
+"""Classes of values that an operator must convert, although they may have a scalar."""
 NUMBER_FORM: Final = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-"""Texts that are numbers, as a regular expression of Python's."""
+"""Strings that are numbers, as a Python regular expression."""
 
 _number: Final = re.compile(NUMBER_FORM).fullmatch
 _FIRST: Final = frozenset("0123456789+-.")
 
 
 def scalar(value: Any) -> Scalar:
-    """Return the scalar of a value of a body: of an array its first element; None if it has none.
+    """Return the scalar of a body value. For an array this is its first element, or None without one.
 
-    None, an empty text and an empty array are NULL. An object, an array in an array and bytes that are not
-    UTF-8 are no scalars: they count as NULL everywhere but in `IS NULL`.
-    """
+    None, an empty string and an empty array are NULL. An object, a nested array and invalid UTF-8 are not
+    scalars: they count as NULL except in `IS NULL`."""
     kind = value.__class__
     if kind is str:
         return value or None
@@ -64,7 +62,7 @@ def _decoded(value: bytes) -> str | None:
 
 
 def is_null(value: Any) -> bool:
-    """Return `value IS NULL` for any value of a body: an object or bytes are not NULL, though they have no
+    """Return `value IS NULL` for any body value. Objects and bytes are not NULL, although they have no
     scalar."""
     if value.__class__ is list:
         return not value or (value[0].__class__ is not list and is_null(value[0]))
@@ -72,17 +70,17 @@ def is_null(value: Any) -> bool:
 
 
 def is_nan(value: Scalar) -> Truth:
-    """`value IS NAN`; unknown for NULL."""
+    """Return `value IS NAN`. Unknown for NULL."""
     return None if value is None else value.__class__ is float and value != value
 
 
-# -- numbers and texts --------------------------------------------------------------------------------
+# -- numbers and strings ------------------------------------------------------------------------------
 
 
 def number(value: Scalar) -> Number | None:
-    """Return the number that a scalar is or can be converted to; None when there is none.
+    """Return the number that a scalar is or can be converted to, or None.
 
-    A text is a number when all of it has the form of one: sign, digits, point, exponent; no blanks.
+    A string is a number if all of it has the form of one: sign, digits, point, exponent, without white space.
     """
     if isinstance(value, str):
         return text_number(value)
@@ -90,7 +88,7 @@ def number(value: Scalar) -> Number | None:
 
 
 def text_number(text: str) -> Number | None:
-    """Return the number that `text` is, or None."""
+    """Return the number in a string, or None."""
     if text[:1] not in _FIRST or len(text) > number_characters_max or _number(text) is None:
         return None
     try:
@@ -102,14 +100,14 @@ def text_number(text: str) -> Number | None:
 
 
 def text(value: Scalar) -> str | None:
-    """Return the text that a scalar is or can be converted to; whole floats have no point: 2.0 is `2`."""
+    """Return a scalar as a string. Whole floats have no point: 2.0 is `2`."""
     if value is None or isinstance(value, str):
         return value
     return _float_text(value) if isinstance(value, float) else str(int(value))
 
 
 def _float_text(value: float) -> str:
-    if value - value != 0:  # neither infinite nor NaN has this difference
+    if value - value != 0:  # infinite or NaN
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "0"
@@ -117,8 +115,7 @@ def _float_text(value: float) -> str:
 
 
 def key(value: Scalar) -> Scalar:
-    """Return the key of a scalar for `=`: two scalars are equal when their keys are. It is a number where
-    possible."""
+    """Return the key of a scalar for `=`: a number if possible. Two scalars are equal if their keys are."""
     if isinstance(value, str):
         found = text_number(value)
         return value if found is None else found
@@ -126,7 +123,7 @@ def key(value: Scalar) -> Scalar:
 
 
 def truth(value: Scalar) -> Truth:
-    """Return a scalar as a condition: a number is true unless it is 0; NaN and other texts are unknown."""
+    """Return a scalar as a condition: a number is true unless it is 0. NaN and other strings are unknown."""
     found = number(value)
     return None if found is None or found != found else found != 0
 
@@ -135,23 +132,23 @@ def truth(value: Scalar) -> Truth:
 
 
 def equal(left: Scalar, right: Scalar) -> Truth:
-    """`left = right`: as numbers when both can be converted, else as texts; NaN equals nothing."""
+    """Return `left = right`: as numbers if both can be converted, else as strings. NaN equals nothing."""
     if left is None or right is None:
         return None
     return key(left) == key(right)
 
 
 def unequal(left: Scalar, right: Scalar) -> Truth:
-    """`left != right`, the opposite of `equal`."""
+    """Return `left != right`, the opposite of `equal`."""
     if left is None or right is None:
         return None
     return key(left) != key(right)
 
 
 def less(left: Scalar, right: Scalar) -> Truth:
-    """`left < right`: as numbers when both can be converted, else as texts by code points.
+    """Return `left < right`: as numbers if both can be converted, else as strings by code points.
 
-    NaN and infinity are below and above no text.
+    NaN and infinity are neither below nor above a string.
     """
     if left is None or right is None:
         return None
@@ -164,7 +161,7 @@ def less(left: Scalar, right: Scalar) -> Truth:
 
 
 def less_or_equal(left: Scalar, right: Scalar) -> Truth:
-    """`left <= right`, as `less`."""
+    """Return `left <= right`. See `less`."""
     if left is None or right is None:
         return None
     a, b = number(left), number(right)
@@ -176,7 +173,7 @@ def less_or_equal(left: Scalar, right: Scalar) -> Truth:
 
 
 def comparable_as_text(value: Number | None) -> bool:
-    """Return whether a scalar that is the number `value`, or none, has a text that can be ordered."""
+    """Return whether a scalar with the number `value` (or None) can be ordered as a string."""
     return value is None or -inf < value < inf
 
 
@@ -184,19 +181,19 @@ def comparable_as_text(value: Number | None) -> bool:
 
 
 def negated(value: Truth) -> Truth:
-    """NOT: unknown stays unknown."""
+    """Return NOT `value`. Unknown stays unknown."""
     return None if value is None else not value
 
 
 def both(left: Truth, right: Truth) -> Truth:
-    """AND."""
+    """Return `left AND right`."""
     if left is False or right is False:
         return False
     return None if left is None or right is None else True
 
 
 def either(left: Truth, right: Truth) -> Truth:
-    """OR."""
+    """Return `left OR right`."""
     if left or right:
         return True
     return None if left is None or right is None else False

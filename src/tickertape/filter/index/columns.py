@@ -1,6 +1,6 @@
-"""Column reader: decodes each body once and provides its field values for all filters of an index.
+"""Column reader: decodes each body once and provides its field values to all filters of an index.
 
-Bodies that some filter may not be able to read are set aside.
+Bodies that some filter may not be able to read are evaluated separately.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _CHARACTERS_PER_STEP: Final = 8
 _FIELDS_PER_STEP: Final = 2
 _STEPS_PER_VALUE: Final = 3
 _TAKING_STEPS: Final = 1 << 11
-"""What making the function that takes a field costs."""
+"""Steps to generate the function that extracts a field."""
 _READER_STEPS: Final = 1 << 15
-"""What making a reader counts."""
+"""Steps to create a reader."""
 _STEPS: Final = 1 << 12
-"""Steps before other work has its turn."""
+"""Steps before other work runs."""
 _NUMBERS: Final = frozenset({int, float, bool, type(None)})
 
 
@@ -38,21 +38,20 @@ class Numbers(NamedTuple):
     """A column as numbers."""
 
     values: np.ndarray[Any, np.dtype[np.float64]]
-    """NaN where there is none."""
+    """NaN for values that are not numbers."""
     others: list[int]
-    """Where a value is neither a number nor NULL."""
+    """Indices of values that are neither numbers nor NULL."""
 
 
 class ColumnReading:
-    """Reads a set of paths, which come and go, from bodies of one type, with as many readers as the limits of
-    one need."""
+    """Reads a changing set of paths from bodies of one type, with as many readers as the limits require."""
 
     def __init__(self, type: MessageType) -> None:
         self._type = type
         self._readers: list[_ColumnReader] = []
         self._reader_of: dict[Path, _ColumnReader] = {}
         self._new: dict[Path, None] = {}
-        """Paths that have no reader yet."""
+        """Paths without a reader."""
         self._alone: dict[tuple[Path, ...], FieldReader] = {}
         self.readers_made = 0
 
@@ -60,11 +59,11 @@ class ColumnReading:
         return len(self._reader_of) + len(self._new)
 
     def add(self, path: Path) -> None:
-        """Read a path too, which is not read yet."""
+        """Add a path that is not read yet."""
         self._new[path] = None
 
     def discard(self, path: Path) -> None:
-        """Read a path no more."""
+        """Remove a path."""
         reader = self._reader_of.pop(path, None)
         if reader is None:
             del self._new[path]
@@ -74,18 +73,18 @@ class ColumnReading:
             self._dissolve(reader)
 
     def forget(self, paths: tuple[Path, ...]) -> None:
-        """`can_read` is not asked of these any more."""
+        """Drop the reader that `can_read` cached for these paths."""
         self._alone.pop(paths, None)
 
     def can_read(self, paths: tuple[Path, ...], body: bytes) -> bool:
-        """Return whether a filter that reads just these can read a body."""
+        """Return whether a filter that reads exactly these paths can read a body."""
         reader = self._alone.get(paths)
         if reader is None:
             reader = self._alone[paths] = self._type.reader(paths)
         return _document(reader, body) is not None
 
     def columns(self, bodies: Sequence[bytes]) -> Generator[int, None, ValueColumns]:
-        """Yield the values in `bodies`; yields steps, beside reading the bodies once."""
+        """Return the values in `bodies`. Yields steps, without those of reading the bodies once."""
         if self._new:
             yield from self._settle()
         characters = sum(map(len, bodies))
@@ -106,7 +105,7 @@ class ColumnReading:
         return ValueColumns(columns, readable)
 
     def _settle(self) -> Iterator[int]:
-        """Add readers for the paths without one, extending the last one if it is not full."""
+        """Add readers for the paths without one, extending the last reader if it is not full."""
         if self._readers and self._readers[-1].wanted < paths_per_reader_max:
             self._dissolve(self._readers[-1])
         paths = tuple(self._new)
@@ -140,7 +139,7 @@ class _ColumnReader:
         self._take: dict[str, Callable[[Sequence[Any]], list[Any]]] = {}
 
     def columns(self, documents: Sequence[Any], columns: dict[Path, list[Any]]) -> Iterator[int]:
-        """Put the values of each path into `columns`; yields steps."""
+        """Put the values of each path into `columns`. Yields steps."""
         values: dict[str, list[Any]] = {}
         steps = 0
         for path, access in self._place.items():
@@ -161,21 +160,21 @@ class _ColumnReader:
 
 @lru_cache(maxsize=2 * paths_per_reader_max)
 def _taking(access: str) -> Callable[[Sequence[Any]], list[Any]]:
-    """What takes one value of each document."""
+    """Return a function that extracts one value from each document."""
     taking: Callable[[Sequence[Any]], list[Any]] = eval(f"lambda documents: [m{access} for m in documents]")
     return taking
 
 
 class ValueColumns:
-    """The columns of some bodies."""
+    """Columns of field values of some bodies."""
 
     def __init__(self, columns: dict[Path, list[Any]], readable: np.ndarray[Any, Any] | None) -> None:
         self._columns = columns
         self.readable = readable
-        """Which bodies have a place in the columns; None when all have."""
+        """Marks the bodies that are in the columns. None if all are."""
         self._numbers: dict[Path, Numbers] = {}
         self.costly: set[int] = set()
-        """Places of bodies whose arrays may cost some filter too much."""
+        """Indices of bodies whose arrays may be too expensive for some filter."""
 
     def values(self, path: Path) -> list[Any]:
         """Return the values of a field."""
@@ -190,7 +189,7 @@ class ValueColumns:
 
 
 class CostShare(Arrays):
-    """The arrays of one message for one term of a filter, which may cost its share of what all may."""
+    """Arrays of one message for one term of a filter, with the term's share of the work limit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +216,7 @@ def _decoded(reader: FieldReader, bodies: Sequence[bytes]) -> list[Any]:
     """Return the decoded bodies, None for unreadable ones."""
     try:
         return [*map(reader.quick, bodies)]
-    except Exception:  # noqa: BLE001 - of one body; the others are read
+    except Exception:  # noqa: BLE001 - raised for one body, the others are read again
         return [_document(reader, body) for body in bodies]
 
 
@@ -231,7 +230,7 @@ def _document(reader: FieldReader, body: bytes) -> Any:
             return reader.decode(body)
     except Unreadable:
         return None
-    except Exception as error:  # noqa: BLE001 - a body that a decoder fails at is not read
+    except Exception as error:  # noqa: BLE001 - a failing decoder makes the body unreadable
         DEFECTS.note(error)
         return None
 
@@ -241,7 +240,7 @@ def _numbers(values: list[Any]) -> Numbers:
         try:
             return Numbers(np.array(values, np.float64), [])
         except OverflowError:
-            pass  # an integer that no float can stand for
+            pass  # an integer beyond the range of floats
     others: list[int] = []
     found = []
     for at, value in enumerate(values):

@@ -1,8 +1,8 @@
 """Filter index: tests a message only against the filters that can match it.
 
-A filter is found by a value that a field must have, else by an interval, else by a predicate on one field.
-Only filters with none of these are tested for every message. Predicates that several filters share are
-evaluated once. `search.py` evaluates the index.
+A filter is found by a required value of a field, else by an interval, else by a predicate on one field.
+Filters without any of these are tested for every message. Shared predicates are evaluated once. `search.py`
+evaluates the index.
 
 Invariants:
 * The index gives the same result as testing the filters one by one.
@@ -28,11 +28,11 @@ from tickertape.payload.types import MessageType
 K = TypeVar("K")
 
 OF_SUBSCRIBER = frozenset({"user", "client_name", "client_version"})
-"""Inputs that differ between subscribers: a filter that needs them cannot be in an index."""
+"""Inputs that differ between subscribers. A filter that needs them cannot be in an index."""
 
 
 class FilterIndex(Generic[K]):
-    """Filters on messages of `type`, each under a key of the caller's."""
+    """Filters on messages of `type`, each under a key chosen by the caller."""
 
     def __init__(self, type: MessageType) -> None:
         self.type = type
@@ -54,30 +54,29 @@ class FilterIndex(Generic[K]):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The fields of a `FilterInputs` that some filter reads."""
+        """The fields of `FilterInputs` that some filter reads."""
         return frozenset(self._needs)
 
     def add(self, key: K, filter: Filter) -> None:
-        """Put in a filter of the index's type; a search under way does not see it.
+        """Add a filter of the index's type. A search in progress does not see it.
 
-        Raises `ValueError` when the key is there, or the filter needs to know its subscriber
-        (`OF_SUBSCRIBER`).
+        Raises `ValueError` if the key exists, or if the filter depends on the subscriber (`OF_SUBSCRIBER`).
         """
         if key in self._filters:
-            raise ValueError(f"{key!r} is in the index")
+            raise ValueError(f"Key {key!r} is already in the index.")
         if filter.needs & OF_SUBSCRIBER:
-            raise ValueError(f"{filter!r} depends on who asks")
+            raise ValueError(f"{filter!r} depends on the subscriber.")
         self._filters[key] = filter
         self._change(key)
 
     def discard(self, key: K) -> None:
-        """Take out a filter; nothing when it is not there. A search under way may still find it."""
+        """Remove a filter, if present. A search in progress may still find it."""
         if self._filters.pop(key, None) is not None:
             self._change(key)
 
     def match(self, bodies: Sequence[bytes], context: FilterInputs | None = None) -> Matches[K]:
-        """Return which bodies each filter matches. `context` must have what `needs` names, a value for each
-        body in its columns."""
+        """Return which bodies each filter matches. `context` must have the inputs in `needs`, one value per
+        body."""
         with self.search() as search:
             for low in range(0, len(bodies), index_piece_messages_max):
                 piece = range(low, min(low + index_piece_messages_max, len(bodies)))
@@ -88,10 +87,12 @@ class FilterIndex(Generic[K]):
 
     @contextmanager
     def search(self) -> Iterator[FilterSearch[K]]:
-        """Look at many bodies, a piece at a time (see `FilterSearch.look_at`). One at a time: what changes in
-        the index meanwhile takes effect when it is over. Raises `RuntimeError` when there is one already."""
+        """Search bodies piece by piece (see `FilterSearch.look_at`).
+
+        Only one search may run at a time, else `RuntimeError` is raised. Changes of the index take effect
+        after it."""
         if self._searching:
-            raise RuntimeError("the index is being searched")
+            raise RuntimeError("A search of this index is already in progress.")
         self._searching = True
         try:
             yield FilterSearch(self._found, self._reading)
@@ -101,7 +102,7 @@ class FilterIndex(Generic[K]):
             for key in changed:
                 self._change(key)
 
-    # -- filters come and go --------------------------------------------------------------------------
+    # -- adding and removing filters ------------------------------------------------------------------
 
     def _change(self, key: K) -> None:
         if self._searching:
@@ -138,12 +139,12 @@ class FilterIndex(Generic[K]):
         return entry
 
     def _is_too_much(self, filter: Filter) -> bool:
-        """Return whether more fields would be read with it than an index reads: then it is asked of each
-        body."""
+        """Return whether the filter would exceed the maximum number of fields. Such a filter is tested for
+        every body."""
         return len(self._paths) + sum(path not in self._paths for path in filter.paths) > index_paths_max
 
     def _find(self, entry: FilterSlot[K]) -> None:
-        """Choose the structure for a filter, and the part that is evaluated after the lookup."""
+        """Choose the structure that finds a filter, and the conditions that are tested afterwards."""
         found, terms, slot = self._found, entry.terms, entry.slot
         best = min(terms.choices, key=found.crowd, default=None)
         others = [choice[0] for choice in terms.choices if choice is not best and len(choice) == 1]

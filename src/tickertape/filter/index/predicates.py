@@ -1,7 +1,7 @@
 """Predicate cache: evaluates each predicate on one field once for each distinct value.
 
 It serves predicates that no dictionary or interval decides, for any number of filters and messages. It keeps
-at most `index_cells_max` results. `value_cache.py` limits the texts that all tables keep.
+at most `index_cells_max` results. `value_cache.py` limits the strings that all tables keep.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ _CHARACTERS_PER_STEP: Final = 32
 _CELLS_PER_STEP: Final = 64
 _CELLS: Final = 1 << 18
 _STEPS: Final = 1 << 12
-"""Steps before other work has its turn."""
+"""Steps before other work runs."""
 _MAKING_STEPS: Final = 1 << 13
-"""What making the test of a condition counts; a regular expression may have to be compiled again."""
+"""Steps to create the test of a condition. A regular expression may have to be compiled again."""
 _UNKNOWN: Final = -1
 _COLUMNS: Final = 64
-"""That a table has to begin with."""
+"""Initial columns of a table."""
 _TEXT_BYTES: Final = 104
-"""What remembering a text takes beside it."""
+"""Memory of a cached string besides the string."""
 _META: Final = frozenset("\\^$.|?*+()[]{}")
 _EASY_PART: Final = 64
 _EASY_TEXT: Final = 1_024
-"""Up to these lengths the usual search of a text in a text is quick, whatever they are."""
+"""Up to these lengths the ordinary substring search is fast for all inputs."""
 
 
 class SeenValues(NamedTuple):
     """The values of a piece in a table."""
 
     columns: Int64s
-    """Of each value its column."""
+    """Column of each value."""
     cells: np.ndarray[Any, np.dtype[np.int8]]
-    """The answers that are known; they stay here when the table forgets them."""
+    """Known results. They stay valid here if the table is cleared."""
 
 
 class PredicateCache:
-    """Conditions on one field, a row for each; a column for each value met."""
+    """Conditions on one field (rows) and values seen (columns), with the results."""
 
     def __init__(self, memory: ValueCache = MEMORY) -> None:
         self._rows: dict[Node, int] = {}
@@ -66,10 +66,10 @@ class PredicateCache:
         self._free: list[int] = []
         self._cells = np.full((8, _COLUMNS), _UNKNOWN, np.int8)
         self._columns: dict[str, int] = {}
-        """Of the texts that are remembered; columns of other values come behind those."""
+        """Columns of cached strings. Columns of other values follow after these."""
         self._texts_bytes = 0
         self._passing = 0
-        """Columns of the last piece behind those that are remembered."""
+        """Columns of the last piece after the cached ones."""
         self._told_bytes = 0
         self._memory = memory
         self._salt = memory.enter(self)
@@ -80,7 +80,7 @@ class PredicateCache:
     # -- conditions -----------------------------------------------------------------------------------
 
     def add(self, condition: Single | EqualityTerm) -> int:
-        """Return the row of a condition; equal ones share it."""
+        """Return the row of a condition. Equal conditions share a row."""
         row = self._rows.get(condition.node)
         if row is not None:
             self._uses[row] += 1
@@ -122,7 +122,7 @@ class PredicateCache:
     # -- values ---------------------------------------------------------------------------------------
 
     def met(self, values: Sequence[Any]) -> SeenValues:
-        """Set the `values` of a piece; results are valid until the next piece."""
+        """Set the `values` of a piece. Results are valid until the next piece."""
         kept = self._columns
         if self._passing:
             self._cells[:, len(kept) : len(kept) + self._passing] = _UNKNOWN
@@ -148,7 +148,7 @@ class PredicateCache:
         return met
 
     def _column_of(self, value: Any) -> int:
-        """Return the column of a value that is remembered, or is from now on; -1 for others."""
+        """Return the column of a value that is cached now, or -1."""
         if value.__class__ is not str or len(value) > index_value_characters_max:
             return -1
         column = self._columns.get(value, -1)
@@ -159,11 +159,11 @@ class PredicateCache:
 
     @property
     def remembered_bytes(self) -> int:
-        """What `forget` gives back."""
+        """Bytes that `forget` releases."""
         return self._texts_bytes + self._cells.nbytes - len(self._cells) * _COLUMNS
 
     def forget(self) -> None:
-        """Drop cached results; those of the current piece stay valid."""
+        """Clear cached results. Results of the current piece stay valid."""
         self._empty(len(self._cells), _COLUMNS)
 
     def _empty(self, rows: int, columns: int) -> None:
@@ -191,12 +191,12 @@ class PredicateCache:
         self._cells = np.full((rows, columns), _UNKNOWN, np.int8)
         self._cells[: before.shape[0], : before.shape[1]] = before
 
-    # -- asking ---------------------------------------------------------------------------------------
+    # -- evaluating -----------------------------------------------------------------------------------
 
     def found(
         self, rows: Int64s, values: Sequence[Any], met: SeenValues, costly: set[int]
     ) -> Generator[int, None, list[tuple[Int64s, Int64s]]]:
-        """Return where the conditions of `rows` are true: indexes in `rows`, and for each a place, rising."""
+        """Return where the conditions of `rows` are true: indices in `rows`, and body indices, ascending."""
         pairs: list[tuple[Int64s, Int64s]] = []
         some = max(_CELLS // len(values), 1)
         for begin in range(0, len(rows), some):
@@ -213,13 +213,13 @@ class PredicateCache:
 
     @staticmethod
     def strike(rows: Int64s, met: SeenValues, maybe: AnyArray) -> None:
-        """Make False in `maybe`, for each row a place for each column, where it is known not to be true."""
+        """Clear the entries of `maybe` (rows by columns) whose conditions are known to be false."""
         maybe &= met.cells[rows].take(met.columns, axis=1) != 0
 
     def test(
         self, rows: Int64s, at: Int64s, values: Sequence[Any], met: SeenValues, costly: set[int]
     ) -> Generator[int, None, Bools]:
-        """Whether the condition of a row is true of the value at a place, for many such pairs."""
+        """Return whether the condition of a row is true for the value at an index, for many such pairs."""
         answers = met.cells[rows, met.columns[at]]
         unknown = answers < 0
         if unknown.any():
@@ -246,8 +246,8 @@ class PredicateCache:
             except TooCostly:
                 costly.add(place)
                 cells[row, column] = False
-            except Exception as error:  # noqa: BLE001 - the filters themselves are asked, and say who fails
-                # No answer is remembered: the next message with this value has to be set aside too.
+            except Exception as error:  # noqa: BLE001 - separate evaluation finds the failing filter
+                # Cache no result: the next message with this value must be evaluated separately too.
                 DEFECTS.note(error)
                 costly.add(place)
             steps += self._steps[row]
@@ -259,11 +259,11 @@ class PredicateCache:
         yield steps
 
 
-# -- the test of a condition --------------------------------------------------------------------------
+# -- tests of conditions ------------------------------------------------------------------------------
 
 
 def test_of(condition: Single | EqualityTerm) -> Test:
-    """Return a test that evaluates a condition on any value of its field."""
+    """Return a function that evaluates a condition on any value of its field."""
     if isinstance(condition, EqualityTerm):
         keys = condition.keys
         return lambda value, arrays: one_of(value, keys, False, arrays) is True

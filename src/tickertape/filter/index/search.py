@@ -1,4 +1,4 @@
-"""Index search: finds which filters of an index match which bodies, one piece of the bodies at a time.
+"""Index search: finds the matching filters for bodies, one piece of the bodies at a time.
 
 Long work is done in steps, so that neither a body nor a filter delays other work.
 """
@@ -24,28 +24,28 @@ K = TypeVar("K")
 _NOTHING = np.empty(0, np.int64)
 _CHARACTERS_PER_STEP = 32
 _LOOK_STEPS = 1 << 12
-"""What looking at a piece costs, however few bodies it has."""
+"""Steps per piece, independent of the number of bodies."""
 _FIELD_STEPS = 128
 _VALUE_STEPS = 4
-"""Cost of looking up the values of a field, and of each value."""
+"""Steps for looking up the values of a field, and for each value."""
 _STEPS = 1 << 12
-"""Steps before other work has its turn."""
+"""Steps before other work runs."""
 _MAKING_STEPS = 400
-"""What making the function of a filter costs for each part of it."""
+"""Steps per filter node to generate the function of a filter."""
 _EACH_STEPS = 10
-"""What asking a filter of one body costs beside its work."""
+"""Steps per body to evaluate a filter, in addition to its work."""
 
 
 class Matches(Generic[K]):
-    """Result of a search: for each matching filter the indexes of its bodies, rising."""
+    """Result of a search: for each matching filter the indices of its bodies, ascending."""
 
     def __init__(
         self, keys: list[tuple[K, ...]], bounds: list[int], indices: Int64s, unreadable: int
     ) -> None:
         self.keys = keys
-        """Of each different filter that matches the keys."""
+        """Keys of each distinct filter that matches."""
         self.bounds = bounds
-        """Where in `indices` those of each begin, and the end of the last."""
+        """Start of the indices of each filter in `indices`, and the end of the last ones."""
         self.indices = indices
         self.unreadable = unreadable
         """Bodies that some filter could not read."""
@@ -68,12 +68,14 @@ class FilterSearch(Generic[K]):
         self._ordered = True
         self._unreadable = 0
         self._bad: set[int] = set()
-        """Places in the piece of bodies that some filter could not read."""
+        """Indices, in the piece, of bodies that some filter could not read."""
         self._met: dict[int, SeenValues] = {}
 
     def look_at(self, bodies: Sequence[bytes], context: FilterInputs | None, begin: int) -> Iterator[int]:
-        """Search a piece of at most `index_piece_messages_max` bodies, the first of which has the index
-        `begin`; yield the steps since the last yield, beside reading the bodies once."""
+        """Search a piece of at most `index_piece_messages_max` bodies. Yield steps, without those of reading
+        bodies.
+
+        `begin` is the index of the first body."""
         some = max(index_values_max // max(len(self._reading), 1), 1)
         if len(bodies) <= some:
             yield from self._look_at(bodies, context, begin)
@@ -90,7 +92,7 @@ class FilterSearch(Generic[K]):
         pairs: list[Pairs] = []
         try:
             aside = yield from self._look_together(bodies, context, pairs)
-        except Exception as error:  # noqa: BLE001 - one filter must not disturb the others
+        except Exception as error:  # noqa: BLE001 - one filter must not affect the others
             DEFECTS.note(error)
             pairs.clear()
             aside = set(range(len(bodies)))
@@ -105,8 +107,9 @@ class FilterSearch(Generic[K]):
     def _look_together(
         self, bodies: Sequence[bytes], context: FilterInputs | None, pairs: list[Pairs]
     ) -> Generator[int, None, set[int]]:
-        """Evaluate all filters on the read bodies at once, and put matches into `pairs`. Return the places of
-        bodies for which each filter must be evaluated alone."""
+        """Evaluate all filters on the readable bodies at once, and put matches into `pairs`.
+
+        Return the indices of bodies for which each filter must be evaluated separately."""
         columns = yield from self._reading.columns(bodies)
         places = np.arange(len(bodies)) if columns.readable is None else columns.readable.nonzero()[0]
         aside = set() if columns.readable is None else set((~columns.readable).nonzero()[0].tolist())
@@ -136,7 +139,7 @@ class FilterSearch(Generic[K]):
         if not self._ordered:
             order = np.lexsort((indices, slots))
         elif len(self._slots.entries) < 1 << 16:
-            order = slots.astype(np.uint16).argsort(kind="stable")  # of small numbers this is quickest
+            order = slots.astype(np.uint16).argsort(kind="stable")  # fastest for small numbers
         else:
             order = slots.argsort(kind="stable")
         slots, indices = slots[order], indices[order]
@@ -146,10 +149,10 @@ class FilterSearch(Generic[K]):
         keys = [() if (entry := entries[slot]) is None else entry.keys_now for slot in firsts]
         return Matches(keys, [0, *edges.tolist(), len(slots)], indices, self._unreadable)
 
-    # -- bodies that can be read ----------------------------------------------------------------------
+    # -- readable bodies ------------------------------------------------------------------------------
 
     def _regular(self, columns: ValueColumns, count: int) -> Generator[int, None, Pairs]:
-        """Return the slots and places that the terms leave."""
+        """Return the slots and body indices that satisfy the terms."""
         found = self._found
         by_value = yield from self._by_values(columns, count)
 
@@ -193,14 +196,14 @@ class FilterSearch(Generic[K]):
         slots = np.concatenate([slots for slots, _ in pairs])
         at = np.concatenate([at for _, at in pairs])
         if self._found.several and len(slots):
-            # One that is found by several values may have been found twice.
+            # A filter with several required values may have been found twice.
             width = int(at.max()) + 1
             once = np.unique(slots * width + at)
             slots, at = once // width, once % width
         return slots, at
 
     def _within(self, pairs: Pairs, columns: ValueColumns) -> Generator[int, None, Pairs]:
-        """Yield those pairs whose intervals hold as well."""
+        """Return the pairs whose intervals hold as well."""
         slots, at = pairs
         asked = self._slots.family[slots]
         keep = np.ones(len(slots), np.bool_)
@@ -227,7 +230,7 @@ class FilterSearch(Generic[K]):
         return pairs
 
     def _narrow(self, slots: Int64s, inside: Bools, columns: ValueColumns) -> None:
-        """Strike out what conditions are known not to be true of."""
+        """Clear the entries whose conditions are known to be false."""
         for tables, rows_of in zip(self._slots.tables, self._slots.rows, strict=True):
             asked = np.where(slots < 0, -1, tables[slots])
             for table in _different(asked):
@@ -243,7 +246,7 @@ class FilterSearch(Generic[K]):
             met = self._met[table] = self._found.tables[table].met(values)
         return values, met
 
-    # -- asking filters -------------------------------------------------------------------------------
+    # -- evaluating filters ---------------------------------------------------------------------------
 
     def _ask(
         self,
@@ -253,7 +256,7 @@ class FilterSearch(Generic[K]):
         context: FilterInputs | None,
         pairs: list[Pairs],
     ) -> Iterator[int]:
-        """Ask filters themselves of bodies, both given in pairs, and put those that match into `pairs`."""
+        """Evaluate filters on bodies, given as pairs, and put the matching ones into `pairs`."""
         order = slots.argsort(kind="stable")
         slots, at = slots[order], at[order]
         edges = (np.flatnonzero(np.diff(slots)) + 1).tolist()
@@ -278,7 +281,7 @@ class FilterSearch(Generic[K]):
     def _one_by_one(
         self, at: list[int], bodies: Sequence[bytes], context: FilterInputs | None, pairs: list[Pairs]
     ) -> Iterator[int]:
-        """Bodies that some filter cannot read, or that may cost some too much."""
+        """Evaluate each filter separately on bodies that some filter cannot read or finds too expensive."""
         steps = 0
         for place in at:
             reading_steps = _EACH_STEPS + len(bodies[place]) // _CHARACTERS_PER_STEP
@@ -311,7 +314,7 @@ class FilterSearch(Generic[K]):
     def _selected(
         self, one: Filter, at: list[int], bodies: Sequence[bytes], context: FilterInputs | None
     ) -> list[int]:
-        """Return which of the bodies at these places a filter matches, as indexes in `at`."""
+        """Return which of the bodies at these indices a filter matches, as indices in `at`."""
         part = part_of(context, at) if context is not None and one.needs else None
         before = one.unreadable
         passed = one.select([bodies[place] for place in at], part)
@@ -325,12 +328,12 @@ class FilterSearch(Generic[K]):
 
 
 def _different(numbers: AnyArray) -> list[int]:
-    """Return the different numbers, small ones, without -1."""
+    """Return the distinct numbers (small ones) except -1."""
     return np.flatnonzero(np.bincount(numbers + 1)[1:]).tolist() if len(numbers) else []
 
 
 def part_of(context: FilterInputs, at: Sequence[int]) -> FilterInputs:
-    """What `context` says of some bodies."""
+    """Return the inputs of `context` for some bodies."""
 
     def of(column: Sequence[Any]) -> list[Any]:
         return [column[place] for place in at] if column else []

@@ -1,7 +1,7 @@
-"""Lookup structures of an index: its filters by value, by interval, by predicate, or none.
+"""Lookup structures of an index: filters by value, by interval, by predicate, or none of these.
 
-Values that `=` treats as equal have the same entry. Values that are not numbers are rare; for them the
-conditions of intervals themselves are evaluated. Removing a filter removes everything that was kept for it.
+Values that `=` treats as equal share an entry. Values that are not numbers are rare: for them the conditions
+of intervals are evaluated themselves. Removing a filter removes all its entries.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _NOBODY: Final[list[int]] = []
 
 
 class EqualityIndex:
-    """Slots of filters by the keys of values (see `values.key`)."""
+    """Slots of filters by the keys of required values (see `values.key`)."""
 
     def __init__(self) -> None:
         self._slots: dict[Scalar, list[int]] = {}
         self._numbers = 0
-        """Keys that are not texts."""
+        """Number of keys that are not strings."""
         self._wide = 0
-        """Those beyond integers of 64 bits."""
+        """Number of keys beyond 64-bit integers."""
 
     def __bool__(self) -> bool:
         return bool(self._slots)
 
     def crowd(self, keys: Iterable[Scalar]) -> int:
-        """Return how many ask for the same, at most."""
+        """Return the maximum number of slots that share one of these keys."""
         return max(len(self._slots.get(one, _NOBODY)) for one in keys)
 
     def add(self, keys: Iterable[Scalar], slot: int) -> None:
@@ -61,7 +61,7 @@ class EqualityIndex:
                 slots.append(slot)
 
     def discard(self, keys: Iterable[Scalar], slot: int) -> None:
-        """It does no more."""
+        """Remove the values that the filter in `slot` requires."""
         for one in keys:
             slots = self._slots[one]
             slots.remove(slot)
@@ -75,8 +75,9 @@ class EqualityIndex:
             self._wide += change * (one is not None and abs(one) >= _WIDE)
 
     def found(self, values: Sequence[Any], costly: set[int]) -> tuple[Int64s, Int64s]:
-        """Return the slots that require one of `values`, and for each the place of its value, rising. The
-        place of a too costly value is added to `costly`."""
+        """Return the slots that require one of `values`, and the index of the value for each, ascending.
+
+        The index of a too expensive value is added to `costly`."""
         get = self._slots.get
         kinds = set(map(type, values))
         found: list[Collection[int]]
@@ -100,7 +101,7 @@ class EqualityIndex:
         except TooCostly:
             costly.add(at)
             return _NOBODY
-        except Exception as error:  # noqa: BLE001 - the filters themselves are asked, and say who fails
+        except Exception as error:  # noqa: BLE001 - separate evaluation finds the failing filter
             DEFECTS.note(error)
             costly.add(at)
             return _NOBODY
@@ -108,33 +109,33 @@ class EqualityIndex:
 
 
 _CELLS: Final = 1 << 18
-"""Tests in one go: what stays in the cache of a processor."""
+"""Tests at a time, chosen to fit the cache of a processor."""
 _CELLS_PER_STEP: Final = 64
 _CONDITION_STEPS: Final = 10
 _ROWS: Final = 256
-"""Conditions that are evaluated one by one before other work has its turn."""
+"""Conditions that are evaluated one by one before other work runs."""
 
 Pairs: TypeAlias = tuple[Int64s, Int64s]
-"""Slots of filters, and for each the place of a body."""
+"""Slots of filters, and the index of a body for each."""
 Side: TypeAlias = tuple[Path, bool]
-"""A field, and whether it is the lower end of its interval."""
+"""A field, and whether the side is the lower end of its interval."""
 
 
 def sides_of(intervals: Sequence[Interval]) -> tuple[Side, ...]:
-    """Return the ends at which `intervals` are closed."""
+    """Return the ends at which `intervals` are bounded."""
     found = {(one.path, True) for one in intervals if one.low > -inf}
     found |= {(one.path, False) for one in intervals if one.high < inf}
     return tuple(sorted(found, key=str))
 
 
 class RangeIndex:
-    """Filters with intervals of the same fields that are open at the same ends, a row for each."""
+    """Filters with intervals on the same fields, bounded at the same ends. Each filter has a row."""
 
     def __init__(self, sides: Sequence[Side]) -> None:
         self._sides = tuple(sides)
         self._paths = tuple(dict.fromkeys(path for path, _ in sides))
         self._bounds = np.full((len(sides), 8), nan)
-        """Of each side and row; nothing is above or below NaN."""
+        """Bound of each side and row. No value is above or below NaN."""
         self._slots = np.full(8, -1)
         self._conditions: list[tuple[Interval, ...]] = []
         self._free: list[int] = []
@@ -143,7 +144,7 @@ class RangeIndex:
         return len(self._conditions) - len(self._free)
 
     def add(self, intervals: Sequence[Interval], slot: int) -> int:
-        """Return the row of the filter in `slot`."""
+        """Add the filter in `slot` and return its row."""
         if self._free:
             row = self._free.pop()
             self._conditions[row] = tuple(intervals)
@@ -161,19 +162,20 @@ class RangeIndex:
         return row
 
     def discard(self, row: int) -> None:
-        """A row is free again."""
+        """Free a row."""
         self._bounds[:, row], self._slots[row] = nan, -1
         self._conditions[row] = ()
         self._free.append(row)
 
-    # -- asking ---------------------------------------------------------------------------------------
+    # -- evaluating -----------------------------------------------------------------------------------
 
     def found(
         self, columns: ValueColumns, count: int, narrow: Callable[[Int64s, Bools], None]
     ) -> Generator[int, None, list[Pairs]]:
-        """Find the bodies of `columns`, which has `count`, that each filter may match; yield steps.
+        """Find the bodies of `columns` (`count` of them) that each filter may match. Yields steps.
 
-        `narrow` is given slots, and for each which bodies it asks for, to strike out what it knows better.
+        `narrow` gets slots and, for each slot, the candidate bodies. It clears candidates that it can
+        exclude.
         """
         odd = self._odd(columns)
         pairs: list[Pairs] = []
@@ -196,7 +198,7 @@ class RangeIndex:
         return pairs
 
     def test(self, rows: Int64s, at: Int64s, columns: ValueColumns) -> Generator[int, None, Bools]:
-        """Evaluate the filter of a row for the body at a place, for many such pairs; yield steps."""
+        """Evaluate the filter of a row on the body at an index, for many such pairs. Yields steps."""
         inside = np.ones(len(rows), np.bool_)
         for number, (path, lower) in enumerate(self._sides):
             values, bounds = columns.numbers(path).values[at], self._bounds[number, rows]
@@ -211,7 +213,7 @@ class RangeIndex:
         return inside
 
     def _odd(self, columns: ValueColumns) -> list[int]:
-        """Return where some value is neither a number nor NULL."""
+        """Return the indices of bodies with a value that is neither a number nor NULL."""
         return sorted({at for path in self._paths for at in columns.numbers(path).others})
 
     def _settle_odd(
@@ -231,14 +233,14 @@ class RangeIndex:
         except TooCostly:
             columns.costly.add(at)
             return False
-        except Exception as error:  # noqa: BLE001 - the filters themselves are asked, and say who fails
+        except Exception as error:  # noqa: BLE001 - separate evaluation finds the failing filter
             DEFECTS.note(error)
             columns.costly.add(at)
             return False
 
 
 def _holds(node: Node, value: Any) -> bool:
-    """Return a condition with an interval, of any value."""
+    """Return the result of an interval condition for any value."""
     arrays = CostShare()
     if isinstance(node, Between):
         assert isinstance(node.low, Literal)
@@ -266,52 +268,52 @@ class FilterSlot(Generic[K]):
     def __init__(self, filter: Filter, terms: Terms) -> None:
         self.filter = filter
         self.paths = filter.paths
-        """The fields that the index reads for it; none when it reads them itself."""
+        """The fields that the index reads for it. Empty if the filter reads them itself."""
         self.terms = terms
         self.keys: dict[K, None] = {}
         self._keys_now: tuple[K, ...] | None = None
         self.slot = _NONE
         self.found_by: tuple[EqualityTerm, ...] = ()
-        """Equalities, one of which is true when the filter matches."""
+        """Equalities, at least one of them true if the filter matches."""
         self.conditions: list[Single | EqualityTerm] = []
-        """Test of a field after the lookup."""
+        """Conditions that are tested after the lookup."""
         self.row = _NONE
-        """Its row among the intervals."""
+        """Row in its range index."""
 
     def put(self, key: K) -> None:
         """Add a user of this filter."""
         self.keys[key] = self._keys_now = None
 
     def drop(self, key: K) -> None:
-        """And has it no more."""
+        """Remove a user of this filter."""
         del self.keys[key]
         self._keys_now = None
 
     @property
     def keys_now(self) -> tuple[K, ...]:
-        """Return its users; later changes do not affect the result."""
+        """Return the users. Later changes do not affect the result."""
         if self._keys_now is None:
             self._keys_now = tuple(self.keys)
         return self._keys_now
 
 
 class Slots(Generic[K]):
-    """Filters by number, and the remaining part of each, in columns."""
+    """Filters by number, and their remaining conditions, in columns."""
 
     def __init__(self) -> None:
         self.entries: list[FilterSlot[K] | None] = []
         self._free: list[int] = []
         self.whole = np.zeros(8, np.bool_)
-        """Whether the filter itself has to be asked."""
+        """Whether the filter itself must be evaluated."""
         self.family: Int32s = np.full(8, _NONE, np.int32)
-        """Which set of intervals it has to be in as well, -1 for none, and its row there."""
+        """Number of the range index that must hold too, or -1, and the row there."""
         self.family_row: Int32s = np.full(8, _NONE, np.int32)
         self.tables: list[Int32s] = []
-        """Of the first, second, ... condition: which table, -1 for none, and its row there."""
+        """Per condition (first, second, ...): number of its predicate cache, or -1, and the row there."""
         self.rows: list[Int32s] = []
 
     def add(self, entry: FilterSlot[K]) -> int:
-        """Return a slot for it, with nothing left to ask."""
+        """Return a slot for the filter, without remaining conditions."""
         if self._free:
             slot = self._free.pop()
             self.entries[slot] = entry
@@ -324,7 +326,7 @@ class Slots(Generic[K]):
         return slot
 
     def discard(self, slot: int) -> None:
-        """It is free again."""
+        """Free a slot."""
         self.entries[slot] = None
         self.whole[slot] = False
         for column in (self.family, self.family_row, *self.tables, *self.rows):
@@ -332,7 +334,7 @@ class Slots(Generic[K]):
         self._free.append(slot)
 
     def ask(self, slot: int, number: int, table: int, row: int) -> None:
-        """Its condition `number`, from 0, is a row of a table."""
+        """Set the condition `number`, from 0, to a row of a table."""
         if number == len(self.tables):
             self.tables.append(np.full(len(self.whole), _NONE, np.int32))
             self.rows.append(np.full(len(self.whole), _NONE, np.int32))
@@ -352,57 +354,58 @@ def _longer(column: Int32s) -> Int32s:
 
 
 class Structures(Generic[K]):
-    """The lookup structures."""
+    """All lookup structures of an index."""
 
     def __init__(self) -> None:
         self.slots = Slots[K]()
         self.equalities: dict[Path, EqualityIndex] = {}
-        """By a value of a field."""
+        """Filters by a value of a field."""
         self.several = 0
         """Filters that are found by values of more than one field."""
         self.families: list[RangeIndex] = []
-        """Intervals by the fields that they are of; those by which a filter is found apart from others."""
+        """Range indexes, by their fields. Scanned ones are separate from others."""
         self.scanned: list[int] = []
-        """Which of them are those."""
+        """Numbers of the range indexes that are scanned to find filters."""
         self.tables: list[PredicateCache] = []
-        """Conditions by the field that they are on."""
+        """Predicate caches, one per field."""
         self.table_paths: list[Path] = []
         self.by_condition: dict[int, dict[int, dict[int, None]]] = {}
-        """Slots that are found by a row of a table."""
+        """Slots that are found by a row of a predicate cache."""
         self.always: dict[int, None] = {}
-        """Slots of filters that are asked of every body that can be read."""
+        """Slots of filters that are evaluated for every readable body."""
         self.everywhere: dict[int, None] = {}
-        """Those that read nothing of a body, or by themselves."""
+        """Slots of filters that read no field, or read fields themselves."""
         self.by_paths: dict[tuple[Path, ...], dict[int, None]] = {}
         """All slots by the fields that they read."""
         self._family_numbers: dict[tuple[tuple[Side, ...], bool], int] = {}
         self._table_numbers: dict[Path, int] = {}
 
     def crowd(self, choice: tuple[EqualityTerm, ...]) -> int:
-        """Return how many are found by the same values already, at most."""
+        """Return the maximum number of filters that are found by the same values already."""
         return max(
             self.equalities[one.path].crowd(one.keys) if one.path in self.equalities else 0 for one in choice
         )
 
     def table(self, path: Path) -> int:
-        """Return the number of the conditions on a field."""
+        """Return the number of the predicate cache of a field."""
         number = self._table_numbers.setdefault(path, len(self.tables))
         if number == len(self.tables):
             self.tables.append(PredicateCache())
             self.table_paths.append(path)
         return number
 
-    # -- putting in -----------------------------------------------------------------------------------
+    # -- adding ---------------------------------------------------------------------------------------
 
     def find_by_values(self, entry: FilterSlot[K], choice: tuple[EqualityTerm, ...]) -> None:
-        """It is found where one of the equalities is true."""
+        """Register a filter to be found if one of the equalities is true."""
         entry.found_by = choice
         self.several += len(choice) > 1
         for one in choice:
             self.equalities.setdefault(one.path, EqualityIndex()).add(one.keys, entry.slot)
 
     def put_among_intervals(self, entry: FilterSlot[K], *, scanned: bool) -> None:
-        """Its intervals are tested: of all bodies when `scanned`, else when it was found."""
+        """Register the intervals of a filter. With `scanned` they find it, otherwise they are tested
+        afterwards."""
         sides = sides_of(entry.terms.intervals)
         number = self._family_numbers.setdefault((sides, scanned), len(self.families))
         if number == len(self.families):
@@ -413,14 +416,14 @@ class Structures(Generic[K]):
         self.slots.family[entry.slot], self.slots.family_row[entry.slot] = number, entry.row
 
     def find_by_condition(self, entry: FilterSlot[K]) -> None:
-        """It is found where its first condition is true."""
+        """Register a filter to be found if its first condition is true."""
         table, row = int(self.slots.tables[0][entry.slot]), int(self.slots.rows[0][entry.slot])
         self.by_condition.setdefault(table, {}).setdefault(row, {})[entry.slot] = None
 
-    # -- taking out -----------------------------------------------------------------------------------
+    # -- removing -------------------------------------------------------------------------------------
 
     def remove(self, entry: FilterSlot[K]) -> None:
-        """It is found no more; its slot is free."""
+        """Remove a filter and free its slot."""
         slot, slots = entry.slot, self.slots
         same = self.by_paths[entry.paths]
         del same[slot]

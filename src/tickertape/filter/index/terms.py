@@ -2,7 +2,7 @@
 
 Invariants:
 * Each term is true for every message that the filter matches.
-* If `whole` is false, all terms together are the filter.
+* If `whole` is false, the terms together are equivalent to the filter.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class EqualityTerm(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A number is at least `low` and at most `high`; other values are tested with `node`."""
+    """A number is between `low` and `high`, inclusive. Other values are tested with `node`."""
 
     path: Path
     low: float
@@ -54,7 +54,7 @@ class Interval(NamedTuple):
 
 
 class Single(NamedTuple):
-    """Any condition on one field."""
+    """A condition on one field."""
 
     path: Path
     node: Node
@@ -62,14 +62,14 @@ class Single(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms of a filter: all of them are true when it matches."""
+    """Terms of a filter. All of them are true for a matching message."""
 
     choices: tuple[tuple[EqualityTerm, ...], ...] = ()
-    """Of each choice one equality is true."""
+    """In each choice, at least one equality is true."""
     intervals: tuple[Interval, ...] = ()
     singles: tuple[Single, ...] = ()
     whole: bool = True
-    """The filter has to be asked itself of what these leave."""
+    """Whether the filter itself must be evaluated for the remaining messages."""
 
 
 def terms_of(tree: Node) -> Terms:
@@ -98,14 +98,14 @@ def terms_of(tree: Node) -> Terms:
 
 
 def is_single(node: Node) -> bool:
-    """Return whether it is decided by the value of one field."""
+    """Return whether the value of one field decides the node."""
     return len(fields(node)) == 1 and not any(
         isinstance(part, Call) and part.name in _OF_CONTEXT for part in walk(node)
     )
 
 
 def _choice(node: Node) -> tuple[EqualityTerm, ...]:
-    """Return equalities, one of which is true when `node` is; none if there are none."""
+    """Return equalities such that one is true if `node` is. Empty if none can be derived."""
     equality = _equality(node)
     if equality is not None:
         return (equality,)
@@ -119,7 +119,7 @@ def _choice(node: Node) -> tuple[EqualityTerm, ...]:
 
 
 def _equality(node: Node) -> EqualityTerm | None:
-    """`field = constant`, `field IN (constants)`, and these joined by OR on one field."""
+    """Return the equality of `field = constant`, `field IN (constants)`, or an OR of these on one field."""
     if isinstance(node, Or):
         found = [_equality(term) for term in node.terms]
         paths = {one.path for one in found if one is not None}
@@ -144,7 +144,7 @@ def _equality(node: Node) -> EqualityTerm | None:
 
 
 def _interval(node: Node) -> Interval | None:
-    """`field < number` and the like, `field BETWEEN number AND number`."""
+    """Return the interval of `field < number` and the like, or `field BETWEEN number AND number`."""
     if isinstance(node, Between):
         low, high = _bound(node.low), _bound(node.high)
         if not isinstance(node.operand, Field) or low is None or high is None:

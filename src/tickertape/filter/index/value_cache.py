@@ -1,6 +1,6 @@
 """Memory limit for cached field values, shared by all filter indexes.
 
-It decides how many values are kept and which. Evicting a value changes no result: the value is evaluated
+It decides how many and which values are kept. Eviction changes no result: an evicted value is evaluated
 again.
 """
 
@@ -19,37 +19,39 @@ _SALT_MAX: Final = 1 << 62
 
 
 class Table(Protocol):
-    """Something that remembers."""
+    """A cache with results."""
 
     @property
     def remembered_bytes(self) -> int:
-        """Bytes that it can release."""
+        """Bytes that `forget` releases."""
 
     def forget(self) -> None:
-        """Give it back."""
+        """Release the memory."""
 
 
 class ValueCache:
-    """What some tables remember together: at most `bytes_max`, and a sixteenth more until they are counted
-    again; above it all forget."""
+    """Limits the memory of all tables to `bytes_max`, plus a sixteenth until they are counted again.
+
+    Above it all tables are cleared."""
 
     def __init__(self, bytes_max: int = index_memory_bytes_max) -> None:
         self.bytes_max = bytes_max
         self._tables: WeakSet[Table] = WeakSet()
         self._grown = 0
         self._marks = array("q", bytes(8 * _MARKS))
-        """Of texts that were met, each in its pair of places until two others have those: no text is kept for
-        its first time, so that texts which come only once are not. Of one place each, two texts that take
-        turns would never be met again."""
+        """Hashes of strings seen once, in pairs of slots: a string stays until two others use its pair.
+
+        A string is cached only at its second occurrence, so that unique strings are never cached. With one
+        slot per hash, two alternating strings would evict each other forever."""
         self._numbers = count(1)
 
     def enter(self, table: Table) -> int:
-        """Count `table` for as long as it lives; return the tag of its texts."""
+        """Register `table` while it is alive. Return the salt for its strings."""
         self._tables.add(table)
         return next(self._numbers) * _SPREAD % _SALT_MAX
 
     def is_met_again(self, salt: int, text: str) -> bool:
-        """Return whether a text is known to be met before, and record it."""
+        """Return whether a string was seen before, and record it."""
         mark = hash(text) ^ salt
         marks, place = self._marks, mark % _MARKS & ~1
         latest = marks[place]
@@ -60,7 +62,7 @@ class ValueCache:
         return known
 
     def grown(self, by_bytes: int) -> None:
-        """A table remembers so much more. It may have to forget all of it now."""
+        """Record that a table grew. All tables may be cleared."""
         self._grown += by_bytes
         if self._grown > self.bytes_max // 16:
             self._grown = 0
@@ -75,4 +77,4 @@ class ValueCache:
 
 
 MEMORY: Final = ValueCache()
-"""For all indexes of a process."""
+"""The cache limit of all indexes of a process."""

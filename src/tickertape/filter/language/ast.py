@@ -1,7 +1,7 @@
-"""Syntax tree of a filter, each node with its position in the text, and its text with all brackets.
+"""Syntax tree of a filter, with positions in the text, and conversion back to text.
 
-Nodes are immutable. Nodes that mean the same are equal wherever they are in a text, so parts that several
-filters share can be found with a dictionary.
+Nodes are immutable. Nodes with the same meaning are equal wherever they are, so a dictionary finds parts that
+several filters share.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any, Final, TypeAlias, cast
 from tickertape.payload.paths import Path
 
 Constant: TypeAlias = bool | int | float | str | None
-"""Value of a literal; an empty text is NULL wherever it is used."""
+"""Value of a literal. An empty string is NULL wherever it is used."""
 
 integer_min: Final = -(1 << 63)
 integer_max: Final = (1 << 64) - 1
-"""Bounds of integers: signed, and unsigned above the largest signed one; a number beyond them is a float."""
+"""Bounds of integers (signed minimum, unsigned maximum). A number outside them is a float."""
 
 
 @cache
 def _part_names(kind: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a class of nodes that hold parts."""
+    """Return the names of the fields of a node class that hold child nodes."""
     return tuple(part.name for part in kind.__dataclass_fields__.values() if "Node" in str(part.type))
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Any part of a filter."""
+    """A node of a filter tree."""
 
     at: int = field(compare=False, kw_only=True, default=0)
-    """Start in the text of the filter, in characters from 0; of an operator its own position."""
+    """Start in the filter text, in characters from 0. For an operator, the position of the operator."""
 
     @property
     def children(self) -> tuple[Node, ...]:
-        """The parts of it, in the order of the text."""
+        """Child nodes in text order."""
         found: list[Node] = []
         for name in _part_names(cast(Hashable, self.__class__)):
             part = getattr(self, name)
@@ -44,7 +44,7 @@ class Node:
         return tuple(found)
 
     def with_parts(self, change: Callable[[Node], Node]) -> Node:
-        """Return the same with `change` of each part, made in the order of the text."""
+        """Return the node with `change` applied to each child, in text order."""
         changes: dict[str, Any] = {}
         for name in _part_names(cast(Hashable, self.__class__)):
             part = getattr(self, name)
@@ -55,7 +55,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Unary(Node):
-    """Any part with one operand."""
+    """A node with one operand."""
 
     operand: Node
 
@@ -70,7 +70,7 @@ class Literal(Node):
     value: Constant
 
     def __eq__(self, other: object) -> bool:
-        # 1, 1.0 and TRUE are equal in Python; as text they differ, so they are not the same constant.
+        # 1, 1.0 and TRUE are equal in Python but differ as strings, so they are different constants.
         if not isinstance(other, Literal):
             return NotImplemented
         return (type(self.value), repr(self.value)) == (type(other.value), repr(other.value))
@@ -88,7 +88,7 @@ class Field(Node):
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(Node):
-    """`left operator right`; the operator is one of `+ - * / %`."""
+    """`left operator right`. The operator is one of `+ - * / %`."""
 
     operator: str
     left: Node
@@ -102,7 +102,7 @@ class Negative(Unary):
 
 @dataclass(frozen=True, slots=True)
 class Call(Node):
-    """A function and its arguments; the name is in capitals."""
+    """A function call. The name is in upper case."""
 
     name: str
     arguments: tuple[Node, ...]
@@ -113,7 +113,7 @@ class Call(Node):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Node):
-    """`left operator right`; the operator is one of `= != < <= > >=`."""
+    """`left operator right`. The operator is one of `= != < <= > >=`."""
 
     operator: str
     left: Node
@@ -137,16 +137,16 @@ class In(Unary):
 
 @dataclass(frozen=True, slots=True)
 class Like(Unary):
-    """`operand LIKE 'pattern'`; the pattern is searched for anywhere."""
+    """`operand LIKE 'pattern'`, an unanchored search."""
 
     pattern: str
     pattern_at: int = field(compare=False)
-    """Where the pattern's literal begins in the text of the filter."""
+    """Start of the pattern literal in the filter text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Affix(Unary):
-    """`operand BEGINS WITH (...)`, or `ENDS WITH` when `ends`; any of the members."""
+    """`operand BEGINS WITH (...)`, or `ENDS WITH` if `ends`. Any member may match."""
 
     members: tuple[Node, ...]
     ends: bool
@@ -154,7 +154,7 @@ class Affix(Unary):
 
 @dataclass(frozen=True, slots=True)
 class IsNull(Unary):
-    """`operand IS NULL`; `IS NOT NULL` is a `Not` of it."""
+    """`operand IS NULL`. `IS NOT NULL` is a `Not` of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,29 +164,29 @@ class IsNan(Unary):
 
 @dataclass(frozen=True, slots=True)
 class Not(Unary):
-    """`NOT operand`, and the `NOT` of `NOT IN`, `NOT LIKE`, `NOT BETWEEN` and the like."""
+    """`NOT operand`, including the `NOT` of `NOT IN`, `NOT LIKE` and `NOT BETWEEN`."""
 
 
 @dataclass(frozen=True, slots=True)
 class And(Node):
-    """Two or more terms joined by AND, none of them an `And`."""
+    """Two or more terms joined by AND. No term is an `And`."""
 
     terms: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or(Node):
-    """Two or more terms joined by OR, none of them an `Or`."""
+    """Two or more terms joined by OR. No term is an `Or`."""
 
     terms: tuple[Node, ...]
 
 
 CONDITIONS: tuple[type[Node], ...] = (Comparison, Between, In, Like, Affix, IsNull, IsNan, Not, And, Or)
-"""Nodes that are true, false or unknown; all others have a value."""
+"""Nodes that are true, false or unknown. All other nodes have a value."""
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """`node` and everything in it, each before its parts."""
+    """Yield `node` and all descendants, parents first."""
     waiting = [node]
     while waiting:
         found = waiting.pop()
@@ -195,7 +195,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def fields(node: Node) -> tuple[Path, ...]:
-    """Return the different paths in `node`, in the order in which they first occur."""
+    """Return the distinct paths in `node`, in order of first occurrence."""
     return tuple(dict.fromkeys(found.path for found in walk(node) if isinstance(found, Field)))
 
 
@@ -206,7 +206,7 @@ _ATOMS: Final = (Field, Literal, Call)
 
 
 def unparse(node: Node) -> str:
-    """`node` as the text of a filter."""
+    """Return `node` as filter text."""
     if isinstance(node, Literal):
         return constant(node.value)
     if isinstance(node, Field):

@@ -1,26 +1,27 @@
-"""Filter error messages: position, excerpt with caret, and hints for words of other languages.
+"""Filter error messages: position, excerpt with a caret, and hints for words of other query languages.
 
-Text of a filter is always escaped and shortened.
+Excerpts are escaped and shortened.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Final
 
 from tickertape.base.errors import BadFilter
 
 _BEFORE: Final = 30
 _AFTER: Final = 20
-"""Characters that are shown before and after a place."""
+"""Characters shown before and after a position."""
 
 
 TEXT_FORM: Final = r"""'(?>[^']|'')*+'|"(?>[^"]|"")*+\""""
-"""A text in quotes, as a regular expression."""
+"""A quoted string, as a regular expression."""
 
 
 class Diagnostic(Exception):
-    """An error that the grammar accepts and the language does not."""
+    """An error in text that the grammar accepts."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(reason)
@@ -37,39 +38,46 @@ class Unexpected(Exception):
         self.expected = expected
         """Names of the expected terminals."""
         self.ended = ended
-        """Whether the text is over."""
+        """Whether the text ended too early."""
 
 
 def bad_filter(text: str, at: int, reason: str) -> BadFilter:
-    """Return the error at character `at` of the filter `text`, with a caret before it."""
+    """Return the error at character `at` of the filter `text`, with an excerpt and a caret below it.
+
+    The text of the error has three lines: the message, the excerpt and the caret."""
     line, column = place(text, at)
-    return BadFilter(f"line {line}, column {column}: {reason}: {_excerpt(text, at)}", at)
+    where = f"line {line}, column {column}" if "\n" in text else f"column {column}"
+    stop = "" if reason.endswith("?") else "."
+    excerpt, caret = caret_lines(text, at)
+    return BadFilter(f"Invalid filter at {where}: {reason}{stop}\n  {excerpt}\n  {caret}", at)
 
 
 def place(text: str, at: int) -> tuple[int, int]:
-    """Line and column of a character, both from 1."""
+    """Return line and column of a character, both from 1."""
     begin = text.rfind("\n", 0, at) + 1
     return text.count("\n", 0, at) + 1, at - begin + 1
 
 
 def caret_lines(text: str, at: int) -> tuple[str, str]:
-    """Return the line of `text` with character `at`, and a line with a caret below it; for a terminal."""
+    """Return an excerpt of the line of `text` with character `at`, and a line with a caret below it."""
     begin = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
-    line = text[begin : len(text) if end < 0 else end]
-    shown = "".join(c if c.isprintable() else "?" for c in line)
-    return shown, " " * (at - begin) + "^"
-
-
-def _excerpt(text: str, at: int) -> str:
-    first, last = max(0, at - _BEFORE), at + _AFTER
-    before = ("..." if first else "") + _escaped(text[first:at])
-    after = _escaped(text[at:last]) + ("..." if last < len(text) else "")
-    return f"{before.rstrip()} ^ {after}".strip()
+    end = len(text) if end < 0 else end
+    first, last = max(begin, at - _BEFORE), min(end, at + _AFTER)
+    before = ("..." if first > begin else "") + _escaped(text[first:at])
+    after = _escaped(text[at:last]) + ("..." if last < end else "")
+    return (before + after).rstrip(), " " * sum(map(_columns, before)) + "^"
 
 
 def _escaped(text: str) -> str:
-    return repr("'" + text)[2:-1]  # a quote in it makes repr use the other kind, and leaves this one alone
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _columns(character: str) -> int:
+    """Return the number of terminal columns of a character."""
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1
 
 
 _LIKE: Final = "LIKE"
@@ -104,13 +112,13 @@ _NO_NUMBER: Final = re.compile(r"[-+]?[0-9][\w.]*")
 
 
 def suggestion(name: str) -> str:
-    """What this language has for a word or sign of another: `; perhaps LIKE`, or nothing."""
+    """Return a hint for a word or operator of another language, such as `. Did you mean LIKE?`, or ""."""
     found = _INSTEAD.get(name.upper())
-    return "" if found is None else f"; perhaps {found}"
+    return "" if found is None else f". Did you mean {found}?"
 
 
 def instead_at(text: str, at: int) -> str:
-    """As `suggestion`, for the text at character `at`."""
+    """Return the `suggestion` for the text at character `at`."""
     found = _NAME.match(text, at) or _SIGN.match(text, at)
     if found is None and at and text[at - 1] == "=":
         found = _SIGN.match(text, at - 1)
@@ -118,6 +126,6 @@ def instead_at(text: str, at: int) -> str:
 
 
 def malformed_number_at(text: str, at: int) -> str | None:
-    """Return the text at character `at` that resembles a number and is none."""
+    """Return the malformed number at character `at`, or None."""
     found = _NO_NUMBER.match(text, at)
     return None if found is None else found[0]

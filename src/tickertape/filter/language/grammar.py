@@ -37,20 +37,20 @@ from tickertape.filter.language.ast import (
 )
 from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected
 from tickertape.filter.limits import number_characters_max
-from tickertape.payload.paths import NAME, parse_path
+from tickertape.payload.paths import NAME, parse_path, path_reason
 
 _FIELD: Final = rf"/{NAME}(?:/{NAME}|\[[0-9]+\])*"
 _CONSTANT: Final = rf"""(?>{TEXT_FORM}|[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?(?![0-9a-z_.])
     |(?:true|false|null)\b)"""
 _CONSTANTS: Final = rf"\((?>\s*{_CONSTANT}\s*,)*+\s*{_CONSTANT}\s*\)".replace("\n    ", "")
-"""A list of nothing but constants: one token, because there may be a thousand of them."""
+"""A list of constants. It is one token, because a list may have a thousand of them."""
 
 _constant: Final = re.compile(_CONSTANT.replace("\n    ", ""), re.IGNORECASE)
 _SAME: Final = {"==": "=", "<>": "!="}
 
 
 def read(text: str) -> Node:
-    """Return the tree of `text`. Raises `Diagnostic` or `Unexpected`."""
+    """Return the syntax tree of `text`. Raises `Diagnostic` or `Unexpected`."""
     try:
         found: object = _parser().parse(text)
     except UnexpectedInput as error:
@@ -88,7 +88,7 @@ def _unquoted(text: str) -> str:
 
 def _number(text: str, at: int) -> int | float:
     if len(text) > number_characters_max:
-        raise Diagnostic(at, f"a number of more than {number_characters_max} characters")
+        raise Diagnostic(at, f"numbers have at most {number_characters_max} characters")
     try:
         return _whole(int(text))
     except ValueError:
@@ -99,12 +99,12 @@ def _number(text: str, at: int) -> int | float:
 
 
 def _whole(value: int) -> int | float:
-    """Return an integer; as a float when it is beyond 64 bits."""
+    """Return an integer, or a float if it exceeds 64 bits."""
     return value if integer_min <= value <= integer_max else float(value)
 
 
 def _members(token: Token) -> Iterator[Literal]:
-    """Yield the constants of a list that came as one token."""
+    """Yield the constants of a list that was read as one token."""
     for found in _constant.finditer(token):
         text, at = found[0], _at(token) + found.start()
         if text[0] in {"'", '"'}:
@@ -123,7 +123,7 @@ def _negatable(node: Node, negation: Token | None) -> Node:
 
 
 class _Builder(Transformer[Token, Node]):
-    """Builds nodes; each method is a rule of the grammar."""
+    """Builds syntax tree nodes. Each method implements a grammar rule."""
 
     def start(self, parts: list[Node]) -> Node:
         return parts[0]
@@ -196,7 +196,7 @@ class _Builder(Transformer[Token, Node]):
         try:
             return Field(parse_path(str(token)), at=_at(token))
         except BadPath as error:
-            raise Diagnostic(_at(token) + error.position, str(error)) from None
+            raise Diagnostic(_at(token) + error.position, path_reason(error)) from None
 
     def text(self, parts: list[Any]) -> Node:
         return Literal(_unquoted(parts[0]), at=_at(parts[0]))
@@ -213,7 +213,7 @@ class _Builder(Transformer[Token, Node]):
 
 
 def _flat(kind: type[And | Or], parts: list[Node]) -> tuple[Node, ...]:
-    """Return the terms, those of a term of the same kind in its place."""
+    """Return the terms, replacing terms of the same kind by their own terms."""
     return tuple(term for part in parts for term in (part.terms if isinstance(part, kind) else (part,)))
 
 

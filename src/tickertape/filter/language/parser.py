@@ -1,7 +1,7 @@
 """Parse filter text into a syntax tree and report syntax errors.
 
-The work is bounded by the length of the text: bytes and brackets are counted before parsing, nodes and depth
-before anything walks the tree.
+Work is bounded by the length of the text: bytes and brackets are counted before parsing, and nodes and depth
+before any recursion over the tree.
 """
 
 from __future__ import annotations
@@ -25,13 +25,17 @@ from tickertape.filter.language.diagnostics import (
 from tickertape.filter.limits import filter_depth_max, filter_members_max, filter_operations_max
 
 _brackets: Final = re.compile(rf"{TEXT_FORM}|[(),]")
+_KEYWORDS: Final = frozenset(
+    {"AND", "OR", "NOT", "IS", "IN", "LIKE", "BETWEEN", "BEGINS", "ENDS", "WITH", "NULL", "NAN"}
+)
+_WORD_CHARACTERS_MAX: Final = 40
 
 
 def parse(text: str, bytes_max: int = filter_bytes_max) -> Node:
-    """Return the tree of the filter `text`.
+    """Return the syntax tree of the filter `text`.
 
-    Raises `BadFilter`, with the position in `text`, when it is not of the language or above a limit:
-    `bytes_max`, `filter_depth_max`, `filter_operations_max`, `filter_members_max`.
+    Raises `BadFilter` with the position in `text` if it is invalid or exceeds a limit: `bytes_max`,
+    `filter_depth_max`, `filter_operations_max`, `filter_members_max`.
     """
     _check_size(text, bytes_max)
     from tickertape.filter.language.grammar import read
@@ -50,23 +54,25 @@ def _check_size(text: str, bytes_max: int) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise BadFilter(f"the filter is not Unicode text: {shown(text)}", error.start) from None
+        raise BadFilter(f"Invalid filter {shown(text)}. Use valid Unicode text.", error.start) from None
     if size > bytes_max:
         raise filter_too_long(size, bytes_max)
     if not text.strip():
-        raise BadFilter("an empty filter: leave it out to get every message")
+        raise BadFilter("The filter is empty. Omit it to match every message.")
     depth = commas = 0
     for found in _brackets.finditer(text):
         depth += (found[0] == "(") - (found[0] == ")")
         commas += found[0] == ","
         if depth > filter_depth_max:
-            raise bad_filter(text, found.start(), f"brackets are nested more than {filter_depth_max} deep")
+            raise bad_filter(
+                text, found.start(), f"parentheses are nested more than {filter_depth_max} levels deep"
+            )
         if commas >= filter_members_max:
             raise bad_filter(text, found.start(), f"lists have more than {filter_members_max:,} members")
 
 
 def _check_tree(text: str, tree: Node) -> None:
-    """Iteratively: of a tree too deep nothing can be asked by recursion."""
+    """Check depth and size without recursion, because the tree may be too deep for it."""
     waiting = [(tree, 1)]
     parts = 0
     while waiting:
@@ -75,7 +81,8 @@ def _check_tree(text: str, tree: Node) -> None:
             raise bad_filter(
                 text,
                 node.at,
-                f"parts are nested more than {filter_depth_max} deep; brackets can level a chain",
+                f"expressions are nested more than {filter_depth_max} levels deep. "
+                "Use parentheses to balance long chains",
             )
         member = isinstance(node, Literal)
         parts += not member
@@ -86,45 +93,70 @@ def _check_tree(text: str, tree: Node) -> None:
         waiting.extend((child, depth + 1) for child in reversed(node.children))
 
 
-# -- what is said of a text that does not fit ---------------------------------------------------------
+# -- syntax error messages ----------------------------------------------------------------------------
 
 
 def _unexpected(text: str, error: Unexpected) -> BadFilter:
     at, expected = error.at, error.expected
+    end = "')'" if _is_open(text[:at]) else "the end"
+    wanted = _wanted(expected, end)
     if error.ended:
-        return bad_filter(text, len(text.rstrip()), f"it ends too early: {_wanted(expected)} is expected")
+        before = text.rstrip()
+        return bad_filter(text, len(before), f"expected {wanted} after {shown(_last_word(before))}")
     found = text[at : at + 1]
     word = re.compile(r"[^\W\d]\w*").match(text, at)
     if found in {"'", '"'} and _brackets.match(text, at) is None:
-        return bad_filter(text, at, f"the text has no closing quote {found}")
+        return bad_filter(text, at, f"the string has no closing quote {found}")
     if word is not None and text[at - 1 : at] == "/":
         field = shown("/" + word[0])
-        reason = f"AND, OR or the end is expected, not the field {field}; to divide, put a blank behind the /"
+        reason = f"expected AND, OR or {end}, not the field {field}. To divide, put a space after the /"
         return bad_filter(text, at - 1, reason)
     if found == "[":
-        reason = "a subscript is [0], [1], ... right behind a field's name; without one all elements count"
+        reason = (
+            "invalid subscript. Write an index such as [0] directly after a field, or none for all elements"
+        )
         return bad_filter(text, at, reason)
     if "FIELD" in expected:
-        if word is not None:
-            reason = f"{shown(word[0])} is no value: a text stands in quotes, a field begins with /"
-            return bad_filter(text, at, reason)
+        if word is not None and word[0].upper() not in _KEYWORDS:
+            return bad_filter(text, at, f"unknown value {shown(word[0])}. {_meant(word[0])}")
         if (number := malformed_number_at(text, at)) is not None:
-            return bad_filter(text, at, f"{shown(number)} is no number: digits, a point, an exponent (1.5e3)")
+            reason = f"invalid number {shown(number)}. Use digits with an optional point and exponent (1.5e3)"
+            return bad_filter(text, at, reason)
     what = shown(word[0] if word else found)
-    return bad_filter(text, at, f"{_wanted(expected)} is expected, not {what}{instead_at(text, at)}")
+    return bad_filter(text, at, f"expected {wanted}, not {what}{instead_at(text, at)}")
 
 
-def _wanted(expected: frozenset[str]) -> str:
+def _last_word(text: str) -> str:
+    """Return the last word or operator of a text, or its last character."""
+    found = re.search(r"(?:\w+|[<>=!]+|.)\Z", text[-_WORD_CHARACTERS_MAX:], re.DOTALL)
+    return "" if found is None else found[0]
+
+
+def _meant(word: str) -> str:
+    """Return a question that offers a field or a string for a bare word."""
+    if len(word) > _WORD_CHARACTERS_MAX:
+        return "Fields start with /, and strings need quotes"
+    return f"Did you mean the field /{word} or the string '{word}'?"
+
+
+def _is_open(text: str) -> bool:
+    """Return whether a parenthesis is open at the end of a text."""
+    return sum((found[0] == "(") - (found[0] == ")") for found in _brackets.finditer(text)) > 0
+
+
+def _wanted(expected: frozenset[str], end: str) -> str:
     if "FIELD" in expected:
-        return "a value (a field, a literal, a function)"
+        return "a value"
     if "COMPARE" in expected:
-        return "an operator, AND, OR or the end"
+        return f"an operator, AND, OR or {end}"
     if not expected.isdisjoint({"_OR", "$END"}):
-        return "AND, OR or the end"
+        return f"AND, OR or {end}"
     names = {
-        "_WITH": "WITH", "_AND": "AND", "LPAR": "(", "RPAR": "a closing bracket", "TEXT": "a text in quotes",
-        "_NULL": "NULL", "_NAN": "NAN", "NOT": "NOT", "COMMA": "a comma", "IN": "IN", "LIKE": "LIKE",
+        "_WITH": "WITH", "_AND": "AND", "LPAR": "'('", "RPAR": "')'", "TEXT": "a string in quotes",
+        "_NULL": "NULL", "_NAN": "NAN", "NOT": "NOT", "COMMA": "','", "IN": "IN", "LIKE": "LIKE",
         "BETWEEN": "BETWEEN", "BEGINS": "BEGINS WITH", "ENDS": "ENDS WITH",
     }  # fmt: skip
     known = sorted({names[name] for name in expected if name in names})
-    return " or ".join(known) or "something else"
+    if len(known) > 1:
+        return f"{', '.join(known[:-1])} or {known[-1]}"
+    return known[0] if known else "something else"

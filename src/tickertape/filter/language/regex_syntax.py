@@ -1,6 +1,6 @@
-"""Parser for RE2 expressions: finds their positions and which positions can follow each other.
+"""Parser for RE2 expressions: finds the character positions and their possible successors.
 
-It reads expressions that RE2 has accepted, to count the states that a search needs. RE2 does the matching.
+It reads expressions that RE2 has accepted and counts the states of a search. RE2 does the matching.
 Assertions (`^`, `\\b`) count as empty, except one at the start.
 """
 
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 from tickertape.filter.limits import pattern_positions_max, pattern_steps_max
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""Code points, both ends included."""
+"""Code points, both ends inclusive."""
 
 _ATOM_STEPS: Final = 8
 _LAST: Final = 0x10FFFF
@@ -38,12 +38,12 @@ _UNICODE: Final = re.compile(r"[pP](?:\{\^?\w+\}|\w)")
 
 
 class TooLarge(Exception):
-    """The expression has more places for characters than are looked at, or it takes too long to look at them;
-    the text says which."""
+    """The expression has too many character positions, or counting takes too many steps. The text says
+    which."""
 
 
 class RegexPart(NamedTuple):
-    """A part of an expression: the places a match of it can begin and end with, as bits."""
+    """A part of an expression: positions at which a match of it can start and end, as bit sets."""
 
     nullable: bool
     first: int
@@ -54,8 +54,7 @@ _NOTHING: Final = RegexPart(True, 0, 0)
 
 
 class RegexShape:
-    """Positions of `pattern` for one character each: the characters that match, and the positions that
-    follow."""
+    """Character positions of `pattern`: the matching characters and the following positions of each."""
 
     def __init__(self, pattern: str) -> None:
         self._text = pattern
@@ -64,17 +63,17 @@ class RegexShape:
         self.classes: list[Ranges] = []
         self.follow: list[int] = []
         self.steps = 0
-        """What looking at it took."""
+        """Steps used."""
         self.anchored = pattern.startswith(("^", "\\A")) and not _has_bare_bar(pattern)
-        """Whether a match can only begin where the text begins."""
+        """Whether a match can only start at the start of the text."""
         whole = self._alternatives()
         self.first, self.last = whole.first, whole.last
 
-    # -- parts from parts --
+    # -- combining parts --
 
     def _place(self, ranges: Ranges) -> RegexPart:
         if len(self.classes) >= pattern_positions_max:
-            raise TooLarge("the regular expression is too long, its repetitions written out")
+            raise TooLarge("the regular expression is too long after expanding its repetitions")
         if self._folded:
             ranges = _both_cases(ranges)
         bit = 1 << len(self.classes)
@@ -83,12 +82,11 @@ class RegexShape:
         return RegexPart(False, bit, bit)
 
     def spend(self, steps: int) -> None:
-        """So much more was done. Raises `TooLarge`."""
+        """Count steps. Raises `TooLarge` above the limit."""
         self.steps += steps
         if self.steps > pattern_steps_max:
             raise TooLarge(
-                "the regular expression is too costly: repeat fewer times what may be left out, or less in "
-                "one expression"
+                "the regular expression is too expensive. Use fewer optional repetitions, or split it"
             )
 
     def _link(self, last: int, first: int) -> None:
@@ -164,7 +162,7 @@ class RegexShape:
     def _copies(
         self, begin: int, state: tuple[bool, bool, bool], one: RegexPart, low: int, high: int | None
     ) -> RegexPart:
-        """`one` again and again, by reading its text as often; it has been read once."""
+        """Return repetitions of `one`, which has been parsed once, by parsing its text again."""
         end = self._at
         found = one if low else RegexPart(True, one.first, one.last)
         for number in range(1, max(low, high if high is not None else low, 1)):
@@ -207,7 +205,7 @@ class RegexShape:
                 self._folded = value if "i" in letters else self._folded
                 self._dotall = value if "s" in letters else self._dotall
             if head[3] == ")":
-                return _NOTHING  # the flags hold from here to the end of the group around
+                return _NOTHING  # the flags apply up to the end of the enclosing group
         found = self._alternatives()
         self._at += 1
         self._folded, self._dotall, self._multiline = outer
@@ -229,7 +227,7 @@ class RegexShape:
         return self._place(self._escaped())
 
     def _escaped(self) -> Ranges:
-        """Return the class of an escape; `_at` is behind the backslash."""
+        """Return the class of an escape. `_at` is after the backslash."""
         text, at = self._text, self._at
         sign = text[at]
         self._at += 1
@@ -239,7 +237,7 @@ class RegexShape:
         if sign in "pPC":
             found = _UNICODE.match(text, at)
             self._at = found.end() if found else self._at
-            return _ANY  # more than it is, and that is what matters here
+            return _ANY  # a superset, which is safe for counting
         if sign in _CONTROL:
             return ((_CONTROL[sign], _CONTROL[sign]),)
         found = _HEX.match(text, at)
@@ -285,7 +283,7 @@ class RegexShape:
 
 
 def _has_bare_bar(pattern: str) -> bool:
-    """Return whether a `|` may be outside brackets; True when in doubt."""
+    """Return whether a `|` may be outside parentheses. True if in doubt."""
     depth = 0
     escaped = False
     for sign in pattern:
@@ -315,7 +313,7 @@ def _others(ranges: Ranges) -> Ranges:
 
 
 def _both_cases(ranges: Ranges) -> Ranges:
-    """With the other case of ASCII letters, and of single letters beyond."""
+    """Return the ranges with the other case of ASCII letters, and of single letters above ASCII."""
     found = list(ranges)
     for low, high in ranges:
         for first, last, shift in ((65, 90, 32), (97, 122, -32)):

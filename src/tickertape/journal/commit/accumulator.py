@@ -1,11 +1,11 @@
-"""Commit accumulator: accepted batches that are not written yet, gathered into the next commit.
+"""Commit accumulator: collects accepted batches for the next commit.
 
-Pure, a part of the group commit.
+Pure, part of the group commit.
 
 Invariants:
 - Batches keep their order.
-- Nothing comes between the commits of a chain, and none of them is merged with another: a chain is in the log
-  as a whole or not at all.
+- The commits of a chain are contiguous and are never merged, so a chain is in the log completely or not at
+  all.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tickertape.journal.limits import commit_batches_max, commit_bytes_max, comm
 _COLUMN_BYTES: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
 _TOPIC_INDEX_BYTES: Final = 4
 _MERGED_BYTES_MAX: Final = _TOPIC_INDEX_BYTES + sum(_COLUMN_BYTES.values())
-"""By how much a message may grow when its batch is merged with others."""
+"""The most bytes per message that merging adds to a batch."""
 
 
 def encoded_size(batch: MessageBatch) -> int:
-    """Return the most room of a segment that `batch` takes, with any batches that it is merged with."""
-    # A column that only some have is made for all, so a merged batch may be larger than its parts.
+    """Return the most space that `batch` takes in a segment, alone or merged with others."""
+    # A merged batch has a column if any part has it, so it may be larger than its parts.
     return commit_bytes_of(batch) + _MERGED_BYTES_MAX * batch.count
 
 
@@ -37,24 +37,24 @@ class NextCommit(NamedTuple):
 
     batch: MessageBatch
     pending_bytes: int
-    """Bytes of its parts in `CommitAccumulator.bytes`."""
+    """Bytes of its parts, as counted in `CommitAccumulator.bytes`."""
     flags: int = 0
-    """Those of the commit: whether more of its chain follows, and whether it ends one."""
+    """Commit flags: whether its chain continues, and whether the commit ends one."""
     room: int = 0
-    """Room that its segment must have left: for the first commit of a chain, room for the whole chain."""
+    """Space that the segment must have left. The first commit of a chain needs space for the whole chain."""
 
     @property
     def chain_continues(self) -> bool:
-        """More of its chain follows."""
+        """Whether more commits of its chain follow."""
         return bool(self.flags & FLAG_CONTINUES)
 
     def fits(self, active: ActiveSegment) -> bool:
-        """Whether it may be written to a segment."""
+        """Return whether the commit may be written to a segment."""
         return self.room <= active.room()
 
     @property
     def segment_bytes(self) -> int:
-        """The smallest segment that takes it."""
+        """Size of the smallest segment that fits it."""
         return segment_bytes_of(self.room)
 
 
@@ -66,23 +66,22 @@ class _WaitingBatch(NamedTuple):
 
 
 class CommitAccumulator:
-    """Batches of one run each, in the order in which they were accepted."""
+    """Batches of one run each, in acceptance order."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        """Encoded bytes of all, the next commit's among them until it is written."""
+        """Encoded bytes of all batches, including the next commit until it is written."""
         self._waiting: deque[_WaitingBatch] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def append(self, batch: MessageBatch, stamp: Stamp) -> None:
-        """One batch more."""
         self._waiting.append(_WaitingBatch(batch, stamp))
         self.bytes += batch.nbytes
 
     def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]]) -> None:
-        """Batches that become commits of their own, with nothing between them, in one segment."""
+        """Append batches that become commits of their own: contiguous, in one segment."""
         rooms = [commit_bytes_of(batch) for batch, _ in parts]
         last = len(parts) - 1
         for number, (batch, stamp) in enumerate(parts):
@@ -92,22 +91,22 @@ class CommitAccumulator:
             self.bytes += batch.nbytes
 
     def room(self) -> int:
-        """Return the most room of a segment that all waiting batches take."""
-        # The room of the first of a chain is that of all of it: those behind it count twice, which is safe.
+        """Return the most space that all waiting batches take in a segment."""
+        # The first batch of a chain carries the space of the whole chain: later ones count twice, which is
+        # safe.
         return sum(waiting.room or encoded_size(waiting.batch) for waiting in self._waiting)
 
     def written(self, commit: NextCommit) -> None:
-        """Note that a gathered commit is on its way to the disk."""
+        """Record that a gathered commit is on its way to the disk."""
         self.bytes -= commit.pending_bytes
 
     def clear(self) -> None:
-        """Give up all of it."""
+        """Drop all waiting batches."""
         self._waiting.clear()
         self.bytes = 0
 
     def gather(self) -> NextCommit:
-        """Return one batch of as many waiting batches as a commit may hold; the first is included at any
-        size."""
+        """Merge as many waiting batches as a commit may hold. The first one is included at any size."""
         batch, stamp, flags, room = self._waiting[0]
         if len(self._waiting) == 1 or room:
             self._waiting.popleft()
@@ -119,7 +118,7 @@ class CommitAccumulator:
         while self._waiting:
             waiting = self._waiting[0]
             batch = waiting.batch
-            # A column that only some have is made for all, so a merged batch may be larger than its parts.
+            # A merged batch has a column if any part has it, so it may be larger than its parts.
             columns |= batch.columns
             if batch.topics != topics:
                 index_bytes = _TOPIC_INDEX_BYTES

@@ -1,6 +1,6 @@
-"""Active segment: offset, index and remaining room of the segment being written, and its seal.
+"""Active segment: offset, index and free space of the segment being written, and its seal.
 
-Invariant: commits leave room for a mark and the seal, so neither meets a full disk.
+Invariant: commits leave space for a mark and the seal, so neither can meet a full disk.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 
 
 class LogEnd(NamedTuple):
-    """End of the log when a run begins."""
+    """End of the log when a run starts."""
 
     journal_id: bytes
     epoch: int
     segment: int
-    """Number of the last segment, 0 when there is none."""
+    """Number of the last segment, or 0 without one."""
     chain: int
     used: int
     position: int
@@ -57,44 +57,44 @@ class ActiveSegment:
         self.chain = chain
         self.capacity = capacity
         self.half = capacity // 2
-        """Beyond this offset the next segment is prepared."""
+        """Above this offset the next segment is prepared."""
         self.offset = offset
         self.index = SegmentIndex() if index is None else index
         self._reserved = _reserve_bytes(self.index)
 
     def add(self, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
-        """A commit of `batch` is written from `offset` to `end`: take it into the index."""
+        """Add a commit of `batch`, written from `offset` to `end`, to the index."""
         self.index.add(self.offset, end, first_position, time_before, batch)
         self._reserved = _reserve_bytes(self.index)
 
     def advance(self, end: int, chain: int) -> None:
-        """Note that a commit with the checksum `chain` is written up to `end`."""
+        """Record that a commit with the checksum `chain` is written up to `end`."""
         self.offset, self.chain = end, chain
 
     def room(self) -> int:
-        """Bytes left for commits when a mark and the seal are to fit too."""
+        """Return the free bytes for commits, without the space reserved for a mark and the seal."""
         return self.capacity - self.offset - self._reserved
 
 
 def _reserve_bytes(index: SegmentIndex) -> int:
-    """Return the most room that a mark and the seal take, which is reserved with the segment."""
+    """Return the most space that a mark and the seal take."""
     return 2 * commit_header_bytes + index.encoded_bytes_max + footer_bytes + 8
 
 
 def commit_bytes_of(batch: MessageBatch) -> int:
-    """Return the most room of a segment that a commit of `batch` takes, with its part of the seal."""
+    """Return the most space that a commit of `batch` takes in a segment, including its part of the seal."""
     return commit_header_bytes + batch.nbytes + SegmentIndex.growth_bytes_max(batch)
 
 
 def segment_bytes_of(room: int) -> int:
-    """The smallest segment whose commits may take `room` bytes."""
+    """Return the size of the smallest segment whose commits may take `room` bytes."""
     return segment_header_bytes + _reserve_bytes(SegmentIndex()) + room
 
 
 def make_seal(
     active: ActiveSegment, number: int, position: int, synced_through: int, log_end: LogEnd
 ) -> tuple[list[Buffer], CommitHeader]:
-    """The seal commit of a segment: index, padding and footer as its body."""
+    """Return the seal commit of a segment. Its body is index, padding and footer."""
     index = active.index.encode()
     padding = bytes(-len(index) % 8)
     offset = active.offset

@@ -1,12 +1,12 @@
 """Group commit: batches accepted messages and makes them durable with one sync.
 
-Pure. Running out of room while a segment is *prepared* is not a failure: publishes are refused until a retry
-succeeds.
+Pure. If disk space runs out while a segment is *prepared*, nothing has failed: publishes are refused until a
+retry succeeds.
 
 Invariants:
-- Nothing is persisted before the disk answered.
+- Messages become persisted only after the disk has confirmed the write.
 - At most one commit is in flight.
-- The first failure latches: nothing is written or reported after it.
+- The first failure is permanent: nothing is written or reported after it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ from tickertape.journal.limits import (
 
 
 class SyncPolicy(Enum):
-    """Time of the sync of a commit. `ALWAYS`: before its acknowledgement; `INTERVAL`: at intervals; `NEVER`:
-    left to the system."""
+    """When a commit is synced.
+
+    `ALWAYS`: before its acknowledgement. `INTERVAL`: at intervals. `NEVER`: by the operating system."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -58,7 +59,7 @@ class SyncPolicy(Enum):
 
 
 class PersistedCommit(NamedTuple):
-    """A commit of messages that reached its level of durability."""
+    """A commit of messages that reached the durability of the sync policy."""
 
     first_position: int
     batch: MessageBatch
@@ -66,18 +67,18 @@ class PersistedCommit(NamedTuple):
     end: int
     """Offset after the commit in its segment."""
     chained: bool = False
-    """It is one of a chain: its bodies may lie in a file that was mapped."""
+    """It is part of a chain. Its bodies may be in a memory-mapped file."""
 
 
 class CommitInFlight(NamedTuple):
-    """The job under way, and the state after its success."""
+    """The job in progress, and the state after its success."""
 
     job: JournalJob
     persisted: PersistedCommit | None
     end: int
     """Position after the commit."""
     chain_continues: bool
-    """More of its chain follows: nothing of it is shown before the end."""
+    """More commits of its chain follow. A chain becomes visible as a whole."""
 
 
 _SPARE_BYTES = 16 * MIB
@@ -85,8 +86,9 @@ _SPARE_BYTES = 16 * MIB
 
 
 class GroupCommit:
-    """The machine. Drivers call `jobs()` after every input, carry them out in order, and answer with
-    `done`."""
+    """State machine of the group commit.
+
+    Drivers call `jobs()` after every input, run the jobs in order, and report each result with `done`."""
 
     def __init__(
         self,
@@ -101,17 +103,17 @@ class GroupCommit:
         self.accepted_end = log_end.position
         """Position of the next message to be accepted."""
         self.persisted_end = log_end.position
-        """Position after the last message whose commit reached its level."""
+        """Position after the last persisted message (see `PersistedCommit`)."""
         self.synced_end = log_end.position
         """Position after the last message known to be synced, under any policy."""
         self.failure: TickertapeError | None = None
         self.closed = False
         self.active: ActiveSegment | None = None
         self.sealed_through = log_end.segment
-        """The last segment whose seal is durable."""
+        """Number of the last segment whose seal is durable."""
         self._end = log_end
         self._log_time = log_end.timestamp
-        """Of the last commit."""
+        """Log time of the last commit."""
         self._policy = policy
         self._interval = interval_seconds
         self.preallocation = SegmentPreallocation(segment_bytes, reserved_bytes)
@@ -120,26 +122,26 @@ class GroupCommit:
         self._pending = CommitAccumulator()
         self._next: NextCommit | None = None
         self._wanted = 0
-        """Room that a chain will need, asked for before it is accepted."""
+        """Space that a chain will need, requested before the chain is accepted."""
         self._written_end = log_end.position
         self._in_flight: CommitInFlight | None = None
         self._mark_at: float | None = None
         self._sync_at: float | None = None
         self.closing = False
-        """A clean stop has begun."""
+        """A clean stop has started."""
         self._jobs: list[JournalJob] = []
         self._persisted: list[PersistedCommit] = []
         self._chained: list[PersistedCommit] = []
-        """Commits of a chain that has not ended: not persisted until it has."""
+        """Commits of an unfinished chain. They become persisted with its end."""
         self._opened: list[ActiveSegment] = []
         self._advance(now)
 
     # -- inputs ---------------------------------------------------------------------------------------
 
     def append(self, batch: MessageBatch, stamp: Stamp, now: Now) -> int:
-        """Accept a batch of one run; returns the position of its first message.
+        """Accept a batch of one run and return the position of its first message.
 
-        The caller asked `can_accept` first. Raises the latched failure."""
+        The caller must check `can_accept` first. Raises the permanent failure."""
         if self.failure is not None:
             raise self.failure
         first = self.accepted_end
@@ -149,11 +151,12 @@ class GroupCommit:
         return first
 
     def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]], now: Now) -> int:
-        """Accept batches of one run each that are persisted all at once or not at all; returns the position
-        of the first message.
+        """Accept batches of one run each that are persisted atomically. Return the position of the first
+        message.
 
-        They become commits of their own in one segment, with nothing between them. The caller made sure of
-        `has_room`: a full disk would hold up everybody else behind them. Raises the latched failure."""
+        They become commits of their own: contiguous, in one segment. The caller must check `has_room` first,
+        because on a full disk a waiting chain would block all later messages. Raises the permanent
+        failure."""
         if self.failure is not None:
             raise self.failure
         first, self._wanted = self.accepted_end, 0
@@ -163,47 +166,48 @@ class GroupCommit:
         return first
 
     def reserve_segment(self, nbytes: int, now: Now) -> None:
-        """Begin a segment with `nbytes` left beside the accepted messages; 0 cancels the request.
+        """Start a segment with `nbytes` free in addition to accepted messages. 0 cancels the request.
 
-        Check `has_room` and `full` after each answer of the disk."""
+        Check `has_room` and `full` after each result from the disk."""
         if self._wanted and not nbytes:
-            # Full for a chain is not full for the others, nor for the next chain: what they need is tried.
+            # Full for this chain does not mean full for others: try the space that they need.
             self.preallocation.give_up()
         self._wanted = nbytes
         self._advance(now)
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether the active segment has `nbytes` left beside all that was accepted."""
+        """Return whether the active segment has `nbytes` free in addition to accepted messages."""
         if self.active is None or not self.ready:
             return False
         return self._accepted_room() + nbytes <= self.active.room()
 
     def _accepted_room(self) -> int:
-        """Return the most room of a segment that accepted, unwritten messages take."""
+        """Return the most space that accepted, unwritten messages take in a segment."""
         return self._pending.room() + (0 if self._next is None else self._next.room)
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes accepted and not yet on their way to the disk."""
+        """Bytes accepted but not on their way to the disk yet."""
         return self._pending.bytes
 
     @property
     def congested(self) -> bool:
-        """Too much waits for the next commit: publishers should pause."""
+        """Whether too many bytes wait for the next commit. Publishers should pause."""
         waiting = self._pending.bytes + batch_memory_bytes * len(self._pending)
         return waiting > commit_gather_bytes_max
 
     def can_accept(self, nbytes: int) -> bool:
-        """Whether `nbytes` of a segment (`encoded_size`) have room, as far as known; False only while the
-        disk is full.
+        """Return whether `nbytes` of a segment (`encoded_size`) fit, as far as known. False only on a full
+        disk.
 
-        Messages accepted while it is full never wait for a segment, which might never come."""
+        Messages accepted on a full disk never wait for a new segment, which might never be available."""
         if not self.full:
             return True
         return self.active is not None and self._accepted_room() + nbytes <= self.active.room()
 
     def done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
-        """The disk's answer to a job: success, or the error that ended it; `salt` for a prepared segment."""
+        """Process the result of a job: success, or `error`. `salt` is that returned for a prepared
+        segment."""
         if self.failure is not None or self.closed:
             return
         if isinstance(job, PrepareSegment):
@@ -215,19 +219,19 @@ class GroupCommit:
         self._advance(now)
 
     def wake(self, now: Now) -> None:
-        """A deadline has come."""
+        """Process an expired deadline."""
         self._advance(now)
 
     def sync_soon(self, now: Now) -> None:
-        """Sync unsynced commits as soon as no chain is in the way, under any policy."""
+        """Sync unsynced commits, under any policy, once no chain is in progress."""
         if self._sync_at is None or self._sync_at > now.mono:
             self._sync_at = now.mono
         self._advance(now)
 
     def close(self, now: Now) -> None:
-        """Write pending messages, seal, and become `closed`. Nothing may be appended afterwards.
+        """Write pending messages, seal, and become `closed`. The caller must not append afterwards.
 
-        On a full disk, messages without room are dropped: they were never reported as persisted."""
+        On a full disk, messages without space are dropped. They were never reported as persisted."""
         self.closing = True
         self._mark_at = None
         self.preallocation.stop_retrying()
@@ -236,22 +240,22 @@ class GroupCommit:
     # -- outputs --------------------------------------------------------------------------------------
 
     def jobs(self) -> list[JournalJob]:
-        """Drain the jobs for the disk, in order. A `PrepareSegment` may run beside the others."""
+        """Drain the disk jobs, in order. A `PrepareSegment` may run concurrently with the others."""
         jobs, self._jobs = self._jobs, []
         return jobs
 
     def take_persisted(self) -> list[PersistedCommit]:
-        """Drain the commits that became persisted, in order."""
+        """Drain the newly persisted commits, in order."""
         done, self._persisted = self._persisted, []
         return done
 
     def take_opened(self) -> list[ActiveSegment]:
-        """Drain the segments that became active, in order."""
+        """Drain the newly active segments, in order."""
         opened, self._opened = self._opened, []
         return opened
 
     def next_deadline(self) -> float | None:
-        """Monotonic second at which `wake` is wanted."""
+        """Return the monotonic second at which to call `wake`."""
         if self.closed or self.failure is not None:
             return None
         retry_at = self.preallocation.retry_at
@@ -260,7 +264,7 @@ class GroupCommit:
 
     @property
     def clean_shutdown(self) -> CleanShutdown | None:
-        """The end of the log after `close`, once it is `closed`; None if no segment was active."""
+        """The end of the log after `close`, once it is `closed`. None if no segment was active."""
         if not self.closed or self.active is None:
             return None
         return CleanShutdown(
@@ -269,27 +273,27 @@ class GroupCommit:
 
     @property
     def ready(self) -> bool:
-        """A segment is active and nothing has failed."""
+        """Whether a segment is active and the journal neither failed nor is closing."""
         return self.active is not None and self.failure is None and not self.closing
 
     @property
     def stopping(self) -> bool:
-        """Nothing more is accepted: a clean stop has begun, or the disk failed."""
+        """Whether no more messages are accepted: a clean stop has started, or the disk failed."""
         return self.closing or self.failure is not None
 
     @property
     def full(self) -> bool:
-        """No room for another segment; retried once a second."""
+        """Whether no disk space is left for another segment. Retried once a second."""
         return self.preallocation.full
 
     @property
     def full_reason(self) -> str:
-        """The missing resource while it is `full`, and the remedy."""
+        """The missing resource and the remedy, while `full`."""
         return self.preallocation.full_reason
 
     @property
     def epoch(self) -> int:
-        """The epoch of this run."""
+        """Epoch of this run."""
         return self._end.epoch
 
     # -- the machine ----------------------------------------------------------------------------------
@@ -321,16 +325,16 @@ class GroupCommit:
             self._sync_sent()
 
     def _next_sent(self, now: Now) -> bool:
-        """Send the next commit, or a job that must precede it; False when it has to wait."""
+        """Send the next commit, or a job that must precede it. False if it must wait."""
         assert self._next is not None
         if not self._chained and self._sync_due(now) and self._sync_sent():
-            return True  # commits that keep coming must not put it off
+            return True  # steady commits must not postpone the sync
         if self.active is not None and self._next.fits(self.active):
             following, self._next = self._next, None
             self._pending.written(following)
             self._write(CommitKind.DATA, following)
             return True
-        assert not self._chained, "all of a chain has room in its segment"
+        assert not self._chained, "a whole chain fits in its segment"
         if self._fits_prepared(self._next.segment_bytes):
             self._begin_segment(now)
             return True
@@ -377,7 +381,7 @@ class GroupCommit:
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         chain_continues = following is not None and following.chain_continues
-        # Nothing of a chain counts before its end, so one sync behind that is enough.
+        # A chain counts only with its end, so one sync after the end is enough.
         sync = self._policy is SyncPolicy.ALWAYS and not chain_continues
         job = WriteCommit(
             segment=active.header.number,
@@ -406,7 +410,7 @@ class GroupCommit:
         return self._sync_at is not None and now.mono >= self._sync_at
 
     def _sync_sent(self) -> bool:
-        """Sync unsynced commits, if there are any (policies `interval` and `never`)."""
+        """Sync unsynced commits, if any (policies `interval` and `never`)."""
         assert self.active is not None
         self._sync_at = None
         if self._synced_through == self._commit - 1:
@@ -445,15 +449,16 @@ class GroupCommit:
             self._mark_at = self._sync_at = None
 
     def _synced(self, commit: int) -> None:
-        """Everything that was written, up to a commit, is durable: one job is in flight at a time."""
+        """Record that all commits up to `commit` are durable. This holds because one job is in flight at a
+        time."""
         self._synced_through, self.synced_end = commit, self._written_end
 
     def _latch(self, job: JournalJob, error: OSError) -> None:
-        """Latch the first failed write or sync: the contents of the disk are unknown, so nothing more is
-        reported."""
+        """Record the first failed write or sync as permanent: the contents of the disk are unknown."""
         what = type(job).__name__
         self.failure = JournalFailed(
-            f"{what} failed: {error}. Nothing more is acknowledged; stop, mend the disk, and start again."
+            f"{what} failed: {error}. No more messages are acknowledged. "
+            "Stop the server, repair the disk, and start it again."
         )
         self._mark_at = self._sync_at = None
         self.preallocation.stop_retrying()
@@ -462,8 +467,7 @@ class GroupCommit:
     # -- segments -------------------------------------------------------------------------------------
 
     def _prepare_ahead(self, now: Now) -> None:
-        """Reserve the segment after the active one when half of that is used, or when the next commit needs
-        it."""
+        """Reserve the next segment when the active one is half full or the next commit does not fit."""
         active, prepared = self.active, self.preallocation.prepared
         waits = self._next is not None and (active is None or not self._next.fits(active))
         needed = self._next.segment_bytes if self._next is not None and waits else 0
@@ -474,7 +478,7 @@ class GroupCommit:
         if not self.preallocation.may_request(now):
             return
         if self._in_flight is not None and isinstance(self._in_flight.job, StartSegment | RollSegment):
-            return  # a file behind a segment proves that its header was durable
+            return  # a file after a segment proves that the segment's header was durable
         if prepared is not None and needed <= prepared.capacity:
             return
         if active is None or waits or active.offset > active.half:
@@ -482,8 +486,9 @@ class GroupCommit:
             self._jobs.append(self.preallocation.request(number, needed))
 
     def _wants_segment(self) -> bool:
-        """Whether a segment is to begin because the active one has no room for a chain: not in the middle of
-        another one."""
+        """Return whether a new segment is needed because a chain does not fit in the active one.
+
+        False inside another chain."""
         wanted = bool(self._wanted) and not self.closing and not self._chained
         return wanted and not self.has_room(self._wanted)
 
@@ -491,7 +496,7 @@ class GroupCommit:
         return segment_bytes_of(self._wanted + self._accepted_room() + _SPARE_BYTES)
 
     def _fits_prepared(self, nbytes: int) -> bool:
-        """Whether a segment of `nbytes` is reserved."""
+        """Return whether a segment of at least `nbytes` is reserved."""
         prepared = self.preallocation.prepared
         return prepared is not None and nbytes <= prepared.capacity
 
@@ -504,7 +509,7 @@ class GroupCommit:
             self._jobs.append(smaller)
 
     def _begin_segment(self, now: Now) -> None:
-        """Seal the active segment, if any, and continue in the prepared one."""
+        """Seal the active segment, if any, and continue in the prepared segment."""
         if self.active is None or not self._sync_sent():
             self._start_segment(self.active, now)
 
@@ -545,8 +550,7 @@ class GroupCommit:
         self._send(SealSegment(segment=active.header.number, seal_offset=offset, seal=seal, end=used), None)
 
     def _make_seal(self, active: ActiveSegment) -> tuple[list[Buffer], int, int]:
-        """The seal's bytes, its checksum (to which the next segment is chained) and the length of the
-        file."""
+        """Return the seal's bytes, its checksum (which the next segment refers to) and the file length."""
         log_end = self._end._replace(timestamp=self._log_time)
         buffers, header = make_seal(active, self._commit, self._written_end, self._synced_through, log_end)
         self._commit += 1

@@ -1,8 +1,8 @@
-"""Disk jobs as data, everything that the journal asks of a disk, and what carries them out in order.
+"""Disk jobs: all disk operations of the journal as data, and their executor.
 
 Invariants:
 - No other module writes journal files.
-- An error is neither retried nor swallowed: it is the answer to the job.
+- Errors are neither retried nor swallowed: an error is the result of the job.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, segment_
 NO_ROOM: Final = {
     errno.ENOSPC: "free disk space",
     errno.EDQUOT: "free disk space, or raise the quota",
-    errno.EMFILE: "let the server have more open files",
-    errno.ENFILE: "let the system have more open files",
+    errno.EMFILE: "raise the server's limit of open files",
+    errno.ENFILE: "raise the system's limit of open files",
 }
-"""Errors after which nothing was written and a retry may succeed, with the remedy."""
+"""Errors after which nothing was written and a retry may succeed, with their remedies."""
 
 
 class DiskFull(OSError):
-    """No room to reserve a segment. Nothing was written, so it may be tried again."""
+    """No disk space to reserve a segment. Nothing was written, so the job may be repeated."""
 
     @property
     def reason(self) -> str:
         """The missing resource and the remedy."""
-        remedy = NO_ROOM.get(self.errno or 0, "make room")
+        remedy = NO_ROOM.get(self.errno or 0, "free disk space")
         return f"{self.strerror}: {remedy}"
 
 
 class JournalJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all jobs."""
+    """Base class of all jobs."""
 
 
 class WriteCommit(JournalJob, frozen=True, kw_only=True):
-    """Write one commit into the active segment, and make it durable when `sync`."""
+    """Write one commit to the active segment, and sync it if `sync`."""
 
     segment: int
     offset: int
@@ -54,23 +54,23 @@ class WriteCommit(JournalJob, frozen=True, kw_only=True):
 
 
 class SyncSegment(JournalJob, frozen=True, kw_only=True):
-    """Make everything written to the active segment durable (sync policy `interval`)."""
+    """Sync everything written to the active segment (sync policy `interval`)."""
 
     segment: int
     number: int
 
 
 class StartSegment(JournalJob, frozen=True, kw_only=True):
-    """Put the header into the prepared segment: the first of a run, nothing is open before it."""
+    """Write the header of the prepared segment. First segment of a run: no other one is open."""
 
     number: int
     header: bytes
 
 
 class RollSegment(JournalJob, frozen=True, kw_only=True):
-    """Seal the active segment, cut it to its length, and put the header into the prepared next one.
+    """Seal the active segment, cut it to its length, and write the header of the prepared next segment.
 
-    The seal is durable before the header is written, so a valid header proves that the segment before is
+    The seal is durable before the header is written, so a valid header proves that the previous segment is
     sealed."""
 
     old: int
@@ -82,7 +82,7 @@ class RollSegment(JournalJob, frozen=True, kw_only=True):
 
 
 class SealSegment(JournalJob, frozen=True, kw_only=True):
-    """Seal the active segment at a clean stop; no segment follows."""
+    """Seal the active segment at a clean stop. No segment follows."""
 
     segment: int
     seal_offset: int
@@ -91,27 +91,27 @@ class SealSegment(JournalJob, frozen=True, kw_only=True):
 
 
 class PrepareSegment(JournalJob, frozen=True, kw_only=True):
-    """Create and reserve the next segment (or enlarge it): zeros, durable, not yet a segment. May run beside
-    writes."""
+    """Create and reserve (or enlarge) the next segment: durable zeros, not part of the log yet. May run
+    concurrently with writes."""
 
     number: int
     bytes: int
 
 
 class RetireSegments(JournalJob, frozen=True, kw_only=True):
-    """Record the facts that outlive the segments `numbers`, then remove these, the oldest first.
+    """Record the facts that outlive the segments `numbers`, then remove these segments, oldest first.
 
-    Without `retired` the facts are recorded already. The job runs beside all others and may be repeated after
-    an error."""
+    Without `retired` the facts are recorded already. The job may run concurrently with all others and may be
+    repeated after an error."""
 
     retired: RetiredState | None
     numbers: tuple[int, ...]
 
 
 class WriteQueues(JournalJob, frozen=True, kw_only=True):
-    """Replace the checkpoint of the queues. Runs beside all others; it may be repeated after an error.
+    """Replace the queue checkpoint. May run concurrently with all others and be repeated after an error.
 
-    `encode` makes the contents of the file. That takes long for deep queues, so it is part of the job."""
+    `encode` builds the contents. It is part of the job because it takes long for deep queues."""
 
     journal_id: bytes
     encode: Callable[[], bytes]
@@ -124,22 +124,22 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class DiskJobExecutor:
-    """Carries out jobs on a disk, keeping the files of the active and the prepared segment open.
+    """Runs jobs on a disk and keeps the files of the active and the prepared segment open.
 
-    `entropy` gives the salt of each prepared segment: 64 unpredictable bits."""
+    `entropy` returns the salt of a prepared segment: 64 unpredictable bits."""
 
     def __init__(self, disk: Disk, entropy: Callable[[], int]) -> None:
         self._disk = disk
         self._entropy = entropy
         self._handles: dict[int, int] = {}
         self._last_segment: int | None = None
-        """The file that says which segment was begun last; open from the first reserve on."""
+        """Handle of the last-segment marker (`begun.bin`), open after the first reservation."""
 
     def run(self, job: JournalJob) -> int:
-        """Carry out one job; returns the salt for a `PrepareSegment`, else 0. Raises `OSError`.
+        """Run one job. Return the salt for a `PrepareSegment`, else 0. Raises `OSError`.
 
-        Only reserving raises `DiskFull`: a sync that fails for lack of room has failed like any other, and
-        the bytes may be gone from the cache as well."""
+        Only reservations raise `DiskFull`. A sync that fails without disk space is a failed sync like any
+        other: the bytes may be lost from the cache as well."""
         if isinstance(job, WriteCommit):
             handle = self._handle(job.segment)
             self._disk.write(handle, job.offset, job.buffers)
@@ -163,7 +163,7 @@ class DiskJobExecutor:
         return 0
 
     def close(self) -> None:
-        """Close the files; nothing is written."""
+        """Close the files without writing."""
         for handle in self._handles.values():
             self._disk.close(handle)
         self._handles.clear()
@@ -181,8 +181,8 @@ class DiskJobExecutor:
         handle = self._handle(number)
         self._disk.write(handle, 0, [header])
         self._disk.sync(handle)
-        # Only behind that, and before anything in it is acknowledged.
-        assert self._last_segment is not None, "a segment is prepared before it is begun"
+        # Written after the header is durable, and before anything in the segment is acknowledged.
+        assert self._last_segment is not None, "a segment is prepared before it is started"
         self._disk.write(self._last_segment, 0, [header])
         self._disk.sync(self._last_segment)
 
@@ -214,7 +214,7 @@ class DiskJobExecutor:
         except OSError as error:
             if (
                 error.errno in _NO_DESCRIPTOR
-            ):  # it could not be opened: nothing was lost, it may be tried again
+            ):  # could not be opened: nothing was lost, and a retry may succeed
                 raise DiskFull(*error.args) from error
             raise
         return self._entropy()
@@ -223,7 +223,7 @@ class DiskJobExecutor:
         if job.retired is not None:
             write_retired(self._disk, job.retired)
         for number in job.numbers:
-            with contextlib.suppress(FileNotFoundError):  # an earlier try has removed it
+            with contextlib.suppress(FileNotFoundError):  # an earlier attempt removed it
                 self._disk.remove(segment_path(number))
         self._disk.sync_directory(JOURNAL_DIRECTORY)
 
@@ -233,8 +233,8 @@ class DiskJobExecutor:
             try:
                 self._handles[job.number] = self._disk.open(path, create=True)
             except FileExistsError:
-                # An earlier process may have failed to sync this name, and then no later sync of the
-                # directory does: only a change that is new makes it last.
+                # An earlier process may have failed to sync this name. Later syncs of the directory do not
+                # repair that: only a new change of the directory makes the name durable.
                 self._disk.rename(path, path + AGAIN)
                 self._disk.rename(path + AGAIN, path)
                 self._handles[job.number] = self._disk.open(path)

@@ -1,7 +1,9 @@
 """Segment preallocation: reserves the next segment ahead of the active one.
 
-Pure, a part of the group commit. Invariant: the disk counts as full only after the smallest segment that
-holds the next commit was tried.
+Pure, part of the group commit.
+
+Invariant: the disk counts as full only after an attempt to reserve the smallest segment that fits the next
+commit.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _ALLOCATION_BYTES: Final = 4096
 
 
 class PreparedSegment(NamedTuple):
-    """A reserved segment that is not begun."""
+    """A reserved segment that is not in use yet."""
 
     number: int
     capacity: int
@@ -25,20 +27,21 @@ class PreparedSegment(NamedTuple):
 
 
 class SegmentPreallocation:
-    """Requests each segment twice as large as the one before, up to `segment_bytes`; smaller ones, down to
-    `segment_bytes_min`, without room for that."""
+    """Requests each segment twice as large as the previous one, up to `segment_bytes`.
+
+    Without disk space it requests smaller ones, down to `segment_bytes_min`."""
 
     def __init__(self, segment_bytes: int, reserved_bytes: int = 0) -> None:
-        """`reserved_bytes`: size of the file that an earlier run reserved for the first segment: all of it is
-        used, and counts."""
+        """`reserved_bytes` is the size of a file that an earlier run reserved. The first segment uses all of
+        it."""
         self.prepared: PreparedSegment | None = None
         self.preparing: PrepareSegment | None = None
         self.full = False
-        """Not even the smallest segment that would do has room; tried again at `retry_at`."""
+        """Even the smallest sufficient segment does not fit. It is retried at `retry_at`."""
         self.full_reason = ""
-        """The missing resource when it became full, and the remedy."""
+        """The missing resource and the remedy, while `full`."""
         self.retry_at: float | None = None
-        """Monotonic second."""
+        """Monotonic second of the next attempt."""
         self._segment_bytes = segment_bytes
         self._next_bytes = max(min(segment_bytes_first, segment_bytes), reserved_bytes)
         self._needed = 0
@@ -50,25 +53,24 @@ class SegmentPreallocation:
 
     @property
     def upcoming_bytes(self) -> int:
-        """Size of the next segment to be prepared; 0 if one is prepared."""
+        """Size of the next segment to be prepared, or 0 if one is prepared."""
         if self.prepared is not None:
             return 0
         return _allocated(self._next_bytes) if self.preparing is None else self.preparing.bytes
 
     def may_request(self, now: Now) -> bool:
-        """Whether a segment may be requested now."""
         return self.preparing is None and (self.retry_at is None or now.mono >= self.retry_at)
 
     def request(self, number: int, needed: int) -> PrepareSegment:
-        """The job that prepares segment `number`, of at least `needed` bytes.
+        """Return the job that prepares segment `number` with at least `needed` bytes.
 
-        When it is prepared already and gets larger, it is not to be begun meanwhile."""
+        A segment that is prepared already is enlarged, and must not be started meanwhile."""
         self._needed = needed
         self.prepared = self.retry_at = None
         return self._request(number, max(self._next_bytes, needed))
 
     def done(self, job: PrepareSegment, error: DiskFull | None, salt: int, now: Now) -> PrepareSegment | None:
-        """The answer to the job; returns the next one when less is tried at once."""
+        """Process the result of a job. Return the next job if a smaller size is tried at once."""
         self.preparing = None
         if error is None:
             self.full = False
@@ -85,16 +87,16 @@ class SegmentPreallocation:
         return None
 
     def give_up(self) -> None:
-        """Cancel a request that is no longer needed, so that a lack of room for it does not count."""
+        """Cancel a request that is no longer needed, so that its lack of space does not count as full."""
         if self.full:
             self.full, self.retry_at = False, None
 
     def stop_retrying(self) -> None:
-        """Request nothing again on a full disk."""
+        """Stop retrying on a full disk."""
         self.retry_at = None
 
     def take(self) -> PreparedSegment:
-        """The prepared segment: it is begun now."""
+        """Return the prepared segment for immediate use."""
         assert self.prepared is not None
         prepared, self.prepared = self.prepared, None
         return prepared
@@ -105,5 +107,5 @@ class SegmentPreallocation:
 
 
 def _allocated(size: int) -> int:
-    """A size in whole blocks of a file system."""
+    """Return a size rounded up to whole file system blocks."""
     return -(-size // _ALLOCATION_BYTES) * _ALLOCATION_BYTES

@@ -1,7 +1,7 @@
-"""Commit headers: the headers of many commits at once, from a window of a segment.
+"""Batch decoder for commit headers: many commits at once, from a window of a segment.
 
-Invariant: the commits accepted here are those that `SegmentScan` accepts: same salt, offset, number, chain,
-epoch and checksums, body included. Whole commits left to it cost another read of a whole window.
+Invariant: it accepts the same commits as `SegmentScan`: same salt, offset, number, chain, epoch and
+checksums, body included. Each commit left to `SegmentScan` costs another read of a whole window.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ExpectedCommit(NamedTuple):
 
 
 class CommitHeaders(NamedTuple):
-    """Valid commits, one behind the other."""
+    """Valid consecutive commits."""
 
     window: bytes
     starts: list[int]
@@ -64,7 +64,7 @@ class CommitHeaders(NamedTuple):
     """Their headers, `COMMIT_DTYPE`."""
 
     def header(self, index: int) -> CommitHeader:
-        """The header of one of them."""
+        """Return the header of the commit `index`."""
         row = self.rows[index]
         fields = (
             *("flags", "codec", "salt", "offset", "number", "first_position", "messages", "body_bytes"),
@@ -74,13 +74,13 @@ class CommitHeaders(NamedTuple):
         return CommitHeader._make((CommitKind(int(row["kind"])), *(int(row[name]) for name in fields)))
 
     def last(self) -> CommitHeader:
-        """The header of the last one."""
+        """Return the header of the last commit."""
         return self.header(-1)
 
     def chain(self, before: CommitHeader | None) -> CommitHeader | None:
-        """The first commit of a chain (one transaction) that has no end up to the last of them.
+        """Return the first commit of a chain (one transaction) that does not end within these commits.
 
-        `before`: that of the commits before them."""
+        `before` is the first commit of a chain that is open before them."""
         ended = np.flatnonzero((self.rows["flags"] & FLAG_CONTINUES) == 0)
         if not len(ended):
             return before or self.header(0)
@@ -89,7 +89,7 @@ class CommitHeaders(NamedTuple):
 
 
 def read_commit_headers(window: bytes, expected: ExpectedCommit) -> CommitHeaders | None:
-    """Return the valid commits at the start of `window`, up to a seal; None without a whole one."""
+    """Return the valid commits at the start of `window`, up to a seal. None without a whole commit."""
     starts, ends = _hop(window)
     if not starts:
         return None

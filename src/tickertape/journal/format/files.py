@@ -1,4 +1,4 @@
-"""Files of a data directory: opened, replaced at once, or set aside; and the error for their damage."""
+"""Helpers for files of a data directory: open, replace atomically, quarantine, report damage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tickertape.journal.format.segment import QUARANTINE_DIRECTORY
 
 @contextmanager
 def open_file(disk: Disk, path: str, *, write: bool = False) -> Iterator[int]:
-    """A handle of an existing file, which is closed at the end. Raises `OSError`."""
+    """Open an existing file and close it at the end of the block. Raises `OSError`."""
     handle = disk.open(path, write=write)
     try:
         yield handle
@@ -21,7 +21,7 @@ def open_file(disk: Disk, path: str, *, write: bool = False) -> Iterator[int]:
 
 
 def replace_file(disk: Disk, name: str, buffers: list[Buffer]) -> None:
-    """Replace a file, durably and at once, or not at all. Raises `OSError`; the earlier one stays then."""
+    """Replace a file atomically and durably. On `OSError` the previous file is kept."""
     temporary = f"{name}.new"
     handle = disk.open(temporary, create=temporary not in disk.names("."))
     try:
@@ -35,7 +35,7 @@ def replace_file(disk: Disk, name: str, buffers: list[Buffer]) -> None:
 
 
 def set_aside(disk: Disk, path: str, stem: str, suffix: str) -> str:
-    """Move a file to quarantine under a name of its own; returns its new path. Raises `OSError`."""
+    """Move a file to quarantine under a unique name and return its new path. Raises `OSError`."""
     disk.make_directory(QUARANTINE_DIRECTORY)
     disk.sync_directory(".")
     taken = set(disk.names(QUARANTINE_DIRECTORY))

@@ -1,8 +1,8 @@
-"""Identity of a data directory: created once, read back, and locked for one process.
+"""Identity of a data directory: create it once, read it, and lock it for one process.
 
 Invariants:
-- No identity is created in a directory that holds anything else.
-- An identity that cannot be read whole is an error.
+- No identity is created in a directory that contains other files.
+- An identity that cannot be read completely is an error.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """32 hexadecimal digits, random."""
     format: int
     instance: str | None = None
-    """Name of the instance whose log it is: derived publisher ids follow from it. None in a directory that is
+    """Name of the server whose log it is. Publisher ids are derived from it. None in a directory that is
     older than this field."""
 
     @property
     def journal_id(self) -> bytes:
-        """The 16 bytes that every segment header carries."""
+        """The 16 bytes in every segment header."""
         return bytes.fromhex(self.journal)
 
 
@@ -45,34 +45,47 @@ def open_identity(
 ) -> Identity:
     """Lock the directory and read its identity, creating it in an empty directory when `create`.
 
-    `owner` names this process to the next one that tries; `new_id` is 16 random bytes for a new journal, and
-    `instance` the name that is stored in it, or compared with the stored one (None: any). Raises
-    `NotAJournal`, `JournalLocked`, `JournalVersion`, `JournalCorrupt`, `WrongJournal` (of another instance);
-    the directory is unchanged then."""
+    Args:
+        disk: The data directory.
+        owner: Name of this process, shown to the next process that tries to lock the directory.
+        create: Create an identity in an empty directory.
+        new_id: 16 random bytes, the id of a new journal.
+        instance: Server name to store in a new journal or to compare with the stored one. None accepts any.
+
+    Raises:
+        NotAJournal, JournalLocked, JournalVersion, JournalCorrupt: The directory is unchanged.
+        WrongJournal: The journal belongs to another server name. The directory is unchanged."""
     names = set(disk.names("."))
     if IDENTITY_FILE not in names:
         foreign = sorted(names - CREATED_NAMES)
         if foreign:
             raise NotAJournal(
-                f"the data directory is not empty and has no {IDENTITY_FILE} "
-                f"(found {', '.join(foreign[:3])}): point to the directory of a journal, or to an empty one"
+                f"Cannot open the data directory: it is not empty and has no {IDENTITY_FILE} "
+                f"(found {', '.join(foreign[:3])}). Use the directory of a journal, or an empty one."
             )
         if JOURNAL_DIRECTORY in names and disk.names(JOURNAL_DIRECTORY):
-            raise NotAJournal(f"the data directory has segments but no {IDENTITY_FILE}: restore that file")
+            raise NotAJournal(
+                f"Cannot open the data directory: it has segments but no {IDENTITY_FILE}. Restore that file."
+            )
         if not create:
-            raise NotAJournal("the data directory has no journal and `create` is false: is the disk mounted?")
+            raise NotAJournal(
+                "Cannot open the data directory: it has no journal and `create` is false. "
+                "Is the disk mounted?"
+            )
     try:
         disk.lock(LOCK_FILE, owner)
     except BlockingIOError as error:
-        raise JournalLocked(f"the data directory is in use by {error}: stop that process first") from None
+        raise JournalLocked(
+            f"Cannot open the data directory: it is in use by {error}. Stop that process first."
+        ) from None
     if IDENTITY_FILE not in set(disk.names(".")):
         _create(disk, Identity(journal=new_id.hex(), format=FORMAT_VERSION, instance=instance))
     identity = read_identity(disk)
     kept = identity.instance
     if instance is not None and kept is not None and kept != instance:
         raise WrongJournal(
-            f"the data directory belongs to the instance {shown(kept)}, and this one is {shown(instance)}: "
-            "start it under that name, or give this instance a directory of its own"
+            f"Cannot open the data directory: it belongs to the instance {shown(kept)}, "
+            f"not {shown(instance)}. Start the server under that name, or use another data directory."
         )
     return identity
 
@@ -94,7 +107,7 @@ def _create(disk: Disk, identity: Identity) -> None:
 
 
 def read_identity(disk: Disk) -> Identity:
-    """The identity of a directory; nothing is locked. Raises `JournalCorrupt`, `JournalVersion`."""
+    """Return the identity of a directory without locking it. Raises `JournalCorrupt`, `JournalVersion`."""
     with open_file(disk, IDENTITY_FILE) as handle:
         data = disk.read(handle, 0, 4096)
     try:
@@ -103,10 +116,10 @@ def read_identity(disk: Disk) -> Identity:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise JournalCorrupt(f"{IDENTITY_FILE} cannot be read: {error}", file=IDENTITY_FILE) from None
     if not valid:
-        raise JournalCorrupt(f"{IDENTITY_FILE} holds no journal id", file=IDENTITY_FILE)
+        raise JournalCorrupt(f"{IDENTITY_FILE} has no valid journal id", file=IDENTITY_FILE)
     if identity.format > FORMAT_VERSION:
         raise JournalVersion(
-            f"the journal has format {identity.format}, this program knows up to {FORMAT_VERSION}: "
-            "use a newer one"
+            f"The journal has format {identity.format}, but this version supports only formats up to "
+            f"{FORMAT_VERSION}. Use a newer version of Tickertape."
         )
     return identity

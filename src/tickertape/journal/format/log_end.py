@@ -1,12 +1,12 @@
-"""Records of the end of the log: its clean stop (`end.json`) and its last segment (`begun.bin`).
+"""Markers for the end of the log: last clean stop (`end.json`) and last segment (`begun.bin`).
 
-Without them a log whose end was cut off, removed or lost looks like a shorter one, and its positions would be
-given again. They are lower bounds, which stay true whatever happens later.
+Without them, a log that lost its end looks like a shorter log, and its positions would be assigned again.
+They are lower bounds and stay true later.
 
 Invariants:
 - `end.json` is written only after the seal is durable.
-- `begun.bin` has the header of the segment that was begun last. It is written only after that header is
-  durable, and needs no more room once it exists.
+- `begun.bin` contains the header of the newest segment. It is written only after that header is durable, and
+  needs no more disk space once it exists.
 - The log can be read without them.
 """
 
@@ -42,12 +42,12 @@ class CleanShutdown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_clean_shutdown(disk: Disk, shutdown: CleanShutdown) -> None:
-    """Record it, durably and at once, or not at all. Raises `OSError`; the earlier record is kept then."""
+    """Write the marker atomically and durably. On `OSError` the previous marker is kept."""
     replace_file(disk, CLEAN_SHUTDOWN_FILE, [msgspec.json.encode(shutdown) + b"\n"])
 
 
 def read_clean_shutdown(disk: Disk) -> CleanShutdown | None:
-    """Return the record; None if there is none. Raises `ValueError` if it is invalid."""
+    """Return the marker, or None without a file. Raises `ValueError` if the file is invalid."""
     if CLEAN_SHUTDOWN_FILE not in disk.names("."):
         return None
     try:
@@ -63,12 +63,14 @@ def read_clean_shutdown(disk: Disk) -> CleanShutdown | None:
 LAST_SEGMENT_FILE: Final = "begun.bin"
 LAST_SEGMENT_NEW_FILE: Final = "begun.bin.new"
 _NONE: Final = encode_segment_header(SegmentHeader(bytes(16), 0, 0, 0, 0, 0, 0, 0, 0))[0]
-"""Contents before the first segment; a disk that lost the file might show zeros."""
+"""Contents before the first segment. They are not zeros, because a lost file may read as zeros."""
 
 
 def reserve_last_segment(disk: Disk) -> int | None:
-    """A handle of the file while it is made, for `write_last_segment`; None when it is there. Raises
-    `OSError`, after which it may be tried again."""
+    """Create the file under a temporary name for `write_last_segment`. Return its handle, or None if it
+    exists.
+
+    Raises `OSError`, after which the call may be repeated."""
     names = disk.names(".")
     if LAST_SEGMENT_FILE in names:
         return None
@@ -83,7 +85,7 @@ def reserve_last_segment(disk: Disk) -> int | None:
 
 
 def write_last_segment(disk: Disk, handle: int) -> None:
-    """Sync the reserved file and give it its name. Raises `OSError`."""
+    """Sync the reserved file and rename it to its final name. Raises `OSError`."""
     try:
         disk.sync(handle)
     finally:
@@ -93,8 +95,11 @@ def write_last_segment(disk: Disk, handle: int) -> None:
 
 
 def read_last_segment(disk: Disk, journal_id: bytes) -> int:
-    """The number of the last segment that is known to have been begun; 0: of none it is known. Raises
-    `ValueError` when that cannot be read, or is of another journal, `OSError`."""
+    """Return the number of the newest segment on record, or 0 without a record.
+
+    Raises:
+        ValueError: The file is unreadable or belongs to another journal.
+        OSError: The disk cannot be read."""
     if LAST_SEGMENT_FILE not in disk.names("."):
         return 0
     try:
@@ -103,5 +108,5 @@ def read_last_segment(disk: Disk, journal_id: bytes) -> int:
     except FormatError as error:
         raise ValueError(f"{LAST_SEGMENT_FILE} cannot be read: {error}") from None
     if header.number and header.journal_id != journal_id:
-        raise ValueError(f"{LAST_SEGMENT_FILE} is of another journal")
+        raise ValueError(f"{LAST_SEGMENT_FILE} belongs to another journal")
     return header.number

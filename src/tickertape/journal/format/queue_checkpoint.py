@@ -1,6 +1,6 @@
-"""Queue checkpoint file (`queues.bin`): read, written and removed as a whole.
+"""Queue checkpoint file (`queues.bin`), read and replaced as a whole.
 
-The engine encodes its contents (docs/formats/queue-checkpoint.md). The log can be read without it.
+The engine encodes its contents (docs/formats/queue-checkpoint.md). The log can be read without this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HEAD_BYTES: Final = len(_MAGIC) + 16 + 8 + 4
 
 
 def write_queues(disk: Disk, journal_id: bytes, body: bytes) -> None:
-    """Replace the file, durably and at once, or not at all. Raises `OSError`; the earlier one stays then."""
+    """Replace the file atomically and durably. On `OSError` the previous file is kept."""
     head = _MAGIC + journal_id + len(body).to_bytes(8, "little")
     checksum = crc32c(body, crc32c(head)).to_bytes(4, "little")
     replace_file(disk, QUEUES_FILE, [head, checksum, body])
@@ -33,20 +33,23 @@ def remove_queues(disk: Disk) -> None:
 
 
 def read_queues(disk: Disk, journal_id: bytes) -> bytes | None:
-    """Return the contents; None without a file. Raises `ValueError` if it is damaged or of another journal,
-    `OSError`."""
+    """Return the contents, or None without a file.
+
+    Raises:
+        ValueError: The file is damaged or belongs to another journal.
+        OSError: The disk cannot be read."""
     if QUEUES_FILE not in disk.names("."):
         return None
     with open_file(disk, QUEUES_FILE) as handle:
         head = bytes(disk.read(handle, 0, _HEAD_BYTES))
         if len(head) < _HEAD_BYTES or not head.startswith(_MAGIC):
-            raise ValueError(f"{QUEUES_FILE} is no checkpoint of queues")
+            raise ValueError(f"{QUEUES_FILE} is not a queue checkpoint")
         size = int.from_bytes(head[24:32], "little")
         if size != disk.size(handle) - _HEAD_BYTES:
-            raise ValueError(f"{QUEUES_FILE} has not the length that it says")
+            raise ValueError(f"{QUEUES_FILE} does not have the length given in its header")
         body = bytes(disk.read(handle, _HEAD_BYTES, size))
     if crc32c(body, crc32c(head[:32])) != int.from_bytes(head[32:], "little"):
         raise ValueError(f"{QUEUES_FILE} does not match its checksum")
     if head[8:24] != journal_id:
-        raise ValueError(f"{QUEUES_FILE} is of another journal")
+        raise ValueError(f"{QUEUES_FILE} belongs to another journal")
     return body

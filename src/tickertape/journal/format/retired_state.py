@@ -1,8 +1,8 @@
 """Retired state (`retired.bin`): facts about segments removed by retention, and bookmark expiry.
 
-It holds the highest sequences, the control records, and the start of the log. It is durable before the first
-of these segments is removed, and from then on part of the log: a log without its first segments is invalid
-without it. A file that cannot be read whole refuses the start.
+It records the highest sequences, the control records and the start of the log. It is durable before the first
+of these segments is removed, and is part of the log from then on: a log without its first segments is invalid
+without it. The server refuses to start with a damaged file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Numbers = npt.NDArray[np.uint64]
 
 
 class StoredMessage(NamedTuple):
-    """A message of a publisher in the log or the archive; control records are none."""
+    """A message of a publisher in the log or the archive. Never a control record."""
 
     bookmark: Bookmark
     timestamp: int
@@ -38,33 +38,33 @@ class StoredMessage(NamedTuple):
 
 
 class HighestSequences:
-    """Highest removed sequence of each publisher, 16 bytes for each."""
+    """Highest removed sequence of each publisher, 16 bytes per publisher."""
 
     def __init__(self, publishers: Numbers, sequences: Numbers) -> None:
         self.publishers = publishers
-        """Ids, rising."""
+        """Publisher ids, ascending."""
         self.sequences = sequences
 
     def of(self, publisher: int) -> int:
-        """The highest removed sequence of `publisher`; 0 when nothing of it was removed."""
+        """Return the highest removed sequence of `publisher`, or 0 if none of its messages was removed."""
         at = int(self.publishers.searchsorted(np.uint64(publisher)))
         if at == len(self.publishers) or int(self.publishers[at]) != publisher:
             return 0
         return int(self.sequences[at])
 
     def with_later(self, publishers: Numbers, sequences: Numbers) -> HighestSequences:
-        """Return these merged with those of later segments; `publishers` may repeat earlier ones."""
+        """Return these merged with the ones of later segments. `publishers` may repeat earlier ids."""
         ids = np.concatenate((self.publishers, publishers))
         lasts = np.concatenate((self.sequences, sequences))
         if not len(ids):
             return self
-        order = np.argsort(ids, kind="stable")  # of runs that rise: fast
+        order = np.argsort(ids, kind="stable")  # fast: the input is two ascending runs
         ids, lasts = ids[order], lasts[order]
         firsts = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
         return HighestSequences(ids[firsts], np.maximum.reduceat(lasts, firsts))
 
     def as_dict(self) -> dict[int, int]:
-        """By publisher."""
+        """Return the sequences by publisher id."""
         return dict(zip(self.publishers.tolist(), self.sequences.tolist(), strict=True))
 
     def __len__(self) -> int:
@@ -80,21 +80,21 @@ class RetiredState(NamedTuple):
     journal_id: bytes
     through: int
     first_position: int
-    """As in the header of segment `through + 1`, also the three below."""
+    """As in the header of segment `through + 1`, like the next three fields."""
     first_commit: int
     previous_chain: int
     previous_end: int
     last_time: int
-    """Log time of the last commit that was removed, microseconds since 1970 UTC; 0 when it held none."""
+    """Log time of the last removed commit, microseconds since 1970 UTC. 0 if the segments had none."""
     removed_bytes: int
     """Size of all removed segments."""
     highest: HighestSequences
     records: tuple[bytes, ...]
-    """Bodies of their control records, in the order of the log, each once."""
+    """Bodies of their control records, in log order, without duplicates."""
 
     @property
     def follows(self) -> tuple[int, int, int, int]:
-        """The facts about the seal before that the header of segment `through + 1` must have."""
+        """The fields that the header of segment `through + 1` must have."""
         return self.previous_chain, self.previous_end, self.first_position, self.first_commit
 
     def __str__(self) -> str:
@@ -106,13 +106,14 @@ class RetiredState(NamedTuple):
 
 
 def is_expired(retired: RetiredState | None, bookmark: Bookmark) -> bool:
-    """Whether retention has removed the message, if there ever was one: its publisher went on to it or beyond
-    before the log begins."""
+    """Return whether retention has removed the message, if it ever existed.
+
+    True if its publisher reached the sequence before the start of the log."""
     return retired is not None and 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)
 
 
 def with_records(records: tuple[bytes, ...], more: list[bytes]) -> tuple[bytes, ...]:
-    """Control records and later ones: of equal ones, and of those on one matter, the last stays."""
+    """Return merged control records. Of equal records, or records on one subject, the last one is kept."""
     if not more:
         return records
     latest: dict[str | bytes, bytes | None] = dict.fromkeys(reversed([_matter(record) for record in more]))
@@ -125,7 +126,7 @@ def with_records(records: tuple[bytes, ...], more: list[bytes]) -> tuple[bytes, 
 
 
 class _Record(msgspec.Struct):
-    """The part of a control record that says which others it makes superfluous."""
+    """The field of a control record that names the records it supersedes."""
 
     latest_of: str = ""
 
@@ -141,12 +142,12 @@ def _matter(record: bytes) -> str | bytes:
 
 def expired(what: str, retired: RetiredState | None, first: StoredMessage | None) -> BookmarkExpired:
     """Return the error for a start among removed messages, or before the log."""
-    why = f"{retired}; the log begins" if retired is not None else "the log begins"
+    why = f"{retired}. The log starts" if retired is not None else "the log starts"
     if first is None:
-        return BookmarkExpired(f"{what}: {why} with what is published next; start from NOW or EPOCH")
+        return BookmarkExpired(f"{what}: {why} with the next published message. Start from NOW or EPOCH.")
     where = f"{first.bookmark} of {format_timestamp(first.timestamp)}"
     return BookmarkExpired(
-        f"{what}: {why} with {where}. Decide what to do about what is missing, then start from EPOCH",
+        f"{what}: {why} with {where}. Handle the missing messages, then start from EPOCH.",
         available=str(first.bookmark),
     )
 
@@ -156,7 +157,7 @@ def expired(what: str, retired: RetiredState | None, first: StoredMessage | None
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Micros = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000_000)]
-"""Before the year 10000."""
+"""Before year 10000."""
 
 
 class _StoredRetired(msgspec.Struct, kw_only=True):
@@ -174,7 +175,7 @@ class _StoredRetired(msgspec.Struct, kw_only=True):
 
 
 def encode_retired(retired: RetiredState) -> bytes:
-    """The bytes of the file. Raises `OverflowError` above `retired_bytes_max`."""
+    """Return the bytes of the file. Raises `OverflowError` above `retired_bytes_max`."""
     fields = retired._asdict()
     highest: HighestSequences = fields.pop("highest")
     fields["journal"] = fields.pop("journal_id")
@@ -186,13 +187,13 @@ def encode_retired(retired: RetiredState) -> bytes:
 
 
 def decode_retired(data: bytes) -> RetiredState:
-    """Decode the result of `encode_retired`. Raises `ValueError`, `JournalVersion` for a newer format."""
+    """Decode the result of `encode_retired`. Raises `ValueError`, or `JournalVersion` for a newer format."""
     if len(data) < _HEAD_BYTES or data[:8] != _MAGIC:
-        raise ValueError("it does not begin as such a file does")
+        raise ValueError("it does not start like such a file")
     if int.from_bytes(data[12:16], "little") != crc32c(data[_HEAD_BYTES:]):
         raise ValueError("it does not match its checksum")
     if int.from_bytes(data[8:12], "little") > FORMAT_VERSION:
-        raise JournalVersion(f"{RETIRED_FILE} was written by a newer format: use a newer program")
+        raise JournalVersion(f"{RETIRED_FILE} has a newer format. Use a newer version of Tickertape.")
     try:
         stored = msgspec.msgpack.decode(data[_HEAD_BYTES:], type=_StoredRetired)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -213,7 +214,7 @@ def decode_retired(data: bytes) -> RetiredState:
 
 
 def write_retired(disk: Disk, retired: RetiredState) -> None:
-    """Record it, durably and at once, or not at all. Raises `OSError`; the earlier record is kept then."""
+    """Write the file atomically and durably. On `OSError` the previous file is kept."""
     try:
         data = encode_retired(retired)
     except OverflowError as error:
@@ -222,8 +223,12 @@ def write_retired(disk: Disk, retired: RetiredState) -> None:
 
 
 def read_retired(disk: Disk, journal_id: bytes) -> RetiredState | None:
-    """Return the record; None if no segment was ever removed. Raises `JournalCorrupt` if it is invalid,
-    `WrongJournal`, `JournalVersion`."""
+    """Return the state, or None if no segment was ever removed.
+
+    Raises:
+        JournalCorrupt: The file is damaged.
+        WrongJournal: The file belongs to another journal.
+        JournalVersion: The file has a newer format."""
     if RETIRED_FILE not in disk.names("."):
         return None
     try:
@@ -234,10 +239,10 @@ def read_retired(disk: Disk, journal_id: bytes) -> RetiredState | None:
             retired = decode_retired(disk.read(handle, 0, size))
     except ValueError as error:
         raise JournalCorrupt(
-            f"{RETIRED_FILE}: {error}. Without it nobody knows which messages of the removed segments were "
-            "stored: restore it from a copy. Nothing was changed",
+            f"Cannot read {RETIRED_FILE}: {error}. It records the messages of removed "
+            "segments. Restore it from a copy. Nothing was changed.",
             file=RETIRED_FILE,
         ) from None
     if retired.journal_id != journal_id:
-        raise WrongJournal(f"{RETIRED_FILE} belongs to another journal: move it away; nothing was changed")
+        raise WrongJournal(f"{RETIRED_FILE} belongs to another journal. Move it away. Nothing was changed.")
     return retired

@@ -1,6 +1,6 @@
 """Segment format: segment headers, commit headers and the seal footer (docs/formats/journal.md).
 
-This module encodes and decodes; it opens no file and does not judge damage.
+This module only encodes and decodes. It opens no file and does not judge damage.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ footer_bytes: Final = 40
 JOURNAL_DIRECTORY: Final = "journal"
 QUARANTINE_DIRECTORY: Final = "quarantine"
 AGAIN: Final = ".again"
-"""Behind the name of a reserve while it gets that name anew."""
+"""Suffix of a reserved segment file between the two renames that make its name durable."""
 SPILL_DIRECTORY: Final = "spill"
-"""Backlogs of slow clients, unless configured elsewhere; emptied at every start, not part of the log."""
+"""Default directory for backlogs of slow clients. It is emptied at every start and is not part of the log."""
 CONTROL_TOPIC: Final = "$control"
-"""Topic of control records; `$` keeps it out of reach of publishers."""
+"""Topic of control records. Publishers cannot use it because of the `$`."""
 _NAME = re.compile(r"[0-9]{10}\.segment")
 
 _SEGMENT = struct.Struct("<8sHHI16sQQQQQIIQq")
@@ -41,7 +41,8 @@ FLAG_ENDS: Final = 2
 
 
 class CommitKind(IntEnum):
-    """Purpose of a commit: messages, proof that the one before is durable, or the seal of the segment."""
+    """Purpose of a commit: messages, proof that the previous commit is durable, or the seal of the
+    segment."""
 
     DATA = 1
     MARK = 2
@@ -49,7 +50,7 @@ class CommitKind(IntEnum):
 
 
 class SegmentHeader(NamedTuple):
-    """First sector of a segment; written and synced before its first commit."""
+    """First sector of a segment. It is written and synced before the first commit."""
 
     journal_id: bytes
     number: int
@@ -58,15 +59,15 @@ class SegmentHeader(NamedTuple):
     first_commit: int
     salt: int
     previous_chain: int
-    """Header checksum of the last commit (the seal) of the segment before; 0 for the first."""
+    """Header checksum of the seal of the previous segment, or 0 for the first segment."""
     previous_end: int
-    """Bytes used by the segment before; 0 for the first."""
+    """Length of the previous segment, or 0 for the first segment."""
     created: int
     """Microseconds since 1970 UTC."""
 
 
 class CommitHeader(NamedTuple):
-    """Header of a commit: the unit of a sync, chained to the one before."""
+    """Header of a commit, the unit of a sync. Each commit is chained to the previous one."""
 
     kind: CommitKind
     flags: int
@@ -78,15 +79,15 @@ class CommitHeader(NamedTuple):
     messages: int
     body_bytes: int
     synced_through: int
-    """Highest commit number known to be durable when this one was written."""
+    """Highest commit number known to be durable when this commit was written."""
     timestamp: int
     """Log time after this commit, microseconds since 1970 UTC."""
     body_crc: int
     chain: int
-    """Header checksum of the commit before it, of the segment header for the first one."""
+    """Header checksum of the previous commit, or of the segment header for the first commit."""
     epoch: int
     head_bytes: int = 0
-    """Of a data commit, the bytes of its body that are the head of the batch; 0 of others."""
+    """Bytes of the batch head at the start of the body of a data commit, or 0 for other commits."""
     head_crc: int = 0
     """CRC32C of that head."""
     crc: int = 0
@@ -99,30 +100,30 @@ class CommitHeader(NamedTuple):
 
 
 class FormatError(ValueError):
-    """Bytes that are not a valid header; the text says why."""
+    """Bytes that are not a valid header. The text gives the reason."""
 
 
 class NewerFormat(FormatError):
-    """A valid header of a format version this program does not know."""
+    """A valid header with an unknown, newer format version."""
 
 
 def segment_name(number: int) -> str:
-    """File name of a segment inside the journal directory."""
+    """Return the file name of a segment inside the journal directory."""
     return f"{number:010d}.segment"
 
 
 def segment_path(number: int) -> str:
-    """Path of a segment relative to the data directory."""
+    """Return the path of a segment relative to the data directory."""
     return f"{JOURNAL_DIRECTORY}/{segment_name(number)}"
 
 
 def segment_number(name: str) -> int | None:
-    """The number in a segment's file name; None for every other name, which is to be ignored and listed."""
+    """Return the number in a segment's file name, or None for any other name."""
     return int(name[:10]) if _NAME.fullmatch(name) else None
 
 
 def encode_segment_header(header: SegmentHeader) -> tuple[bytes, int]:
-    """The 512 bytes and their checksum, with which the chain of the segment begins."""
+    """Return the 512 encoded bytes and their checksum, which starts the chain of the segment."""
     body = _SEGMENT.pack(
         SEGMENT_MAGIC,
         FORMAT_VERSION,
@@ -137,11 +138,11 @@ def encode_segment_header(header: SegmentHeader) -> tuple[bytes, int]:
 
 
 def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
-    """Header and checksum. Raises `FormatError` (damaged) or `NewerFormat`."""
+    """Return header and checksum. Raises `FormatError` (damaged) or `NewerFormat`."""
     if len(data) < segment_header_bytes:
         raise FormatError(f"segment header has {len(data)} of {segment_header_bytes} bytes")
     if data[:8] != SEGMENT_MAGIC:
-        raise FormatError("no segment header")
+        raise FormatError("not a segment header")
     crc = _U32.unpack_from(data, segment_header_bytes - 4)[0]
     if crc32c(data[: segment_header_bytes - 4]) != crc:
         raise FormatError("segment header does not match its checksum")
@@ -152,15 +153,17 @@ def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
 
 
 def encode_commit(header: CommitHeader) -> tuple[bytes, int]:
-    """The 96 bytes and their checksum, to which the next commit is chained."""
+    """Return the 96 encoded bytes and their checksum, which the next commit refers to."""
     body = _COMMIT.pack(COMMIT_MAGIC, *header[:3], 0, *header[3:-1], 0)
     crc = crc32c(body)
     return body + _U32.pack(crc), crc
 
 
 def decode_commit(data: bytes | memoryview, at: int = 0) -> CommitHeader | None:
-    """The commit header at `at`, or None when those bytes are none (checksum, magic, kind or length wrong, or
-    a mark that counts messages, which would be passed over)."""
+    """Return the commit header at `at`, or None if it is invalid.
+
+    Checksum, magic, kind and length must be valid. A mark that counts messages is invalid, because readers
+    skip marks."""
     if at + commit_header_bytes > len(data):
         return None
     fields = _COMMIT.unpack_from(data, at)
@@ -178,20 +181,19 @@ class Footer(NamedTuple):
 
     seal_offset: int
     end: int
-    """Length of the file."""
+    """Size of the file in bytes."""
     salt: int
     index_bytes: int
-    """Length of the index, with which the body of the seal begins."""
+    """Length of the index at the start of the seal's body."""
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """The 40 bytes."""
     body = _FOOTER.pack(FOOTER_MAGIC, *footer)
     return body + _U32.pack(crc32c(body))
 
 
 def decode_footer(data: bytes) -> Footer | None:
-    """The footer, or None when these bytes are none."""
+    """Return the footer, or None if it is invalid."""
     if len(data) != footer_bytes or data[:8] != FOOTER_MAGIC:
         return None
     if crc32c(data[:-4]) != _U32.unpack_from(data, footer_bytes - 4)[0]:

@@ -1,10 +1,10 @@
-"""Staging files: the bytes of staged transaction parts, and the tasks on their files.
+"""Staging files: format of staged transaction parts, and the executor of tasks on their files.
 
 The format is in docs/formats/staging.md. Staged parts are not part of the log.
 
 Invariants:
-- A part is prepared only after its file and name were synced.
-- No block is returned that does not match its checksum.
+- A part counts as prepared only after its file and name are synced.
+- Blocks are returned only after their checksum is verified.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _END_MAGIC: Final = b"TKTPREP\x00"
 _BLOCK_MAGIC: Final = 0x42545354
 _VERSION: Final = 0
 _HEAD: Final = struct.Struct("<8sIIII")
-"""Magic, version, bytes of the label, its checksum; checksum of these."""
+"""Magic, version, bytes of the label, checksum of the label. Last: checksum of these fields."""
 _BLOCK: Final = struct.Struct("<IIII")
-"""Magic, messages, bytes, checksum of the encoded batch that follows."""
+"""Magic, messages, bytes and checksum of the encoded batch that follows."""
 _FOOT: Final = struct.Struct("<8sQQII")
-"""Magic, own offset, messages, blocks; checksum of these."""
+"""Magic, own offset, messages, blocks. Last: checksum of these fields."""
 _LABEL_BYTES_MAX: Final = 4096
 _NAME: Final = re.compile(r"[0-9]{20}\.(part|prepared)")
 _PREPARED: Final = ".prepared"
 
 
 _Read = Callable[[int, int], Buffer]
-"""Reads bytes at an offset, by offset and size; fewer only at the end."""
+"""Reads bytes by offset and size. Returns fewer bytes only at the end of the file."""
 
 
 class StagedPartLabel(msgspec.Struct, frozen=True, kw_only=True):
-    """Label of a file: its transaction and its part."""
+    """Label of a staging file: its transaction and its part."""
 
     journal: bytes
     publisher: str
@@ -57,7 +57,7 @@ class StagedPartLabel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedPart(NamedTuple):
-    """A whole part found at a start."""
+    """A complete part found at server start."""
 
     file: int
     label: StagedPartLabel
@@ -67,7 +67,7 @@ class PreparedPart(NamedTuple):
 
 
 class StageWrite(NamedTuple):
-    """Write a block to a file, behind its label when it is new."""
+    """Write a block to a file. A new file gets its label first."""
 
     file: int
     offset: int
@@ -78,7 +78,7 @@ class StageWrite(NamedTuple):
 
 
 class StagePrepare(NamedTuple):
-    """Nothing more comes: make the file durable."""
+    """Finish a file and make it durable. No more blocks follow."""
 
     file: int
     offset: int
@@ -87,19 +87,19 @@ class StagePrepare(NamedTuple):
 
 
 class StageOpen(NamedTuple):
-    """Hand back the blocks of a prepared file."""
+    """Return the blocks of a prepared file."""
 
     file: int
 
 
 class StageDrop(NamedTuple):
-    """Drop a file that is no longer needed; no other task uses it."""
+    """Drop a file that is no longer needed. No other task uses it."""
 
     file: int
 
 
 class StageForget(NamedTuple):
-    """Drop files that are no longer needed, so that no power loss brings them back."""
+    """Drop files that are no longer needed, so that a power loss cannot restore them."""
 
     files: tuple[int, ...]
 
@@ -108,21 +108,21 @@ StagingTask = StageWrite | StagePrepare | StageOpen | StageDrop | StageForget
 
 
 class StagedFileDamaged(ValueError):
-    """An invalid staging file; the text says why."""
+    """An invalid staging file. The text gives the reason."""
 
 
 def label_bytes(label: StagedPartLabel) -> int:
-    """Size of the label of a new file."""
+    """Return the size of the label of a new file."""
     return len(encode_label(label))
 
 
 def block_bytes(size: int) -> int:
-    """Size of a block with an encoded batch of `size` bytes."""
+    """Return the size of a block with an encoded batch of `size` bytes."""
     return _BLOCK.size + size
 
 
 def encode_label(label: StagedPartLabel) -> bytes:
-    """The beginning of a file."""
+    """Return the start of a file."""
     body = msgspec.msgpack.encode(label)
     head = _HEAD.pack(_MAGIC, _VERSION, len(body), crc32c(body), 0)
     head = head[:-4] + crc32c(head[:-4]).to_bytes(4, "little")
@@ -130,17 +130,17 @@ def encode_label(label: StagedPartLabel) -> bytes:
 
 
 def encode_foot(offset: int, messages: int, blocks: int) -> bytes:
-    """The end of a prepared file."""
+    """Return the end of a prepared file."""
     foot = _FOOT.pack(_END_MAGIC, offset, messages, blocks, 0)[:-4]
     return foot + crc32c(foot).to_bytes(4, "little")
 
 
 def decode_label(data: Buffer) -> tuple[StagedPartLabel, int]:
-    """The label, and where the blocks begin. Raises `StagedFileDamaged`."""
+    """Return the label and the offset of the first block. Raises `StagedFileDamaged`."""
     if len(data) < _HEAD.size:
         raise StagedFileDamaged("it is too short")
     if not _begins(data):
-        raise StagedFileDamaged("it does not begin as a staging file")
+        raise StagedFileDamaged("it does not start like a staging file")
     _, version, size, checksum, _ = _HEAD.unpack_from(data)
     if version != _VERSION:
         raise StagedFileDamaged(f"it has the format version {version}")
@@ -154,12 +154,12 @@ def decode_label(data: Buffer) -> tuple[StagedPartLabel, int]:
     end = _HEAD.size + size
     begin = end + -end % 8
     if any(data[end:begin]):
-        raise StagedFileDamaged("what fills up its label is not zero")
+        raise StagedFileDamaged("the padding of its label is not zero")
     return label, begin
 
 
 def _begins(data: Buffer) -> bool:
-    """Whether a file begins as those of any version."""
+    """Return whether the data starts like a staging file of any version."""
     if len(data) < _HEAD.size or data[: len(_MAGIC)] != _MAGIC:
         return False
     return crc32c(bytes(data[: _HEAD.size - 4])) == int.from_bytes(
@@ -168,7 +168,7 @@ def _begins(data: Buffer) -> bool:
 
 
 def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
-    """Messages and blocks, of the last bytes of a file of `size`; None when it was not prepared."""
+    """Return messages and blocks from the last bytes of a file of `size`. None if it was not prepared."""
     if len(data) != _FOOT.size:
         return None
     magic, offset, messages, blocks, own = _FOOT.unpack(data)
@@ -178,18 +178,19 @@ def decode_foot(data: Buffer, size: int) -> tuple[int, int] | None:
 
 
 def blocks_of(data: memoryview) -> list[memoryview]:
-    """The encoded batches of a prepared file, each held against its checksum. Raises `StagedFileDamaged`."""
+    """Return the encoded batches of a prepared file after checking them. Raises `StagedFileDamaged`."""
     return [
         data[begin : begin + len(block)] for begin, block in _whole(lambda o, n: data[o : o + n], len(data))
     ]
 
 
 def _whole(read: _Read, size: int) -> Iterator[tuple[int, Buffer]]:
-    """Yield offset and bytes of each encoded batch of a prepared file of `size`, verified by checksum. Raises
-    `StagedFileDamaged`, and the errors of `read`."""
+    """Yield offset and bytes of each encoded batch of a prepared file of `size`, verified by checksum.
+
+    Raises `StagedFileDamaged`, and the errors of `read`."""
     counts = decode_foot(read(max(size - _FOOT.size, 0), _FOOT.size), size)
     if counts is None:
-        raise StagedFileDamaged("it does not end as a prepared file")
+        raise StagedFileDamaged("it does not end like a prepared file")
     messages = number = 0
     for begin, count, block in _blocks(read, size - _FOOT.size):
         messages, number = messages + count, number + 1
@@ -202,7 +203,7 @@ def _blocks(read: _Read, end: int) -> Iterator[tuple[int, int, Buffer]]:
     _, at = decode_label(read(0, min(_HEAD.size + _LABEL_BYTES_MAX + 8, end)))
     while at < end:
         if at + _BLOCK.size > end:
-            raise StagedFileDamaged(f"there is no block at {at}")
+            raise StagedFileDamaged(f"it has no block at {at}")
         magic, messages, size, checksum = _BLOCK.unpack(read(at, _BLOCK.size))
         begin = at + _BLOCK.size
         block = read(begin, size) if magic == _BLOCK_MAGIC and begin + size <= end else b""
@@ -213,28 +214,28 @@ def _blocks(read: _Read, end: int) -> Iterator[tuple[int, int, Buffer]]:
 
 
 def path_of(file: int) -> str:
-    """Path of a file in the data directory while it is written."""
+    """Return the path of a file in the data directory while it is written."""
     return f"{STAGING_DIRECTORY}/{file:020d}.part"
 
 
 def prepared_path_of(file: int) -> str:
-    """Path of a prepared file: a client was notified of it."""
+    """Return the path of a prepared file, which a client was notified of."""
     return f"{STAGING_DIRECTORY}/{file:020d}{_PREPARED}"
 
 
 class StagedFiles:
-    """Carries out the tasks on the files of one data directory; each file is used by one thread at a time."""
+    """Runs the tasks on the files of one data directory. Each file is used by one thread at a time."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._handles: OrderedDict[int, int] = OrderedDict()
-        """Files that are being written, the one that was written last at the end; the others are closed."""
+        """Files open for writing, least recently written first. Other files are closed."""
         self._held = 0
-        """Bytes of blocks in memory, before those of `_let_go` are taken off."""
+        """Bytes of blocks in memory, before subtracting those in `_let_go`."""
         self._let_go: deque[int] = deque()
 
     def run(self, task: StagingTask) -> list[memoryview]:
-        """Do it; a `StageOpen` gives the encoded batches. Raises `OSError`, `StagedFileDamaged`."""
+        """Run a task. `StageOpen` returns the encoded batches. Raises `OSError`, `StagedFileDamaged`."""
         if isinstance(task, StageWrite):
             self._write(task)
         elif isinstance(task, StagePrepare):
@@ -248,7 +249,7 @@ class StagedFiles:
         return []
 
     def close(self) -> None:
-        """Close open files; no task follows."""
+        """Close open files. No task may follow."""
         for file in list(self._handles):
             self._close(file)
 
@@ -274,10 +275,9 @@ class StagedFiles:
         self._close(task.file)
 
     def _open(self, file: int) -> list[memoryview]:
-        """Read and verify a whole file, so that unreadable bytes are an error: in a mapping they end the
-        process.
+        """Read and verify a whole file before use. In a mapping, unreadable bytes would end the process.
 
-        Blocks stay in memory as read, up to `staged_memory_bytes_max` over all in use; files beyond that are
+        Up to `staged_memory_bytes_max` bytes of all blocks in use are kept in memory. Further files are
         mapped after they were read."""
         with open_file(self._disk, prepared_path_of(file)) as handle:
             size = self._disk.size(handle)
@@ -299,11 +299,13 @@ class StagedFiles:
     def _drop(self, file: int) -> None:
         self._close(file)
         for path in (prepared_path_of(file), path_of(file)):
-            with contextlib.suppress(FileNotFoundError):  # the one that it has not, or its first write failed
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # only one of the names exists, or none after a failed first write
                 self._disk.remove(path)
 
     def _forget(self, files: tuple[int, ...]) -> None:
-        with contextlib.suppress(FileNotFoundError):  # there is no directory: nothing was ever staged
+        with contextlib.suppress(FileNotFoundError):  # without the directory nothing was ever staged
             for file in files:
                 self._close(file)
                 for path in (prepared_path_of(file), path_of(file)):
@@ -314,13 +316,14 @@ class StagedFiles:
         try:
             self._disk.remove(path)
         except FileNotFoundError:
-            # A sync after an earlier removal may have failed, and then no later one makes that durable: only
-            # a new change of the directory lasts.
+            # A sync after an earlier removal may have failed. Later syncs do not repair that: only a new
+            # change of the directory makes the removal durable.
             self._disk.close(self._disk.open(path, create=True))
             self._disk.remove(path)
 
     def _handle(self, file: int, *, create: bool = False) -> int:
-        """The file, open: not all are at a time, because the log and connections need descriptors too."""
+        """Return an open handle of the file. Their number is limited, because the log and connections need
+        descriptors too."""
         handle = self._handles.get(file)
         if handle is None:
             if len(self._handles) >= staging_files_open_max:
@@ -336,21 +339,23 @@ class StagedFiles:
 
 
 def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list[str]]:
-    """Return the prepared parts of a data directory, and a line for each finding. Unprepared parts are
-    removed: no client was notified of them. Unusable prepared parts are set aside. Raises `OSError`."""
+    """Return the prepared parts of a data directory, and a report line for each finding.
+
+    Unprepared parts are removed, because no client was notified of them. Unusable prepared parts are moved to
+    quarantine. Raises `OSError`."""
     if STAGING_DIRECTORY not in disk.names("."):
         return [], []
     found: list[PreparedPart] = []
     report: list[str] = []
     for name in disk.names(STAGING_DIRECTORY):
         if not _NAME.fullmatch(name):
-            report.append(f"{STAGING_DIRECTORY}/{name}: not a staging file of ours, ignored")
+            report.append(f"{STAGING_DIRECTORY}/{name}: not a staging file, ignored")
             continue
         try:
             found.append(_found(disk, name, journal_id))
         except StagedFileDamaged as error:
             aside = set_aside(disk, f"{STAGING_DIRECTORY}/{name}", name[:20], ".part")
-            report.append(f"{STAGING_DIRECTORY}/{name}: {error}; moved to {aside}, it cannot be committed")
+            report.append(f"{STAGING_DIRECTORY}/{name}: {error}. Moved to {aside}. It cannot be committed.")
         except _Unprepared:
             disk.remove(f"{STAGING_DIRECTORY}/{name}")
     disk.sync_directory(STAGING_DIRECTORY)
@@ -358,7 +363,7 @@ def find_staged(disk: Disk, journal_id: bytes) -> tuple[list[PreparedPart], list
 
 
 class _Unprepared(Exception):
-    """It never was whole."""
+    """A part that was never complete."""
 
 
 def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
@@ -367,27 +372,27 @@ def _found(disk: Disk, name: str, journal_id: bytes) -> PreparedPart:
         size = disk.size(handle)
         begin = disk.read(handle, 0, _HEAD.size + _LABEL_BYTES_MAX + 8)
         if _begins(begin) and _HEAD.unpack_from(begin)[1] != _VERSION:
-            decode_label(begin)  # which says so: whether it is prepared is not known here
+            decode_label(begin)  # raises: in another version, preparation cannot be checked
         counts = decode_foot(disk.read(handle, max(size - _FOOT.size, 0), _FOOT.size), size)
         if counts is None and not prepared:
             raise _Unprepared
         if counts is None:
-            raise StagedFileDamaged("it was prepared, and does not end so any more")
+            raise StagedFileDamaged("it was prepared, but its end is missing")
         label, _ = decode_label(begin)
         if label.journal != journal_id:
             raise StagedFileDamaged("it belongs to another journal")
-        # After a killed process it may be in the page cache only.
+        # After a killed process the file may be in the page cache only.
         disk.sync(handle)
-        if not prepared:  # its name did not become durable, or a version before gave it none
+        if not prepared:  # the new name is not durable, or an older version did not rename
             disk.rename(path_of(file), prepared_path_of(file))
         messages, blocks = counts
         return PreparedPart(file, label, messages, size, blocks)
 
 
 def prepared_parts(disk: Disk, journal_id: bytes) -> Iterator[tuple[StagedPartLabel, Iterator[Buffer]]]:
-    """Yield the prepared parts of a journal with their encoded batches, one in memory at a time.
+    """Yield the prepared parts of a journal with their encoded batches, one batch in memory at a time.
 
-    A part with an unreadable label or foot is left out; batches raise `StagedFileDamaged` or `OSError`."""
+    A part with an unreadable label or foot is skipped. Batches raise `StagedFileDamaged` or `OSError`."""
     if STAGING_DIRECTORY not in disk.names("."):
         return
     for name in filter(_NAME.fullmatch, disk.names(STAGING_DIRECTORY)):

@@ -1,8 +1,8 @@
-"""Index cache: bounds the memory of the indexes of all sealed segments to `indexes_bytes_max`.
+"""Index cache: limits the memory of the indexes of all sealed segments to `indexes_bytes_max`.
 
-Above the bound indexes get coarser, old and large ones first: the room of an index falls with the square root
-of its place from the end of the log, so that the oldest keeps about half of an equal share. The indexes in
-the seals stay as they are.
+Above the limit indexes become coarser, old and large ones first. The share of an index falls with the square
+root of its distance from the end of the log, so the oldest index keeps about half of an equal share. The
+indexes stored in the seals do not change.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _EMPTY_BYTES = SegmentIndex().nbytes
 
 
 class IndexCache:
-    """The indexes of sealed segments in the order of the log. `add`, then `relieve` until it is False."""
+    """Indexes of sealed segments in log order. Call `add`, then `relieve` until it returns False."""
 
     def __init__(self, bytes_max: int = indexes_bytes_max) -> None:
         self._bytes_max = bytes_max
         self._indexes: list[SegmentIndex] = []
         self._sizes = np.zeros(64, np.int64)
-        """Memory of each index beside its objects; 0 for those that cannot get coarser."""
+        """Memory of each index without its objects, or 0 if the index cannot become coarser."""
         self.nbytes = 0
         """Memory of all indexes."""
 
     def add(self, index: SegmentIndex) -> None:
-        """A segment was sealed; nothing is added to its index any more."""
+        """Add the index of a newly sealed segment. The index must not grow afterwards."""
         index.settle()
         at = len(self._indexes)
         if at == len(self._sizes):
@@ -37,15 +37,15 @@ class IndexCache:
         self.nbytes += index.nbytes
 
     def forget(self, count: int) -> None:
-        """The oldest `count` segments are gone."""
+        """Drop the oldest `count` indexes."""
         self.nbytes -= sum(index.nbytes for index in self._indexes[:count])
         del self._indexes[:count]
         left = len(self._indexes)
         self._sizes[:left] = self._sizes[count : count + left]
 
     def relieve(self) -> bool:
-        """Halve the resolution of one index, which takes milliseconds; False when that is not wanted, or
-        nothing is left to halve."""
+        """Halve the resolution of one index, which takes milliseconds. False if no reduction is needed or
+        possible."""
         if self.nbytes <= self._bytes_max:
             return False
         count = len(self._indexes)
@@ -59,6 +59,6 @@ class IndexCache:
         return True
 
     def fit(self) -> None:
-        """Get below the bound at once: for a start."""
+        """Reduce indexes until they fit, for use at server start."""
         while self.relieve():
             pass

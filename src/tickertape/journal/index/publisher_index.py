@@ -1,8 +1,8 @@
-"""Publisher index: which zones of a segment hold which sequences of which publisher.
+"""Publisher index: maps publishers and sequences to zones of a segment.
 
-It has rows of (zone, lowest, highest sequence) for each publisher; a zone is all blocks that begin in a
-stretch of the file. Above its bound zones get longer; when one zone is the whole segment and that does not
-help, the index is given up (None: read everything).
+It has rows of (zone, lowest, highest sequence) per publisher. A zone is all blocks that start in one byte
+range of the file. Above the memory limit zones become longer. If one zone for the whole segment is still too
+large, the index is disabled, and lookups read everything.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy.typing as npt
 from tickertape.journal.limits import index_zone_bytes
 
 NEW_KEY_BYTES: Final = 200
-"""Memory of a publisher beside its rows until they are sorted in: an entry of a dictionary and an array."""
+"""Memory of a publisher besides its rows before sorting: an entry of a dictionary and an array."""
 _KEY_BYTES: Final = 12
-"""Memory of a publisher after that: its id and the end of its rows."""
+"""Memory of a publisher after sorting: its id and the end of its rows."""
 _STORED_KEY_BYTES: Final = 16
 _ROW: Final = 3
 _ROW_BYTES: Final = 8 * _ROW
@@ -31,26 +31,26 @@ _NO_ENDS: Final = np.empty(0, _U4)
 _NO_ROWS: Final = np.empty((0, _ROW), _U8)
 
 Rows = npt.NDArray[np.uint64]
-"""Zone, lowest and highest sequence in each row; all three rise."""
+"""Zone, lowest and highest sequence in each row. All three ascend."""
 
 
 class StoredPublishers(msgspec.Struct, array_like=True):
-    """The table as a seal stores it."""
+    """The table as stored in a seal."""
 
     zone_bytes: int
     rows: dict[int, bytes] | None
-    """By publisher id: three u64 a row; None when it was given up."""
+    """By publisher id: three u64 per row. None if the index is disabled."""
 
 
 class ByteRange(NamedTuple):
-    """A range of a segment file; blocks that begin in it may hold the message."""
+    """A byte range of a segment file. Blocks that start in it may hold the message."""
 
     begin: int
     end: int
 
 
 class PublisherIndex:
-    """The table of one segment, grown commit by commit. `bytes_max` bounds its memory."""
+    """The index of one segment, built commit by commit. `bytes_max` limits its memory."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -60,12 +60,12 @@ class PublisherIndex:
         self._ends = _NO_ENDS
         self._rows: Rows = _NO_ROWS
         self._recent: dict[int, array[int]] = {}
-        """Rows that are not sorted in yet, by publisher."""
+        """Unsorted rows, by publisher."""
         self._recent_count = 0
 
     def add(self, offset: int, spans: Iterable[tuple[int, int, int]]) -> None:
-        """The block at `offset`, the last one or a new one, holds `spans` of publisher, lowest, highest
-        sequence."""
+        """Add `spans` of (publisher, lowest, highest sequence) of the block at `offset`, the last block or a
+        new one."""
         if self._given_up:
             return
         zone = offset // self._zone_bytes
@@ -83,7 +83,7 @@ class PublisherIndex:
 
     @property
     def known(self) -> bool:
-        """Whether it says which publishers there are; False when it was given up."""
+        """Whether the index knows its publishers. False if it is disabled."""
         return not self._given_up
 
     @property
@@ -94,22 +94,22 @@ class PublisherIndex:
 
     @property
     def stored_bytes_max(self) -> int:
-        """Bound of the encoded size of `stored`."""
+        """Upper bound of the encoded size of `stored`."""
         rows = len(self._rows) + self._recent_count
         return _ROW_BYTES * rows + _STORED_KEY_BYTES * (len(self._ids) + len(self._recent))
 
     @staticmethod
     def growth_bytes_max(publishers: int) -> int:
-        """Most growth of `stored_bytes_max` by an `add` of this number of publishers."""
+        """Return the most by which an `add` of this number of publishers raises `stored_bytes_max`."""
         return (_STORED_KEY_BYTES + _ROW_BYTES) * publishers
 
     def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[ByteRange]:
-        """Return the ranges of a file of `end` bytes that may hold this message, in order."""
+        """Yield the ranges of a file of `end` bytes that may hold this message, in order."""
         if self._given_up:
             yield ByteRange(0, end)
             return
         rows = self._rows_of(publisher)
-        # Sequences of a publisher rise, and so do the lowest and the highest ones of its rows.
+        # Sequences of a publisher ascend, and so do the lowest and the highest sequences of its rows.
         wanted = np.uint64(sequence)
         first = int(rows[:, 2].searchsorted(wanted))
         stop = int(rows[:, 1].searchsorted(wanted, side="right"))
@@ -117,7 +117,8 @@ class PublisherIndex:
             yield ByteRange(zone * self._zone_bytes, (zone + 1) * self._zone_bytes)
 
     def highest(self) -> dict[int, int] | None:
-        """Highest sequence of each publisher; None when that was given up and must be read."""
+        """Return the highest sequence of each publisher. None if the index is disabled and the log must be
+        read."""
         if self._given_up:
             return None
         lasts = self._rows[self._ends.astype(np.int64) - 1, 2]
@@ -126,15 +127,15 @@ class PublisherIndex:
         return highest
 
     def highest_columns(self) -> tuple[Rows, Rows] | None:
-        """As `highest`, in two columns of the same length: publishers, ascending, and their sequences."""
+        """Return the same as `highest`, as two columns: ascending publishers and their sequences."""
         if self._given_up:
             return None
         self.settle()
         return self._ids, self._rows[self._ends.astype(np.int64) - 1, 2]
 
     def bounds(self, publisher: int) -> tuple[int, int] | None:
-        """Return the lowest and highest sequence of a publisher; None if it has none, or (see `known`) they
-        are unknown."""
+        """Return the lowest and highest sequence of a publisher. None without one or (see `known`) if
+        unknown."""
         rows = self._rows_of(publisher)
         return (int(rows[0, 1]), int(rows[-1, 2])) if len(rows) else None
 
@@ -148,7 +149,7 @@ class PublisherIndex:
             self._take(np.repeat(self._ids, self._counts()), rows)
 
     def settle(self) -> None:
-        """Sort the recent rows in: they take less room so."""
+        """Sort recent rows into the table, where they take less memory."""
         if not self._recent:
             return
         ids = np.fromiter(self._recent, _U8, len(self._recent))
@@ -161,7 +162,7 @@ class PublisherIndex:
         self._take(ids[order], rows[order])
 
     def give_up(self) -> None:
-        """Know nothing any more."""
+        """Disable the index."""
         self._given_up = True
         self._ids, self._ends, self._rows = _NO_IDS, _NO_ENDS, _NO_ROWS
         self._recent, self._recent_count = {}, 0
@@ -180,7 +181,7 @@ class PublisherIndex:
         return np.concatenate((rows, recent)) if len(recent) else rows
 
     def _take(self, ids: npt.NDArray[np.uint64], rows: Rows) -> None:
-        """Make the table of rows sorted by publisher, several of one publisher and zone as one."""
+        """Build the table from rows sorted by publisher, merging rows of the same publisher and zone."""
         if not len(rows):
             return
         another = ids[1:] != ids[:-1]
@@ -192,7 +193,7 @@ class PublisherIndex:
         self._ids, self._ends, self._rows = ids[lasts], (lasts + 1).astype(_U4), merged
 
     def _fit(self, offset: int) -> None:
-        """Get well below the bound, which makes it rare, or give up."""
+        """Reduce to well below the limit, so that this is rare, or disable the index."""
         self.settle()
         while self.nbytes > self._bytes_max // 4 * 3:
             if self._zone_bytes > offset:
@@ -201,7 +202,7 @@ class PublisherIndex:
             self.coarsen()
 
     def reduce(self, end: int) -> None:
-        """Take less room in a segment of `end` bytes: half the resolution, or nothing at all."""
+        """Reduce the memory in a segment of `end` bytes: halve the resolution, or disable the index."""
         if self._zone_bytes >= end:
             self.give_up()
         else:
@@ -210,7 +211,7 @@ class PublisherIndex:
     # -- storing --------------------------------------------------------------------------------------
 
     def stored(self) -> StoredPublishers:
-        """Return the table as a seal stores it."""
+        """Return the table as stored in a seal."""
         if self._given_up:
             return StoredPublishers(zone_bytes=self._zone_bytes, rows=None)
         self.settle()
@@ -224,7 +225,7 @@ class PublisherIndex:
 
     @staticmethod
     def of(stored: StoredPublishers, bytes_max: int) -> PublisherIndex:
-        """The table that was stored. Raises `ValueError` when it is none."""
+        """Return the index from its stored form. Raises `ValueError` if that is invalid."""
         table = PublisherIndex(bytes_max)
         if stored.zone_bytes < 1:
             raise ValueError("index has no resolution")
@@ -239,7 +240,7 @@ class PublisherIndex:
         try:
             ids = np.fromiter(stored.rows, _U8, count)
         except OverflowError:
-            raise ValueError("index has a publisher id that is none") from None
+            raise ValueError("index has an invalid publisher id") from None
         order = np.argsort(ids, kind="stable")
         chunks = list(stored.rows.values())
         rows = np.frombuffer(b"".join([chunks[at] for at in order.tolist()]), _U8).reshape(-1, _ROW)
@@ -251,7 +252,7 @@ class PublisherIndex:
 
 
 def _rising(rows: Rows, ends: npt.NDArray[np.uint32]) -> bool:
-    """Whether zones rise within each publisher, and sequences do not fall: lookups search in them."""
+    """Return whether zones ascend within each publisher, and sequences do not descend, as lookups require."""
     falls = (rows[1:, 0] <= rows[:-1, 0]) | (rows[1:, 1] < rows[:-1, 1]) | (rows[1:, 2] < rows[:-1, 2])
     falls[ends[:-1].astype(np.int64) - 1] = False
     return not falls.any()

@@ -1,6 +1,6 @@
-"""Index rebuild: makes the index of a segment again from its commits, many of them at a time.
+"""Index rebuild: recreates the index of a segment from its commits, many commits at a time.
 
-A batch that is not plainly valid goes through `MessageBatch.parse`, which raises the precise error.
+A batch that the fast check does not accept goes through `MessageBatch.parse`, which raises the precise error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tickertape.journal.limits import commit_header_bytes
 
 _TOPIC_ENDS: Final = Struct("<ii")
 _NAMES_MAX: Final = 10_000
-"""Topic names that are remembered while a segment is gone through."""
+"""Topic names that are cached while a segment is read."""
 
 
 _HEAD: Final = np.dtype(
@@ -65,7 +65,7 @@ class IndexRebuild:
         self._single: dict[bytes, tuple[str, ...]] = {}
 
     def take(self, header: CommitHeader, body: memoryview) -> None:
-        """One commit. Raises `BadBatch`."""
+        """Add one commit. Raises `BadBatch`."""
         if header.kind is CommitKind.DATA:
             batch = MessageBatch.parse(bytes(body))
             self.index.add(header.offset, header.end, header.first_position, self._time, batch)
@@ -75,7 +75,7 @@ class IndexRebuild:
         self._synced_through = max(self._synced_through, header.synced_through)
 
     def take_many(self, heads: CommitHeaders) -> None:
-        """Many commits. Raises `BadBatch`."""
+        """Add many commits. Raises `BadBatch`."""
         rows = heads.rows
         times = np.concatenate((np.array([self._time]), rows["timestamp"]))
         data = np.flatnonzero(rows["kind"] == CommitKind.DATA)
@@ -96,7 +96,7 @@ class IndexRebuild:
         self._synced_through = max(self._synced_through, int(rows["synced_through"].max()))
 
     def unproven(self, end: int) -> int:
-        """Offset of the first commit which none says to be durable; `end` when there is none."""
+        """Return the offset of the first commit that no later commit proves durable, or `end` without one."""
         proven = max(0, self._synced_through + 1 - self._first_commit)
         return self._offsets[proven] if proven < len(self._offsets) else end
 
@@ -109,7 +109,7 @@ class IndexRebuild:
     def _digests(
         self, window: bytes, begins: Places, rows: npt.NDArray[np.void]
     ) -> tuple[list[tuple[str, ...]], Spans]:
-        """Topics and spans of the batches at `begins`, whose commits have the headers `rows`."""
+        """Return topics and spans of the batches at `begins`, whose commits have the headers `rows`."""
         heads = _gathered(window, begins)
         runs, counts = heads["runs"].astype(np.int64), heads["count"].astype(np.int64)
         ends_at = (HEADER_BYTES + RUN_BYTES * runs + 4 * (counts + 1) + 7) & ~7
@@ -142,7 +142,7 @@ class IndexRebuild:
         return topics, _spans(tables, parsed)
 
     def _topics(self, window: bytes, ends_at: int, at: int, count: int, end: int) -> tuple[str, ...] | None:
-        """The topic names of a batch; None when they need a closer look."""
+        """Return the topic names of a batch, or None if it needs the full parser."""
         if count > 1:
             return self._many_names(window, ends_at, at, count, end)
         low, high = _TOPIC_ENDS.unpack_from(window, ends_at)
@@ -182,7 +182,7 @@ class IndexRebuild:
 
 
 def _gathered(window: bytes, begins: Places) -> npt.NDArray[np.void]:
-    """The batch headers at `begins`."""
+    """Return the batch headers at `begins`."""
     heads = b"".join([window[at : at + HEADER_BYTES] for at in begins.tolist()])
     if len(heads) != HEADER_BYTES * len(begins):
         raise BadBatch(f"a batch has at least {HEADER_BYTES} bytes")
@@ -190,7 +190,7 @@ def _gathered(window: bytes, begins: Places) -> npt.NDArray[np.void]:
 
 
 def _plain(heads: npt.NDArray[np.void], rows: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Batches whose runs, without a column of sequences, say all about publishers, and that look right."""
+    """Select valid-looking batches whose runs describe all publishers (no column of sequences)."""
     size = heads["head_bytes"].astype(np.int64) + heads["body_bytes"]
     plain: npt.NDArray[np.bool_] = (heads["total_bytes"] == rows["body_bytes"]) & (heads["reserved"] == 0)
     plain &= (heads["version"] == 0) & (heads["codec"] == 0) & (heads["count"] == rows["messages"])
@@ -201,7 +201,9 @@ def _plain(heads: npt.NDArray[np.void], rows: npt.NDArray[np.void]) -> npt.NDArr
 
 
 def _spans(tables: list[bytes], slow: list[tuple[int, ...]]) -> Spans:
-    """The runs of several commits as columns; `slow` has (commit, publisher, lowest, highest) of others."""
+    """Return the runs of several commits as columns.
+
+    `slow` has (commit, publisher, lowest, highest) of the commits that were parsed in full."""
     runs: npt.NDArray[np.void] = np.frombuffer(b"".join(tables), RUN_DTYPE)
     counts = np.array([len(table) // RUN_BYTES for table in tables], np.int64)
     commits = np.repeat(np.arange(len(tables)), counts)

@@ -1,11 +1,11 @@
-"""Segment index: from position, time, publisher and topic to the blocks worth reading.
+"""Segment index: finds the blocks to read by position, time, publisher and topic.
 
-A block is a run of whole commits of at least `index_block_bytes`. What is kept in memory of a sealed
-segment's index may be coarser than what its seal keeps (`index_cache.py`).
+A block is a run of whole commits of at least `index_block_bytes`. The in-memory index of a sealed segment may
+be coarser than the one in its seal (`index_cache.py`).
 
 Invariants:
-- The index may name a block too many, never one too few, and is rebuilt from the commits when in doubt.
-- It stays within `index_bytes_max`: publishers and topics have half of that each, and get coarser above it.
+- The index may name additional blocks, but never misses one. If in doubt it is rebuilt from the commits.
+- It stays within `index_bytes_max`: publishers and topics get half each, and become coarser above it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tickertape.journal.limits import (
 
 _BLOCK_BYTES = 24
 _OBJECT_BYTES = 2 * KIB
-"""Memory of an index beside its columns and tables."""
+"""Memory of an index besides its columns and tables."""
 _FRAME_BYTES = 128
-"""Most bytes that MessagePack adds to the columns and tables of an index."""
+"""Maximum bytes that MessagePack adds to the columns and tables of an index."""
 _FEW_RUNS = 8
 
 
 class _StoredIndex(msgspec.Struct, array_like=True):
-    """An index as a seal stores it."""
+    """An index as stored in a seal."""
 
     offsets: bytes
     positions: bytes
@@ -58,40 +58,43 @@ class DataCommits(NamedTuple):
     times_before: list[int]
     topics: list[tuple[str, ...]]
     end: int
-    """Offset after the last one."""
+    """Offset after the last commit."""
 
 
 class Spans(NamedTuple):
     """Sequences of publishers in several commits, as columns of the same length."""
 
     commits: npt.NDArray[np.int64]
-    """Which of the commits."""
+    """Number of the commit within the list."""
     publishers: npt.NDArray[np.uint64]
     lows: npt.NDArray[np.uint64]
     highs: npt.NDArray[np.uint64]
 
 
 class BlockAddress(NamedTuple):
-    """Neighbouring blocks, by facts that stay true when the index gets coarser meanwhile."""
+    """Neighbouring blocks, described by facts that remain valid when the index becomes coarser."""
 
     offset: int
     end: int
-    """First byte behind them."""
+    """Offset of the first byte after them."""
     first_position: int
     next_position: int | None
-    """Position after the last message; None when they are the last of the segment."""
+    """Position after their last message. None if they are the last blocks of the segment."""
 
 
 Span = tuple[int, int, int]
-"""Publisher, lowest, highest sequence."""
+"""Publisher, lowest and highest sequence."""
 
 
 class SegmentIndex:
-    """Index of one segment, grown commit by commit while it is active and stored in its seal.
+    """Index of one segment, built commit by commit while active and stored in its seal.
 
-    Attributes: `offsets`, `positions` and `times` of the blocks: the offset of each in the file, the position
-    of its first message, and the log time before it (so that a message later than `times[i]` may be in block
-    i). `bytes_max` bounds the memory of publishers and topics."""
+    Attributes:
+        offsets: Offset of each block in the file.
+        positions: Position of the first message of each block.
+        times: Log time before each block: a message later than `times[i]` may be in block i.
+
+    `bytes_max` limits the memory of publishers and topics."""
 
     def __init__(self, *, bytes_max: int = index_bytes_max) -> None:
         self.offsets = array("Q")
@@ -101,7 +104,7 @@ class SegmentIndex:
         self._topics = TopicTable(bytes_max // 2)
         self._block_end = 0
         self._merged = False
-        """Blocks were merged since: they may begin before the zone in which one of theirs began."""
+        """Blocks were merged: a merged block may start before the zone in which one of its parts started."""
 
     # -- building -------------------------------------------------------------------------------------
 
@@ -117,8 +120,8 @@ class SegmentIndex:
         self._publishers.add(self.offsets[-1], publisher_spans(batch))
 
     def add_many(self, commits: DataCommits, spans: Spans) -> list[Span]:
-        """Add data commits, as `add` does one by one; returns their spans, several of one
-        publisher as one."""
+        """Add data commits, with the same result as `add`. Return their spans, merged per publisher and
+        zone."""
         offsets, count = commits.offsets, len(commits.offsets)
         blocks = np.empty(count, np.int64)
         at = 0
@@ -156,7 +159,7 @@ class SegmentIndex:
 
     @property
     def encoded_bytes_max(self) -> int:
-        """Bound of the size of `encode`."""
+        """Upper bound of the size of `encode`."""
         return (
             _FRAME_BYTES
             + _BLOCK_BYTES * self.blocks
@@ -166,7 +169,7 @@ class SegmentIndex:
 
     @staticmethod
     def growth_bytes_max(batch: MessageBatch) -> int:
-        """By how much adding `batch` may raise `encoded_bytes_max`."""
+        """Return the most by which adding `batch` raises `encoded_bytes_max`."""
         return (
             _BLOCK_BYTES
             + TopicTable.growth_bytes_max(len(batch.topics))
@@ -179,30 +182,32 @@ class SegmentIndex:
         return len(self.offsets)
 
     def block_bounds(self, block: int) -> tuple[int, int]:
-        """First byte of a block and the first byte after it."""
+        """Return the offset of the first byte of a block and of the first byte after it."""
         end = self.offsets[block + 1] if block + 1 < len(self.offsets) else self._block_end
         return self.offsets[block], end
 
     def position_bounds(self, block: int) -> tuple[int, int | None]:
-        """Position of the first message of a block and of the block after it; None for the last."""
+        """Return the positions of the first message of a block and of the next block (None for the last)."""
         after = self.positions[block + 1] if block + 1 < len(self.positions) else None
         return self.positions[block], after
 
     def block_of_position(self, position: int) -> int:
-        """The block that holds `position` (which lies in this segment)."""
+        """Return the block that holds `position`, which must be in this segment."""
         return max(bisect_right(self.positions, position) - 1, 0)
 
     def block_of_offset(self, offset: int) -> int:
-        """The block in which the byte `offset` lies."""
+        """Return the block that contains the byte `offset`."""
         return max(bisect_right(self.offsets, offset) - 1, 0)
 
     def block_of_time(self, after: int) -> int:
-        """The first block that may hold a message later than `after`, or as late and later (see `times`)."""
+        """Return the first block that may hold a message with a timestamp of at least `after` (see
+        `times`)."""
         return max(bisect_left(self.times, after) - 1, 0)
 
     def places_of_publisher(self, publisher: int, sequence: int) -> list[BlockAddress]:
-        """Return the places that may hold this message, in order: neighbouring blocks together, about
-        `read_bytes_target` in each."""
+        """Return the places that may hold this message, in order.
+
+        Neighbouring blocks are combined, up to about `read_bytes_target` per place."""
         places = []
         stop = 0
         for begin, end in self._publishers.stretches(publisher, sequence, self._block_end):
@@ -216,38 +221,38 @@ class SegmentIndex:
         return places
 
     def next_block_with(self, topic: str, block: int) -> int | None:
-        """The first block at or after `block` that may hold `topic`; None when no more of this segment
+        """Return the first block at or after `block` that may hold `topic`. None if no block of this segment
         does."""
         found = self._topics.next_with(topic, block)
         return found if found is not None and found < self.blocks else None
 
     def reach_with(self, topic: str, offset: int, bytes_max: int) -> int:
-        """Return the end of the blocks from `offset` on that may all hold `topic`, within about
-        `bytes_max`."""
+        """Return the end of the consecutive blocks from `offset` on that may hold `topic`, about `bytes_max`
+        at most."""
         block = self.block_of_offset(offset)
         stop = bisect_left(self.offsets, offset + bytes_max, block + 1)
         return self.block_bounds(block + self._topics.run_with(topic, block + 1, stop - block - 1))[1]
 
     def highest_sequences(self) -> dict[int, int] | None:
-        """Highest sequence of each publisher in this segment; None when that was given up and must be
-        read."""
+        """Return the highest sequence of each publisher. None if it is unknown and the log must be read."""
         return self._publishers.highest()
 
     def highest_columns(self) -> tuple[Rows, Rows] | None:
-        """The same as two columns, of a segment to which nothing is added any more."""
+        """Return the same as two columns, for a segment that no longer grows."""
         return self._publishers.highest_columns()
 
     @property
     def knows_publishers(self) -> bool:
-        """Whether it says which publishers have messages in this segment; False when that was given up."""
+        """Whether the index knows which publishers have messages in this segment."""
         return self._publishers.known
 
     def publisher_bounds(self, publisher: int) -> tuple[int, int] | None:
-        """Lowest and highest sequence of a publisher in this segment; None when it has none, or (see
-        `knows_publishers`) that was given up."""
+        """Return the lowest and highest sequence of a publisher in this segment.
+
+        None without one or (see `knows_publishers`) if unknown."""
         return self._publishers.bounds(publisher)
 
-    # -- taking less room -----------------------------------------------------------------------------
+    # -- reducing memory ------------------------------------------------------------------------------
 
     @property
     def nbytes(self) -> int:
@@ -255,15 +260,17 @@ class SegmentIndex:
         return _OBJECT_BYTES + _BLOCK_BYTES * self.blocks + self._topics.nbytes + self._publishers.nbytes
 
     def settle(self) -> None:
-        """Nothing more will be added: keep it in the form that takes the least room."""
+        """Convert to the form with the least memory. Nothing may be added afterwards."""
         self._topics.settle()
         self._publishers.settle()
 
     def reduce(self) -> bool:
-        """Take less room: about half in one of its three parts; False when nothing is left to give.
+        """Reduce one of the three parts to about half. False if no further reduction is possible.
 
-        Lookups name more blocks afterwards, never one too few. Nothing may be added or stored any more."""
-        # Longer blocks cost readers little, longer zones only lookups of bookmarks; topics are what skips.
+        Lookups may name additional blocks afterwards, but never miss one. The index must not be extended or
+        stored afterwards."""
+        # Longer blocks cost readers little, and longer zones only slow bookmark lookups. Topics skip most
+        # reads.
         blocks = 4 * _BLOCK_BYTES * self.blocks if self.blocks > 1 else 0
         publishers, topics = 2 * self._publishers.nbytes, self._topics.nbytes
         most = max(blocks, publishers, topics)
@@ -278,7 +285,7 @@ class SegmentIndex:
         return True
 
     def _merge_blocks(self) -> None:
-        """Make one block of two neighbours each."""
+        """Merge each two neighbouring blocks into one."""
         self._merged = True
         for column in (self.offsets, self.positions, self.times):
             column[:] = column[::2]
@@ -287,7 +294,7 @@ class SegmentIndex:
     # -- storing --------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """The index as the body of a seal keeps it: never one that was reduced."""
+        """Return the index as stored in the body of a seal. It must not have been reduced."""
         assert not self._merged
         return msgspec.msgpack.encode(
             _StoredIndex(
@@ -319,7 +326,7 @@ class SegmentIndex:
         return index
 
     def _check(self) -> None:
-        """Check that lookups end and stay inside the segment, whatever a seal holds."""
+        """Check that lookups terminate and stay inside the segment, for any stored contents."""
         offsets = np.frombuffer(self.offsets, np.uint64)
         if not len(offsets) == len(self.positions) == len(self.times):
             raise ValueError("index columns differ in length")
@@ -332,7 +339,7 @@ class SegmentIndex:
 
 
 def publisher_spans(batch: MessageBatch) -> Sequence[Span]:
-    """(publisher, lowest, highest sequence) of each publisher in a batch, each publisher once."""
+    """Return (publisher, lowest, highest sequence) of a batch, each publisher once."""
     if batch.run_count == 1:
         publisher, first, _, count, *_ = batch.run(0)
         return ((publisher, first, int(batch.sequences[-1]) if batch.has_sequences else first + count - 1),)

@@ -1,8 +1,8 @@
-"""Topic index: which blocks of a segment may hold which topic, two bytes for each block of a topic.
+"""Topic index: maps topics to the blocks of a segment that may hold them.
 
-Topics are known by a hash of 32 bits, and groups of `stride` blocks by their number: both may name a block
-too many, never one too few. Above its bound groups get coarser; when that does not help, the index is given
-up (every block may hold everything).
+It takes two bytes per topic and block. Topics are identified by a 32-bit hash, and groups of `stride` blocks
+by their number. Both may name additional blocks, but never miss one. Above the memory limit groups become
+larger. If that is not enough, the index is disabled, and every block may hold every topic.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ I8: Final = np.dtype("<i8")
 _NONE: Final = np.empty(0, I8)
 _ROW_BYTES: Final = 2
 _TOPIC_BYTES: Final = 8
-"""Hash and first row of a topic."""
+"""Hash of a topic and the end of its rows."""
 _RECENT_BYTES: Final = _TOPIC_BYTES + _ROW_BYTES
-"""Most bytes of an unsorted row; sorted it takes 8."""
+"""Bytes charged for an unsorted row: the most that it takes after sorting, a new topic and a row."""
 _RECENT_MIN: Final = 1024
-"""Rows that are gathered, at least, before they are sorted in."""
+"""Minimum number of rows collected before they are sorted into the table."""
 _SEEN_MAX: Final = 4096
 
 
 class StoredTopics(msgspec.Struct, array_like=True):
-    """The table as a seal stores it; all empty when the index was given up."""
+    """The table as stored in a seal. All fields are empty if the index is disabled."""
 
     stride: int
-    """Blocks in a group; 0 when it was given up."""
+    """Blocks in a group, or 0 if the index is disabled."""
     hashes: bytes
-    """u32 each, rising."""
+    """u32 each, ascending."""
     counts: bytes
-    """u32 each: rows of each topic."""
+    """u32 each: the number of rows of each topic."""
     groups: bytes
-    """u16 each: the rows, rising within a topic."""
+    """u16 each: the rows, ascending within a topic."""
 
 
 def topic_hash(topic: str) -> int:
-    """Return the hash of a topic in the table: CRC32C of its name in UTF-8."""
+    """Return the hash of a topic in the table: CRC32C of its UTF-8 name."""
     return crc32c(topic.encode())
 
 
 class TopicTable:
-    """The table of one segment, grown block by block. `bytes_max` bounds its rows, in memory and stored."""
+    """The index of one segment, built block by block. `bytes_max` limits its rows, in memory and stored."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -66,13 +66,14 @@ class TopicTable:
         self._ends = np.empty(0, _U4)
         self._groups = np.empty(0, _U2)
         self._recent = array("Q")
-        """Rows not sorted in yet: hash and group in one number."""
+        """Unsorted rows: hash and group in one number."""
         self._group = -1
         self._seen: set[int] = set()
-        """Hashes that have a row of `_group`; forgotten when they get many: a row twice does no harm."""
+        """Hashes with a row for `_group`. Cleared above `_SEEN_MAX`, because duplicate rows are
+        harmless."""
 
     def add(self, block: int, topics: Iterable[str]) -> None:
-        """Block `block`, the last one or a new one, holds `topics`."""
+        """Add `topics` of block `block`, the last block or a new one."""
         if self._given_up:
             return
         group = block // self._stride
@@ -93,7 +94,7 @@ class TopicTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the rows; stored they take at most this and 32 bytes."""
+        """Memory of the rows. Stored, they take at most this and 32 bytes."""
         return (
             _RECENT_BYTES * len(self._recent)
             + _TOPIC_BYTES * len(self._hashes)
@@ -102,11 +103,11 @@ class TopicTable:
 
     @staticmethod
     def growth_bytes_max(topics: int) -> int:
-        """Most growth of `nbytes` by an `add` of this number of topics."""
+        """Return the most by which an `add` of this number of topics raises `nbytes`."""
         return (_TOPIC_BYTES + _ROW_BYTES) * topics
 
     def next_with(self, topic: str, block: int) -> int | None:
-        """The first block at or after `block` that may hold `topic`; None when none of those known does."""
+        """Return the first block at or after `block` that may hold `topic`. None if no known block does."""
         if self._given_up:
             return block
         wanted = topic_hash(topic)
@@ -120,7 +121,7 @@ class TopicTable:
         return None if found is None else max(block, found * self._stride)
 
     def run_with(self, topic: str, block: int, limit: int) -> int:
-        """How many blocks from `block` on, one after the other, may hold `topic`: at most `limit`."""
+        """Return how many consecutive blocks from `block` on may hold `topic`, at most `limit`."""
         if self._given_up or limit <= 0:
             return max(limit, 0)
         wanted = topic_hash(topic)
@@ -133,14 +134,14 @@ class TopicTable:
         return min(max(missing * self._stride - block, 0), limit)
 
     def reduce(self, blocks: int) -> None:
-        """Get coarser to about half the size in a segment of `blocks` blocks, or give the index up."""
+        """Reduce to about half the size in a segment of `blocks` blocks, or disable the index."""
         if self._stride >= blocks:
             self._give_up()
         else:
             self._halve(self._times(blocks))
 
     def merge_blocks(self) -> None:
-        """Two neighbouring blocks each are one from now on."""
+        """Merge each two neighbouring blocks into one."""
         if not self._given_up:
             if self._stride == 1:
                 self._halve()
@@ -155,7 +156,7 @@ class TopicTable:
         return int(rows[row]) if row < len(rows) else None
 
     def _settled_rows(self, wanted: int) -> Groups:
-        """The groups of a topic among the sorted rows, rising."""
+        """Return the groups of a topic among the sorted rows, ascending."""
         at = int(self._hashes.searchsorted(np.uint32(wanted)))
         if at == len(self._hashes) or int(self._hashes[at]) != wanted:
             return self._groups[:0]
@@ -163,7 +164,7 @@ class TopicTable:
         return self._groups[begin : int(self._ends[at])]
 
     def _recent_rows(self, wanted: int) -> Int64s:
-        """The groups of a topic among the rows not sorted in."""
+        """Return the groups of a topic among the unsorted rows."""
         if not self._recent:
             return _NONE
         recent = np.frombuffer(self._recent, _U8)
@@ -172,7 +173,7 @@ class TopicTable:
         return rows
 
     def settle(self) -> None:
-        """Sort the recent rows in."""
+        """Sort recent rows into the table."""
         if self._recent:
             self._take(np.concatenate((self._keys(), np.array(self._recent, _U8))))
             del self._recent[:]
@@ -190,12 +191,12 @@ class TopicTable:
         self._groups, self._ends = groups[kept], kept.searchsorted(self._ends).astype(_U4)
 
     def _times(self, blocks: int) -> int:
-        """Return the number of halvings that may halve the rows: where topics are rare, one merges hardly
-        any."""
+        """Return the number of halvings that may halve the rows: one merges hardly any rows of rare
+        topics."""
         self.settle()
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4)).astype(np.float64)
         common = float((counts * counts).sum() / max(counts.sum(), 1.0)) * self._stride / blocks
-        # that is the mean share of the groups that hold the topic of a row
+        # `common` is the mean share of the groups that hold the topic of a row.
         limit = min(_GROUP_BITS, (blocks - 1).bit_length()) - (self._stride.bit_length() - 1)
         return int(min(max(np.ceil(np.log2(1.6 / max(common, 1e-9))), 1), max(limit, 1)))
 
@@ -206,10 +207,10 @@ class TopicTable:
         return keys
 
     def _take(self, keys: Keys) -> None:
-        """Make the table of `keys`, in any order."""
+        """Build the table from `keys`, in any order."""
         if not len(keys):
             return
-        keys.sort(kind="stable")  # nearly all are in order
+        keys.sort(kind="stable")  # nearly sorted already
         fresh = np.empty(len(keys), np.bool_)
         fresh[:1] = True
         np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
@@ -221,7 +222,7 @@ class TopicTable:
         self._groups = (keys & np.uint64(_GROUPS_MAX - 1)).astype(_U2)
 
     def _fit(self, block: int) -> None:
-        """Get well below the bound, which makes it rare, or give up."""
+        """Reduce to well below the limit, so that this is rare, or disable the index."""
         while self.nbytes > self._bytes_max // 4 * 3 or block // self._stride >= _GROUPS_MAX // 2:
             if self._stride > block:
                 self._give_up()
@@ -237,7 +238,7 @@ class TopicTable:
     # -- storing --------------------------------------------------------------------------------------
 
     def stored(self) -> StoredTopics:
-        """Return the table as a seal stores it."""
+        """Return the table as stored in a seal."""
         self.settle()
         counts = np.diff(self._ends, prepend=np.zeros(1, _U4))
         return StoredTopics(
@@ -249,13 +250,13 @@ class TopicTable:
 
     @staticmethod
     def of(stored: StoredTopics, bytes_max: int) -> TopicTable:
-        """The table that was stored. Raises `ValueError` when it is none."""
+        """Return the index from its stored form. Raises `ValueError` if that is invalid."""
         table = TopicTable(bytes_max)
         if stored.stride < 1:
             table._give_up()
             return table
         if stored.stride & (stored.stride - 1):
-            raise ValueError("index groups of topics are of no known size")
+            raise ValueError("index groups of topics have an invalid size")
         hashes, counts, groups = (
             _column(stored.hashes, _U4),
             _column(stored.counts, _U4),

@@ -1,8 +1,8 @@
 """Range reader: reads a range of positions of a journal that another process may have open.
 
-The caller knows that the positions are persisted, and persisted messages do not change, whatever is
-committed, sealed or cut behind them meanwhile. Nothing is written or locked, and nothing beyond the range is
-read.
+The caller knows that the positions are persisted. Persisted messages do not change, even if the server
+commits, seals or cuts after them meanwhile. The reader writes and locks nothing, and reads nothing beyond the
+range.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BEHIND_ALL: Final = 1 << 64
 
 
 class StoredCommit(NamedTuple):
-    """A commit as it lies in a segment."""
+    """A commit as stored in a segment."""
 
     segment: int
     header: CommitHeader
@@ -58,7 +58,7 @@ class StoredCommit(NamedTuple):
     """An encoded batch."""
 
     def batch(self) -> MessageBatch:
-        """Its messages. Raises `JournalCorrupt`."""
+        """Return its messages. Raises `JournalCorrupt`."""
         header = self.header
         try:
             batch = MessageBatch.parse(self.body)
@@ -73,13 +73,25 @@ class StoredCommit(NamedTuple):
 def read_range(
     disk: Disk, journal: str, start: int, end: int, topic: str | None
 ) -> Generator[StoredCommit, None, None]:
-    """Return the commits with messages at the positions from `start` up to, not including, `end`, in order.
+    """Yield the commits with messages in `[start, end)`, in order.
 
-    Checksums are verified, batches are not parsed yet. `end` is not above the persisted end of the journal
-    `journal`. Commits without messages of `topic` may be left out, None is any topic; the first and the last
-    may reach beyond the range: the caller cuts and selects. Raises `NotAJournal`, `WrongJournal` (of another
-    journal), `JournalVersion`, `JournalCorrupt` (damage, or absent positions), `BookmarkExpired` (removed by
-    retention, perhaps just now), `OSError`."""
+    Checksums are verified, but batches are not parsed yet. The first and the last commit may extend beyond
+    the range, and commits may hold other topics: the caller cuts and selects.
+
+    Args:
+        disk: The data directory.
+        journal: Id of the journal.
+        start: First position.
+        end: Position after the last one. It must not be above the persisted end of the journal.
+        topic: Commits without messages of this topic may be left out. None for all topics.
+
+    Raises:
+        NotAJournal: The directory has no journal.
+        WrongJournal: The directory has another journal.
+        JournalVersion: The journal has a newer format.
+        JournalCorrupt: A segment is damaged, or positions are missing.
+        BookmarkExpired: Retention has removed the messages, perhaps during the read.
+        OSError: The disk cannot be read."""
     journal_id = _journal_id(disk, journal)
     position = start
     _check_kept(disk, journal_id, position)
@@ -93,17 +105,18 @@ def read_range(
 
 
 def first_position(disk: Disk, journal: str) -> int:
-    """The first position that the journal named `journal` still has. Raises `NotAJournal`, `WrongJournal`,
-    `JournalCorrupt`, `OSError`."""
+    """Return the first available position of the journal `journal`.
+
+    Raises `NotAJournal`, `WrongJournal`, `JournalCorrupt`, `OSError`."""
     retired = read_retired(disk, _journal_id(disk, journal))
     return 0 if retired is None else retired.first_position
 
 
 def _check_kept(disk: Disk, journal_id: bytes, position: int) -> None:
-    """Raise `BookmarkExpired` when retention has removed the message at `position`."""
+    """Raise `BookmarkExpired` if retention has removed the message at `position`."""
     retired = read_retired(disk, journal_id)
     if retired is not None and position < retired.first_position:
-        raise BookmarkExpired(f"position {position}: {retired}; resolve what is to be read again")
+        raise BookmarkExpired(f"position {position}: {retired}. Resolve the range again.")
 
 
 def _commits_from(
@@ -151,7 +164,7 @@ def _commits(
 
 
 def _stretches(index: SegmentIndex, start: int, end: int, topic: str | None) -> Iterator[tuple[int, int]]:
-    """Return the byte ranges of adjacent blocks to read."""
+    """Yield the byte ranges of adjacent blocks to read."""
     if topic is None:
         if index.blocks:
             first, last = index.block_of_position(start), index.block_of_position(end - 1)
@@ -168,18 +181,18 @@ def _stretches(index: SegmentIndex, start: int, end: int, topic: str | None) -> 
 
 
 def _journal_id(disk: Disk, journal: str) -> bytes:
-    """The 16 bytes that each segment must carry, after a look at whose directory this is."""
+    """Return the 16 bytes that each segment must carry, after checking the identity of the directory."""
     try:
         identity = read_identity(disk)
     except FileNotFoundError:
-        raise NotAJournal(f"no journal in {disk.where}: there is no {IDENTITY_FILE}") from None
+        raise NotAJournal(f"No journal in {disk.where}: {IDENTITY_FILE} is missing.") from None
     if identity.journal != journal:
-        raise WrongJournal(f"the journal in {disk.where} is {identity.journal}, not {journal}")
+        raise WrongJournal(f"The journal in {disk.where} is {identity.journal}, not {journal}.")
     return identity.journal_id
 
 
 def _numbers_from(disk: Disk, position: int) -> list[int]:
-    """The segments from the one in which `position` must be, in order."""
+    """Return the numbers of the segments from the one that must hold `position`, in order."""
     names = disk.names(JOURNAL_DIRECTORY)
     numbers = [number for name in names if (number := segment_number(name)) is not None]
     at = bisect_right(numbers, position, key=lambda number: _first_position(disk, number))
@@ -187,7 +200,7 @@ def _numbers_from(disk: Disk, position: int) -> list[int]:
 
 
 def _first_position(disk: Disk, number: int) -> int:
-    """Return the first position of a segment; beyond everything if it has not begun."""
+    """Return the first position of a segment, or a position above all others for a reserved file."""
     with opened(disk, segment_path(number)) as file:
         try:
             return decode_segment_header(file.read(0, segment_header_bytes))[0].first_position
@@ -200,16 +213,16 @@ def _header(file: OpenFile, number: int, journal_id: bytes) -> SegmentHeader:
     try:
         header, _ = decode_segment_header(file.read(0, segment_header_bytes))
     except NewerFormat as error:
-        raise JournalVersion(f"{path}: {error}: use a newer program") from None
+        raise JournalVersion(f"{path}: {error}. Use a newer version of Tickertape.") from None
     except FormatError as error:
         _corrupt(path, 0, str(error))
     if header.journal_id != journal_id or header.number != number:
-        raise WrongJournal(f"{path} belongs to another journal or number")
+        raise WrongJournal(f"{path} belongs to another journal or number.")
     return header
 
 
 def _sealed(file: OpenFile, header: SegmentHeader) -> LogSegment | None:
-    """The segment as its seal describes it; None when it has none yet, or its index must be rebuilt."""
+    """Return the segment as its seal describes it. None without a seal or with an unusable index."""
     seal = read_seal(file.read, file.size, header)
     if seal is None:
         return None
@@ -221,11 +234,10 @@ def _sealed(file: OpenFile, header: SegmentHeader) -> LogSegment | None:
 
 
 def _unsealed_segment(file: OpenFile, header: SegmentHeader, start: int, end: int) -> tuple[LogSegment, int]:
-    """A segment without a seal as far as `end`, and the offset of the commit that holds `start`: found by
-    going from commit to commit.
+    """Return an unsealed segment up to `end`, and the offset of the commit that holds `start`.
 
-    A segment that was sealed since its size was looked at ends with the seal that is met here.
-    """
+    The offset is found by walking from commit to commit. If the segment was sealed since its size was read,
+    it ends with the seal found here."""
     begin = offset = segment_header_bytes
     position, last = header.first_position, header.created
     sealed = False
@@ -237,12 +249,12 @@ def _unsealed_segment(file: OpenFile, header: SegmentHeader, start: int, end: in
         if position <= start:
             begin = offset
     if position < end and not sealed:
-        _corrupt(segment_path(header.number), offset, f"no commit that begins with position {position}")
+        _corrupt(segment_path(header.number), offset, f"no commit that starts with position {position}")
     return LogSegment(header, SegmentIndex(), offset, position, last), begin
 
 
 def _headers(file: OpenFile, segment: SegmentHeader) -> Iterator[CommitHeader]:
-    """The commits of a segment in order, bodies passed over, up to where no header follows."""
+    """Yield the commit headers of a segment in order, skipping bodies, up to the first invalid header."""
     window, begin, offset = b"", 0, segment_header_bytes
     while True:
         if offset + commit_header_bytes > begin + len(window):
@@ -255,4 +267,4 @@ def _headers(file: OpenFile, segment: SegmentHeader) -> Iterator[CommitHeader]:
 
 
 def _corrupt(path: str, offset: int, what: str) -> NoReturn:
-    raise damaged_at(path, offset, f"{what}; `tickertape journal verify` shows more")
+    raise damaged_at(path, offset, f"{what}. Run `tickertape journal verify` for details.")

@@ -1,4 +1,4 @@
-"""Verify report: data classes for segments, removed segments, damage and remarks."""
+"""Report of `verify`: data classes for segments, removed segments, damage and notes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ State = Literal["sealed", "active", "reserved", "unreadable"]
 
 
 class VerifyFinding(msgspec.Struct, frozen=True, order=True):
-    """A finding: its file (relative to the data directory), its offset, and its text."""
+    """A finding: file (relative to the data directory), offset and text."""
 
     file: str
     offset: int
@@ -21,7 +21,7 @@ class VerifyFinding(msgspec.Struct, frozen=True, order=True):
 
 
 class SegmentSummary(msgspec.Struct, kw_only=True):
-    """One segment file."""
+    """Summary of one segment file."""
 
     number: int
     file: str
@@ -33,32 +33,32 @@ class SegmentSummary(msgspec.Struct, kw_only=True):
     epoch: int = 0
     first_position: int = 0
     end_position: int = 0
-    """Position after its last message."""
+    """Position after the last message."""
     begun: int = 0
-    """Microseconds since 1970 UTC at which it was begun."""
+    """Creation time, microseconds since 1970 UTC."""
     last: int = 0
-    """Log time of its last commit, microseconds since 1970 UTC."""
+    """Log time of the last commit, microseconds since 1970 UTC."""
     commits: int = 0
-    """Valid commits, marks and the seal included."""
+    """Valid commits, including marks and the seal."""
     messages: int = 0
     publishers: int = 0
-    """Publishers with messages in it."""
+    """Publishers with messages in the segment."""
 
 
 class RetiredSummary(msgspec.Struct, kw_only=True):
-    """Segments that retention removed since the log began."""
+    """Summary of all segments that retention removed."""
 
     through: int
-    """Segments 1 to this one."""
+    """The removed segments are 1 to this number."""
     first_position: int
-    """Position of the first message behind them."""
+    """Position of the first message after them."""
     bytes: int
     publishers: int
-    """Publishers whose highest sequence is kept."""
+    """Publishers whose highest sequence is stored."""
     last: int
-    """Log time of the last commit among them, microseconds since 1970 UTC; 0 when they held none."""
+    """Log time of their last commit, microseconds since 1970 UTC. 0 if they had none."""
     unfinished: int
-    """Files of them that are still there: the server removes them."""
+    """Their files that still exist. The server removes them."""
     text: str
 
 
@@ -66,16 +66,16 @@ class VerifyReport(msgspec.Struct, kw_only=True):
     """Result of `survey` and `verify`."""
 
     journal: str = ""
-    """Its id, 32 hexadecimal digits."""
+    """Journal id, 32 hexadecimal digits."""
     segments: list[SegmentSummary] = msgspec.field(default_factory=list)
     retired: RetiredSummary | None = None
-    """None when retention never removed anything."""
+    """None if retention never removed a segment."""
     damage: list[VerifyFinding] = msgspec.field(default_factory=list)
-    """Bytes that were once durable, or that should be there, and cannot be read back."""
+    """Once durable, or required, bytes that cannot be read."""
     notes: list[VerifyFinding] = msgspec.field(default_factory=list)
     """Deviations from a clean stop that are not damage."""
 
     @property
     def whole(self) -> bool:
-        """Nothing is damaged."""
+        """Whether the journal has no damage."""
         return not self.damage

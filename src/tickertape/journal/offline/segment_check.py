@@ -1,6 +1,6 @@
-"""Segment check: reads one segment and reports its damage, also behind damage.
+"""Segment check: reads one segment and reports its damage, including damage after other damage.
 
-Nothing is written. Torn tails are judged as recovery judges them (`segment_scan.py`).
+It writes nothing and classifies torn tails as recovery does (`segment_scan.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tickertape.journal.recovery.segment_scan import Ending, ReadAt, ScannedComm
 from tickertape.journal.recovery.survey import SegmentSurvey, read_index
 
 Progress = Callable[[int], object]
-"""Called with how many more bytes of segments were gone through."""
+"""Called with the number of additional segment bytes processed."""
 
 
 class OpenFile(NamedTuple):
@@ -44,13 +44,14 @@ class OpenFile(NamedTuple):
 
 @contextlib.contextmanager
 def opened(disk: Disk, path: str) -> Iterator[OpenFile]:
-    """The file `path` of `disk`, open for reading."""
+    """Open the file `path` of `disk` for reading."""
     with open_file(disk, path) as handle:
         yield OpenFile(lambda offset, size: disk.read(handle, offset, size), disk.size(handle))
 
 
 class SegmentChecker:
-    """One segment with a valid header. `highest`: the last sequence of each publisher in earlier segments."""
+    """Checks one segment with a valid header. `highest`: last sequence of each publisher in earlier
+    segments."""
 
     def __init__(
         self, disk: Disk, file: SegmentSurvey, highest: Mapping[int, int], *, begun_after: bool
@@ -62,7 +63,7 @@ class SegmentChecker:
         self.notes: list[VerifyFinding] = []
         self.seal: CommitHeader | None = None
         self.highest: dict[int, int] = {}
-        """The last sequence of each publisher with messages here."""
+        """Last sequence of each publisher with messages in this segment."""
         self.summary = SegmentSummary(
             number=file.number,
             file=self.path,
@@ -81,11 +82,11 @@ class SegmentChecker:
         self._position: int | None = self.header.first_position
         self._at = 0
         self._chain_start: CommitHeader | None = None
-        """The first commit of a chain that has not ended."""
+        """The first commit of an unfinished chain."""
         self._before_chain: tuple[SegmentSummary, dict[int, int]] | None = None
 
     def by_seal(self, file: SegmentSurvey) -> bool:
-        """Take the summary from the seal; False when it does not say all."""
+        """Fill the summary from the seal. False if the seal is not sufficient."""
         index = read_index(self._disk, file)
         highest = None if index is None else index.highest_sequences()
         if file.seal is None or highest is None:
@@ -100,7 +101,7 @@ class SegmentChecker:
         return True
 
     def go(self, progress: Progress) -> None:
-        """Read every commit."""
+        """Read and check every commit."""
         with opened(self._disk, self.path) as file:
             self.summary.bytes = file.size
             try:
@@ -111,15 +112,15 @@ class SegmentChecker:
         self.summary.publishers = len(self.highest)
 
     def check_link(self, previous: SegmentChecker | None, *, first: bool) -> None:
-        """Compare the header's facts about the segment before with that segment."""
+        """Compare the header's facts about the previous segment with that segment."""
         header = self.header
         if first and header.previous_end:
-            self._damaged(0, f"the log begins here, but segment {header.number - 1} was before it")
+            self._damaged(0, f"the log begins here, but segment {header.number - 1} existed before it")
         if previous is None or previous.seal is None:
             return
         seal = previous.seal
         if (header.previous_chain, header.previous_end) != (seal.crc, seal.end):
-            self._damaged(0, f"it does not follow segment {previous.header.number} as that one is now")
+            self._damaged(0, f"it does not follow the present segment {previous.header.number}")
         elif (header.first_position, header.first_commit) != (seal.first_position, seal.number + 1):
             self._damaged(0, f"its positions do not continue those of segment {previous.header.number}")
 
@@ -146,13 +147,13 @@ class SegmentChecker:
     def _take(self, commit: ScannedCommit) -> None:
         header, summary = commit.header, self.summary
         if header.timestamp < summary.last and summary.commits:
-            self._damaged(header.offset, f"{_name(header)}: log time goes back")
+            self._damaged(header.offset, f"{_name(header)}: log time decreases")
         if header.synced_through >= header.number:
-            self._damaged(header.offset, f"{_name(header)} calls itself durable")
+            self._damaged(header.offset, f"{_name(header)} claims to be durable before its own sync")
         if self._position is not None and header.first_position != self._position:
             self._damaged(
                 header.offset,
-                f"{_name(header)} begins at position {header.first_position}, not {self._position}",
+                f"{_name(header)} starts at position {header.first_position}, not {self._position}",
             )
         self._position = header.first_position + header.messages
         self._follow_chain(header)
@@ -164,9 +165,9 @@ class SegmentChecker:
             self._take_seal(commit)
 
     def _follow_chain(self, header: CommitHeader) -> None:
-        """Remember the state before a chain: without its end a chain is not part of the log."""
+        """Record the state before a chain: without its end, a chain is not part of the log."""
         if header.flags == 0 and self._chain_start is not None:
-            self._damaged(header.offset, f"{_name(header)} stands in the middle of a transaction")
+            self._damaged(header.offset, f"{_name(header)} is inside a transaction")
         if not header.flags & FLAG_CONTINUES:
             self._chain_start = self._before_chain = None
         elif self._chain_start is None:
@@ -174,14 +175,14 @@ class SegmentChecker:
             self._before_chain = msgspec.structs.replace(self.summary), dict(self.highest)
 
     def _leave_chain(self) -> None:
-        """The chain at the end of the segment has no end."""
+        """Drop the unfinished chain at the end of the segment from the results."""
         if self._chain_start is None or self._before_chain is None:
             return
         found, (self.summary, self.highest) = self.summary, self._before_chain
         self.summary.bytes = found.bytes
         what = (
-            f"{found.messages - self.summary.messages} messages of a transaction without its end; the next "
-            "start cuts them off"
+            f"{found.messages - self.summary.messages} messages of a transaction without an end. The next "
+            "start cuts them off."
         )
         self.notes.append(VerifyFinding(self.path, self._chain_start.offset, what))
 
@@ -212,31 +213,33 @@ class SegmentChecker:
         body = commit.header.offset + commit_header_bytes
         footer = decode_footer(bytes(commit.body[-footer_bytes:]))
         if footer is None:
-            return  # the walk ends here and says so
+            return  # the scan ends here and reports it
         try:
             highest = SegmentIndex.decode(
                 commit.body[: footer.index_bytes], commit.header.offset
             ).highest_sequences()
         except ValueError as error:
             self.notes.append(
-                VerifyFinding(self.path, body, f"the index cannot be read and is rebuilt at a start: {error}")
+                VerifyFinding(
+                    self.path, body, f"the index is unreadable, the next start rebuilds it: {error}"
+                )
             )
             return
         if highest is not None and highest != self.highest and not self.damage:
-            self._damaged(body, "the index does not agree with the commits about the last sequences")
+            self._damaged(body, "the last sequences in the index differ from the commits")
 
     # -- the end --------------------------------------------------------------------------------------
 
     def _ended(self, ending: Ending, file: OpenFile) -> bool:
-        """Note how a walk ended; True when there is damage, behind which something may be left."""
+        """Record the end of a scan. True if damage was found and more commits may follow."""
         if ending.verdict is Verdict.SEALED:
             if file.size > ending.end:
-                what = f"{file.size - ending.end} bytes behind the seal"
-                how = "cuts them off" if ending.tail_end == ending.end else "sets them aside"
+                what = f"{file.size - ending.end} bytes after the seal"
+                how = "cuts them off" if ending.tail_end == ending.end else "moves them to quarantine"
                 if self._begun_after:
                     self._damaged(ending.end, what)
                 else:
-                    self.notes.append(VerifyFinding(self.path, ending.end, f"{what}; the next start {how}"))
+                    self.notes.append(VerifyFinding(self.path, ending.end, f"{what}. The next start {how}."))
             return False
         if ending.verdict is Verdict.CORRUPT:
             self._damaged(ending.end, self._what_stands(ending, file))
@@ -244,24 +247,24 @@ class SegmentChecker:
         if not self._begun_after:
             self._leave_chain()
         if self._begun_after:
-            self._damaged(ending.end, "it does not end with a valid seal, though a later segment was begun")
+            self._damaged(ending.end, "it does not end with a valid seal, although a later segment exists")
         elif ending.verdict is Verdict.TORN:
             size = ending.tail_end - ending.end
             what = (
-                f"{size} bytes of an unfinished write, not proven to have been acknowledged; "
-                "the next start sets them aside"
+                f"{size} bytes of an unfinished write, not proven to have been acknowledged. "
+                "The next start moves them to quarantine."
             )
             self.notes.append(VerifyFinding(self.path, ending.end, what))
         return False
 
     def _what_stands(self, ending: Ending, file: OpenFile) -> str:
-        """Say more of the damage than that it is there."""
+        """Describe the damage, including the affected positions if the header is intact."""
         found = decode_commit(file.read(ending.end, commit_header_bytes))
         if found is None or (found.salt, found.offset) != (self.header.salt, ending.end):
             return ending.detail
         last = found.first_position + found.messages - 1
         held = f" (positions {found.first_position} to {last})" if found.messages else ""
-        return f"{ending.detail}; its header is whole, its {found.body_bytes} bytes of body{held} are not"
+        return f"{ending.detail}. Its header is intact, its {found.body_bytes} bytes of body{held} are not."
 
     def _damaged(self, offset: int, what: str) -> None:
         self.damage.append(VerifyFinding(self.path, offset, what))

@@ -1,7 +1,7 @@
-"""Snapshot: the durable log of a data directory, also while a server is running, and places in it.
+"""Snapshot: the durable log of a data directory, even while a server runs, and lookups in it.
 
-Nothing is written or locked, and nothing is shown that no later commit proves to be durable (unless asked
-for): a running server may still lose that, and write something else in its place.
+Nothing is written or locked. By default only commits that a later commit proves durable are shown: a running
+server may still lose other commits and write different ones in their place.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tickertape.journal.recovery.survey import PublisherFold, SegmentHead, Segme
 T = TypeVar("T")
 
 _ATTEMPTS_MAX = 5
-"""How often a directory is looked at again when a server seems to have begun a segment meanwhile."""
+"""Attempts to survey a directory while a server starts segments."""
 
 
 class Snapshot(NamedTuple):
@@ -39,18 +39,24 @@ class Snapshot(NamedTuple):
 
     view: LogView
     unproven: int
-    """Messages behind the end of `view`, written but not known to be durable."""
+    """Messages after the end of `view` that are written but not known to be durable."""
     damage: JournalCorrupt | None
-    """Why `view` ends before the log does."""
+    """The reason why `view` ends before the log does, or None."""
 
 
 def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
-    """Take a snapshot of the journal in `disk`; `unsynced` includes commits that are not known to be durable.
+    """Take a snapshot of the journal on `disk`. `unsynced` includes commits not known to be durable.
 
-    Damage of the last segments, or between segments, ends the view before it and is reported. Raises
-    `NotAJournal`, `WrongJournal`, `JournalVersion`, `JournalCorrupt` (identity), `OSError`."""
+    Damage of the last segments, or between segments, ends the view before it and is reported in the snapshot.
+
+    Raises:
+        NotAJournal, WrongJournal, JournalVersion: The directory has no usable journal.
+        JournalCorrupt: The identity is damaged.
+        OSError: The disk cannot be read."""
     if IDENTITY_FILE not in disk.names("."):
-        raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
+        raise NotAJournal(
+            f"No journal in {disk.where}: {IDENTITY_FILE} is missing. Use the data directory of a server."
+        )
     journal_id = read_identity(disk).journal_id
     damage: JournalCorrupt | None = None
     for look_number in range(_ATTEMPTS_MAX):
@@ -86,12 +92,12 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
 
 
 def _damage_error(error: JournalCorrupt | None) -> JournalCorrupt | None:
-    """Return the damage without the remedies of a start."""
+    """Return the damage without the advice about server starts."""
     if error is None:
         return None
     what = str(error).partition(". The start is refused")[0]
     return JournalCorrupt(
-        f"{what}; what stands before it was read, `tickertape journal verify` shows the extent",
+        f"{what}. Everything before it was read. Run `tickertape journal verify` to see the extent.",
         file=error.file,
         offset=error.offset,
     )
@@ -112,7 +118,8 @@ def _before_damage(
 def _add_active(
     disk: Disk, view: LogView, file: SegmentSurvey, *, unsynced: bool
 ) -> tuple[int, JournalCorrupt | None]:
-    """Add the unsealed segment to a view; returns messages left out and the damage it ends with."""
+    """Add the unsealed segment to a view. Return the number of messages left out, and the damage at its
+    end."""
     header = file.header
     assert header is not None
     corrupt_at = -1
@@ -123,7 +130,7 @@ def _add_active(
             return 0, error
         if ending.verdict is not Verdict.CORRUPT or ending.end == corrupt_at:
             break
-        corrupt_at = ending.end  # a server may have written while it was read: damage stays where it is
+        corrupt_at = ending.end  # real damage is still at this offset after a second read
     view.opened(ActiveSegment(header, file.chain, file.size, index=index))
     segment = view.segments[-1]
     last = ending.last
@@ -149,14 +156,14 @@ def _header_at(disk: Disk, number: int, offset: int) -> CommitHeader:
 
 
 class SelectedMessages(NamedTuple):
-    """Messages of one commit and their positions."""
+    """Messages of one commit, with their positions."""
 
     positions: Int64s
     batch: MessageBatch
 
     @property
     def end_position(self) -> int:
-        """Position after the last of them."""
+        """Position after the last message."""
         return int(self.positions[-1]) + 1
 
 
@@ -164,7 +171,7 @@ class SelectedMessages(NamedTuple):
 
 
 class SnapshotReader:
-    """Reads a snapshot with blocking reads, one segment open at a time."""
+    """Reads a snapshot with blocking reads and one open segment at a time."""
 
     def __init__(self, disk: Disk, view: LogView) -> None:
         self._disk = disk
@@ -187,10 +194,9 @@ class SnapshotReader:
                 yield part
 
     def selected(self, start: int, stop: int, topic: str | None = None) -> Iterator[SelectedMessages]:
-        """The messages from position `start` up to `stop`, of `topic` when given, without the server's
-        control records.
+        """Yield the messages in `[start, stop)`, of `topic` if given, without control records.
 
-        Raises `JournalCorrupt` where the log cannot be read back."""
+        Raises `JournalCorrupt` where the log cannot be read."""
         for part in self.parts(start, stop, topic):
             batch = part.batch
             positions = part.positions
@@ -207,7 +213,7 @@ class SnapshotReader:
                 yield SelectedMessages(positions[mask], batch if mask.all() else select(batch, mask))
 
     def bytes_before(self, position: int) -> int:
-        """About how many bytes of the log lie before `position`."""
+        """Return the approximate number of log bytes before `position`."""
         done = 0
         for segment in self.view.segments:
             if position < segment.end_position:
@@ -218,7 +224,7 @@ class SnapshotReader:
         return done
 
     def find(self, search: Generator[ReadRequest, Buffer, T]) -> T:
-        """Run a search of `log_reader.py` to its end."""
+        """Run a search of `log_reader.py` to completion and return its result."""
         try:
             request = next(search)
             while True:
@@ -228,7 +234,7 @@ class SnapshotReader:
             return result
 
     def header_of(self, position: int) -> tuple[LogSegment, CommitHeader]:
-        """The commit that holds `position`, which lies in the view."""
+        """Return the segment and the commit that hold `position`, which must be in the view."""
         segment = self.view.segment_of(position)
         assert segment is not None
         offset = segment.index.block_bounds(segment.index.block_of_position(position))[0]
@@ -254,8 +260,8 @@ class SnapshotReader:
             try:
                 self._handle = self._disk.open(segment_path(request.segment), write=False)
             except FileNotFoundError:
-                what = f"segment {request.segment} was removed by retention while it was to be read"
-                raise BookmarkExpired(f"{what}: look again, the log begins later now") from None
+                what = f"segment {request.segment} was removed by retention while it was read"
+                raise BookmarkExpired(f"{what}. Try again: the log starts later now.") from None
             self._number = request.segment
         assert self._handle is not None
         handle = self._handle
@@ -263,11 +269,13 @@ class SnapshotReader:
 
 
 def commit_headers(disk: Disk) -> Iterator[tuple[str, CommitHeader]]:
-    """File and header of every commit that follows from the one before, in order.
+    """Yield file and header of every commit in chain order.
 
-    Raises `NotAJournal`, `JournalCorrupt` (a sealed segment in which the headers break off), `OSError`."""
+    Raises `NotAJournal`, `JournalCorrupt` (a sealed segment with missing headers), `OSError`."""
     if IDENTITY_FILE not in disk.names("."):
-        raise NotAJournal(f"no {IDENTITY_FILE} in {disk.where}: this is not the data directory of a journal")
+        raise NotAJournal(
+            f"No journal in {disk.where}: {IDENTITY_FILE} is missing. Use the data directory of a server."
+        )
     files, _ = survey_segments(disk, read_identity(disk).journal_id)
     for file in files:
         if file.head is SegmentHead.VALID:
@@ -292,19 +300,19 @@ def _of_segment(disk: Disk, file: SegmentSurvey) -> Iterator[tuple[str, CommitHe
                 return
             offset, chain = header.end, header.crc
         if file.seal is not None:
-            what = "no valid commit header; `tickertape journal verify` shows the extent"
+            what = "no valid commit header. Run `tickertape journal verify` to see the extent."
             raise damaged_at(path, offset, what)
 
 
-# -- where a message lies -----------------------------------------------------------------------------
+# -- locations of messages ------------------------------------------------------------------------
 
 
 class Location(NamedTuple):
-    """One message and where it lies."""
+    """Location of one message."""
 
     file: str
     offset: int
-    """Of the commit that holds it."""
+    """Offset of the commit that holds it."""
     commit: int
     position: int
     topic: str
@@ -316,18 +324,18 @@ class Location(NamedTuple):
 
 
 class Absent(NamedTuple):
-    """Return why the message is absent."""
+    """The reason why a message is absent."""
 
     reason: str
 
 
 def locate(reader: SnapshotReader, position: int) -> Location | Absent:
-    """The message at `position`."""
+    """Return the location of the message at `position`."""
     view = reader.view
     if position >= view.end_position:
         return Absent(f"position {position} is above the last: the log ends before {view.end_position}")
     if position < view.first_position:
-        removed = f"; {view.retired}" if view.retired is not None else ""
+        removed = f". {view.retired}" if view.retired is not None else ""
         begin = f"the log begins at {view.first_position}"
         return Absent(f"position {position} is below the first: {begin}{removed}")
     segment, header = reader.header_of(position)
@@ -347,7 +355,7 @@ def locate(reader: SnapshotReader, position: int) -> Location | Absent:
 
 
 def locate_bookmark(reader: SnapshotReader, bookmark: Bookmark) -> Location | Absent:
-    """The message with this bookmark."""
+    """Return the location of the message with this bookmark."""
     position = reader.find(find_bookmark(reader.view, bookmark.publisher, bookmark.sequence))
     if position is not None:
         return locate(reader, position)
@@ -355,7 +363,7 @@ def locate_bookmark(reader: SnapshotReader, bookmark: Bookmark) -> Location | Ab
 
 
 def locate_time(reader: SnapshotReader, micros: int) -> Location | Absent:
-    """The first message stamped at this moment or later."""
+    """Return the location of the first message with a timestamp of at least `micros`."""
     position = reader.find(find_time(reader.view, micros, inclusive=True))
     if position < reader.view.end_position:
         return locate(reader, position)
@@ -363,28 +371,28 @@ def locate_time(reader: SnapshotReader, micros: int) -> Location | Absent:
     if last is None:
         return Absent("the log is empty")
     return Absent(
-        f"{format_timestamp(micros)} is above the last: no message is stamped later than "
+        f"{format_timestamp(micros)} is above the last: the newest message has the timestamp "
         f"{format_timestamp(last)}"
     )
 
 
 def _why_absent(reader: SnapshotReader, bookmark: Bookmark) -> str:
     if is_expired(reader.view.retired, bookmark):
-        return f"it lies in what is gone, if it ever was: {reader.view.retired}"
+        return f"it was removed, if it ever existed: {reader.view.retired}"
     silent = [s.number for s in reader.view.segments if not s.index.knows_publishers]
     if silent:
         return (
-            f"not in the log; which sequences of publisher {bookmark.publisher} it has is not known: "
-            f"segments with too many publishers for their indexes do not say ({len(silent)} of "
-            f"{len(reader.view.segments)}, the first is segment {silent[0]})"
+            f"not in the log. The sequences of publisher {bookmark.publisher} in it are unknown: "
+            f"{len(silent)} of {len(reader.view.segments)} segments have too many publishers for "
+            f"their indexes (the first is segment {silent[0]})"
         )
     low, high = _publisher_bounds(reader.view, bookmark.publisher)
     if low is None or high is None:
         return f"the log has no message of publisher {bookmark.publisher}"
     if bookmark.sequence < low:
-        return f"below the first: the log has {low} as the publisher's lowest sequence"
+        return f"below the first: the lowest sequence of the publisher in the log is {low}"
     if bookmark.sequence > high:
-        return f"above the last: the log has {high} as the publisher's highest sequence"
+        return f"above the last: the highest sequence of the publisher in the log is {high}"
     before, after = _neighbours(reader, bookmark)
     return f"a gap: the publisher went from sequence {before} to {after}"
 
@@ -395,7 +403,7 @@ def _publisher_bounds(view: LogView, publisher: int) -> tuple[int | None, int | 
 
 
 def _neighbours(reader: SnapshotReader, bookmark: Bookmark) -> tuple[int, int]:
-    """The sequences of the publisher before and after one that it left out."""
+    """Return the publisher's sequences before and after a missing one."""
     before, after = 0, 2**64 - 1
     for segment in reader.view.segments:
         bounds = segment.index.publisher_bounds(bookmark.publisher)

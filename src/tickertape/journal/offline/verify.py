@@ -1,7 +1,7 @@
 """Verify: surveys (`survey`) and checks (`verify`) the files of a journal without opening it.
 
-Nothing is written or locked, and a running server may commit, seal and begin segments meanwhile. So damage is
-read again, and counts only when it persists.
+Nothing is written or locked, and a running server may commit, seal and start segments meanwhile. Damage is
+therefore read again, and counts only if it persists.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ from tickertape.journal.recovery.recovery import check_retired_link
 from tickertape.journal.recovery.survey import SegmentHead, SegmentSurvey, leftovers, survey_segments
 
 _REPLACED: Final = (LAST_SEGMENT_FILE, CLEAN_SHUTDOWN_FILE, RETIRED_FILE, QUEUES_FILE)
-"""Written under a name of their own first, and renamed."""
+"""Files written under a temporary name and then renamed."""
 
 DATA_NAMES: Final = CREATED_NAMES.union(
     _REPLACED,
     (f"{name}.new" for name in _REPLACED),
     (QUARANTINE_DIRECTORY, SPILL_DIRECTORY, STAGING_DIRECTORY),
 )
-"""Everything in a data directory that is not foreign, `lost+found` of the file system included."""
+"""All known names in a data directory, including `lost+found` of the file system."""
 
 
 _LOOKS_MAX: Final = 5
-"""How often a directory is looked at again when a server seems to have removed a segment meanwhile."""
+"""Attempts to survey a directory while a server removes segments."""
 
 
 def survey(disk: Disk) -> VerifyReport:
-    """Survey a journal: sealed segments by their seals, the others by reading them.
+    """Survey a journal: sealed segments by their seals, other segments by reading them.
 
-    Raises `NotAJournal` if there is none, `OSError` if the disk cannot be read."""
+    Raises `NotAJournal` without a journal, `OSError` if the disk cannot be read."""
     return _looked(disk, through=False, progress=_unseen)
 
 
 def verify(disk: Disk, progress: Progress | None = None) -> VerifyReport:
-    """Read every commit of every segment and check it.
+    """Read and check every commit of every segment.
 
-    Raises `NotAJournal` if there is no journal, `OSError` if the disk cannot be read. Damage never raises: it
-    is in the report."""
+    Raises `NotAJournal` without a journal, `OSError` if the disk cannot be read. Damage does not raise: it is
+    in the report."""
     return _looked(disk, through=True, progress=progress or _unseen)
 
 
@@ -82,7 +82,7 @@ def segment_bytes(disk: Disk) -> int:
 
 
 class _Verifier:
-    """One look at a directory."""
+    """One pass over a directory."""
 
     def __init__(self, disk: Disk, *, through: bool, progress: Progress) -> None:
         self._disk = disk
@@ -95,17 +95,17 @@ class _Verifier:
     def run(self) -> VerifyReport:
         names = self._disk.names(".")
         if IDENTITY_FILE not in names and JOURNAL_DIRECTORY not in names:
-            neither = f"there is neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/"
-            raise NotAJournal(f"no journal in {self._disk.where}: {neither}")
+            neither = f"it has neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/"
+            raise NotAJournal(f"No journal in {self._disk.where}: {neither}.")
         for name in names:
             if name not in DATA_NAMES:
-                self._note(name, 0, "not a file of Tickertape; the server ignores it")
+                self._note(name, 0, "not a Tickertape file, ignored by the server")
         if QUARANTINE_DIRECTORY in names:
             for name in self._disk.names(QUARANTINE_DIRECTORY):
                 path = f"{QUARANTINE_DIRECTORY}/{name}"
-                self._note(path, 0, f"{_size(self._disk, path)} bytes set aside by an earlier recovery")
+                self._note(path, 0, f"{_size(self._disk, path)} bytes quarantined by an earlier recovery")
         if JOURNAL_DIRECTORY in names:
-            # Asked first: a server that stops meanwhile seals, and only then says so.
+            # Read the marker first: a server that stops meanwhile seals first, and then writes the marker.
             shutdown = self._clean_shutdown()
             journal_id = self._journal_id(names)
             begun = self._last_segment(journal_id)
@@ -133,24 +133,24 @@ class _Verifier:
             return 0
 
     def _check_last_segment(self, begun: int) -> None:
-        """The segment that was begun last is there, and begun."""
+        """Check that the newest segment on record exists and is in use."""
         through = 0 if self._retired is None else self._retired.through
         there = [one.number for one in self._report.segments if one.state in ("sealed", "active")]
         path = segment_path(max(there, default=through) + 1)
         if max(there, default=through) < begun and all(found.file != path for found in self._report.damage):
-            self._damage(path, 0, f"segment {begun} was begun, and that is gone")
+            self._damage(path, 0, f"segment {begun} was in use, but is missing or blank")
 
     def _check_clean_shutdown(self, shutdown: CleanShutdown | None) -> None:
-        """The segment that a clean stop sealed is there, and sealed."""
+        """Check that the segment sealed by the last clean stop exists and is sealed."""
         if shutdown is None or (self._retired is not None and shutdown.segment <= self._retired.through):
             return
         found = {segment.number: segment for segment in self._report.segments}.get(shutdown.segment)
         if found is None or found.state != "sealed" or found.end_position != shutdown.position:
-            what = f"a clean stop sealed it at position {shutdown.position}, and that is gone"
+            what = f"a clean stop sealed it at position {shutdown.position}, but that seal is missing"
             self._damage(segment_path(shutdown.segment), found.used if found else 0, what)
 
     def _journal_id(self, names: list[str]) -> bytes:
-        """Return the id that segments must carry: of the identity, or of the first segment."""
+        """Return the id that segments must carry, from the identity or from the first segment."""
         try:
             if IDENTITY_FILE in names:
                 identity = read_identity(self._disk)
@@ -173,12 +173,12 @@ class _Verifier:
         files, unknown = survey_segments(self._disk, journal_id, retired=retired)
         doubts: list[tuple[int, SegmentHead]] = []
         while doubts != (doubts := _doubts(files)):
-            # a segment may have been begun meanwhile
+            # a segment may have been started meanwhile
             files, unknown = survey_segments(self._disk, journal_id, retired=retired)
         self._note_retired(retired, self._read_retired(journal_id))
         self._check_first(files, retired)
         for name in unknown:
-            self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "not a file of Tickertape; the server ignores it")
+            self._note(f"{JOURNAL_DIRECTORY}/{name}", 0, "not a Tickertape file, ignored by the server")
         previous: SegmentChecker | None = None
         for at, file in enumerate(files):
             path = segment_path(file.number)
@@ -204,9 +204,9 @@ class _Verifier:
         return retired
 
     def _note_retired(self, retired: RetiredState | None, now: RetiredState | None) -> None:
-        """Report removed segments; `now` is the record after the survey of the segments."""
+        """Report removed segments. `now` is the record read after the survey of the segments."""
         if now is not None and (retired is None or now.through != retired.through):
-            raise FileNotFoundError("segments were removed meanwhile")  # then it is looked at again
+            raise FileNotFoundError("segments were removed meanwhile")  # the caller then repeats the survey
         if retired is None:
             return
         left = len(leftovers(self._disk, retired))
@@ -220,22 +220,22 @@ class _Verifier:
             unfinished=left,
             text=str(retired),
         )
-        still = f"; {left} of the files are still there, the server removes them" if left else ""
+        still = f". {left} of the files still exist, the server removes them" if left else ""
         self._note(RETIRED_FILE, 0, f"{retired}{still}")
 
     def _check_first(self, files: list[SegmentSurvey], retired: RetiredState | None) -> None:
-        """Check that the log begins where the removed segments end."""
+        """Check that the log starts where the removed segments end."""
         if retired is None:
             return
         first = files[0] if files else None
         if first is None or first.number != retired.through + 1 or first.header is None:
-            what = f"segment {retired.through + 1}, with which the log begins, is missing"
+            what = f"segment {retired.through + 1}, the first of the log, is missing"
             self._damage(segment_path(retired.through + 1), 0, what)
             return
         try:
             check_retired_link(first.header, retired)
         except JournalError:
-            self._damage(segment_path(first.number), 0, f"it does not follow what {RETIRED_FILE} says")
+            self._damage(segment_path(first.number), 0, f"it does not follow the record in {RETIRED_FILE}")
 
     def _without_header(self, file: SegmentSurvey, path: str, *, begun: bool) -> None:
         reserved = file.head is SegmentHead.BLANK and not begun
@@ -244,7 +244,7 @@ class _Verifier:
         )
         self._report.segments.append(summary)
         if file.head is SegmentHead.BROKEN and not begun:
-            self._note(path, 0, "interrupted creation: the next start moves it to quarantine")
+            self._note(path, 0, "interrupted creation, the next start moves it to quarantine")
         elif not reserved:
             self._damage(path, 0, file.head.value)
         self._progress(file.size)

@@ -1,7 +1,8 @@
-"""Archive reader: the messages before the log, read from the archive by requests that are data.
+"""Archive reader: reads messages before the start of the log from the archive.
 
-For readers the archive is the log below its first position. Invariant: nothing is read on where archive and
-log do not meet.
+Pure: requests are data. For readers, the archive is the log below its first position.
+
+Invariant: a reader never skips a gap between archive and log.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from tickertape.journal.reading.log_view import LogPart, LogView, ReadRequest
 
 _NOTHING: Final = -1
 _SMALL: Final = 4096
-"""Size in bytes that an answer without messages counts as."""
+"""Size in bytes charged for an answer without messages."""
 
 
 class ReadArchive(NamedTuple):
-    """Messages with positions in `[begin, end)`; answered with `ArchivedParts`."""
+    """Request messages with positions in `[begin, end)`. The answer is `ArchivedParts`."""
 
     scan: int
-    """Number of a scan; each request of a scan continues where its last answer ended."""
+    """Number of a scan. Each request of a scan continues at the end of its last answer."""
     begin: int
     end: int
     topic: str | None
-    """A topic or a pattern, None: all. The answer may hold other topics too."""
+    """A topic, a pattern, or None for all. The answer may also hold other topics."""
     size: int = archive_answer_bytes_max
-    """Approximate bytes of bodies of the answer, at least one message."""
+    """Approximate body bytes of the answer. It has at least one message."""
 
 
 class FindArchived(NamedTuple):
-    """The position, below `end`, of the message of a bookmark; answered with `ArchivedPlace`."""
+    """Request the position, below `end`, of the message of a bookmark. The answer is `ArchivedPlace`."""
 
     bookmark: Bookmark
     end: int
@@ -45,7 +46,9 @@ class FindArchived(NamedTuple):
 
 
 class TimeArchived(NamedTuple):
-    """The first position in `[begin, end)` stamped at `micros` or later; answered with `ArchivedPlace`."""
+    """Request the first position in `[begin, end)` with a timestamp of at least `micros`.
+
+    The answer is `ArchivedPlace`."""
 
     micros: int
     begin: int
@@ -54,21 +57,22 @@ class TimeArchived(NamedTuple):
 
 
 class LastArchived(NamedTuple):
-    """The last message before `position`; answered with `ArchivedLast`."""
+    """Request the last message before `position`. The answer is `ArchivedLast`."""
 
     position: int
     size: int = _SMALL
 
 
 class ProbeArchive(NamedTuple):
-    """How far the archive reaches now; answered with `ArchiveCoverage`."""
+    """Request the current position range of the archive. The answer is `ArchiveCoverage`."""
 
     size: int = _SMALL
 
 
 class CheckArchived(NamedTuple):
-    """Whether the files with positions in `[begin, end)` are as the table names them; answered with
-    `ArchivedWhole`, or an error that names the first that is not."""
+    """Check that the files with positions in `[begin, end)` match the table.
+
+    The answer is `ArchivedWhole`, or an error that names the first file that does not match."""
 
     begin: int
     end: int
@@ -76,27 +80,27 @@ class CheckArchived(NamedTuple):
 
 
 class ArchivedParts(NamedTuple):
-    """Messages that follow one another."""
+    """Consecutive messages."""
 
     parts: list[LogPart]
     end: int
-    """Everything that was asked for below this position was given."""
+    """All requested messages below this position were returned."""
 
 
 class ArchivedPlace(NamedTuple):
-    """A position; None: the archive has none."""
+    """A position, or None if the archive has none."""
 
     position: int | None
 
 
 class ArchivedLast(NamedTuple):
-    """A bookmark; None: the archive has none."""
+    """A bookmark, or None if the archive has none."""
 
     bookmark: Bookmark | None
 
 
 class ArchivedWhole(NamedTuple):
-    """All files exist, with their sizes."""
+    """All files exist and have their recorded sizes."""
 
 
 ArchiveRequest = ReadArchive | FindArchived | TimeArchived | LastArchived | ProbeArchive | CheckArchived
@@ -105,9 +109,9 @@ ArchiveSearch = Generator[ArchiveRequest, ArchiveAnswer, "ArchiveTier | None"]
 
 
 class ArchivedLogReader:
-    """Reads the archive from a position up to where the log begins; used as a `LogReader` is.
+    """Reads the archive from a position up to the start of the log. Used like a `LogReader`.
 
-    `topic` is a name, a pattern, or None for all; `scan` a number of its own."""
+    `topic` is a name, a pattern, or None for all. `scan` is a unique number."""
 
     def __init__(
         self, view: LogView, archive: ArchiveTier, position: int, topic: str | None, scan: int
@@ -121,20 +125,21 @@ class ArchivedLogReader:
         """First position of the log at the last probe of the archive."""
 
     def poll(self) -> ReadArchive | ProbeArchive | None:
-        """Return the next request, or None where the log continues. Raises `BookmarkExpired` when archive and
-        log no longer meet."""
-        first = self._view.first_position  # retention may have gone on
+        """Return the next request, or None where the log continues.
+
+        Raises `BookmarkExpired` if a gap between archive and log has appeared."""
+        first = self._view.first_position  # retention may have removed segments
         if self.position >= first:
             return None
         if not self._archive.serves(self.position, first):
             if self._probed_at == first:
                 raise gap_error(f"position {self.position}", self._view, self._archive)
             self._probed_at = first
-            return ProbeArchive()  # it may have grown since the last probe
+            return ProbeArchive()  # the archive may have grown since the last probe
         return ReadArchive(self._scan, self.position, first, self._topic)
 
     def answer(self, answer: ArchivedParts | ArchiveCoverage) -> list[LogPart]:
-        """The answer to the last request: perhaps no part."""
+        """Process the answer to the last request. Return its parts, perhaps none."""
         if isinstance(answer, ArchiveCoverage):
             self._archive.cover(answer)
             return []
@@ -143,7 +148,9 @@ class ArchivedLogReader:
 
 
 def oldest(view: LogView, topic: str | None) -> int:
-    """The first position from which `topic`, a name or a pattern, can be read; None asks the log alone."""
+    """Return the first position from which `topic`, a name or a pattern, can be read.
+
+    With None, the archive is ignored."""
     archive = view.archive
     if topic is None or archive is None or not archive.covered.holds(topic):
         return view.first_position
@@ -156,13 +163,13 @@ def oldest(view: LogView, topic: str | None) -> int:
 def look(view: LogView, topic: str | None) -> ArchiveSearch:
     """Return the archive if it has messages of `topic` before the log, else None.
 
-    Raises `BookmarkExpired` when it ends before the log begins."""
+    Raises `BookmarkExpired` when the archive ends before the log starts."""
     archive = view.archive
     if topic is None or archive is None or not view.first_position:
         return None
     begin = archive.covered.begin
     if begin is None or not archive.serves(min(begin, view.first_position), view.first_position):
-        covered = yield ProbeArchive()  # it may have gone on
+        covered = yield ProbeArchive()  # the archive may have grown
         assert isinstance(covered, ArchiveCoverage)
         archive.cover(covered)
         begin = covered.begin
@@ -174,11 +181,11 @@ def look(view: LogView, topic: str | None) -> ArchiveSearch:
 
 
 def difference(view: LogView, covered: ArchiveCoverage) -> Generator[ReadRequest, Buffer, str]:
-    """Compare the log with the last message of an archive; returns the difference for a message, or "".
+    """Compare the log with the last message of an archive. Return the difference as text, or "".
 
-    "" also if retention has removed the message, or there is none. A log that has lost its end gives
-    positions again and may have grown beyond the archive since; its publishers may reuse their sequences, but
-    not at the same time."""
+    Returns "" also if retention has removed the message, or the archive is empty. A log that lost its end
+    assigns positions again and may have outgrown the archive since. Its publishers may reuse sequences, but
+    not with the same timestamps."""
     if covered.last is None:
         return ""
     position, message = covered.last
@@ -188,7 +195,7 @@ def difference(view: LogView, covered: ArchiveCoverage) -> Generator[ReadRequest
         if position >= view.first_position:
             raise
         found = None
-    if position < view.first_position:  # also when retention went on meanwhile
+    if position < view.first_position:  # also if retention removed it meanwhile
         return "" if is_expired(view.retired, message.bookmark) else "never had it"
     if found is None:
         return "has no message there"
@@ -198,20 +205,20 @@ def difference(view: LogView, covered: ArchiveCoverage) -> Generator[ReadRequest
 
 
 def gap_error(what: str, view: LogView, archive: ArchiveTier) -> BookmarkExpired:
-    """Return the error for a position in neither archive nor log."""
+    """Return the error for a position that is in neither archive nor log."""
     begins = f"the log begins at position {view.first_position}"
     if view.first is None:
         return BookmarkExpired(
-            f"{what}: {archive}, and {begins}: what is between is in neither; start from NOW"
+            f"{what}: {archive}, and {begins}. The messages between are in neither. Start from NOW."
         )
     first = str(view.first.bookmark)
     return BookmarkExpired(
-        f"{what}: {archive}, and {begins}, with {first} of {format_timestamp(view.first.timestamp)}: what is "
-        "between is in neither. Decide what to do about it, then start from that bookmark",
+        f"{what}: {archive}, and {begins}, with {first} of {format_timestamp(view.first.timestamp)}. "
+        "The messages between are in neither. Handle the missing messages, then start from that bookmark.",
         available=first,
     )
 
 
 def expired_error(what: str, view: LogView) -> BookmarkExpired:
-    """Return the error for a position before the log that no archive has."""
+    """Return the error for a position that is before the log and not archived."""
     return expired(what if view.archive is None else f"{what}: {view.archive}", view.retired, view.first)

@@ -1,6 +1,6 @@
-"""Archive tier: how far the archive covers the log, as the log knows it.
+"""Archive tier: how far the archive covers the log, as known to the log.
 
-Invariant: nothing counts as archived that a look at the archive did not show.
+Invariant: only messages confirmed by a probe of the archive count as archived.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from tickertape.journal.format.retired_state import StoredMessage
 
 
 class ArchiveCoverage(NamedTuple):
-    """Extent and topics of the archive."""
+    """Position range and topics of the archive."""
 
     begin: int | None
-    """None: no table exists yet."""
+    """None if no table exists yet."""
     end: int = 0
     holds: Callable[[str], bool] = bool
-    """Whether the archive has all messages to a topic, or to the topics of a pattern."""
+    """Whether the archive has all messages of a topic, or of the topics of a pattern."""
     topics: str = ""
-    """The archived topics, for messages; empty: all."""
+    """The archived topics, for messages. Empty means all."""
     last: tuple[int, StoredMessage] | None = None
-    """Position of the last archived message, and that message; None: there is none."""
+    """Position of the last archived message, and that message. None without a message."""
 
 
 class ArchiveTier:
-    """The archive, as far as the log knows it; `where` names it in messages."""
+    """The archive as known to the log. `where` names it in messages."""
 
     def __init__(self, where: str) -> None:
         self.where = where
         self.known = False
-        """A look at the archive was answered."""
+        """A probe of the archive was answered."""
         self.covered = ArchiveCoverage(None)
 
     def cover(self, covered: ArchiveCoverage) -> None:
-        """Take the answer of a look at the archive."""
+        """Store the answer of a probe."""
         self.known = True
         self.covered = covered
 
     @property
     def end(self) -> int:
-        """Position below which the archive has everything; 0 while it has nothing."""
+        """Position below which everything is archived, or 0 while nothing is archived."""
         return 0 if self.covered.begin is None else self.covered.end
 
     def serves(self, position: int, first: int) -> bool:
-        """Whether the archive has everything from `position` up to `first`, the start of the log."""
+        """Return whether the archive has everything from `position` up to `first`, the start of the log."""
         begin = self.covered.begin
         return begin is not None and begin <= position <= first <= self.covered.end
 

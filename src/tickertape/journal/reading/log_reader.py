@@ -1,11 +1,12 @@
-"""Log reader: reads the log forward from a position, or finds one in it, by requests that are data.
+"""Log reader: reads the log forward from a position, or searches a position in it.
 
-Pure. A reader of one topic skips blocks without it; of large commits in which the topic is rare it reads the
-head, then only the runs that hold it. A search by bookmark or by time is a generator: it yields
-`ReadRequest`s, is sent the bytes (or thrown the error), and returns the position; None for a bookmark without
-a persisted message. Segments may be removed between two reads: the result is what the log has at its end.
+Pure: reads are requests as data. A reader of one topic skips blocks without it. If the topic is rare in large
+commits, it reads the head of a commit and then only the runs with the topic. A search by bookmark or time is
+a generator: it yields `ReadRequest`s, is sent the bytes (or thrown the error), and returns the position. It
+returns None for a bookmark without a persisted message. Segments may be removed between two reads: the result
+applies to the log at the end of the search.
 
-Invariant: every message returned is covered by a verified checksum: its commit's, or its run's.
+Invariant: every returned message is covered by a verified checksum of its commit or its run.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from tickertape.journal.reading.log_view import (
 )
 
 _SPARSE = 8
-"""A topic is rare in a commit with at most one message of it in this number of messages."""
+"""A topic is rare in a commit if at most one in this number of messages belongs to it."""
 
 
 class _Bodies(NamedTuple):
-    """Bodies that were asked for: of these runs of this commit."""
+    """A pending request for the bodies of some runs of a commit."""
 
     header: CommitHeader
     head: BatchHead
@@ -52,9 +53,9 @@ class _Bodies(NamedTuple):
 class LogReader:
     """Reads forward from a position, optionally only blocks that may hold one topic.
 
-    `poll()` returns parts from memory, a `ReadRequest`, or None at the persisted end; a request is answered
-    with `answer(data)`. Parts may begin before `position` at the start, and hold other topics: the caller
-    cuts them. After each call the next part begins at `position` or later."""
+    `poll()` returns parts from memory, a `ReadRequest`, or None at the persisted end. Answer a request with
+    `answer(data)`. Parts may start before the first `position` and hold other topics, so the caller must cut
+    them. After each call the next part starts at `position` or later."""
 
     def __init__(self, view: LogView, position: int, topic: str | None = None) -> None:
         self._view = view
@@ -64,12 +65,12 @@ class LogReader:
         self._offset = 0
         self._need = 0
         self._head_bytes = 0
-        """Bytes to read first of the next commit, if its head may suffice; else 0."""
+        """Bytes of the next commit to read first if its head may suffice, else 0."""
         self._bodies: _Bodies | None = None
         self._request: ReadRequest | None = None
 
     def poll(self) -> list[LogPart] | ReadRequest | None:
-        """Return the next step (see the class)."""
+        """Return the next step (see the class docstring)."""
         while self._bodies is None and self.position < self._view.end_position:
             at = self._view.tail_at(self.position)
             if at is not None:
@@ -84,21 +85,21 @@ class LogReader:
         return self._ask_for_bodies() if self._bodies is not None else None
 
     def answer(self, data: Buffer) -> list[LogPart]:
-        """The bytes of the last request. May give no part yet: poll again. Raises `JournalCorrupt`."""
+        """Process the bytes of the last request. Return parts, perhaps none yet. Raises `JournalCorrupt`."""
         segment, request, position = self._segment, self._request, self.position
         assert segment is not None
         assert request is not None
         self._request = None
         if len(data) < request.size:
             at = request.offset + len(data)
-            raise corrupt(segment, at, "the file is shorter than what was persisted")
+            raise corrupt(segment, at, "the file ends before the persisted end")
         if self._bodies is not None:
             parts = self._answer_bodies(segment, self._bodies, data)
         elif self._head_bytes and self._answer_head(segment, request, data):
             parts = []
         else:
             parts = self._answer_commits(segment, request, data)
-        # The block of a position begins before it: what was passed is not given again.
+        # The block of a position starts before it: skip parts that end before the position.
         return [part for part in parts if part.end_position > position]
 
     # -- whole commits --------------------------------------------------------------------------------
@@ -111,12 +112,12 @@ class LogReader:
             self._passed(commits[-1][0])
         parts = commit_parts(segment, commits)
         if self._topic is not None and parts and parts[-1].batch.nbytes > read_bytes_target:
-            self._head_bytes = self._rare(parts[-1].batch, self._topic)  # small ones between say nothing
+            self._head_bytes = self._rare(parts[-1].batch, self._topic)  # small commits between do not count
         return parts
 
     def _not_wanted(self, header: CommitHeader, body: memoryview) -> bool:
-        """Whether a commit may be damaged: it precedes the start, or its head shows that it lacks
-        the topic."""
+        """Return whether a commit may be damaged because it precedes the start or, by its head, lacks the
+        topic."""
         if header.first_position + header.messages <= self.position:
             return True
         head = body[: header.head_bytes]
@@ -129,7 +130,7 @@ class LogReader:
 
     @staticmethod
     def _rare(batch: MessageBatch, topic: str) -> int:
-        """Return the bytes of a commit like this one to read first: its head, or 0 for all of it."""
+        """Return the bytes of a commit like this one to read first: its head, or 0 to read it completely."""
         if batch.topic_index is None or topic not in batch.topics:
             return 0
         own = int(np.count_nonzero(batch.topic_index == batch.topics.index(topic)))
@@ -137,17 +138,17 @@ class LogReader:
         return head_bytes if own * _SPARSE <= batch.count else 0
 
     def _passed(self, header: CommitHeader) -> None:
-        """Everything of a commit was considered."""
+        """Advance past a commit that was processed completely."""
         self._offset = header.end
         self.position = max(self.position, header.first_position + header.messages)
 
     # -- few messages of large commits ----------------------------------------------------------------
 
     def _answer_head(self, segment: LogSegment, request: ReadRequest, data: Buffer) -> bool:
-        """Look at the head of a commit; False when its answer is to be taken as whole commits."""
+        """Process the head of a commit. False if the data must be processed as complete commits."""
         header = decode_commit(memoryview(data))
         if header_problem(segment, request.offset, header) is not None:
-            return False  # which says so
+            return False  # the caller then raises the error
         assert header is not None
         if header.kind is not CommitKind.DATA or commit_header_bytes + header.body_bytes <= len(data):
             return False
@@ -195,7 +196,7 @@ class LogReader:
         end = header.first_position + header.messages
         return [LogPart(header.first_position, batch, indices + header.first_position, end)]
 
-    # -- where to read --------------------------------------------------------------------------------
+    # -- positioning ----------------------------------------------------------------------------------
 
     def _from_tail(self, at: int) -> list[LogPart]:
         parts: list[LogPart] = []
@@ -209,7 +210,7 @@ class LogReader:
         return parts
 
     def _seek(self) -> bool:
-        """Move to a commit boundary to read from; False when `position` moved instead."""
+        """Move to a commit boundary to read from. False if `position` moved instead."""
         if self._segment is None:
             segment = self._view.segment_of(self.position)
             assert segment is not None
@@ -243,7 +244,7 @@ class LogReader:
         if self._topic is None:
             return read_bytes_target
         reach = self._segment.index.reach_with(self._topic, self._offset, read_bytes_target)
-        return min(reach - self._offset, commit_bytes_max)  # blocks are long when the index got coarser
+        return min(reach - self._offset, commit_bytes_max)  # a coarse index has long blocks
 
 
 # -- lookup -------------------------------------------------------------------------------------------
@@ -254,11 +255,11 @@ MaybeSearch = Generator[ReadRequest, Buffer, int | None]
 
 
 def next_block_with(view: LogView, topic: str, position: int) -> int:
-    """Return the first position, not below `position`, whose block may hold `topic`: `position` itself if its
-    own block may, the persisted end if no block does.
+    """Return the first position, not below `position`, whose block may hold `topic`.
 
-    No message of `topic` lies between `position` and the result. Nothing is read: whole segments are skipped
-    in microseconds."""
+    That is `position` itself if its own block may, and the persisted end if no block does. No message of
+    `topic` lies between `position` and the result. Nothing is read: whole segments are skipped in
+    microseconds."""
     at = max(position, view.first_position)
     segment = view.segment_of(at)
     while segment is not None and at < view.end_position:
@@ -272,11 +273,11 @@ def next_block_with(view: LogView, topic: str, position: int) -> int:
 
 
 def find_bookmark(view: LogView, publisher: int, sequence: int) -> MaybeSearch:
-    """Position of the persisted message with this publisher and sequence; None when the log has none."""
+    """Return the position of the persisted message with this publisher and sequence. None without one."""
     damaged: list[JournalCorrupt] = []
     for segment in reversed(view.segments):
         if not view.has(segment):
-            break  # retention went on meanwhile
+            break  # retention removed it meanwhile
         for place in segment.index.places_of_publisher(publisher, sequence):
             try:
                 position = yield from _in_place(view, segment, place, publisher, sequence, damaged)
@@ -309,11 +310,11 @@ def _in_place(
     if at is not None:
         return _in_parts(_of_tail(view, at, place.next_position), publisher, sequence)
     offset, need, end = place.offset, commit_bytes_max, min(place.end, segment.end)
-    while offset < end:  # once, unless the blocks are long because the index got coarser
+    while offset < end:  # once, unless a coarse index has long blocks
         size = min(max(need, commit_bytes_max), end - offset)
         data = yield ReadRequest(segment.number, offset, size)
         if len(data) < size:
-            raise corrupt(segment, offset + len(data), "the file is shorter than what was persisted")
+            raise corrupt(segment, offset + len(data), "the file ends before the persisted end")
         commits, need = decode_commits(segment, offset, data, excuse=excuse)
         position = _in_parts(commit_parts(segment, commits), publisher, sequence)
         if position is not None:
@@ -323,13 +324,13 @@ def _in_place(
 
 
 def _of_tail(view: LogView, at: int, stop: int | None) -> list[LogPart]:
-    """Return the persisted parts in memory of a range."""
+    """Return the parts of a range that are in memory."""
     end = view.tail_at(stop) if stop is not None else len(view.tail)
     return view.tail[at:end]
 
 
 def _in_parts(parts: list[LogPart], publisher: int, sequence: int) -> int | None:
-    """Position of a message in parts by publisher and sequence."""
+    """Return the position of a message in parts, by publisher and sequence."""
     for part in parts:
         found = _in_batch(part.batch, publisher, sequence)
         if found is not None:
@@ -338,7 +339,7 @@ def _in_parts(parts: list[LogPart], publisher: int, sequence: int) -> int | None
 
 
 def _in_batch(batch: MessageBatch, publisher: int, sequence: int) -> int | None:
-    """Index of a message in a batch by publisher and sequence."""
+    """Return the index of a message in a batch, by publisher and sequence."""
     if batch.run_count == 1:
         if batch.run(0).publisher != publisher:
             return None
@@ -362,9 +363,9 @@ def _in_run(batch: MessageBatch, start: int, stop: int, sequence: int) -> int | 
 
 
 def find_time(view: LogView, micros: int, *, inclusive: bool) -> Search:
-    """Find the first persisted message later than `micros` (not earlier, when `inclusive`).
+    """Return the position of the first persisted message later than `micros` (not earlier, if `inclusive`).
 
-    Without one it is the persisted end. Log time never decreases, so this is a search."""
+    Without one it is the persisted end. Log time never decreases, which allows a binary search."""
     after = micros if inclusive else micros + 1
     while True:
         segment = next((s for s in view.segments if s.index.blocks and s.timestamp >= after), None)
@@ -378,11 +379,11 @@ def find_time(view: LogView, micros: int, *, inclusive: bool) -> Search:
         else:
             if view.has(segment):
                 return position
-        # retention has removed the segment meanwhile: once more, in what is left
+        # retention removed the segment meanwhile: search the remaining log
 
 
 def _time_from(view: LogView, segment: LogSegment, after: int) -> Search:
-    """Position of the first message from `segment` on that is stamped at `after` or later."""
+    """Return the position of the first message with a timestamp of at least `after`, from `segment` on."""
     block = segment.index.block_of_time(after)
     reader = LogReader(view, max(segment.index.positions[block], segment.first_position))
     while view.has(segment):
@@ -398,12 +399,12 @@ def _time_from(view: LogView, segment: LogSegment, after: int) -> Search:
 
 
 def last_before(view: LogView, position: int) -> Generator[ReadRequest, Buffer, Bookmark | None]:
-    """The bookmark of the last persisted message before `position`; None where the log has none."""
+    """Return the bookmark of the last persisted message before `position`. None if the log has none."""
     position = min(position, view.end_position)
     while position > view.first_position:
         part = yield from _part_with(view, position - 1)
         if part is None or (at := part.index_at(position)) == 0:
-            return None  # retention has removed it meanwhile
+            return None  # retention removed it meanwhile
         kinds = part.batch.kinds
         messages = np.arange(at) if kinds is None else (kinds[:at] == KIND_MESSAGE).nonzero()[0]
         if len(messages):
@@ -415,7 +416,7 @@ def last_before(view: LogView, position: int) -> Generator[ReadRequest, Buffer, 
 
 
 def message_at(view: LogView, position: int) -> Generator[ReadRequest, Buffer, StoredMessage | None]:
-    """Find the persisted message at `position`; None if the log has none there."""
+    """Return the persisted message at `position`. None if the log has none there."""
     if position < view.first_position:
         return None
     part = yield from _part_with(view, position)
@@ -428,7 +429,7 @@ def message_at(view: LogView, position: int) -> Generator[ReadRequest, Buffer, S
 
 
 def _part_with(view: LogView, position: int) -> Generator[ReadRequest, Buffer, LogPart | None]:
-    """The part that holds a persisted position."""
+    """Return the part that holds a persisted position."""
     reader = LogReader(view, position)
     while (step := reader.poll()) is not None:
         parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
@@ -441,10 +442,10 @@ def _part_with(view: LogView, position: int) -> Generator[ReadRequest, Buffer, L
 def fold_topic(
     view: LogView, topic: str, take: Callable[[LogPart], None]
 ) -> Generator[ReadRequest, Buffer, list[JournalCorrupt]]:
-    """Pass every part that may hold `topic` to `take`, in order; returns the damage found.
+    """Pass every part that may hold `topic` to `take`, in order. Return the damage found.
 
-    A damaged block is skipped from the damage on: a start needs these folds, and one damaged commit must not
-    keep everything else from being served."""
+    The rest of a damaged block is skipped. The server start needs these folds, and one damaged commit must
+    not prevent the server from serving everything else."""
     damage: list[JournalCorrupt] = []
     reader = LogReader(view, view.first_position, topic)
     while True:
@@ -462,8 +463,7 @@ def fold_topic(
 
 
 def _after_damage(view: LogView, position: int, offset: int) -> int:
-    """Return the first position of the block after the one with byte `offset` in the segment of
-    `position`."""
+    """Return the first position after the block with byte `offset`, in the segment of `position`."""
     segment = view.segment_of(position)
     if segment is None:
         return view.end_position
@@ -476,16 +476,16 @@ def _after_damage(view: LogView, position: int, offset: int) -> int:
 def positions_of_run(
     view: LogView, publisher: int, first: int, count: int, before: int
 ) -> Generator[ReadRequest | None, Buffer, Int64s]:
-    """Positions of the persisted messages of a publisher with the sequences `[first, first + count)`, below
-    the position `before`, from the first of them on that the log has: none when it does not have the first,
-    and retention did not take it.
+    """Return positions of the persisted messages of a publisher with sequences `[first, first + count)`.
 
-    None lets others go first, and is answered with nothing."""
+    Only positions below `before` are returned. The result is empty if the log lacks the first message and
+    retention did not remove it. If retention removed it, the result starts with the first message in the log.
+    Yields None to let other work run, and is sent `b""` for it."""
     found: list[Int64s] = [np.empty(0, np.int64)]
     end, left = first + count, count
     bounds = [b for s in view.segments if (b := s.index.publisher_bounds(publisher)) is not None]
     if bounds and first < bounds[0][0] < end:
-        first = bounds[0][0]  # retention has removed those before
+        first = bounds[0][0]  # retention removed earlier ones
     position = yield from find_bookmark(view, publisher, first)
     if position is None:
         return found[0]

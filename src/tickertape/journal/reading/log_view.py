@@ -1,6 +1,6 @@
-"""Log view: the persisted log as readers see it, its segments and its tail in memory.
+"""Log view: the persisted log for readers, as a list of segments and a tail in memory.
 
-Invariant: readers see no message above the persisted end, and none whose commit does not match its checksum.
+Invariant: readers see only messages below the persisted end whose commit matches its checksum.
 """
 
 from __future__ import annotations
@@ -39,30 +39,30 @@ from tickertape.journal.reading.archive_tier import ArchiveTier
 
 
 class ReadRequest(NamedTuple):
-    """Bytes wanted from a segment file: `size` at `offset`, or those of `pieces`, one after the other."""
+    """A read of a segment file: `size` bytes at `offset`, or those of `pieces`, concatenated."""
 
     segment: int
     offset: int
     size: int
     pieces: tuple[tuple[int, int], ...] = ()
-    """Offset and size of each; `size` is their sum then."""
+    """Offset and size of each piece. `size` is their sum."""
 
     def read(self, piece: Callable[[int, int], Buffer]) -> Buffer:
-        """The bytes, got by `piece(offset, size)`."""
+        """Return the bytes, using `piece(offset, size)` to read."""
         if not self.pieces:
             return piece(self.offset, self.size)
         return b"".join([piece(offset, size) for offset, size in self.pieces])
 
 
 class LogPart(NamedTuple):
-    """Messages of one commit; message i has position `first_position + i`, or `positions[i]`."""
+    """Messages of one commit. Message i has position `first_position + i`, or `positions[i]`."""
 
     first_position: int
     batch: MessageBatch
     positions: Int64s | None = None
-    """Positions of the messages if other messages between them were left out."""
+    """Positions of the messages if others between them were left out."""
     end: int | None = None
-    """Position after the last message of the commit, if `batch` ends before."""
+    """Position after the last message of the commit, if `batch` ends earlier."""
 
     @property
     def end_position(self) -> int:
@@ -74,15 +74,14 @@ class LogPart(NamedTuple):
         return indices + self.first_position if self.positions is None else self.positions[indices]
 
     def index_at(self, position: int) -> int:
-        """Index of the first message at or above `position`."""
+        """Return the index of the first message at or above `position`."""
         if self.positions is None:
             return min(max(position - self.first_position, 0), self.batch.count)
         return int(self.positions.searchsorted(position))
 
 
 def last_of(batch: MessageBatch, stop: int | None = None) -> int | None:
-    """Return the index of the last message of a batch, before the index `stop`, that is not a
-    control record."""
+    """Return the index of the last message before `stop` that is not a control record."""
     count = batch.count if stop is None else max(min(stop, batch.count), 0)
     if batch.kinds is None:
         return count - 1 if count else None
@@ -95,21 +94,21 @@ def _first_position(part: LogPart) -> int:
 
 
 class SealedSegment(NamedTuple):
-    """A sealed segment that is part of the log."""
+    """A sealed segment of the log."""
 
     number: int
     header: SegmentHeader
     end: int
     """File length."""
     data_end: int
-    """Offset of the seal, the end of data."""
+    """Offset of the seal, which is the end of the data."""
     end_position: int
     seal: CommitHeader
     blocks: SegmentIndex
 
 
 class LogSegment:
-    """A segment as readers see it: everything before `end` is persisted."""
+    """A segment for readers. Everything before `end` is persisted."""
 
     def __init__(
         self,
@@ -126,9 +125,9 @@ class LogSegment:
         self.end = end
         self.end_position = end_position
         self.timestamp = timestamp
-        """Log time of the last persisted commit in it, microseconds."""
+        """Log time of its last persisted commit, microseconds."""
         self.file_bytes = file_bytes
-        """Size of its file, reserved bytes included."""
+        """Size of its file, including reserved bytes."""
 
     @property
     def first_position(self) -> int:
@@ -136,12 +135,12 @@ class LogSegment:
         return self.header.first_position
 
     def advance(self, end: int, end_position: int, timestamp: int) -> None:
-        """Move the end behind another persisted commit."""
+        """Move the end after another persisted commit."""
         self.end, self.end_position, self.timestamp = end, end_position, timestamp
 
 
 class LogView:
-    """The persisted log: its segments in order, and the last of it in memory."""
+    """The persisted log: its segments in order, and its tail in memory."""
 
     def __init__(
         self,
@@ -154,32 +153,32 @@ class LogView:
             for s in sealed
         ]
         self.retired = retired
-        """Facts about the segments that retention removed."""
+        """Facts about the segments removed by retention."""
         self.first: StoredMessage | None = None
-        """The first message that the log still has; None when that is not known, or there is none."""
+        """First message of the log. None if it is unknown or does not exist."""
         self.first_unknown = False
-        """It could not be read."""
+        """`first` could not be read."""
         self.archive = archive
-        """The archive of the messages before these segments; None: there is none."""
+        """The archive with the messages before these segments, or None."""
         self.last_message: int | None = None
-        """Position of the last message that is not a control record; None until it is known."""
+        """Position of the last message that is not a control record. None until it is known."""
         self._by_number = {s.number: s for s in self.segments}
         self.indexes = IndexCache()
-        """The indexes of all segments but the one that is being written."""
+        """The indexes of all segments except the active one."""
         for sealed_one in sealed:
             self.indexes.add(sealed_one.blocks)
         self.indexes.fit()
         self._active: LogSegment | None = None
         self._writing: ActiveSegment | None = None
         self.tail: list[LogPart] = []
-        """The last commits in memory, in order: at most `tail_bytes_max` and one commit."""
+        """The last commits, in order. At most `tail_bytes_max` plus one commit."""
         self.tail_bytes_max = tail_cache_bytes
-        """Bound of the tail in memory, encoded bytes."""
+        """Maximum size of the tail, encoded bytes."""
         self.tail_bytes = 0
-        """Size of the tail in memory, encoded bytes."""
+        """Size of the tail, encoded bytes."""
 
     def opened(self, active: ActiveSegment) -> None:
-        """A segment became active, and the one before it is sealed."""
+        """Add a newly active segment. The previous one is sealed."""
         if self._active is not None and self._writing is not None:
             self.indexes.add(self._active.index)
             self._active.file_bytes = self._writing.offset
@@ -196,8 +195,8 @@ class LogView:
         self._by_number[segment.number] = segment
 
     def persisted(self, commit: PersistedCommit) -> None:
-        """A commit became persisted: readers may see it from now on."""
-        self.indexes.relieve()  # one at a time, to keep it short
+        """Add a persisted commit, which readers may see from now on."""
+        self.indexes.relieve()  # one per commit, to keep this call short
         segment = self._by_number[commit.segment]
         batch = commit.batch
         timestamp = batch.run(batch.run_count - 1).timestamp
@@ -211,8 +210,9 @@ class LogView:
             self._cut_tail()
 
     def copy_tail(self, position: int) -> None:
-        """Copy the tail from a position on: its bodies may lie in mapped files, whose descriptors and disk
-        space they keep."""
+        """Copy the tail from a position on.
+
+        Its bodies may be in mapped files and would keep their descriptors and disk space."""
         begin = self.tail_at(position) or 0
         for at, part in enumerate(self.tail[begin:], begin):
             self.tail[at] = LogPart(part.first_position, MessageBatch.parse(part.batch.encode()))
@@ -220,7 +220,7 @@ class LogView:
     def retire(
         self, retired: RetiredState, first: StoredMessage | None, *, first_unknown: bool = False
     ) -> None:
-        """Remove segments from the view. `first_unknown`: the first message behind them cannot be read."""
+        """Remove segments from the view. `first_unknown`: the first message after them cannot be read."""
         gone = [segment for segment in self.segments if segment.number <= retired.through]
         self.segments = self.segments[len(gone) :]
         for segment in gone:
@@ -230,16 +230,16 @@ class LogView:
         self.set_first(first, unknown=first_unknown)
 
     def set_first(self, first: StoredMessage | None, *, unknown: bool = False) -> None:
-        """Set the first message that the log still has; `unknown`: it could not be read."""
+        """Set the first message of the log. `unknown`: it could not be read."""
         self.first, self.first_unknown = first, unknown
 
     def found_last_message(self, position: int) -> None:
-        """Set where a search found the last message, unless a later one became persisted since."""
+        """Set the last message as found by a search, unless a later one was persisted meanwhile."""
         if self.last_message is None:
             self.last_message = position
 
     def _cut_tail(self) -> None:
-        """Forget an eighth at once, so that many small commits do not move the list each time."""
+        """Drop an eighth at once, so that many small commits do not move the list each time."""
         count = 0
         while self.tail_bytes > self.tail_bytes_max * 7 // 8 and count < len(self.tail) - 1:
             self.tail_bytes -= self.tail[count].batch.nbytes + batch_memory_bytes
@@ -247,8 +247,9 @@ class LogView:
         del self.tail[:count]
 
     def tail_at(self, position: int) -> int | None:
-        """Index in `tail` of the part that holds `position`, its length at the end; None when that is
-        older."""
+        """Return the index in `tail` of the part that holds `position`.
+
+        Returns the length of `tail` at the end, and None if the position is older than the tail."""
         if not self.tail or position < self.tail[0].first_position:
             return None
         if position >= self.end_position:
@@ -257,7 +258,7 @@ class LogView:
 
     @property
     def first_position(self) -> int:
-        """Position of the first message of the log, or of the next one if it has none."""
+        """Position of the first message of the log, or of the next message if the log is empty."""
         return self.segments[0].first_position if self.segments else 0
 
     @property
@@ -266,7 +267,7 @@ class LogView:
         return self.segments[-1].end_position if self.segments else 0
 
     def segment_of(self, position: int) -> LogSegment | None:
-        """The segment that holds `position`; None above the end. Below the first it is the first."""
+        """Return the segment that holds `position`: the first one for older positions, None above the end."""
         for segment in reversed(self.segments):
             if segment.first_position <= position < segment.end_position:
                 return segment
@@ -275,20 +276,20 @@ class LogView:
         return None
 
     def has(self, segment: LogSegment) -> bool:
-        """Whether it is still part of the log: retention has not removed it."""
+        """Return whether the segment is still part of the log and not removed by retention."""
         return segment.number in self._by_number
 
     def has_number(self, number: int) -> bool:
-        """As `has`, by number."""
+        """Return the same as `has`, by segment number."""
         return number in self._by_number
 
     def after(self, segment: LogSegment) -> LogSegment | None:
-        """The segment that follows."""
+        """Return the following segment, if any."""
         return self._by_number.get(segment.number + 1)
 
 
 Excuse = Callable[[CommitHeader, memoryview], bool]
-"""Whether a commit whose body is damaged may be passed over: nothing that is wanted can be in it."""
+"""Decides whether a commit with a damaged body may be skipped because it has no wanted message."""
 
 _NOTHING: Final = memoryview(b"")
 
@@ -301,12 +302,11 @@ def decode_commits(
     up_to_damage: bool = False,
     excuse: Excuse | None = None,
 ) -> tuple[list[tuple[CommitHeader, memoryview]], int]:
-    """The whole commits in `data`, which was read at `offset`, and the bytes the next one needs to be whole.
+    """Return the complete commits in `data`, read at `offset`, and the size needed to read the next one.
 
-    Raises `JournalCorrupt` naming file and offset: below the persisted end everything must be valid. With
-    `up_to_damage` it is raised only for the first commit; whole ones before a damaged one are given first.
-    A commit with a damaged body that `excuse` lets pass is given without one.
-    """
+    Raises `JournalCorrupt` with file and offset: below the persisted end all bytes must be valid. With
+    `up_to_damage`, complete commits before a damaged one are returned, and only damage of the first one
+    raises. A commit with a damaged body that `excuse` accepts is returned without a body."""
     view = memoryview(data)
     commits: list[tuple[CommitHeader, memoryview]] = []
     at = 0
@@ -334,7 +334,7 @@ def decode_commits(
 
 
 def mismatch(segment: LogSegment, header: CommitHeader) -> JournalCorrupt:
-    """The error of a commit whose body is damaged."""
+    """Return the error for a commit with a damaged body."""
     return corrupt(segment, header.offset, _mismatch(header))
 
 
@@ -343,16 +343,16 @@ def _mismatch(header: CommitHeader) -> str:
 
 
 def header_problem(segment: LogSegment, offset: int, header: CommitHeader | None) -> str | None:
-    """Return the problem of a header at `offset` of a segment, if any."""
+    """Return the problem of a header at `offset` of a segment, or None."""
     if header is None or header.offset != offset or header.salt != segment.header.salt:
         return "no valid commit header"
     if header.end > segment.end:
-        return f"commit {header.number} reaches beyond what was persisted"
+        return f"commit {header.number} extends beyond the persisted end"
     return None
 
 
 def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryview]]) -> list[LogPart]:
-    """The message batches of data commits, but for those that were excused."""
+    """Return the message batches of data commits, except excused ones."""
     parts = []
     for header, body in commits:
         if header.kind is CommitKind.DATA and body:
@@ -366,4 +366,4 @@ def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryvi
 def corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
     """Return the error for damage at an offset."""
     path = segment_path(segment.number)
-    return damaged_at(path, offset, f"{what}; `tickertape journal verify` shows more")
+    return damaged_at(path, offset, f"{what}. Run `tickertape journal verify` for details.")

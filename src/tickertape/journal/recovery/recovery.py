@@ -1,11 +1,11 @@
-"""Recovery: opens a journal by a survey of its files, a table of decisions, and the actions decided.
+"""Crash recovery: surveys the files of a journal, decides an action for each, and performs it.
 
-`decide` is pure and is the table of docs/formats/journal.md.
+`decide` is pure and implements the table of docs/formats/journal.md.
 
 Invariants:
-- Nothing is deleted; retention finishes the removals that it recorded.
-- What is not part of the log is renamed or copied into `quarantine/`; a torn tail is cut only after its copy
-  is durable.
+- Recovery deletes nothing. Retention finishes the removals that it recorded.
+- Files and bytes that are not part of the log are renamed or copied into `quarantine/`. A torn tail is cut
+  only after its copy is durable.
 - Damage to durable data refuses the start and changes nothing.
 """
 
@@ -61,11 +61,11 @@ from tickertape.journal.recovery.survey import (
 
 
 class RecoveryAction(Enum):
-    """Action for one segment file."""
+    """Recovery action for one segment file."""
 
     USE = "sealed: use it"
     FINISH = "unsealed last segment: judge its end, cut a torn tail, seal it"
-    ADOPT = "blank: reserved and never used; it becomes a next segment"
+    ADOPT = "blank: reserved but never used, it becomes the next segment"
     ASIDE = "interrupted creation: move it to quarantine"
 
 
@@ -77,15 +77,15 @@ class RecoveredJournal(NamedTuple):
     publishers: dict[int, int]
     """Highest sequence of each publisher."""
     report: list[str]
-    """One line for each thing that was not as a clean stop leaves it."""
+    """One line for each deviation from a clean stop."""
     unknown: list[str]
-    """Names in the journal directory that are none of ours: ignored."""
+    """Unknown names in the journal directory. They are ignored."""
     retired: RetiredState | None = None
-    """Facts about the segments that retention removed."""
+    """Facts about the segments removed by retention."""
     leftovers: tuple[int, ...] = ()
-    """Segments whose removal was recorded and not finished: no part of the log any more."""
+    """Segments whose recorded removal did not finish. They are no longer part of the log."""
     reserved_bytes: int = 0
-    """Size of the reserve that an earlier run left, which becomes the next segment; 0 when there is none."""
+    """Size of the reserved file of an earlier run, which becomes the next segment. 0 without one."""
 
 
 # -- decide -------------------------------------------------------------------------------------------
@@ -94,25 +94,27 @@ class RecoveredJournal(NamedTuple):
 def decide(
     files: list[SegmentSurvey], retired: RetiredState | None = None
 ) -> list[tuple[SegmentSurvey, RecoveryAction]]:
-    """Decide the action for each file behind the `retired` ones. Pure; raises the error that refuses the
+    """Decide the action for each file after the `retired` ones. Pure. Raises the error that refuses the
     start."""
     actions: list[tuple[SegmentSurvey, RecoveryAction]] = []
     first = 1 if retired is None else retired.through + 1
     if retired is not None and not any(
         file.head is SegmentHead.VALID and file.number == first for file in files
     ):
-        refuse(segment_path(first), 0, f"the log begins with it, {RETIRED_FILE} says, and it is not there")
+        refuse(
+            segment_path(first), 0, f"the log begins with it according to {RETIRED_FILE}, but it is missing"
+        )
     previous: SegmentSurvey | None = None
     for at, file in enumerate(files):
         later = files[at + 1 :]
         path = segment_path(file.number)
         if file.head is SegmentHead.NEWER:
             raise JournalVersion(
-                f"{path} was written by a newer format: use a newer program; nothing was changed"
+                f"{path} has a newer format. Use a newer version of Tickertape. Nothing was changed."
             )
         if file.head is SegmentHead.FOREIGN:
             raise WrongJournal(
-                f"{path} belongs to another journal or number: move it away; nothing was changed"
+                f"{path} belongs to another journal or number. Move it away. Nothing was changed."
             )
         expected = files[at - 1].number + 1 if at else first
         if file.number != expected:
@@ -132,8 +134,8 @@ def decide(
         ):
             refuse(path, 0, f"{file.head.value} in the middle of the log")
         elif later:
-            what = f"{file.head.value}, but it was begun: segment {later[0].number} was reserved behind it"
-            _refuse_lost(path, 0, what, "this file and those behind it")
+            what = f"{file.head.value}, but it was in use: segment {later[0].number} was reserved after it"
+            _refuse_lost(path, 0, what, "this file and the ones after it")
         else:
             actions.append(
                 (file, RecoveryAction.ADOPT if file.head is SegmentHead.BLANK else RecoveryAction.ASIDE)
@@ -142,43 +144,44 @@ def decide(
 
 
 def _refuse_unsealed(path: str, file: SegmentSurvey, later: SegmentSurvey) -> NoReturn:
-    """Refuse a segment that does not end with its seal though a later one was begun."""
+    """Refuse an unsealed segment that has a later segment."""
     assert later.header is not None
-    what = "it does not end with a valid seal though a later segment was begun"
+    what = "it does not end with a valid seal although a later segment exists"
     sealed = later.header.previous_end if later.number == file.number + 1 else file.size
     if file.size > sealed:
-        refuse(path, sealed, f"{what}: there are {file.size - sealed} bytes behind where it was sealed")
+        refuse(path, sealed, f"{what}: {file.size - sealed} bytes follow its recorded end")
     if file.size < sealed:
-        refuse(path, file.size, f"{what}: the last {sealed - file.size} bytes of it are missing")
+        refuse(path, file.size, f"{what}: its last {sealed - file.size} bytes are missing")
     refuse(path, file.size, what)
 
 
 def _check_link(previous: SegmentSurvey | None, file: SegmentSurvey, path: str) -> None:
-    """A segment's header says which seal it follows."""
+    """Check that a segment follows the seal that its header names."""
     assert file.header is not None
     if previous is None or previous.seal is None or previous.header is None:
         return
     seal = previous.seal
     if (file.header.previous_chain, file.header.previous_end) != (seal.crc, previous.size):
-        refuse(path, 0, f"it does not follow segment {previous.number} as that one is now")
+        refuse(path, 0, f"it does not follow the present segment {previous.number}")
     if (file.header.first_position, file.header.first_commit) != (seal.first_position, seal.number + 1):
         refuse(path, 0, f"its positions do not continue those of segment {previous.number}")
 
 
 def check_retired_link(header: SegmentHeader | None, retired: RetiredState) -> None:
-    """Check that the first remaining segment follows the seal that retention recorded."""
+    """Check that the first remaining segment follows the seal recorded by retention."""
     assert header is not None
     follows = (header.previous_chain, header.previous_end, header.first_position, header.first_commit)
     if follows != retired.follows:
         path = segment_path(header.number)
-        refuse(path, 0, f"it does not follow the segments that {RETIRED_FILE} says were removed before it")
+        refuse(path, 0, f"it does not follow the removed segments recorded in {RETIRED_FILE}")
 
 
 def check_clean_shutdown(
     actions: list[tuple[SegmentSurvey, RecoveryAction]], shutdown: CleanShutdown | None
 ) -> None:
-    """Refuse a log that ends before where a clean stop has sealed it; pure. Whether a last segment without a
-    seal at its end has one in it is seen when it is read."""
+    """Refuse a log that ends before the seal of the last clean stop. Pure.
+
+    If the last segment has no seal at its end, `_finish` checks it when it reads the segment."""
     if shutdown is None:
         return
     path = segment_path(shutdown.segment)
@@ -187,20 +190,20 @@ def check_clean_shutdown(
     }
     last = used.get(shutdown.segment)
     if last is None and max(used, default=0) < shutdown.segment:
-        _refuse_lost(path, 0, "a clean stop sealed it, and now it is missing or empty")
+        _refuse_lost(path, 0, "a clean stop sealed it, but it is missing or empty")
     if last is not None and last.seal is not None and last.seal.number != shutdown.commit:
-        _refuse_lost(path, last.seal.offset, f"its seal is not that of the clean stop, {shutdown.commit}")
+        _refuse_lost(path, last.seal.offset, f"its seal is not commit {shutdown.commit} of the clean stop")
 
 
 def check_last_segment(actions: list[tuple[SegmentSurvey, RecoveryAction]], last_begun: int) -> None:
-    """Refuse a log that ends before the segment that is known to have been `last_begun` (0: none); pure."""
+    """Refuse a log that ends before the newest segment on record, `last_begun` (0: none). Pure."""
     used = [file.number for file, action in actions if action in (RecoveryAction.USE, RecoveryAction.FINISH)]
     last = max(used, default=0)
-    # One that retention has removed since leaves a log that begins behind it.
+    # A segment removed by retention does not matter: the remaining log starts after it.
     if last < last_begun:
         there = any(file.number == last + 1 for file, _ in actions)
         what = "reads as zeros or nonsense" if there else "is missing"
-        _refuse_lost(segment_path(last + 1), 0, f"segment {last_begun} was begun, and this one {what}")
+        _refuse_lost(segment_path(last + 1), 0, f"segment {last_begun} was in use, but this one {what}")
 
 
 def _refuse_lost(path: str, offset: int, what: str, remove: str = "") -> NoReturn:
@@ -208,7 +211,7 @@ def _refuse_lost(path: str, offset: int, what: str, remove: str = "") -> NoRetur
     refuse(
         path,
         offset,
-        f"{what}. To go on without what is lost, remove {CLEAN_SHUTDOWN_FILE}, {LAST_SEGMENT_FILE}{also}",
+        f"{what}. To continue without the lost data, remove {CLEAN_SHUTDOWN_FILE}, {LAST_SEGMENT_FILE}{also}",
     )
 
 
@@ -216,7 +219,7 @@ def _refuse_lost(path: str, offset: int, what: str, remove: str = "") -> NoRetur
 
 
 def recover_journal(disk: Disk, journal_id: bytes) -> RecoveredJournal:
-    """Open the journal in `disk`. Raises `JournalCorrupt`, `JournalVersion`, `WrongJournal` or `OSError`."""
+    """Open the journal on `disk`. Raises `JournalCorrupt`, `JournalVersion`, `WrongJournal` or `OSError`."""
     fold = PublisherFold()
     retired = read_retired(disk, journal_id)
     files, unknown = survey_segments(disk, journal_id, fold, retired)
@@ -226,7 +229,7 @@ def recover_journal(disk: Disk, journal_id: bytes) -> RecoveredJournal:
         fold.count(retired.highest.as_dict())
     left = leftovers(disk, retired)
     if left:
-        report.append(f"segments {left[0]} to {left[-1]}: retired by an earlier run, still to be removed")
+        report.append(f"segments {left[0]} to {left[-1]}: retired by an earlier run, removal pending")
     shutdown = _clean_shutdown(disk, report)
     check_clean_shutdown(actions, shutdown)
     check_last_segment(actions, _last_segment(disk, journal_id, report))
@@ -273,7 +276,7 @@ def _clean_shutdown(disk: Disk, report: list[str]) -> CleanShutdown | None:
     try:
         return read_clean_shutdown(disk)
     except ValueError as error:
-        report.append(f"{error}; whether the log has lost its end is not known")
+        report.append(f"{error}. A loss of the end of the log cannot be detected.")
         return None
 
 
@@ -281,15 +284,16 @@ def _last_segment(disk: Disk, journal_id: bytes, report: list[str]) -> int:
     try:
         return read_last_segment(disk, journal_id)
     except ValueError as error:
-        report.append(f"{error}; whether the log has lost its last segment is not known")
+        report.append(f"{error}. A loss of the last segment cannot be detected.")
         return 0
 
 
 def _restore_reserve(
     disk: Disk, files: list[SegmentSurvey], retired: RetiredState | None, unknown: list[str]
 ) -> list[str]:
-    """Give the reserve its name back where an earlier start was cut short between two renames (see
-    `commit/jobs.py`); the names that are still none of ours."""
+    """Restore the name of the reserved file if a crash hit between two renames (see `commit/jobs.py`).
+
+    Return the names that remain unknown."""
     number = (files[-1].number if files else 0 if retired is None else retired.through) + 1
     path = segment_path(number) + AGAIN
     if path.rpartition("/")[2] not in unknown or not is_blank(disk, path):
@@ -301,7 +305,7 @@ def _restore_reserve(
 def _make_durable(
     disk: Disk, actions: list[tuple[SegmentSurvey, RecoveryAction]], retired: RetiredState | None
 ) -> None:
-    """Sync the files in use: after a killed process, their contents may be in the page cache only."""
+    """Sync the files in use: after a killed process they may be in the page cache only."""
     paths = [
         segment_path(file.number)
         for file, action in actions
@@ -317,14 +321,14 @@ def _make_durable(
 
 
 def read_sealed(disk: Disk, file: SegmentSurvey, fold: PublisherFold) -> SealedSegment:
-    """A sealed segment as part of the log; nothing is written. Raises `JournalCorrupt`."""
+    """Return a sealed segment as part of the log. Writes nothing. Raises `JournalCorrupt`."""
     assert file.header is not None
     assert file.seal is not None
     index = file.blocks
     if index is None or not file.counted:
         contents = read_contents(disk, file)
         if contents.ending.verdict is not Verdict.SEALED:
-            what = contents.ending.detail or "a sealed segment cannot be read through"
+            what = contents.ending.detail or "a sealed segment cannot be read completely"
             refuse(segment_path(file.number), contents.ending.end, what)
         if index is None:
             index = contents.blocks
@@ -342,14 +346,14 @@ class SegmentContents(NamedTuple):
     highest: dict[int, int]
     """Highest sequence of each publisher."""
     unproven: int
-    """Offset of the first commit which none says to be durable."""
+    """Offset of the first commit that no later commit proves durable."""
     chain: CommitHeader | None
-    """The first commit of a chain whose end was not found."""
+    """The first commit of an unfinished chain."""
 
 
 def read_contents(disk: Disk, file: SegmentSurvey, until: int | None = None) -> SegmentContents:
-    """Read every commit of a segment, or those before `until`. Raises `JournalCorrupt` for a batch that is
-    none."""
+    """Read every commit of a segment, or those before `until`. Raises `JournalCorrupt` for an invalid
+    batch."""
     assert file.header is not None
     with open_file(disk, segment_path(file.number)) as handle:
         scan = SegmentScan(lambda o, n: disk.read(handle, o, n), file.size, file.header, file.chain)
@@ -366,14 +370,14 @@ def read_contents(disk: Disk, file: SegmentSurvey, until: int | None = None) -> 
                     at = found.header.end
                     chain = (chain or found.header) if found.header.flags & FLAG_CONTINUES else None
         except BadBatch as error:
-            refuse(segment_path(file.number), at, f"a commit behind this place: {error}")
+            refuse(segment_path(file.number), at, f"a commit after this offset: {error}")
         assert scan.ending is not None
         unproven = rebuild.unproven(scan.ending.end)
         return SegmentContents(rebuild.index, scan.ending, rebuild.highest, unproven, chain)
 
 
 def read_unsealed(disk: Disk, file: SegmentSurvey) -> tuple[SegmentContents, IncompleteTransaction | None]:
-    """Read an unsealed segment; returns its contents without an unfinished chain, and that chain.
+    """Read an unsealed segment. Return its contents without an unfinished chain, and that chain.
 
     Raises `JournalCorrupt` for an invalid batch."""
     contents = read_contents(disk, file)
@@ -387,15 +391,22 @@ def read_unsealed(disk: Disk, file: SegmentSurvey) -> tuple[SegmentContents, Inc
 def _finish(
     disk: Disk, file: SegmentSurvey, log_time: int, fold: PublisherFold, report: list[str], *, sealed: bool
 ) -> SealedSegment:
-    """The segment that was active when the last run ended without a clean stop; `log_time` is that before
-    it. With `sealed` a clean stop is known to have sealed it, so its seal must be there."""
+    """Recover the segment that was active when the last run ended without a clean stop.
+
+    Args:
+        disk: The data directory.
+        file: The segment.
+        log_time: Log time before the segment, microseconds.
+        fold: Collects the highest sequences.
+        report: Collects report lines.
+        sealed: A clean stop is known to have sealed the segment, so its seal must exist."""
     header = file.header
     assert header is not None
     (index, ending, highest, unproven, _), unfinished = read_unsealed(disk, file)
     if ending.verdict is Verdict.CORRUPT:
         refuse(segment_path(file.number), ending.end, ending.detail)
     if sealed and ending.verdict is not Verdict.SEALED:
-        _refuse_lost(segment_path(file.number), ending.end, "a clean stop sealed it, and the seal is gone")
+        _refuse_lost(segment_path(file.number), ending.end, "a clean stop sealed it, but the seal is missing")
     fold.count(highest)
     _write_back(disk, file.number, unproven, ending.end)
     buffers: list[Buffer] = []
@@ -406,8 +417,8 @@ def _finish(
             if ending.tail_end > ending.end:
                 _copy_tail(disk, handle, file, ending.end, ending.tail_end, ending.tail_end)
                 report.append(
-                    f"segment {file.number}: {ending.tail_end - ending.end} bytes behind its seal, set aside "
-                    f"in {QUARANTINE_DIRECTORY}/"
+                    f"segment {file.number}: {ending.tail_end - ending.end} bytes after its seal, moved to "
+                    f"{QUARANTINE_DIRECTORY}/"
                 )
         else:
             buffers, seal = _make_seal(file, index, ending, log_time)
@@ -417,12 +428,14 @@ def _finish(
             _copy_tail(disk, handle, file, ending.end, ending.tail_end, seal.end)
             report.append(
                 f"segment {file.number}: {ending.tail_end - ending.end} bytes of an unfinished write at "
-                f"{ending.end}, not proven to have been acknowledged, set aside in {QUARANTINE_DIRECTORY}/"
+                f"{ending.end}, not proven to have been acknowledged, moved to {QUARANTINE_DIRECTORY}/"
             )
         elif ending.verdict is Verdict.CLEAN:
-            report.append(f"segment {file.number}: no clean stop; everything up to {ending.end} is whole")
+            report.append(
+                f"segment {file.number}: no clean stop. All data up to offset {ending.end} is intact."
+            )
         if buffers:
-            # Into the reserved bytes, and only then cut: a full disk does not keep a journal from opening.
+            # Write into reserved bytes, then cut: a full disk must not prevent opening a journal.
             disk.write(handle, seal.offset, buffers)
         disk.truncate(handle, seal.end)
         disk.sync(handle)
@@ -443,11 +456,10 @@ def _make_seal(
 
 
 def _write_back(disk: Disk, number: int, start: int, end: int) -> None:
-    """Rewrite and sync the header of the last segment and the commits that no later commit proves to be
-    durable.
+    """Rewrite and sync the header of the last segment and the commits that no later commit proves durable.
 
-    After a failed sync the page cache may hold, as if it were clean, bytes that never reached the disk: a new
-    process reads them, and no sync writes them. Only writing them again does."""
+    After a failed sync, the page cache may hold clean-looking bytes that never reached the disk. A new
+    process reads them, and no sync writes them. Only rewriting them does."""
     with open_file(disk, segment_path(number), write=True) as handle:
         disk.write(handle, 0, [disk.read(handle, 0, segment_header_bytes)])
         for offset in range(start, end, 4 * MIB):
@@ -471,23 +483,23 @@ def _set_unfinished_aside(
     )
     staged = is_staged(disk, file.header.journal_id, scan.commits())
     begin = chain.end if staged else offset
-    what = f"segment {file.number}: the transaction at {offset} has no end and is cut off"
+    what = f"segment {file.number}: the transaction at {offset} has no end and was cut off"
     if staged:
-        what += f"; its messages are still in {STAGING_DIRECTORY}/"
+        what += f". Its messages are still in {STAGING_DIRECTORY}/"
     if chain.tail_end > begin:
         _copy_tail(disk, handle, file, begin, chain.tail_end, seal_end)
         size = chain.tail_end - begin
-        what += f"; {size} bytes at {begin} are set aside in {QUARANTINE_DIRECTORY}/"
+        what += f". {size} bytes at {begin} were moved to {QUARANTINE_DIRECTORY}/"
     report.append(what)
 
 
 def _copy_tail(disk: Disk, handle: int, file: SegmentSurvey, begin: int, end: int, seal_end: int) -> None:
-    """Copy bytes of a segment that are not part of the log to quarantine, and cut off the zeros behind them.
-    A copy under its final name is whole and durable.
+    """Copy bytes that are not part of the log from a segment to quarantine, and cut the zeros after them.
 
-    If it exists already, an earlier recovery was interrupted after it, and the bytes in the segment are mixed
-    with its seal."""
-    # The zeros go first: the copy needs no more room than they held. The seal needs its own.
+    A copy under its final name is complete and durable. If it exists already, an earlier recovery was
+    interrupted after writing it, and the bytes in the segment are mixed with its seal."""
+    # Cut the zeros first: the copy then needs no more disk space than they held. The seal needs its own
+    # space.
     if max(end, seal_end) < file.size:
         disk.truncate(handle, max(end, seal_end))
     disk.make_directory(QUARANTINE_DIRECTORY)
@@ -511,25 +523,26 @@ def _copy_tail(disk: Disk, handle: int, file: SegmentSurvey, begin: int, end: in
     disk.sync_directory(QUARANTINE_DIRECTORY)
 
 
-# -- a transaction without an end ---------------------------------------------------------------------
+# -- unfinished transactions ----------------------------------------------------------------------
 
 
 _NO_STAMP: Final = Stamp(1, 1, 0)
 
 
 class IncompleteTransaction(NamedTuple):
-    """The commits of a chain that has no end."""
+    """The commits of a chain without an end."""
 
     first: CommitHeader
     end: int
-    """Offset after the last valid one."""
+    """Offset after the last valid commit."""
     tail_end: int
-    """Offset after the last byte behind them that is not zero; `end` when there is none."""
+    """Offset after the last nonzero byte that follows them. `end` without one."""
 
 
 def is_staged(disk: Disk, journal_id: bytes, chain: Iterable[ScannedCommit]) -> bool:
-    """Whether prepared parts hold the messages of all these commits. Raises `OSError` when the directory
-    cannot be read."""
+    """Return whether prepared parts hold the messages of all these commits.
+
+    Raises `OSError` if the directory cannot be read."""
     missing: set[bytes] = set()
     publishers: set[int] = set()
     for commit in chain:
@@ -539,7 +552,7 @@ def is_staged(disk: Disk, journal_id: bytes, chain: Iterable[ScannedCommit]) -> 
     for label, blocks in prepared_parts(disk, journal_id):
         if instance is not None and derived_publisher_id(label.publisher, instance) not in publishers:
             continue
-        with contextlib.suppress(StagedFileDamaged, BadBatch, OSError):  # not a part that can be committed
+        with contextlib.suppress(StagedFileDamaged, BadBatch, OSError):  # this part cannot be committed
             missing -= {_digest(block) for block in blocks}
         if not missing:
             return True
@@ -547,7 +560,7 @@ def is_staged(disk: Disk, journal_id: bytes, chain: Iterable[ScannedCommit]) -> 
 
 
 def _digest(encoded: Buffer) -> bytes:
-    """The same for a staged batch and for the commit of it: a commit differs by its stamp alone."""
+    """Return a digest that is equal for a staged batch and its commit, which differ only in the stamp."""
     batch = merge((MessageBatch.parse(encoded),), (_NO_STAMP,))
     digest = blake2b(digest_size=16)
     for buffer in batch.buffers():

@@ -1,6 +1,7 @@
-"""Segment scan: reads the commits of a segment and judges the bytes after the last valid one.
+"""Segment scan: reads the commits of a segment and classifies the bytes after the last valid one.
 
-Invariant: damage is never a torn tail while a later commit proves that the damaged commit was durable.
+Invariant: damage is never classified as a torn tail if a later commit proves that the damaged commit was
+durable.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 _WINDOW_BYTES: Final = 1 * MIB
 _STRETCH_BYTES: Final = 4 * MIB
 _SEARCH_BYTES: Final = 256 * KIB
-"""Bytes searched at a time behind the last valid commit, small enough for a processor's cache."""
+"""Bytes searched at a time after the last valid commit, small enough for a processor's cache."""
 
 ReadAt = Callable[[int, int], bytes]
-"""Reads (offset, size) of one file; shorter only at its end."""
+"""Reads (offset, size) of one file. Returns fewer bytes only at its end."""
 
 
 class Verdict(Enum):
-    """Kind of the bytes after the last valid commit of a segment."""
+    """Classification of the bytes after the last valid commit of a segment."""
 
     SEALED = "sealed"
     CLEAN = "zeros after the last valid commit"
@@ -43,7 +44,7 @@ class Verdict(Enum):
 
 
 class ScannedCommit(NamedTuple):
-    """A valid commit and its body."""
+    """A valid commit with its body."""
 
     header: CommitHeader
     body: memoryview
@@ -54,19 +55,20 @@ class Ending(NamedTuple):
 
     verdict: Verdict
     end: int
-    """Offset after the last valid commit; for CORRUPT where the damage begins, for UNFINISHED the chain."""
+    """Offset after the last valid commit. For CORRUPT the start of the damage, for UNFINISHED of the
+    chain."""
     chain: int
-    """Header checksum of the last valid commit (of the segment header when there is none)."""
+    """Header checksum of the last valid commit, or of the segment header without one."""
     last: CommitHeader | None
     tail_end: int
-    """Offset after the last byte that is not zero; equals `end` or less when the rest is zeros."""
+    """Offset after the last nonzero byte. At most `end` if only zeros follow."""
     detail: str = ""
 
 
 class SegmentScan:
-    """Reads the commits of one segment in order; after `commits()` is exhausted `ending` describes the end.
+    """Reads the commits of one segment in order. After `commits()` is exhausted, `ending` describes the end.
 
-    With `start` it begins at that commit, as `verify` does behind damage."""
+    With `start` the scan starts at that commit, as `verify` does after damage."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class SegmentScan:
         self.ending: Ending | None = None
 
     def commits(self) -> Iterator[ScannedCommit]:
-        """Valid commits in order."""
+        """Yield valid commits in order."""
         start = self._start
         offset = segment_header_bytes if start is None else start.offset
         number = self._header.first_commit if start is None else start.number
@@ -105,10 +107,10 @@ class SegmentScan:
                 return
 
     def stretches(self, until: int | None = None) -> Iterator[CommitHeaders | ScannedCommit]:
-        """As `commits` from the start, but many small commits at once.
+        """Yield the same commits as `commits` from the start, but many small commits at once.
 
-        `until`: offset of a chain without an end. Each byte is read twice at most, so that the time of a
-        start is proportional to the size of the segment."""
+        `until` is the offset of a chain without an end. Each byte is read at most twice, so the duration of a
+        server start is proportional to the size of the segment."""
         offset, number = segment_header_bytes, self._header.first_commit
         last: CommitHeader | None = None
         while last is None or last.kind is not CommitKind.SEAL:
@@ -130,7 +132,7 @@ class SegmentScan:
         self.ending = self._judge_seal(last)
 
     def next_header(self, after: int) -> CommitHeader | None:
-        """Return the first header of this segment behind the offset `after`."""
+        """Return the first header of this segment after the offset `after`."""
         salt = self._header.salt.to_bytes(8, "little")
         at = after + 1
         while at < self._size:
@@ -152,7 +154,7 @@ class SegmentScan:
         return self._window[start : start + size]
 
     def _commit_at(self, offset: int, number: int) -> ScannedCommit | None:
-        """Return the commit expected here: own salt, offset, number and chain, and a body that matches."""
+        """Return the commit expected here: matching salt, offset, number, chain and body."""
         header = decode_commit(self._bytes(offset, commit_header_bytes))
         if header is None or not self._belongs(header, offset):
             return None
@@ -171,7 +173,7 @@ class SegmentScan:
         )
 
     def _judge(self, offset: int, number: int, last: CommitHeader | None) -> Ending:
-        """Judge an offset without a valid commit: an end, a torn tail, or damage to durable data."""
+        """Classify an offset without a valid commit: an end, a torn tail, or damage to durable data."""
         tail_end = offset
         proof: CommitHeader | None = None
         salt = self._header.salt.to_bytes(8, "little")
@@ -186,18 +188,16 @@ class SegmentScan:
         return Ending(verdict, offset, self._chain, last, tail_end)
 
     def _not_zeros(self, offset: int) -> Iterator[tuple[int, bytes]]:
-        """Return the bytes from `offset` on in stretches with their offsets, without zeros; stretches overlap
-        by a header."""
+        """Yield the nonzero stretches from `offset` on, with their offsets. Stretches overlap by a header."""
         zeros = bytes(_SEARCH_BYTES + commit_header_bytes)
         for at in range(offset, self._size, _SEARCH_BYTES):
             data = self._read(at, len(zeros))
-            # Nearly all of a reserved segment is zeros, and comparing costs a tenth of looking at each byte.
+            # A reserved segment is mostly zeros, and comparing costs a tenth of examining each byte.
             if data != zeros and data.strip(b"\x00"):
                 yield at, data
 
     def _later_commit(self, data: bytes, start: int, salt: bytes, number: int) -> CommitHeader | None:
-        """A valid later header of this segment which says that commit `number` was durable when it was
-        written."""
+        """Return a valid later header of this segment that proves that commit `number` was durable."""
         found = data.find(salt)
         while found >= 0:
             at = found - 8
@@ -214,13 +214,14 @@ class SegmentScan:
             return Ending(
                 Verdict.CORRUPT, seal.offset, self._chain, seal, seal.end, "seal without its footer"
             )
-        # After a crash between seal and truncation there are zeros behind; anything else is not ours to drop.
+        # A crash between seal and truncation leaves zeros after the seal. Other bytes must not be dropped.
         ends = [at + len(data.rstrip(b"\x00")) for at, data in self._not_zeros(seal.end)]
         return Ending(Verdict.SEALED, seal.end, self._chain, seal, max(ends, default=seal.end))
 
 
 def read_seal(read: ReadAt, size: int, header: SegmentHeader) -> ScannedCommit | None:
-    """The seal of a sealed segment found from its end, its body cut to the index; None when there is none."""
+    """Return the seal of a sealed segment, found from its end, with its body cut to the index. None without
+    one."""
     footer = decode_footer(read(size - footer_bytes, footer_bytes)) if size > footer_bytes else None
     if footer is None or footer.end != size or footer.salt != header.salt:
         return None

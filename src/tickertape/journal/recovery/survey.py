@@ -1,6 +1,6 @@
-"""Survey: the segment files of a directory as found, before anything is decided.
+"""Survey: state of the segment files of a directory before any recovery decision.
 
-Nothing is written. Of the indexes of sealed segments at most `indexes_bytes_max` is held.
+The survey writes nothing. It keeps at most `indexes_bytes_max` of indexes of sealed segments in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COMMIT_MAGIC_BYTES = COMMIT_MAGIC.to_bytes(4, "little")
 
 
 class SegmentHead(Enum):
-    """Kind of the first sector of a segment file."""
+    """State of the first sector of a segment file."""
 
     VALID = "valid header"
     BLANK = "the whole file is zeros"
@@ -46,7 +46,7 @@ class SegmentHead(Enum):
 
 
 class SegmentSurvey(NamedTuple):
-    """One segment file as it was found."""
+    """State of one segment file."""
 
     number: int
     size: int
@@ -56,22 +56,21 @@ class SegmentSurvey(NamedTuple):
     """Checksum of the segment header."""
     seal: CommitHeader | None = None
     blocks: SegmentIndex | None = None
-    """The index in its seal, as coarse as it is held in memory; None if it was not requested or is
-    unreadable."""
+    """The index in its seal, as coarse as in memory. None if it was not requested or is unreadable."""
     counted: bool = False
-    """Its index says the highest sequence of each publisher, and they were counted."""
+    """Its index has the highest sequence of each publisher, and they were counted."""
 
 
 class PublisherFold:
-    """Highest sequences of publishers and indexes, gathered during a survey."""
+    """Collects highest sequences of publishers, and indexes, during a survey."""
 
     def __init__(self) -> None:
         self.sealed = IndexCache()
         self.publishers: dict[int, int] = {}
-        """Highest sequence of each publisher: exact, however coarse indexes get."""
+        """Highest sequence of each publisher: exact, however coarse the indexes become."""
 
     def add(self, index: SegmentIndex) -> bool:
-        """Take in the next one; False when it does not say the highest sequences."""
+        """Add the next index. False if it lacks the highest sequences."""
         highest = index.highest_sequences()
         if highest is not None:
             self.count(highest)
@@ -80,7 +79,7 @@ class PublisherFold:
         return highest is not None
 
     def count(self, highest: Mapping[int, int]) -> None:
-        """Count the highest sequences of one segment."""
+        """Add the highest sequences of one segment."""
         for publisher, sequence in highest.items():
             if sequence > self.publishers.get(publisher, 0):
                 self.publishers[publisher] = sequence
@@ -89,13 +88,14 @@ class PublisherFold:
 def survey_segments(
     disk: Disk, journal_id: bytes, fold: PublisherFold | None = None, retired: RetiredState | None = None
 ) -> tuple[list[SegmentSurvey], list[str]]:
-    """Survey all segment files in order, except `retired` ones; returns them and the names of other files.
-    The indexes of sealed ones are read into `fold`, if given."""
+    """Survey all segment files in order, except `retired` ones. Return them, and the names of other files.
+
+    The indexes of sealed segments are added to `fold`, if given."""
     unknown = []
     try:
         names = disk.names(JOURNAL_DIRECTORY)
     except FileNotFoundError:
-        refuse(JOURNAL_DIRECTORY, 0, "the directory is missing, which was made before the identity file")
+        refuse(JOURNAL_DIRECTORY, 0, "the directory is missing, although the identity file exists")
     numbers = []
     for name in names:
         number = segment_number(name)
@@ -107,7 +107,7 @@ def survey_segments(
 
 
 def leftovers(disk: Disk, retired: RetiredState | None) -> tuple[int, ...]:
-    """Numbers of segment files whose removal was recorded and not finished."""
+    """Return the numbers of segment files whose recorded removal did not finish."""
     if retired is None:
         return ()
     numbers = map(segment_number, disk.names(JOURNAL_DIRECTORY))
@@ -115,7 +115,7 @@ def leftovers(disk: Disk, retired: RetiredState | None) -> tuple[int, ...]:
 
 
 def read_index(disk: Disk, file: SegmentSurvey) -> SegmentIndex | None:
-    """Return the whole index in the seal of a segment; None if there is none, or it is unreadable."""
+    """Return the complete index in the seal of a segment. None if it is missing or unreadable."""
     if file.header is None or file.seal is None:
         return None
     with open_file(disk, segment_path(file.number)) as handle:
@@ -127,7 +127,8 @@ def _decoded(seal: ScannedCommit) -> SegmentIndex | None:
     try:
         return SegmentIndex.decode(seal.body, seal.header.offset)
     except ValueError:
-        # The body matched its checksum, so this is a bug or a newer index: rebuild it from the commits.
+        # The body matched its checksum, so this is a bug or a newer index format: rebuild the index from
+        # commits.
         return None
 
 
@@ -155,7 +156,7 @@ def _survey(disk: Disk, number: int, journal_id: bytes, fold: PublisherFold | No
 
 
 def is_blank(disk: Disk, path: str) -> bool:
-    """Whether a file is empty, or all zeros."""
+    """Return whether a file is empty or contains only zeros."""
     with open_file(disk, path) as handle:
         return _without_header(lambda o, n: disk.read(handle, o, n), disk.size(handle)) is SegmentHead.BLANK
 
@@ -178,10 +179,10 @@ def _without_header(read: ReadAt, size: int) -> SegmentHead:
 
 
 def refuse(path: str, offset: int, what: str) -> NoReturn:
-    """Raise the error that refuses the start."""
+    """Raise the error that refuses the server start."""
     raise damaged_at(
         path,
         offset,
-        f"{what}. The start is refused and nothing was changed; "
-        "`tickertape journal verify` shows the extent; restore the file from a copy",
+        f"{what}. The start is refused and nothing was changed. "
+        "Run `tickertape journal verify` to see the extent, then restore the file from a copy.",
     )

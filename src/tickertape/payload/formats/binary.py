@@ -10,30 +10,30 @@ from tickertape.payload.paths import Path, Select
 
 
 class Binary:
-    """Bytes without fields: only what reads none can be asked of them."""
+    """Opaque bytes without fields. Only filters that read no field can be evaluated."""
 
     name: Final = "binary"
 
     def reader(self, paths: Sequence[Path]) -> BinaryReader:
         """See `MessageType`."""
         if paths:
-            raise BadPath(f"{paths[0]}: messages of type binary have no fields")
+            raise BadPath(f"Invalid field {paths[0]}: messages of type binary have no fields.")
         return BinaryReader()
 
     def check(self, body: bytes) -> None:
-        """See `MessageType`: every body is binary."""
+        """See `MessageType`. Every body is valid."""
 
     def unreadable(self, bodies: Sequence[bytes]) -> tuple[list[int], str]:  # noqa: ARG002
-        """See `MessageType`: none is."""
+        """See `MessageType`. Every body is valid."""
         return [], ""
 
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
-        """See `MessageType`: refused, whatever it selects."""
-        raise BadPath(f"{select}: messages of type binary have no fields to select")
+        """See `MessageType`. Always refused."""
+        raise BadPath(f"Invalid select list {select}: messages of type binary have no fields.")
 
 
 class BinaryReader:
-    """Reads nothing (a `FieldReader`)."""
+    """Reads no fields (a `FieldReader`)."""
 
     access: tuple[str, ...] = ()
     doubts: tuple[type[Exception], ...] = ()

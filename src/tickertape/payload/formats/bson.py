@@ -36,7 +36,7 @@ _ERRORS: Final[tuple[type[Exception], ...]] = (
     OverflowError,
     RecursionError,
 )
-# Times as numbers: a document may hold some that are out of the range of Python's own.
+# Times as numbers: a document may hold times outside the range of Python's datetime.
 _VALUES: Final[CodecOptions[Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 _RAW: Final[CodecOptions[Any]] = CodecOptions(
     document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
@@ -45,7 +45,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Bson:
-    """BSON, one document; fields are its own and those of the documents in it."""
+    """A BSON document. Fields are those of the document and of nested documents."""
 
     name: Final = "bson"
 
@@ -62,8 +62,10 @@ class Bson:
         return unreadable_by(self.check, bodies)
 
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
-        """See `MessageType`. The deprecated types symbol, undefined and DBPointer come out as those that
-        replaced them: string, null and DBRef."""
+        """See `MessageType`.
+
+        The deprecated types symbol, undefined and DBPointer are written as their replacements: string, null
+        and DBRef."""
         return projector(select, _BsonDocuments())
 
 
@@ -82,7 +84,7 @@ class BsonReader:
 
 
 class _BsonDocuments:
-    """BSON taken apart for `prune`: documents within stay as they are written."""
+    """BSON documents for `prune`. Nested documents keep their encoding."""
 
     def opened(self, body: bytes) -> Any:
         _decode(body)
@@ -111,7 +113,7 @@ def _decode(body: bytes) -> dict[str, Any]:
 
 
 def _convert(value: Any) -> Any:
-    """Return the plain value for a value of a BSON type."""
+    """Return the plain value of a BSON-specific value."""
     if isinstance(value, int):  # Int64
         return int(value)
     if isinstance(value, DatetimeMS):
@@ -126,11 +128,11 @@ def _convert(value: Any) -> Any:
         return _moment(value.time * 1000)
     if isinstance(value, Regex):
         return value.pattern
-    return {}  # MinKey, MaxKey and references: something is there, and it is no scalar
+    return {}  # MinKey, MaxKey and references: present, but not scalars
 
 
 def _moment(milliseconds: int) -> str | int:
-    """Return a time as text, or its milliseconds since 1970 where Python knows no such year."""
+    """Return a time as text, or as milliseconds since 1970 outside the years that Python supports."""
     try:
         return timestamp_text(_EPOCH + timedelta(milliseconds=milliseconds))
     except OverflowError:

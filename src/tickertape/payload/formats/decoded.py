@@ -1,6 +1,6 @@
-"""Field reader shared by JSON and MessagePack: decodes into a shape, else walks the document.
+"""Field reader of JSON and MessagePack: decodes into a shape, else walks the document.
 
-A decoder error is never raised to the caller: a body that cannot be decoded is `Unreadable`.
+Decoder errors do not reach the caller: a body that cannot be decoded is `Unreadable`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tickertape.payload.types import unreadable
 from tickertape.payload.walk import Walker
 
 DECODE_ERRORS: Final[tuple[type[Exception], ...]] = (msgspec.DecodeError, ValueError, RecursionError)
-"""What msgspec raises for a body that it cannot decode; `ValueError` is for text that is not UTF-8."""
+"""Exceptions of msgspec for invalid bodies. `ValueError` is raised for invalid UTF-8."""
 
 _T = TypeVar("_T")
 
 
 class MakeDecoder(Protocol):
-    """Gives the decoding function of one format for a type."""
+    """Returns the decoding function of a format for a type."""
 
     def __call__(
         self, kind: Any, dec_hook: Callable[[type[Any], Any], Any] | None
@@ -31,7 +31,7 @@ class MakeDecoder(Protocol):
 
 
 class DecodedReader:
-    """Reads paths with a decoder of msgspec. `plain` is as for `shape_of`."""
+    """Reads paths with a msgspec decoder. For `plain` see `shape_of`."""
 
     def __init__(
         self, paths: Sequence[Path], decoder: MakeDecoder, plain: Callable[[Any], Any] | None = None
@@ -54,21 +54,21 @@ class DecodedReader:
             raise unreadable(error) from None
 
     def walk(self, body: bytes) -> Any:
-        """As `decode`, for a body of another shape than the usual one; slower."""
+        """Decode a body that does not fit the usual shape. Slower than `decode`."""
         try:
             try:
                 values: Sequence[Any] = self._from_object(body)
-            except msgspec.ValidationError:  # no object at its top, or a number that is out of range
+            except msgspec.ValidationError:  # not an object, or a number out of range
                 values = self._from_document(body)
         except DECODE_ERRORS as error:
             raise unreadable(error) from None
         return self.shape.make(values if self._plain is None else [*map(self._plain, values)])
 
-    # Both are needed for few sets of paths: they are made when they are.
+    # Few sets of paths need these, so they are created at first use.
 
     @cached_property
     def _from_object(self) -> Callable[[bytes], Sequence[Any]]:
-        """Values of the paths from any object; what they do not need is skipped, as in the usual shape."""
+        """Values of the paths from any object. Unneeded fields are skipped, as in the usual shape."""
         shape = shape_of(self._paths, self._plain, nested=False)
         decode = self._decoder(shape.kind, walk_field)
         values = shape.values()
@@ -88,7 +88,7 @@ class DecodedReader:
 
 
 def taken_apart(decode: Callable[[Any], _T], document: Any) -> _T:
-    """What `decode` gives, or `Unreadable`."""
+    """Return the result of `decode`, or raise `Unreadable`."""
     try:
         return decode(document)
     except DECODE_ERRORS as error:

@@ -1,7 +1,7 @@
-"""Message types `fix` and `nvfix`: fields `tag=value`, each ended by a separator.
+"""Message types `fix` and `nvfix`: fields `tag=value`, each terminated by a separator.
 
-All values are texts; the reader decides what is a number. The length and checksum fields of a FIX message are
-not checked.
+All values are strings. The caller decides which ones are numbers. The length and checksum fields of a FIX
+message are not checked.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _TAG: Final = re.compile(r"[0-9]+")
 
 
 class Fix:
-    """`35=D<SOH>55=IBM<SOH>`; for NVFIX with names for tags. `separator` is one byte; that of the last field
-    may be missing, and a body without any field is one, too."""
+    """`35=D<SOH>55=IBM<SOH>`. NVFIX has names instead of tags.
+
+    `separator` is one byte. The last one may be missing. A body without fields is valid."""
 
     def __init__(self, name: str, *, numbered: bool, separator: bytes = b"\x01") -> None:
         self.name: Final = name
@@ -66,25 +67,23 @@ class Fix:
         return project
 
     def _framed(self, body: bytes) -> bytes:
-        """Return the body with a separator before its first field; raises `Unreadable`."""
+        """Return the body with a separator before its first field. Raises `Unreadable`."""
         framed = self._separator + body
         wrong = self._wrong(framed)
         if wrong is not None:
             tag = "a number" if self._numbered else "a name"
             raise Unreadable(
-                f"{self.name}: the field at byte {wrong.start()} has not {tag} and = at its begin"
+                f"{self.name}: the field at byte {wrong.start()} does not start with {tag} and ="
             )
         return framed
 
     def _tag(self, path: Path) -> bytes:
-        """Return the tag that `path` names."""
+        """Return the tag in `path`."""
         name, *more = path.steps
         if len(more) > 1 or not isinstance(name, str) or any(isinstance(step, str) for step in more):
-            raise BadPath(
-                f"{path}: fields of {self.name} have none within them: /tag, or /tag[0] of repeated ones"
-            )
+            raise BadPath(f"Invalid field {path}: fields of {self.name} are not nested. Use /tag or /tag[0].")
         if self._numbered and _TAG.fullmatch(name) is None:
-            raise BadPath(f"{path}: a field of fix is named by its tag's number, /35")
+            raise BadPath(f"Invalid field {path}: fields of fix are numeric tags. Use for example /35.")
         return name.encode()
 
 
@@ -125,7 +124,7 @@ _Fields = list[tuple[bytes, bytes]]
 
 
 def _sought(tags: Sequence[bytes], separator: bytes) -> Callable[[bytes], _Fields]:
-    """Finds the fields of a few tags; the others are passed over."""
+    """Return a function that finds the fields of a few tags by searching."""
     if not tags:
         return lambda _: []
     end = re.escape(separator)
@@ -136,7 +135,7 @@ def _sought(tags: Sequence[bytes], separator: bytes) -> Callable[[bytes], _Field
 
 
 def _taken_apart(tags: Sequence[bytes], separator: bytes) -> Callable[[bytes], _Fields]:
-    """Finds the fields of many tags: the work does not grow with their number."""
+    """Return a function that finds the fields of many tags. Its work does not grow with their number."""
     wanted = frozenset(tags)
 
     def found(framed: bytes) -> _Fields:
@@ -147,7 +146,7 @@ def _taken_apart(tags: Sequence[bytes], separator: bytes) -> Callable[[bytes], _
 
 
 def _repeated(fields: _Fields, tags: Sequence[bytes]) -> list[Any]:
-    """Return the values of `tags` where some come more than once."""
+    """Return the values of `tags` if some tags occur more than once."""
     several: dict[bytes, list[Any]] = {tag: [] for tag in tags}
     for tag, value in fields:
         several[tag].append(_text(value))
@@ -155,8 +154,7 @@ def _repeated(fields: _Fields, tags: Sequence[bytes]) -> list[Any]:
 
 
 def _text(value: bytes) -> str | None:
-    """Return a value as text: UTF-8, or Latin-1 where it is not, so that all bytes are some; empty is
-    none."""
+    """Return a value as text: UTF-8, or Latin-1 if that is invalid. None for an empty value."""
     try:
         return value.decode() or None
     except UnicodeDecodeError:
@@ -164,6 +162,6 @@ def _text(value: bytes) -> str | None:
 
 
 def _element(value: Any, n: int) -> Any:
-    """Element `n` of a tag; one that is not repeated is its own first."""
+    """Return element `n` of a tag. A tag that is not repeated has one element."""
     several = value if type(value) is list else [value]
     return several[n] if n < len(several) else None

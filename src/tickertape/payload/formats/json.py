@@ -1,6 +1,6 @@
 """Message type `json`.
 
-Fields that no path needs are skipped, and a projection copies values as they are written.
+Fields that no path needs are skipped, and a projection copies values in their encoded form.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tickertape.payload.paths import Path, Select, check_paths
 from tickertape.payload.prune import projector
 from tickertape.payload.types import unreadable
 
-# A document is walked through and checked, not made into objects: a third of the time. What this leaves
-# unchecked is whether its strings are UTF-8.
+# A document is validated without creating objects, which takes a third of the time. This does not check that
+# strings are UTF-8.
 _walk: Final = msgspec.json.Decoder(msgspec.Raw).decode
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _elements: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -26,7 +26,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Json:
-    """JSON, one document of any kind in UTF-8; fields are those of objects."""
+    """One JSON document of any kind in UTF-8. Fields are members of objects."""
 
     name: Final = "json"
 
@@ -64,7 +64,7 @@ class Json:
 
 
 class _JsonDocuments:
-    """JSON taken apart for `prune`."""
+    """JSON documents for `prune`."""
 
     def opened(self, body: bytes) -> msgspec.Raw:
         if not body.isascii():

@@ -1,6 +1,6 @@
 """Message type `messagepack`.
 
-Fields that no path needs are skipped, and a projection copies values as they are written.
+Fields that no path needs are skipped, and a projection copies values in their encoded form.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _members: Final = msgspec.msgpack.Decoder(dict[Any, msgspec.Raw]).decode
 _elements: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 _encode: Final = msgspec.msgpack.Encoder().encode
 
-# The byte that tells a timestamp from other extensions; without it in a body no value is a time.
+# The type byte of a timestamp extension. Without it a body has no time values.
 _TIMESTAMP: Final = b"\xff"
 
 
 class MessagePack:
-    """MessagePack, one document of any kind; fields are those of maps, under their keys that are text."""
+    """One MessagePack document of any kind. Fields are map members whose keys are strings."""
 
     name: Final = "messagepack"
 
@@ -58,7 +58,7 @@ class MessagePackReader:
         self._reader = DecodedReader(paths, _decoder, _plain)
         self.access: tuple[str, ...] = self._reader.access
         self._typed = self._reader.decode
-        # What a walk found is plain already. attrgetter gives no tuple of one, and may have a place twice.
+        # Walked values are plain already. attrgetter returns no tuple for one name, and names may repeat.
         places = [access[1:] for access in self.access if "[" not in access]
         self._values: Callable[[Any], tuple[Any, ...]] | None = (
             attrgetter(places[0], *places) if places else None
@@ -79,7 +79,7 @@ class MessagePackReader:
 
 
 class _MessagePackDocuments:
-    """Splits MessagePack for `prune`: the first byte of a value has its type."""
+    """MessagePack documents for `prune`. The first byte of a value encodes its type."""
 
     def opened(self, body: bytes) -> msgspec.Raw:
         taken_apart(_document, body)

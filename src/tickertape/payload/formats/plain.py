@@ -1,6 +1,6 @@
-"""Convert values that only some message types have to values that all types have.
+"""Conversion of type-specific values to values that all message types have.
 
-Results are None, bool, int, float, str, bytes, list and dict; elements of a list are the same.
+Results are None, bool, int, float, str, bytes, list and dict. Elements of a list have the same types.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PLAIN: Final = SCALARS | {list, dict}
 def plain_by(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that keeps plain values and applies `convert` to others, also in lists.
 
-    Lists within lists are left as they are: only what a path ends at, and its elements, is looked at.
+    Nested lists are not converted: only the value at the end of a path and its elements are examined.
     """
 
     def plain(value: Any) -> Any:
@@ -33,5 +33,5 @@ def plain_by(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def timestamp_text(moment: datetime) -> str:
-    """Return an aware time as text in UTC that sorts by time, `2026-11-20T10:00:00.000000Z`."""
+    """Return an aware time as UTC text that sorts by time, `2026-11-20T10:00:00.000000Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")

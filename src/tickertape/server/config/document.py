@@ -361,7 +361,7 @@ class Section:
         try:
             return convert(node.value)
         except UsageError as error:
-            self.problem(key, str(error), node.location)
+            self.problem(key, str(error).partition("\n")[0], node.location)
             return default
 
     def values(self, **converters: Callable[[Any], Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Spark archive frame: an archive as a `DataFrame` without Delta JARs, and bookmark lookup in it.
 
-It reads the files that the table's log names, and never writes to the table.
+It reads the files listed in the table's log, and never writes to the table.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ FILE_SCHEMA: Final = (
     "position long, publisher string, sequence long, timestamp timestamp, data binary, "
     "expiration_ms long, correlation_id string, key string"
 )
-"""Columns of a file; only the table's log has the topic."""
+"""Columns of a file. Only the table's log has the topic."""
 
 _PATTERN: Final = re.compile(r"[][{}*?\\^]")
-"""The characters with a meaning in a path pattern, and their escaped form."""
+"""Characters with a meaning in a path pattern, and their escaped form."""
 _ESCAPED: Final = r"\\\g<0>"
 
 
 class ArchiveFrame(NamedTuple):
-    """An archive, as of the version that its log has now."""
+    """An archive at the current version of its log."""
 
     frame: DataFrame
-    """`FILE_SCHEMA` and `topic`."""
+    """The columns of `FILE_SCHEMA`, and `topic`."""
     coverage: Coverage
 
 
 def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
-    """Return the archive at `uri`, a local path or what Delta and this Spark both read.
+    """Return the archive at `uri`, a local path or a URI that both Delta and this Spark can read.
 
-    Raises `ArchiveFailed` when there is none, `BadOption`.
+    Raises `ArchiveFailed` if the archive cannot be read, `BadOption`.
     """
     place = location_of(uri)
     try:
@@ -70,9 +70,9 @@ def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
 
 
 def positions_of(archived: ArchiveFrame, start: str) -> tuple[int, int]:
-    """Return the positions (start, and end not included) of a start point or range in the archive.
+    """Return the positions (start inclusive, end exclusive) of a start point or range in the archive.
 
-    Raises `BadBookmark` for what is none, `BookmarkUnknown` for a bookmark that is not in the archive.
+    Raises `BadBookmark` for an invalid one, `BookmarkUnknown` for a bookmark that is not in the archive.
     """
     coverage = archived.coverage
     point = parse_bookmark(start)
@@ -84,7 +84,7 @@ def positions_of(archived: ArchiveFrame, start: str) -> tuple[int, int]:
 
 
 def _place(archived: ArchiveFrame, point: StartPoint | EndPoint, *, later: bool, at_end: bool) -> int:
-    """Return the position of the message at `point`, or behind it when `later`."""
+    """Return the position of the message at `point`, or the next position if `later`."""
     frame, coverage = archived
     if isinstance(point, Epoch):
         return coverage.begin
@@ -95,7 +95,9 @@ def _place(archived: ArchiveFrame, point: StartPoint | EndPoint, *, later: bool,
         found = _one(frame.where(_behind(f.col("timestamp"), moment, later)), f.min("position"))
         return coverage.end if found is None else int(found)
     if not isinstance(point, AtBookmarks):
-        raise BookmarkUnknown(f"an archive has no {point}: give a bookmark, a timestamp, epoch or a range")
+        raise BookmarkUnknown(
+            f"Cannot start at {point} in an archive. Use a bookmark, a timestamp, epoch or a range."
+        )
     wanted = [
         (f.col("publisher") == str(bookmark.publisher))
         & (f.col("sequence") == sequence_bits(bookmark.sequence))
@@ -107,7 +109,7 @@ def _place(archived: ArchiveFrame, point: StartPoint | EndPoint, *, later: bool,
     extreme = f.max("position") if at_end else f.min("position")
     found = _one(frame.where(condition), extreme)
     if found is None:
-        raise BookmarkUnknown(f"{point} is not in the archive, which has {coverage}")
+        raise BookmarkUnknown(f"{point} is not in the archive, which has {coverage}.")
     return int(found) + (1 if later else 0)
 
 
@@ -122,7 +124,7 @@ def _one(frame: DataFrame, value: Column) -> Any:
 
 
 def _paths(table: DeltaTable, place: ArchiveLocation) -> list[str]:
-    """Return the table's files, as Spark takes them: it decodes nothing, and takes a path for a pattern."""
+    """Return the table's files for Spark, which does not decode paths and treats them as patterns."""
     if not place.is_directory:
         return table.file_uris()
     paths = pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()
@@ -130,7 +132,7 @@ def _paths(table: DeltaTable, place: ArchiveLocation) -> list[str]:
 
 
 def _topics_of_files(table: DeltaTable) -> list[tuple[str, str]]:
-    """Names of the table's files, each with its topic."""
+    """Return the names of the table's files, each with its topic."""
     actions = pa.table(table.get_add_actions(flatten=True))
     paths = actions.column("path").to_pylist()
     topics = actions.column("partition.topic").to_pylist()

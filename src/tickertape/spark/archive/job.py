@@ -1,7 +1,7 @@
 """Archive job: a streaming query whose tasks write files and whose driver commits them.
 
-The archive, not the checkpoint, decides where a query starts. Each batch is committed together with its end
-position, on top of the table version in which the archive ended at its start position. After any crash,
+The archive, not the checkpoint, determines the start of a query. Each batch is committed together with its
+end position, on top of the table version in which the archive ended at its start position. After any crash,
 uncommitted messages are written again, and committed ones are not.
 """
 
@@ -40,34 +40,34 @@ if TYPE_CHECKING:
 ALL_TOPICS: Final = ".*"
 _FILES: Final = msgspec.json.Decoder(list[Added])
 _LOOK_SECONDS: Final = 0.5
-"""How often a query that goes on is looked at."""
+"""Interval for checking a continuous query."""
 
 
 class Stop(Protocol):
-    """What says that archiving is to end: a `threading.Event`, for example."""
+    """Signals the end of archiving, for example a `threading.Event`."""
 
     def is_set(self) -> bool:
-        """Return whether it is."""
+        """Return whether archiving must end."""
 
 
 class ArchiveJobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of an archive job."""
 
     servers: tuple[str, ...]
-    """URIs, or texts of `server_text` (spark/common/servers.py): all are reached with the same files."""
+    """URIs, or texts of `server_text` (spark/common/servers.py). All use the same files."""
     place: ArchiveLocation
     topics: str = ""
-    """A name or a pattern; empty: all that the log records."""
+    """A topic or a pattern. Empty: all persistent topics."""
     directory: str | None = None
-    """Where tasks find the data directory of the log; None: they ask the server."""
+    """Data directory of the log as seen by tasks. None: they read from the server."""
     batch_messages_max: int = batch_messages_default
-    """Messages that one commit adds at most."""
+    """Maximum messages per commit."""
     timeout_seconds: float = 30.0
-    """For connecting and for each answer of the server."""
+    """Timeout for connecting and for each answer of the server."""
 
     @property
     def pattern(self) -> str:
-        """The topics as the server takes them."""
+        """The topics in the form that the server accepts."""
         return self.topics or ALL_TOPICS
 
 
@@ -75,7 +75,7 @@ class ArchiveJobReport(msgspec.Struct):
     """Report of a run."""
 
     begin: int
-    """Where the archive begins, and, below, where it ended before and ends now."""
+    """Start of the archive. The next fields are its end before the run and now."""
     before: int
     end: int
     rows: int = 0
@@ -94,21 +94,23 @@ class PreparedJob(msgspec.Struct):
 
     archive: ArchiveWriter
     log_end: int
-    """Where the log ended."""
+    """End of the log."""
 
     @property
     def behind(self) -> int:
-        """Positions that are not archived."""
+        """Positions that are not archived yet."""
         return self.log_end - self.archive.coverage.end
 
 
 def prepare(wanted: ArchiveJobOptions) -> PreparedJob:
-    """Open the log and the archive, and create the archive if there is none: it starts with the first message
+    """Open the log and the archive. Create the archive if it does not exist, starting with the first message
     in the log.
 
-    Raises `Disconnected`, `TopicNotRecorded`, `WrongJournal` (the archive is of another log), `ArchiveFailed`
-    (it is none, it is of other topics, what comes next in the log is gone, or the log has other messages than
-    those that were archived).
+    Raises:
+        Disconnected, TopicNotRecorded: The log cannot be read.
+        WrongJournal: The archive belongs to another log.
+        ArchiveFailed: The location has no archive or one of other topics, the next messages were removed from
+            the log, or the log has other messages than the archived ones.
     """
     client, _ = connect(wanted.servers, wanted.timeout_seconds)
     with client:
@@ -121,8 +123,8 @@ def prepare(wanted: ArchiveJobOptions) -> PreparedJob:
     coverage = archive.coverage
     if coverage.topics != wanted.topics:
         raise ArchiveFailed(
-            f"{place.location} is the archive of {_named(coverage.topics)}, not of {_named(wanted.topics)}: "
-            "ask for the same, or name another place"
+            f"{place.location} is the archive of {_named(coverage.topics)}, not of {_named(wanted.topics)}. "
+            "Request the same topics, or use another location."
         )
     if coverage.end < first:
         raise gap(place, coverage.end, first)
@@ -133,8 +135,9 @@ def prepare(wanted: ArchiveJobOptions) -> PreparedJob:
 
 
 def _check_last(wanted: ArchiveJobOptions, coverage: Coverage) -> None:
-    """The last message that was archived must be where it was: a log that has lost its end gives the
-    positions again, and may have grown beyond the archive since. Raises `ArchiveFailed`."""
+    """Check that the last archived message is at the same position in the log. Raises `ArchiveFailed`.
+
+    A log that lost its end assigns positions again, and may have outgrown the archive since."""
     last = Stored(wanted.place.location, coverage.journal, wanted.place.options).last_before(coverage.end)
     if last is None:
         return
@@ -146,15 +149,16 @@ def _check_last(wanted: ArchiveJobOptions, coverage: Coverage) -> None:
                 wanted.pattern, f"[{bookmark}:{bookmark}]", timeout=wanted.timeout_seconds
             )
         except BookmarkExpired:
-            return  # the log has it no more: there is nothing to compare
+            return  # removed from the log: comparison is impossible
         except BookmarkUnknown:
             found = None
     if found != position:
         what = "does not have it" if found is None else f"has it at {found}"
         raise ArchiveFailed(
-            f"{wanted.place.location} has the message {bookmark} at position {position}, and the log {what}: "
-            "it has lost messages that were archived and gave their positions to others, perhaps it was "
-            "restored from a copy. Nothing was added; begin a new archive at another place"
+            f"Cannot continue {wanted.place.location}: it has the message {bookmark} at position {position}, "
+            f"and the log {what}. The log has lost archived messages and assigned their positions again, "
+            "perhaps because it was restored from a copy. Nothing was added. Create a new archive at another "
+            "location."
         )
 
 
@@ -169,10 +173,11 @@ def archive_log(
 ) -> ArchiveJobReport:
     """Archive the log: up to its current end or, with `interval_seconds`, repeatedly until `stop` is set.
 
-    With `compacting` small files are merged on the way. Raises as `prepare`, and what ends the query.
+    With `compacting`, small files are merged between commits. Raises as `prepare`, and the error that ended
+    the query.
     """
     if interval_seconds is not None and stop is None:
-        raise BadOption("archiving that goes on needs an event that stops it")
+        raise BadOption("Continuous archiving (interval_seconds) requires a stop event.")
     ready = prepare(wanted)
     coverage = ready.archive.coverage
     report = ArchiveJobReport(coverage.begin, coverage.end, coverage.end)
@@ -198,11 +203,11 @@ class Commits:
         self._compacting = compacting
         self._on_commit = on_commit
         self.at_work = threading.Lock()
-        """Held while a batch is committed, on a thread of Spark's."""
+        """Held while a batch is committed, on a Spark thread."""
         self.failure: Exception | None = None
-        """Error of a batch, which Spark passes on as text only."""
+        """Error of a batch, which Spark passes on only as text."""
 
-    def __call__(self, frame: DataFrame, batch: int) -> None:  # noqa: ARG002 - Spark gives it
+    def __call__(self, frame: DataFrame, batch: int) -> None:  # noqa: ARG002 - required by Spark
         """Run the tasks of a batch and commit their files."""
         with self.at_work:
             try:
@@ -235,14 +240,17 @@ class Commits:
 
 
 def whole(parts: Sequence[tuple[int, int, str]]) -> tuple[int, int, list[Added]]:
-    """Return the positions that all tasks of a batch have read together, and the files that they wrote.
-    Raises `ArchiveFailed` when something is missing between them, or twice there."""
+    """Return the positions that the tasks of a batch have read together, and the files that they wrote.
+
+    Raises `ArchiveFailed` for gaps and overlaps."""
     ordered = sorted(parts)
     files: list[Added] = []
     end = ordered[0][0]
     for first, after, encoded in ordered:
         if first != end:
-            raise ArchiveFailed(f"a task read positions {first} to {after}, the one before ended at {end}")
+            raise ArchiveFailed(
+                f"A task read positions {first} to {after}, but the previous one ended at {end}."
+            )
         files += _FILES.decode(encoded)
         end = after
     return ordered[0][0], end, files
@@ -265,7 +273,7 @@ def _run(
     trigger: dict[str, Any] = {"availableNow": True}
     if interval_seconds is not None:
         trigger = {"processingTime": f"{max(1, round(interval_seconds * 1000))} milliseconds"}
-    # Spark wants a checkpoint; what is in it is forgotten with the run.
+    # Spark requires a checkpoint. Its contents are discarded after the run.
     with tempfile.TemporaryDirectory(prefix="tickertape-archive-") as scratch:
         query = (
             reader.load()
@@ -284,7 +292,7 @@ def _run(
             raise
         finally:
             query.stop()
-            with commits.at_work:  # what is being committed is in the report
+            with commits.at_work:  # wait until the report includes the last commit
                 pass
 
 

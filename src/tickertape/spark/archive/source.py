@@ -1,7 +1,7 @@
 """Streaming source of the archive job: tasks write log ranges to files and return their names.
 
 Rows of the log are not passed to Spark, because they would go through the JVM to another Python process.
-Files are part of the archive only after the driver's commit.
+Files become part of the archive only with the driver's commit.
 """
 
 from __future__ import annotations
@@ -31,34 +31,35 @@ from tickertape.wire.commands import Resolved
 
 FORMAT: Final = "tickertape_archive"
 ORDER: Final = "archiveSecret"
-"""The option with an `ArchiveScanOptions`. It may hold credentials of a store: Spark shows no option of such
-a name."""
+"""Option with an `ArchiveScanOptions`. It may contain store credentials: Spark hides options with such a
+name."""
 
 SCHEMA: Final = "start long, end long, files string"
-"""Result of a task: the positions it read and its files, as JSON."""
+"""Result of a task: the positions it read, and its files as JSON."""
 _ARROW: Final = pa.schema([("start", pa.int64()), ("end", pa.int64()), ("files", pa.string())])
 
 _READ: Final = ColumnSelection(
     pa.schema([field for field in arrow_schema() if field.name not in ("sequence", "date")])
 )
-"""The columns of the source, all of the archive's but two: Spark has no sequence above 2**63 and the archive
-has, and `date` follows from the timestamp."""
+"""All columns of the archive except two: Spark cannot represent sequences above 2**63, and `date` follows
+from the timestamp."""
 
 
 class ArchiveScanOptions(msgspec.Struct, frozen=True):
-    """Where to, and from where on."""
+    """Target and start of an archive query."""
 
     place: ArchiveLocation
     journal: str
     begin: int
-    """Where the archive ends now."""
+    """Current end of the archive."""
     tasks: int
-    """How many parts a batch is cut into, when it is large enough."""
+    """Maximum number of partitions of a batch."""
 
 
 class ArchiveSource(DataSource):
-    """`spark.readStream.format("tickertape_archive")`, for `tickertape.spark.archive.job` alone: the options
-    of the streaming source, and an order."""
+    """`spark.readStream.format("tickertape_archive")`, for internal use by `tickertape.spark.archive.job`.
+
+    Its options are the options of the streaming source, and `ORDER`."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,11 +67,11 @@ class ArchiveSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """Return a row for each part of the log."""
+        """Return the columns: a row per part of the log."""
         return SCHEMA
 
-    def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: ARG002 - there is one schema
-        """Return a reader that writes. Raises what `read_options` raises."""
+    def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: ARG002 - the schema is fixed
+        """Return a reader that writes files. Raises the errors of `read_options`."""
         given = {name: value for name, value in self.options.items() if name.lower() != ORDER.lower()}
         order = msgspec.json.decode(self.options[ORDER], type=ArchiveScanOptions)
         wanted = read_options(given, Query.STREAM)
@@ -78,18 +79,19 @@ class ArchiveSource(DataSource):
 
 
 class ArchiveStreamReader(TickertapeStreamReader):
-    """One query. It begins where the archive ends, whatever a checkpoint says."""
+    """One query. It starts at the end of the archive and ignores the checkpoint."""
 
     def __init__(self, wanted: SourceOptions, order: ArchiveScanOptions) -> None:
         super().__init__(wanted, _READ)
         self._order = order
 
     def initialOffset(self) -> Written:
-        """Return where the archive ends."""
+        """Return the end of the archive."""
         return Offset(self._order.journal, self._order.begin).written()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Write a partition and return its files. Raises errors of `pieces`, `ArchiveFailed`, `OSError`."""
+        """Write the messages of a partition and return its files. Raises errors of `pieces`, `ArchiveFailed`,
+        `OSError`."""
         assert isinstance(partition, LogPartition)
         files = write_files(self._order.place, archive_batches(pieces(partition)))
         told = msgspec.json.encode(files).decode()
@@ -98,7 +100,8 @@ class ArchiveStreamReader(TickertapeStreamReader):
         )
 
     def partitions(self, start: Written, end: Written) -> list[InputPartition]:
-        """Return the parts of a batch: few, because each makes files of its own. Raises as `latestOffset`."""
+        """Return the partitions of a batch: few, because each one writes separate files. Raises as
+        `latestOffset`."""
         size = read_offset(end).position - read_offset(start).position
         worth = max(1, min(self._order.tasks, -(-size // ROWS_WORTH_A_TASK)))
         self._wanted = msgspec.structs.replace(
@@ -116,25 +119,25 @@ class ArchiveStreamReader(TickertapeStreamReader):
 
 
 def gap(place: ArchiveLocation, archived: int, first: int) -> ArchiveFailed:
-    """Retention was faster."""
+    """Return the error for a gap: retention removed positions before they were archived."""
     return ArchiveFailed(
-        f"{place.location} ends at position {archived}, and the log begins at {first} now: positions "
-        f"{archived} to {first} were removed before they were archived. Begin a new archive at another "
-        "place, and let the server keep (retain) what is not archived yet"
+        f"Cannot continue {place.location}: it ends at position {archived}, and the log starts at {first}. "
+        f"Positions {archived} to {first} were removed before they were archived. Create a new archive at "
+        "another location. Configure the server to keep unarchived messages (retain)."
     )
 
 
 def shortened(place: ArchiveLocation, archived: int, end: int) -> ArchiveFailed:
-    """Return the log has lost its end, and will give the positions again."""
+    """Return the error for a log that has lost its end and would assign positions again."""
     return ArchiveFailed(
-        f"{place.location} ends at position {archived}, and the log ends at {end}: it has lost messages "
-        "that were archived, perhaps it was restored from a copy. Nothing was added; begin a new archive "
-        "at another place"
+        f"Cannot continue {place.location}: it ends at position {archived}, but the log ends at {end}. The "
+        "log has lost archived messages, perhaps because it was restored from a copy. Nothing was added. "
+        "Create a new archive at another location."
     )
 
 
 def archive_batches(found: Iterable[ColumnBlock]) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of pieces as record batches with all columns of the archive but `date`."""
+    """Yield the messages of blocks as record batches with all columns of the archive except `date`."""
     yield from map(archive_batch, gathered(found))
 
 

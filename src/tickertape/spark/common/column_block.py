@@ -1,7 +1,7 @@
-"""Column blocks: columns of a batch as they are in memory, and the concatenation of many blocks.
+"""Column blocks: columns of a batch in their memory format, and the concatenation of many blocks.
 
-A log may have one message in each commit, so the work for each block is small: no message is handled one by
-one in Python, and blocks are checked all at once.
+A log may have one message per commit, so the work per block is small: Python never handles single messages,
+and blocks are checked together.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from tickertape.batch.format import (
 
 
 class ColumnBlock(NamedTuple):
-    """The messages of one batch."""
+    """Messages of one batch."""
 
     messages: int
     body_bytes: int
     runs: Buffer
     offsets: Buffer
-    """`messages` + 1 of them, 32 bits each, from 0."""
+    """`messages` + 1 offsets of 32 bits, from 0."""
     bodies: Buffer
     topics: tuple[str, ...]
     topic_index: Int32s | None = None
-    """Index into `topics` of each message, when there is more than one."""
+    """Index into `topics` of each message, if more than one topic exists."""
     sequences: UInt64s | None = None
-    """Sequence of each message, when runs have gaps."""
+    """Sequence of each message, if runs have gaps."""
     positions: int | AnyArray | None = None
-    """Position of each message, or of the first one when the others follow it; None unless requested."""
+    """Position of each message, or of the first one if they are consecutive. None unless requested."""
     expirations: Int64s | None = None
-    """Milliseconds of life, 0 = none."""
+    """Lifetime in milliseconds, 0 = unlimited."""
     correlation_ids: Labels | None = None
     keys: Labels | None = None
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of bodies and labels: what its memory grows with, beside the number of its messages."""
+        """Bytes of bodies and labels, which determine the memory besides the number of messages."""
         if self.keys is None and self.correlation_ids is None:
             return self.body_bytes
         labels = (self.keys, self.correlation_ids)
@@ -69,7 +69,7 @@ class ColumnBlock(NamedTuple):
 
 
 def block_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None) -> ColumnBlock:
-    """Return a batch as a block with these positions; nothing is copied."""
+    """Return a batch as a block with these positions, without copying."""
     return ColumnBlock(
         batch.count,
         batch.body_bytes,
@@ -87,11 +87,12 @@ def block_of_batch(batch: MessageBatch, positions: int | AnyArray | None = None)
 
 
 def plain_block(encoded: memoryview, position: int) -> ColumnBlock | None:
-    """Return an encoded batch of one topic without optional columns as a block whose first message has this
-    position; None if the batch must be parsed.
+    """Return an encoded batch with one topic and no optional columns as a block. None if it must be parsed.
 
-    A tenth of what parsing costs: that the sections fit into each other is checked here, what stands in them
-    by `ColumnBlocks`.
+    The first message gets the position `position`.
+
+    This costs a tenth of parsing: only the section bounds are checked here. `ColumnBlocks` checks the
+    contents.
     """
     if len(encoded) < HEADER_BYTES:
         return None
@@ -124,9 +125,9 @@ def plain_block(encoded: memoryview, position: int) -> ColumnBlock | None:
 
 
 class ColumnBlocks:
-    """Concatenated blocks. Arrays are made at their first use.
+    """Concatenated blocks. Arrays are created at their first use.
 
-    Raises `BadBatch` there when a piece does not hold what it says.
+    Their first use raises `BadBatch` if a block is inconsistent.
     """
 
     def __init__(self, pieces: Sequence[ColumnBlock]) -> None:
@@ -163,7 +164,7 @@ class ColumnBlocks:
 
     @cached_property
     def expirations(self) -> Int64s | None:
-        """Milliseconds of life of each message, 0 = none; None when no message has any."""
+        """Lifetime of each message in milliseconds, 0 = unlimited. None if no message has one."""
         given = [piece.expirations for piece in self.pieces]
         if all(column is None for column in given):
             return None
@@ -172,12 +173,12 @@ class ColumnBlocks:
 
     @cached_property
     def correlation_ids(self) -> Labels | None:
-        """Correlation id of each message, empty = none; None when no message has any."""
+        """Correlation id of each message, empty = none. None if no message has one."""
         return self._labels([piece.correlation_ids for piece in self.pieces])
 
     @cached_property
     def keys(self) -> Labels | None:
-        """Key of each message, empty = none; None when no message has any."""
+        """Key of each message, empty = none. None if no message has one."""
         return self._labels([piece.keys for piece in self.pieces])
 
     def _labels(self, given: Sequence[Labels | None]) -> Labels | None:
@@ -200,7 +201,7 @@ class ColumnBlocks:
         offsets = joined
         if len(self.pieces) > 1:
             kept = np.ones(len(joined), np.bool_)
-            kept[ends[:-1] - 1] = False  # where a piece ends the next begins
+            kept[ends[:-1] - 1] = False  # the end of a block is the start of the next
             bases = (sizes.cumsum() - sizes).astype(I4)
             offsets = (joined + np.repeat(bases, entries))[kept]
         if (
@@ -208,19 +209,19 @@ class ColumnBlocks:
             or (joined[ends - 1] != sizes).any()
             or (offsets[1:] < offsets[:-1]).any()
         ):
-            raise BadBatch("the offsets of a batch do not rise from 0 to the length of its bodies")
+            raise BadBatch("the offsets of a batch do not ascend from 0 to the length of its bodies")
         return offsets
 
     @cached_property
     def bodies(self) -> Buffer:
-        """All bodies; those of a single piece are not copied."""
+        """All bodies. The bodies of a single block are not copied."""
         if len(self.pieces) == 1:
             return self.pieces[0].bodies
         return b"".join([piece.bodies for piece in self.pieces])
 
     @cached_property
     def topics(self) -> tuple[list[str], Int32s, Int64s]:
-        """The different topics, and in order: the number of a topic, and how many messages it goes on for."""
+        """Distinct topics, and runs in order: topic numbers and message counts."""
         numbers: dict[str, int] = {}
         indexes: list[AnyArray] = []
         counts: list[AnyArray] = []
@@ -243,5 +244,7 @@ def _positions(piece: ColumnBlock) -> AnyArray:
     if isinstance(piece.positions, np.ndarray):
         return piece.positions.astype(I8, copy=False)
     if piece.positions is None:
-        raise BadBatch("the server, older than this client, does not say where its messages stand")
+        raise BadBatch(
+            "The server is older than this client and does not report positions. Upgrade the server."
+        )
     return np.arange(piece.positions, piece.positions + piece.messages, dtype=I8)

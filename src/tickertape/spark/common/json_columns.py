@@ -1,7 +1,7 @@
-"""Columns of the source that are fields of JSON bodies: their declaration and decoding.
+"""Source columns that are fields of JSON bodies: declaration and decoding.
 
-Each body is decoded by itself, so a malformed body does not affect other rows: its fields are null, or with
-`FAILFAST` an error. All valid bodies take one call.
+Each body is decoded separately, so an invalid body does not affect other rows: its fields are null, or an
+error with `FAILFAST`. All valid bodies are decoded in one call.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from tickertape.base.errors import BadMessage, UsageError
 from tickertape.spark.common.column_block import ColumnBlocks
 
 Array = Any
-"""An Arrow array; pyarrow ships no types."""
+"""An Arrow array. pyarrow has no type hints."""
 
 _ONE_BY_ONE: Final = 64
-"""Unreadable bodies after which the following ones are read one by one, because they are probably alike."""
+"""After this number of unreadable bodies, the rest is read one by one, because it is probably unreadable
+too."""
 _WRONG: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -46,8 +47,8 @@ def _whole(bits: int) -> Any:
 
 
 _FLOAT_BOUND: Final = float(np.finfo(np.float32).max) + 2.0**103
-"""Half a step above the largest finite float: from here on a number rounds to infinity. Texts below it are
-finite: the shortest text of the largest one, as Java prints it, is a little above it."""
+"""Half a step above the largest finite float: from here on a number rounds to infinity. Smaller numbers are
+finite, including Java's shortest text of the largest float, which is slightly above it."""
 _TYPES: Final[dict[type[DataType], tuple[Any, Any]]] = {
     StringType: (str, pa.string()),
     BooleanType: (bool, pa.bool_()),
@@ -66,37 +67,40 @@ class JsonField(NamedTuple):
     """A column that is a field of the body."""
 
     name: str
-    """As in the schema; dots lead into objects: `origin.airport`."""
+    """Name in the schema. Dots access nested objects: `origin.airport`."""
     type: type[DataType]
 
     @property
     def kind(self) -> Any:
-        """What msgspec reads."""
+        """Type for msgspec."""
         return _TYPES[self.type][0]
 
     @property
     def arrow(self) -> Any:
-        """The type of the column."""
+        """Arrow type of the column."""
         return _TYPES[self.type][1]
 
 
 def json_field(field: StructField) -> JsonField:
-    """Return the field that a column of the schema names. Raises `UsageError` for an unsupported type."""
+    """Return the body field for a schema column. Raises `UsageError` for an unsupported type."""
     if type(field.dataType) not in _TYPES:
         known = ", ".join(kind().simpleString() for kind in _TYPES)
         raise UsageError(
-            f"column {field.name} is a field of JSON bodies, which can be {known}, not "
-            f"{field.dataType.simpleString()}; read column data and use from_json"
+            f"Unsupported type {field.dataType.simpleString()} of column {field.name}, a field of JSON "
+            f"bodies. Use {known}, or read column data and use from_json."
         )
     if not field.nullable:
-        raise UsageError(f"column {field.name} is a field of JSON bodies, which may lack it: it is nullable")
+        raise UsageError(
+            f"Column {field.name} cannot be NOT NULL: it is a field of JSON bodies, which may be missing. "
+            "Declare it nullable."
+        )
     if "" in field.name.split("."):
-        raise UsageError(f"column {field.name!r} is no name of a field: names with dots between")
+        raise UsageError(f"Invalid column name {field.name!r}. Use field names separated by single dots.")
     return JsonField(field.name, type(field.dataType))
 
 
 class _JsonReader:
-    """Decodes a body into an object in which `paths` lead to the fields, in order."""
+    """Decodes a body into an object. `paths` are the attribute paths of the fields, in order."""
 
     def __init__(self, fields: Sequence[JsonField]) -> None:
         tree: dict[str, Any] = {}
@@ -111,7 +115,7 @@ class _JsonReader:
         self.paths: Final = [self._found[field.name] for field in fields]
 
     def _struct(self, tree: dict[str, Any], prefix: str, path: tuple[str, ...]) -> Any:
-        """Return a struct whose members are those of `tree`, whatever Python thinks of their names."""
+        """Return a struct with the members of `tree`, whose names need not be valid in Python."""
         members: list[tuple[str, Any, Any]] = []
         for number, (name, kind) in enumerate(tree.items()):
             attribute, whole = f"f{number}", prefix + name
@@ -124,18 +128,23 @@ class _JsonReader:
 
 
 class JsonColumns:
-    """Reads the columns `fields` out of bodies. It travels to the executors; what reads is made there."""
+    """Reads the columns `fields` from bodies. It is sent to the executors, which create their own
+    decoders."""
 
     def __init__(self, fields: Sequence[JsonField], *, strict: bool) -> None:
-        """`strict`: a body that is no JSON object, or has a field of another type, is an error. Raises
-        `UsageError` when a field is to be a value and an object at once."""
+        """`strict`: a body that is not a JSON object, or has a field of another type, is an error.
+
+        Raises `UsageError` if a field would be both a value and an object."""
         self._fields = tuple(fields)
         self._strict = strict
         names = {field.name for field in fields}
         for name in names:
             for other in names:
                 if other.startswith(f"{name}."):
-                    raise UsageError(f"columns {name} and {other}: a field is a value or an object, not both")
+                    raise UsageError(
+                        f"Columns {name} and {other} conflict: a field is a value or an object. Remove one "
+                        "of them."
+                    )
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_fields": self._fields, "_strict": self._strict}
@@ -149,8 +158,7 @@ class JsonColumns:
         return [_JsonReader([field]) for field in self._fields]
 
     def columns(self, rows: ColumnBlocks) -> dict[str, Array]:
-        """Return the columns by name. Raises `BadMessage` for a body that cannot be read, when that is an
-        error."""
+        """Return the columns by name. Raises `BadMessage` for an unreadable body if `strict`."""
         bodies = _bodies(rows)
         read: list[Any] = []
         wrong: dict[int, list[Any]] = {}
@@ -159,7 +167,7 @@ class JsonColumns:
             at_once = bodies[len(read) :] if read else bodies
             try:
                 if len(wrong) < _ONE_BY_ONE:
-                    read.extend(map(decode, at_once))  # what was read before an error stays
+                    read.extend(map(decode, at_once))  # keeps bodies read before an error
                 else:
                     read.append(decode(bodies[len(read)]))
             except _WRONG as error:
@@ -176,7 +184,7 @@ class JsonColumns:
         return found
 
     def _one(self, body: bytes) -> list[Any]:
-        """Return the fields of a body with at least one unreadable field; the others are returned."""
+        """Return the fields of a body with unreadable fields, which become None."""
         found: list[Any] = []
         for reader in self._each:
             try:
@@ -187,7 +195,7 @@ class JsonColumns:
 
 
 def _values(read: list[Any], path: Sequence[str], *, whole: bool = False) -> list[Any]:
-    """What `path` leads to in each; `whole`: none of them is None."""
+    """Return the value at `path` in each object. `whole`: no object is None."""
     values = read
     for depth, attribute in enumerate(path):
         get = attrgetter(attribute)
@@ -209,6 +217,6 @@ def _refused(rows: ColumnBlocks, at: int, error: Exception) -> BadMessage:
     topic = topics[int(numbers[int(counts.cumsum().searchsorted(at, "right"))])]
     run = rows.runs[int(rows.runs["count"].cumsum().searchsorted(at, "right"))]
     return BadMessage(
-        f"message {run['publisher']}|{rows.sequences[at]}| of topic {topic} is not what the schema says: "
-        f"{error}; mode=PERMISSIVE makes null of it"
+        f"Message {run['publisher']}|{rows.sequences[at]}| of topic {topic} does not fit the schema: "
+        f"{error}. Use mode=PERMISSIVE to get nulls instead."
     )

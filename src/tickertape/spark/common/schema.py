@@ -1,6 +1,7 @@
-"""Columns of the Spark source: their names and types, and their construction from batches.
+"""Columns of the Spark source: names, types, and construction from batches.
 
-Only columns of the requested schema are made, from whole batches. `json_columns.py` handles fields of bodies.
+Only columns of the requested schema are built, from whole batches. `json_columns.py` handles fields of
+bodies.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from tickertape.spark.common.json_columns import JsonColumns, json_field
 DEFAULT_SCHEMA: Final = (
     "topic string, bookmark string, publisher string, sequence long, timestamp timestamp, data binary"
 )
-"""The columns when the user gives no schema."""
+"""Columns if the user gives no schema."""
 FURTHER_SCHEMA: Final = "position long, date date, key string, correlation_id string, expiration_ms long"
-"""The columns that there are only in a schema that names them."""
+"""Columns that are only available if the schema names them."""
 ALL_SCHEMA: Final = f"{DEFAULT_SCHEMA}, {FURTHER_SCHEMA}"
 POSITION: Final = "position"
 NULLABLE: Final = ("key", "correlation_id", "expiration_ms")
@@ -40,23 +41,23 @@ NULLABLE: Final = ("key", "correlation_id", "expiration_ms")
 
 ROWS_TARGET: Final = 65_536
 TEXT_BYTES_TARGET: Final = 4 * 1024 * 1024
-"""Rows, or bytes of bodies and labels, of a record batch."""
+"""Target rows of a record batch, and target bytes of bodies and labels."""
 
 _SEQUENCE_END: Final = 1 << 63
 _TEN_THOUSAND: Final = np.uint64(10_000)
 _DAY_MICROS: Final = 86_400_000_000
 
 Array = Any
-"""An Arrow array; pyarrow ships no types."""
+"""An Arrow array. pyarrow has no type hints."""
 
 
 class ColumnSelection(NamedTuple):
     """Columns that a query reads."""
 
     schema: Any
-    """Of the record batches, an Arrow schema."""
+    """Arrow schema of the record batches."""
     of_bodies: JsonColumns | None = None
-    """The columns that are none of ours."""
+    """Columns that are fields of JSON bodies."""
 
     @property
     def numbered(self) -> bool:
@@ -65,13 +66,16 @@ class ColumnSelection(NamedTuple):
 
 
 def columns_of(schema: StructType, *, strict: bool = False) -> ColumnSelection:
-    """Return the columns of a schema: any of ours in any order, and fields of JSON bodies.
+    """Return the columns of a schema: source columns in any order, and fields of JSON bodies.
 
-    `strict`: see `JsonColumns`. Raises `UsageError` for a column that is given twice, or has another type.
+    For `strict` see `JsonColumns`. Raises `UsageError` for a repeated column or a wrong type.
     """
     names = schema.fieldNames()
     if len(set(names)) < len(names) or not names:
-        raise UsageError(f"a schema has one or more columns, each once, of {ALL_SCHEMA}; this is {names}")
+        raise UsageError(
+            f"Invalid schema {names}. Use one or more columns, each once, of {ALL_SCHEMA}, or fields of JSON "
+            "bodies."
+        )
     fields = []
     of_bodies = []
     for field in schema.fields:
@@ -83,25 +87,25 @@ def columns_of(schema: StructType, *, strict: bool = False) -> ColumnSelection:
         kind, arrow, _ = column
         if not isinstance(field.dataType, kind):
             raise UsageError(
-                f"column {field.name} is {kind().simpleString()}, not {field.dataType.simpleString()}; "
-                f"cast it after reading"
+                f"Column {field.name} has type {kind().simpleString()}, not {field.dataType.simpleString()}. "
+                f"Cast it after reading."
             )
         if field.name in NULLABLE and not field.nullable:
-            raise UsageError(f"column {field.name} is null where a message has none: it cannot be NOT NULL")
+            raise UsageError(f"Column {field.name} cannot be NOT NULL: it is null for messages without one.")
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
     return ColumnSelection(pa.schema(fields), JsonColumns(of_bodies, strict=strict) if of_bodies else None)
 
 
 def record_batches(pieces: Iterable[ColumnBlock], columns: ColumnSelection) -> Iterator[Any]:
-    """Record batches of `columns`, each of as many pieces as `gathered` puts together."""
-    # Not a loop: its variable would keep the pieces of a batch while the next ones are read.
+    """Yield record batches of `columns`, each from as many blocks as `gathered` combines."""
+    # Not a loop: its variable would keep the blocks of a batch in memory while the next ones are read.
     yield from map(partial(record_batch, columns=columns), gathered(pieces))
 
 
 def gathered(pieces: Iterable[ColumnBlock]) -> Iterator[list[ColumnBlock]]:
-    """Yield as many whole pieces together as reach a target above.
+    """Yield groups of whole blocks that reach one of the targets above.
 
-    Spark takes a record batch at a cost of its own, so few large ones are cheaper than many small ones.
+    Each record batch has a fixed cost in Spark, so few large ones are cheaper than many small ones.
     """
     some: list[ColumnBlock] = []
     rows = text_bytes = 0
@@ -119,9 +123,12 @@ def gathered(pieces: Iterable[ColumnBlock]) -> Iterator[list[ColumnBlock]]:
 def record_batch(pieces: Sequence[ColumnBlock], columns: ColumnSelection) -> Any:
     """Return one record batch of `columns` with the messages of `pieces`, in order.
 
-    Bodies of a single piece are not copied, those of several once. Raises `UsageError` for a sequence above
-    the range of a Spark long, `BadBatch` for a piece that does not hold what it says, `BadMessage` for a body
-    that cannot be read when that is an error.
+    Bodies of a single block are not copied. Bodies of several blocks are copied once.
+
+    Raises:
+        UsageError: A sequence exceeds the range of a Spark long.
+        BadBatch: A block is inconsistent.
+        BadMessage: A body is unreadable and the columns are strict.
     """
     rows = ColumnBlocks(pieces)
     found = {} if columns.of_bodies is None else columns.of_bodies.columns(rows)
@@ -145,14 +152,14 @@ def _publisher(rows: ColumnBlocks) -> Array:
 
 
 def _repeated(texts: Array, indexes: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Array:
-    """Return a string array: text number `indexes[i]`, `counts[i]` times."""
+    """Return a string array with the string number `indexes[i]` repeated `counts[i]` times."""
     if len(texts) > 1:
         return texts.take(_plain(pa.int32(), np.repeat(indexes.astype(np.int32), counts)))
     return _one(texts[0].as_py(), int(counts.sum()))
 
 
 def _one(text: str, count: int) -> Array:
-    """Return a string array: `text`, `count` times."""
+    """Return a string array with `text` repeated `count` times."""
     encoded = text.encode()
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(encoded))
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(encoded * count)]
@@ -160,7 +167,7 @@ def _one(text: str, count: int) -> Array:
 
 
 def _plain(kind: Any, values: npt.NDArray[Any]) -> Array:
-    """Return an array of fixed-width values as they lie; `pa.array` imports pandas first, 0.3 s in every
+    """Return an array of fixed-width values without copying. `pa.array` would import pandas, 0.3 s per
     worker."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
@@ -169,8 +176,8 @@ def _sequence(rows: ColumnBlocks) -> Array:
     highest = rows.sequences.max()
     if int(highest) >= _SEQUENCE_END:
         raise UsageError(
-            f"sequence {highest} is above what a Spark long holds: "
-            f"give a schema without sequence; bookmark has it as text"
+            f"Cannot read sequence {highest} as a Spark long. Omit column sequence from the schema: "
+            f"bookmark has the sequence as text."
         )
     return _plain(pa.int64(), rows.sequences)
 
@@ -180,17 +187,17 @@ def _bookmark(rows: ColumnBlocks) -> Array:
     lowest, highest = str(sequences.min()), str(sequences.max())
     if len(lowest) == len(highest) and (publishers == publishers[0]).all():
         return _bookmarks_of_one(f"{publishers[0]}|".encode(), sequences, len(highest))
-    import pyarrow.compute as pc  # 0.1 s in every worker, for what is rare
+    import pyarrow.compute as pc  # imported late: 0.1 s per worker, and rarely needed
 
     texts = _plain(pa.uint64(), sequences).cast(pa.string())
     return pc.binary_join_element_wise(_publisher(rows), texts, _EMPTY, _BAR)
 
 
 def _bookmarks_of_one(begin: bytes, sequences: npt.NDArray[np.uint64], digits: int) -> Array:
-    """Bookmarks of one publisher whose sequences have `digits` digits each: text of a fixed width.
+    """Return the bookmarks of one publisher whose sequences have `digits` digits each, as fixed-width text.
 
-    Digits are written from the right, four at a time, until the rest is the same for all: sequences that
-    follow each other differ in the last few only.
+    Digits are written from the right, four at a time, until the rest is equal for all: consecutive sequences
+    differ only in the last few digits.
     """
     count, width = len(sequences), len(begin) + digits + 1
     text = np.empty((count, width), np.uint8)
@@ -243,7 +250,7 @@ def _expiration(rows: ColumnBlocks) -> Array:
 
 
 def _labels(labels: Labels | None, count: int) -> Array:
-    """Texts, null where there is none."""
+    """Return labels as strings, null for messages without one."""
     if labels is None:
         return pa.nulls(count, pa.string())
     present = _present(lengths_of(labels.offsets))
@@ -252,7 +259,7 @@ def _labels(labels: Labels | None, count: int) -> Array:
 
 
 def _present(values: npt.NDArray[Any]) -> Any:
-    """Return the validity bits of values; 0 means null."""
+    """Return the validity bits of values. 0 means null."""
     return pa.py_buffer(np.packbits(values != 0, bitorder="little"))
 
 

@@ -1,7 +1,7 @@
-"""Server option of Spark: an address and the files used to connect, as one text.
+"""Server option of Spark: an address and its credential files, as one text.
 
-The text is `tls://host:9007#caFile=...`, so whoever passes the address on passes the files with it. It goes
-to executors, plans and logs, so it contains names of files and no secrets.
+The text is `tls://host:9007#caFile=...`, so the files travel with the address. It is sent to executors and
+appears in plans and logs, so it contains names of files but no secrets.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ _ARGUMENTS: Final = {"caFile": "ca", "certificateFile": "certificate", "keyFile"
 
 
 def server_text(uri: str, options: Mapping[str, str]) -> str:
-    """`uri` with those of `options` that are in `ACCESS`. Raises `BadOption`, naming the option."""
+    """Return `uri` with the options that are in `ACCESS`. Raises `BadOption` that names the option."""
     files = {name: options[name] for name in ACCESS if name in options}
     for name, path in files.items():
         if not path.startswith("/"):
             raise BadOption(
-                f"option {name} is the absolute path of a file, as driver and executors see it, not {path!r}"
+                f"Invalid option {name} {path!r}. Use the absolute path of a file on driver and executors."
             )
     address = parse_uri(uri)
     if address.password is not None:
         raise BadOption(
-            f"option servers: {address.uri} has a password in it, which plans and logs would show: put it "
-            f"into a file, and name that with option tokenFile"
+            f"Option servers: {address.uri} contains a password, which plans and logs would show. Put it "
+            f"into a file and use option tokenFile."
         )
     tls = [name for name in _ARGUMENTS if name in files]
     if tls and not address.tls:
-        raise BadOption(f"option {tls[0]} is for tls:// servers, and {address.uri} is none")
+        raise BadOption(f"Option {tls[0]} requires a tls:// server, but {address.uri} does not use TLS.")
     if ("certificateFile" in files) != ("keyFile" in files):
-        raise BadOption("options certificateFile and keyFile go together; give both")
+        raise BadOption("Options certificateFile and keyFile require each other. Set both.")
     try:
         Credentials(has_token="tokenFile" in files).check(address)
     except BadOption as error:
-        raise BadOption(f"option tokenFile: {error}") from None
+        raise BadOption(f"Option tokenFile: {error}") from None
     return f"{uri}#{urlencode(files)}" if files else uri
 
 
 def client_of(server: str, name: str, timeout_seconds: float) -> Client:
-    """Return a client of a server that `server_text` gave, logged on. Raises what `Client` raises."""
-    # Spark starts a Python process for each step of planning; the first of them needs no client.
+    """Return a connected client for a text from `server_text`. Raises the errors of `Client`."""
+    # Spark starts a Python process for each planning step, and the first one needs no client.
     from tickertape.client.blocking.client import Client
 
     uri, _, files = server.partition("#")

@@ -1,8 +1,7 @@
 """Queue consumer on the Spark driver: prefetches messages and extends their leases.
 
-Messages are acknowledged only by `acknowledge`. All others return to the queue when the connection or their
-lease ends. Leases of prefetched messages and of those in a micro-batch are extended, up to
-`lease_seconds_max`.
+Only `acknowledge` acknowledges messages. All others return to the queue when the connection or their lease
+ends. Leases of prefetched messages and of the current micro-batch are extended, up to `lease_seconds_max`.
 """
 
 from __future__ import annotations
@@ -27,34 +26,35 @@ if TYPE_CHECKING:
 
 _EVERY_TOPIC: Final = ".*"
 _AHEAD: Final = 2
-"""Micro-batches of messages that are held: one under way and the next one."""
+"""Micro-batches of messages that are held: the current one and the next one."""
 
 
 class HeldMessages(NamedTuple):
-    """Messages that are leased to this consumer."""
+    """Messages leased to this consumer."""
 
     batch: MessageBatch
     since: float
-    """Monotonic second at which they arrived."""
+    """Monotonic second of their arrival."""
 
 
 class _Connection:
-    """A connection and what arrives on it. `over` is set when it is no longer used."""
+    """A connection with its subscription. `over` is set when it is no longer used."""
 
     def __init__(self, client: Client, stream: MessageStream) -> None:
         self.client = client
         self.stream = stream
         self.over = threading.Event()
         self.error: TickertapeError | None = None
-        """Why the subscription ended."""
+        """Error that ended the subscription."""
         self.ended = False
         self.lease_seconds = 0.0
-        """By how much leases are extended; 0 when they have no end."""
+        """Duration of lease extensions. 0 if leases do not expire."""
 
 
 class QueueConsumer:
-    """A consumer of a queue that connects at its first use. `take`, `acknowledge`, `has_more` and `close` are
-    for one thread."""
+    """A queue consumer that connects at its first use.
+
+    `take`, `acknowledge`, `has_more` and `close` must be called by one thread."""
 
     def __init__(self, wanted: QueueSourceOptions) -> None:
         self._wanted = wanted
@@ -62,23 +62,23 @@ class QueueConsumer:
         self._connection: _Connection | None = None
         self._changed = threading.Condition()
         self._ahead: deque[HeldMessages] = deque()
-        """Messages for later micro-batches, in the order of their delivery."""
+        """Messages for later micro-batches, in delivery order."""
         self._ahead_bytes = 0
         self._under_way: list[HeldMessages] = []
-        """The messages of the last `take`."""
+        """Messages of the last `take`."""
 
     # -- for the reader -----------------------------------------------------------------------------------
 
     def take(self, wait_seconds: float = 0.0) -> list[MessageBatch]:
-        """Take messages for a micro-batch, as many as the options allow; none if none have arrived within
+        """Return messages for a micro-batch, as many as the options allow. None if none arrive in
         `wait_seconds`.
 
-        Raises `Disconnected` when no server answers, `BadOption` when there is no such queue, and the error
+        Raises `Disconnected` if no server answers, `BadOption` if the queue does not exist, and the error
         with which the server ended the subscription."""
         connection = self._subscribed()
         with self._changed:
             self._changed.wait_for(lambda: bool(self._ahead) or connection.ended, wait_seconds)
-            if connection.ended:  # what was taken ahead is in the queue again
+            if connection.ended:  # prefetched messages are back in the queue
                 error = connection.error
                 self._leave()
                 if error is not None and not isinstance(error, Disconnected):
@@ -89,9 +89,9 @@ class QueueConsumer:
         return [held.batch for held in self._under_way]
 
     def acknowledge(self, batches: Sequence[MessageBatch]) -> None:
-        """Acknowledge messages that were taken; returns when that is on the server's disk.
+        """Acknowledge taken messages. Returns when the server has persisted the acknowledgement.
 
-        Raises `Disconnected` when no server answers in time, `PublishRejected` when it refuses."""
+        Raises `Disconnected` if no server answers in time, `PublishRejected` if the server rejects it."""
         until = time.monotonic() + self._wanted.timeout_seconds
         while True:
             try:
@@ -107,14 +107,13 @@ class QueueConsumer:
         self._under_way = []
 
     def has_more(self) -> bool:
-        """Return whether the queue has messages that no consumer holds, and this one may have. Raises as
-        `take`."""
+        """Return whether the queue has matching messages that no consumer holds. Raises as `take`."""
         wanted = self._wanted
         with self._connected().subscribe(wanted.queue, filter=wanted.filter, browse=True) as stream:
             return next(iter(stream.batches(timeout=wanted.timeout_seconds)), None) is not None
 
     def end_of_log(self) -> int:
-        """Return the position behind the last message that is persisted. Raises `Disconnected`."""
+        """Return the position after the last persisted message. Raises `Disconnected`."""
         _, _, end = self._connected().resolve(_EVERY_TOPIC, "0")
         return end
 
@@ -127,7 +126,7 @@ class QueueConsumer:
         return start
 
     def close(self) -> None:
-        """Close the connection: messages that were not acknowledged go back to the queue."""
+        """Close the connection. Unacknowledged messages return to the queue."""
         self._leave()
 
     # -- connections --------------------------------------------------------------------------------------
@@ -152,7 +151,7 @@ class QueueConsumer:
         return self._connection
 
     def _leave(self) -> None:
-        """Drop the connection and all messages that were not taken."""
+        """Drop the connection and all prefetched messages."""
         connection, self._connection = self._connection, None
         client, self._client = self._client, None
         with self._changed:
@@ -165,7 +164,7 @@ class QueueConsumer:
             client.close()
 
     def _receive(self, connection: _Connection) -> None:
-        """Take what arrives, so that its lease is extended also while a micro-batch takes long."""
+        """Receive messages, so that their leases are extended even during a long micro-batch."""
         try:
             for batch in connection.stream.batches(timeout=None):
                 self._arrived(connection, batch)
@@ -192,7 +191,7 @@ class QueueConsumer:
             self._changed.wait_for(lambda: self._ahead_bytes < source_bytes_max or connection.over.is_set())
 
     def _split(self) -> list[HeldMessages]:
-        """Messages from the front, as many as a micro-batch may have."""
+        """Return messages from the front, as many as a micro-batch may have."""
         rows, size = self._wanted.rows_max, self._wanted.bytes_max
         taken: list[HeldMessages] = []
         while self._ahead and rows:
@@ -222,9 +221,10 @@ class QueueConsumer:
             self.extend_leases(time.monotonic())
 
     def extend_leases(self, now: float) -> int:
-        """Extend the leases of all held messages at the monotonic second `now`; returns of how many. Messages
-        held for longer than the limit are left to lapse: those taken ahead are dropped, so that they are
-        processed when they are redelivered."""
+        """Extend the leases of all held messages at the monotonic second `now`. Return their number.
+
+        Leases of messages held longer than the limit expire. If these were prefetched they are dropped, and
+        processed after their redelivery."""
         connection = self._connection
         if connection is None or not connection.lease_seconds:
             return 0

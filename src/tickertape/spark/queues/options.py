@@ -52,7 +52,7 @@ _OF_THE_LOG: Final = (
     "failOnDataLoss",
     "journal",
 )
-"""Options of the source over the log."""
+"""Options of the log source."""
 _ROWS_MAX: Final = queue_backlog_max // 2
 
 
@@ -60,22 +60,22 @@ class QueueSourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a queue source."""
 
     servers: tuple[str, ...]
-    """As `server_text` gives them, tried in this order."""
+    """Texts from `server_text`, tried in this order."""
     queue: str
     filter: str | None
     rows_max: int
-    """Messages in a micro-batch."""
+    """Maximum messages per micro-batch."""
     bytes_max: int | None
-    """Bytes of bodies in a micro-batch, or one message."""
+    """Maximum body bytes per micro-batch. A larger message is read alone."""
     lease_seconds_max: float
-    """How long the leases of a message are extended."""
+    """Maximum time for which the leases of a message are extended."""
     partitions_min: int
     strict: bool
     timeout_seconds: float
 
 
 def names_queue(given: Mapping[str, str]) -> bool:
-    """Return whether the options ask for a queue rather than for the log."""
+    """Return whether the options select a queue instead of the log."""
     return any(name.lower() == QUEUE for name in given)
 
 

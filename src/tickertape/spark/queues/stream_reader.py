@@ -1,12 +1,12 @@
 """Streaming source over a message queue, with at-least-once processing.
 
 The driver consumes the queue and passes the messages of a micro-batch to the tasks. It acknowledges them when
-Spark asks for the next micro-batch, because the batch is then in the commit log.
+Spark requests the next micro-batch, because the batch is then in the commit log.
 
 Invariants:
-* Messages of a micro-batch that Spark has not committed are not acknowledged.
-* A repeated micro-batch never has other messages, because a sink that knows its number would drop them. Each
-  task attempt gets the same rows. After a restart the batch is empty and its messages are in later batches.
+* Messages of a micro-batch that Spark has not committed are not acknowledged. * A repeated micro-batch never
+has other messages, because a sink that knows its number would drop them. Each task attempt gets the same
+rows. After a restart the batch is empty, and its messages are in later batches.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tickertape.spark.source.offsets import Written
 from tickertape.spark.source.task_reader import log
 
 _LOOK_SECONDS: Final = 0.2
-"""How long messages that wait in the queue are waited for before it is looked again whether they do."""
+"""Time to wait for messages in the queue before checking the queue again."""
 
 _LAST_SECONDS: Final = 0.5
-"""How long messages are waited for that were delivered just before the queue was seen empty."""
+"""Time to wait for messages that were delivered just before the queue was found empty."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class QueuePartition(InputPartition):
 
 
 class _Batch(NamedTuple):
-    """The micro-batch under way."""
+    """The current micro-batch."""
 
     start: int
     end: int
@@ -58,7 +58,7 @@ class _Batch(NamedTuple):
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query over a queue. Only the driver has a connection.
 
-    An offset counts the messages that the query was handed since it was new."""
+    An offset counts the messages that the query received since its first start."""
 
     def __init__(self, wanted: QueueSourceOptions, columns: ColumnSelection) -> None:
         if columns.numbered:
@@ -71,10 +71,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._consumer: QueueConsumer | None = None
         self._batch: _Batch | None = None
         self._target: int | None = None
-        """End of the log when a query started that reads the existing messages and stops."""
+        """End of the log at the start of a query that reads the existing messages and stops."""
         self._finished = False
 
-    # -- what Spark asks the driver -----------------------------------------------------------------------
+    # -- driver calls by Spark ----------------------------------------------------------------------------
 
     def initialOffset(self) -> Written:
         """Return the offset of a new query."""
@@ -106,19 +106,20 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._written(end)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The run ends when the queue is empty, or a micro-batch has only messages accepted from now on."""
+        """Let the run end when the queue is empty, or a micro-batch has only messages accepted from now
+        on."""
         self._target = self._connected().end_of_log()
 
     def partitions(self, start: Written, end: Written) -> list[InputPartition]:
-        """Return the tasks of a micro-batch: none when another driver has planned it."""
+        """Return the tasks of a micro-batch. Empty if another driver planned it."""
         begin, after = self._read(start), self._read(end)
         if begin == after:
             return []
         batch = self._batch
         if batch is None or (batch.start, batch.end) != (begin, after):
             log.warning(
-                "queue %r: the batch of messages %d to %d was planned before a restart; it is empty, and its "
-                "messages are redelivered in later batches unless they were acknowledged",
+                "queue %r: the batch of messages %d to %d was planned before a restart and is now empty. Its "
+                "messages are redelivered in later batches unless they were acknowledged.",
                 self._wanted.queue,
                 begin,
                 after,
@@ -127,7 +128,8 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [*parts_of(batch.messages, self._wanted.partitions_min)]
 
     def commit(self, end: Written) -> None:
-        """Acknowledge the micro-batch that ends at `end`, unless that is done. Raises as `latestOffset`."""
+        """Acknowledge the micro-batch that ends at `end`, unless it is acknowledged. Raises as
+        `latestOffset`."""
         self._acknowledge(self._read(end))
 
     def stop(self) -> None:
@@ -137,7 +139,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._consumer = None
         self._batch = None
 
-    # -- what tasks do ------------------------------------------------------------------------------------
+    # -- tasks --------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the record batches of a task."""
@@ -145,7 +147,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces = (block_of_batch(MessageBatch.parse(batch)) for batch in partition.batches)
         yield from record_batches(pieces, self._columns)
 
-    # -- inside -------------------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------------------
 
     def _connected(self) -> QueueConsumer:
         if self._consumer is None:
@@ -185,8 +187,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def parts_of(messages: Sequence[MessageBatch], parts_min: int) -> list[QueuePartition]:
-    """Return the messages of a micro-batch, in order, in at least `parts_min` parts unless there are fewer
-    messages, none of more bytes than a task may have."""
+    """Return the messages of a micro-batch, in order, in at least `parts_min` parts if possible.
+
+    No part exceeds the byte limit of a task."""
     total = sum(batch.count for batch in messages)
     rows_max = -(-total // max(1, min(parts_min, total)))
     parts: list[QueuePartition] = []

@@ -29,7 +29,7 @@ COLUMNS: Final[dict[str, tuple[type[DataType], ...]]] = {
     "correlation_id": (StringType,),
     "expiration_ms": (LongType, IntegerType),
 }
-"""Columns of a row; `data` is the body of its message."""
+"""Columns of a row. `data` is the body of its message."""
 
 
 class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,25 +37,25 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     servers: tuple[str, ...]
     publisher: str
-    """The client name under whose derived publisher id the messages come."""
+    """Client name of the messages, from which their publisher id is derived."""
     topic: str | None
-    """None: each row has its own."""
+    """None: each row has a topic."""
     transaction: str
-    """Of a batch write: under this name it is committed once."""
+    """Transaction name (idempotency key) of a batch write."""
     timeout_seconds: float
 
 
 def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) -> SinkOptions:
     """Parse `given`, the options of `df.write` or `df.writeStream`, for rows of `schema`.
 
-    Raises `BadOption`, `BadTopic`, `BadName`, and `UsageError` for rows that are no messages.
+    Raises `BadOption`, `BadTopic`, `BadName`, and `UsageError` for rows that are not messages.
     """
     options = _named(given, stream=stream)
     publisher = options.get("publisher", "")
     if not publisher:
         raise BadOption(
-            "option publisher is missing: the client name under which the messages come; it stays the same "
-            "when the query is started again"
+            "Option publisher is missing. Set the client name of the messages, the same name each time the "
+            "query starts."
         )
     check_client_name(publisher)
     topic = options.get("topic")
@@ -65,12 +65,12 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
     servers = read_servers(options)
     if len(servers) > 1:
         raise BadOption(
-            "option servers of a sink is one server: another one's log does not know which batches are in "
-            "this one, and would take them again"
+            "Option servers of a sink allows one server only: another server does not know which batches are "
+            "in this log, and would store them again."
         )
     transaction = options.get("transactionId")
     if transaction == "":
-        raise BadOption("option transactionId is empty: leave it out where a write may come twice")
+        raise BadOption("Option transactionId is empty. Omit it if duplicate writes are acceptable.")
     return SinkOptions(
         servers=servers,
         publisher=publisher,
@@ -81,10 +81,12 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
 
 
 def _named(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
-    unknown = f"there is no option {{!r}}; there are {', '.join((*OF_BOTH, *OF_BATCH))}"
+    unknown = f"Unknown option {{!r}}. Use {', '.join((*OF_BOTH, *OF_BATCH))}."
     if not stream:
         return read_names(given, (*OF_BOTH, *OF_BATCH), unknown, {})
-    why = "option transactionId is of batch writes: a query's batches are transactions"
+    why = (
+        "Option transactionId is for batch writes only: batches of a query are transactions already. Omit it."
+    )
     return read_names(given, (*OF_BOTH, *OF_STREAM), unknown, dict.fromkeys(OF_BATCH, why))
 
 
@@ -92,16 +94,17 @@ def _check_columns(schema: StructType, topic: str | None) -> None:
     fields = {field.name: field.dataType for field in schema.fields}
     unknown = [name for name in fields if name not in COLUMNS]
     if unknown or "data" not in fields:
-        what = f"column {unknown[0]!r} is none of a message" if unknown else "there is no column data"
+        what = f"column {unknown[0]!r} is not part of a message" if unknown else "column data is missing"
         raise UsageError(
-            f"{what}: a row has data (the body) and, where wanted, {', '.join(list(COLUMNS)[1:])}; make the "
-            "body of several columns with to_json(struct(...)) AS data"
+            f"Cannot write these rows: {what}. Use data (the body) and optionally "
+            f"{', '.join(list(COLUMNS)[1:])}. Build a body from several columns with to_json(struct(...)) AS "
+            "data."
         )
     for name, kind in fields.items():
         if not isinstance(kind, COLUMNS[name]):
             allowed = " or ".join(kind().simpleString() for kind in COLUMNS[name])
-            raise UsageError(f"column {name} is {allowed}, not {kind.simpleString()}; cast it")
+            raise UsageError(f"Column {name} must be {allowed}, not {kind.simpleString()}. Cast it.")
     if topic is None and "topic" not in fields:
-        raise BadOption("give option topic, or a column topic with that of each row")
+        raise BadOption("No topic is given. Set option topic, or add a column topic.")
     if topic is not None and "topic" in fields:
-        raise BadOption("option topic and the column topic exclude each other; give one, or drop the column")
+        raise BadOption("Option topic and column topic exclude each other. Remove one of them.")

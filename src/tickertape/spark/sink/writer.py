@@ -39,12 +39,12 @@ _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
 _PAUSE_SECONDS: Final = 0.2
 _AGAIN: Final = (Disconnected, NotReady, TransactionBusy, LimitReached)
-"""Errors after which a commit is repeated."""
+"""Errors after which a commit is retried."""
 
 
 @dataclass
 class StagedTask(WriterCommitMessage):
-    """Staged rows of a task: `part` (empty: no rows) of a transaction of `space`."""
+    """Staged rows of a task: `part` (empty: no rows) of a transaction in `space`."""
 
     space: str
     name: str
@@ -52,17 +52,17 @@ class StagedTask(WriterCommitMessage):
 
 
 class TickertapeWriter(DataSourceArrowWriter):
-    """A batch write: one transaction, under the name of option `transactionId`."""
+    """A batch write: one transaction, named by option `transactionId`."""
 
     def __init__(self, outgoing: SinkOptions) -> None:
         self._outgoing = outgoing
 
     def write(self, iterator: Iterator[Any]) -> StagedTask:
-        """Stage the rows of a task. Raises what staging raises."""
+        """Stage the rows of a task. Raises the errors of staging."""
         return _stage(self._outgoing, "", self._outgoing.transaction, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Put them into the log, unless that was done before."""
+        """Commit the staged rows, unless they are committed already."""
         _commit(self._outgoing, "", self._outgoing.transaction, _written(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -77,19 +77,22 @@ class TickertapeStreamWriter(DataSourceStreamArrowWriter):
         self._outgoing = outgoing
 
     def write(self, iterator: Iterator[Any]) -> StagedTask:
-        """Stage the rows of a task of a batch. Raises what staging raises."""
+        """Stage the rows of a task of a batch. Raises the errors of staging."""
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty(_QUERY)
         batch = None if context is None else context.getLocalProperty(_BATCH)
         if not query or not batch:
-            raise UsageError("Spark does not say which batch of which query this is: nothing is written")
+            raise UsageError(
+                "Cannot write: Spark does not report the query id and batch number. Nothing was written. "
+                "Use a streaming query."
+            )
         return _stage(self._outgoing, query, batch, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Put the batch into the log, unless it is there already."""
+        """Commit the batch, unless it is committed already."""
         written = _written(messages)
         if written:
-            # An empty batch, too: when it is tried again and has rows, it was committed without them.
+            # Also an empty batch: if it is retried and then has rows, it was committed without them.
             _commit(self._outgoing, written[0].space, str(batchId), written)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
@@ -102,7 +105,7 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]
 
 
 def _stage(outgoing: SinkOptions, space: str, name: str, rows: Iterator[Any]) -> StagedTask:
-    """Stage the rows of a task under a part of its own: a second attempt may have other rows, or another
+    """Stage the rows of a task under a unique part: a second attempt may have other rows, or another
     order."""
     key = Transaction(publisher=outgoing.publisher, space=space, name=name)
     context = TaskContext.get()
@@ -121,7 +124,7 @@ def _stage(outgoing: SinkOptions, space: str, name: str, rows: Iterator[Any]) ->
             while True:
                 make, batch = steps.send(answer)
                 ask = partial(client.ask, make, batch, outgoing.timeout_seconds, same)
-                # Until no other attempt of the same batch is being committed.
+                # Wait while another attempt of the same batch is being committed.
                 answer = _repeated(outgoing, (TransactionBusy,), ask)
     return StagedTask(space, name, part)
 
@@ -129,7 +132,7 @@ def _stage(outgoing: SinkOptions, space: str, name: str, rows: Iterator[Any]) ->
 def _repeated(
     outgoing: SinkOptions, errors: tuple[type[TickertapeError], ...], ask: Callable[[], object]
 ) -> object:
-    """Return the answer of `ask`, repeated after one of `errors` until the time limit is over; then that is
+    """Return the answer of `ask`, retried after one of `errors` until the timeout. Then the error is
     raised."""
     until = time.monotonic() + outgoing.timeout_seconds
     while True:
@@ -158,14 +161,13 @@ def _frames(outgoing: SinkOptions, rows: Iterator[Any]) -> Iterator[MessageBatch
 
 
 def _commit(outgoing: SinkOptions, space: str, name: str, written: Sequence[StagedTask]) -> None:
-    """Commit the parts, in the order of their partitions. A server that stops meanwhile is asked again, as is
-    one that is committing another attempt."""
+    """Commit the parts, in partition order. Retried while the server stops or commits another attempt."""
     key = Transaction(publisher=outgoing.publisher, space=space, name=name)
     parts = tuple(sorted(message.part for message in written if message.part))
     if len(parts) > transaction_parts_max:
         raise UsageError(
-            f"{len(parts)} partitions have rows, and a transaction has at most {transaction_parts_max}; "
-            f"coalesce the rows into fewer partitions"
+            f"Cannot commit {len(parts)} partitions with rows: a transaction has at most "
+            f"{transaction_parts_max}. Coalesce the rows into fewer partitions."
         )
     until = time.monotonic() + outgoing.timeout_seconds
 
@@ -179,16 +181,17 @@ def _commit(outgoing: SinkOptions, space: str, name: str, written: Sequence[Stag
     answer = _repeated(outgoing, _AGAIN, ask)
     assert isinstance(answer, Committed)
     if answer.repeated and space and answer.highest > int(name):
-        # Spark repeats the last batch, none before it: these may be other rows than were committed then.
+        # Spark repeats only the last batch: an earlier one may have other rows than were committed.
         raise UsageError(
-            f"batch {name} of the query {space} is in the log already, and so is batch {answer.highest}: the "
-            f"checkpoint is older than the log, perhaps it was restored from a copy. Nothing was written; "
-            f"begin anew with another checkpointLocation, from where batch {answer.highest} ended"
+            f"Cannot write batch {name} of the query {space}: the log already has it, and batch "
+            f"{answer.highest}. The checkpoint is older than the log, perhaps because it was restored from a "
+            "copy. Nothing was written. Start with another checkpointLocation, from the end of batch "
+            f"{answer.highest}."
         )
 
 
 def _abort(outgoing: SinkOptions, written: Sequence[StagedTask]) -> None:
-    """Discard the staged parts that are known; others expire."""
+    """Discard the known staged parts. Unknown ones expire."""
     for space, name in {(message.space, message.name) for message in written}:
         key = Transaction(publisher=outgoing.publisher, space=space, name=name)
         try:
@@ -196,4 +199,4 @@ def _abort(outgoing: SinkOptions, written: Sequence[StagedTask]) -> None:
             with client:
                 client.ask(aborting(key), None, outgoing.timeout_seconds)
         except TickertapeError:
-            return  # the error that ended the batch is the one to tell
+            return  # report the error that ended the batch instead

@@ -1,4 +1,4 @@
-"""Batch reader of Spark: plans on the driver, reads on the executors.
+"""Batch reader of Spark: plans on the driver and reads on the executors.
 
 The driver resolves the range to positions of one log and cuts it into partitions. Tasks read by position from
 that log only, so each message is read exactly once.
@@ -21,8 +21,8 @@ from tickertape.spark.source.task_reader import connect, located, pieces
 class TickertapeReader(DataSourceReader):
     """One read, planned once on the driver and then sent to the executors.
 
-    It has no `pushFilters`: Spark 4.3.0 keeps the read that a filter narrowed for every later query of the
-    same frame, whatever that one asks for, and rows would be missing without a word.
+    It has no `pushFilters`: Spark 4.3.0 reuses a read narrowed by a filter for all later queries of the same
+    frame, so rows would be missing silently.
     """
 
     def __init__(self, wanted: SourceOptions, columns: ColumnSelection) -> None:
@@ -39,14 +39,11 @@ class TickertapeReader(DataSourceReader):
         client, uri = connect(wanted.servers, wanted.timeout_seconds)
         with client:
             ask = partial(client.locate, wanted.topic, filter=wanted.filter)
-            answer = located(ask, wanted, "goes on")
+            answer = located(ask, wanted, "continues")
         return [*parts_of(wanted, ResolvedRange(uri, answer), answer.start, answer.end, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the record batches of a part.
-
-        Raises what `pieces` raises.
-        """
+        """Yield the record batches of a partition. Raises the errors of `pieces`."""
         assert isinstance(partition, LogPartition)
         if partition.start == partition.end:
             return

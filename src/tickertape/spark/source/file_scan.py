@@ -1,7 +1,6 @@
-"""Filter commits when a task reads journal files directly, as the server would.
+"""Filter for commits when a task reads journal files directly, equivalent to the server's filter.
 
-It selects messages by position, topic and filter, leaves out control records, and looks at bodies only for a
-filter.
+It selects messages by position, topic and filter, skips control records, and reads bodies only for a filter.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _DEFAULT_TYPE: Final = "json"
 
 
 class FileScan:
-    """The messages of one partition. `types` maps a topic to its message type where that is not JSON."""
+    """The messages of one partition. `types` maps topics to their message types other than JSON."""
 
     def __init__(
         self, topic: str, start: int, end: int, filter: str | None, types: Mapping[str, str]
     ) -> None:
-        """Raises `BadFilter`, and `BadOption` for a filter that depends on the subscriber."""
+        """Raise `BadFilter`, or `BadOption` for a filter that depends on the subscriber."""
         self._start, self._end = start, end
         self._pattern: Pattern | None = compile_topic_pattern(topic) if is_pattern(topic) else None
         self._fitting: dict[str, bool] = {} if self._pattern is not None else {topic: True}
-        """Which topics are known to be wanted or not."""
+        """Known topics, and whether they are selected."""
         self._filter: BatchFilter | None = None
         if filter is not None:
             self._filter = BatchFilter(
@@ -44,7 +43,7 @@ class FileScan:
             _check_inputs(self._filter.needs)
 
     def block(self, commit: StoredCommit) -> ColumnBlock | None:
-        """Return the selected messages of a commit; None if there are none."""
+        """Return the selected messages of a commit, or None."""
         first, count = commit.header.first_position, commit.header.messages
         if self._filter is None and self._start <= first and first + count <= self._end:
             piece = plain_block(commit.body, first)
@@ -76,5 +75,5 @@ def _check_inputs(needs: frozenset[str]) -> None:
     asked = sorted(name for name, field in SUBSCRIBER_FUNCTIONS.items() if field in needs & SUBSCRIBER_INPUTS)
     if asked:
         raise BadOption(
-            f"option filter asks for {', '.join(asked)}, which only a server knows; leave option journal out"
+            f"Option filter uses {', '.join(asked)}, which only a server can evaluate. Omit option journal."
         )

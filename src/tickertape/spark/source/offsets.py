@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tickertape.base.errors import WrongJournal
 
 Written = dict[str, Any]
-"""An offset as Spark keeps it: JSON."""
+"""An offset as stored by Spark: JSON."""
 
 
 class Offset(NamedTuple):
@@ -21,7 +21,7 @@ class Offset(NamedTuple):
     position: int
 
     def written(self) -> Written:
-        """Return the offset as the checkpoint has it."""
+        """Return the offset as stored in the checkpoint."""
         return {"journal": self.journal, "position": self.position}
 
 
@@ -30,17 +30,18 @@ def read_offset(written: Mapping[str, Any]) -> Offset:
     journal, position = written.get("journal"), written.get("position")
     if not isinstance(journal, str) or type(position) is not int or position < 0:
         raise WrongJournal(
-            f"the checkpoint holds {dict(written)}, no place in a log: it belongs to another source. "
-            f"Give the query a checkpointLocation of its own"
+            f"Cannot continue the query: its checkpoint has the offset {dict(written)} of another source. "
+            f"Give the query another checkpointLocation."
         )
     return Offset(journal, position)
 
 
 def check_journal(offset: Offset, journal: str) -> None:
-    """Raise `WrongJournal` unless the log that answers, `journal`, is that of the checkpoint."""
+    """Raise `WrongJournal` unless the log `journal` is the one of the checkpoint."""
     if offset.journal != journal:
         raise WrongJournal(
-            f"the checkpoint is at position {offset.position} of the log {offset.journal}, and the server "
-            f"holds the log {journal}: point option servers at the first one, or begin anew with another "
-            f"checkpointLocation and a startingBookmark or startingTimestamp of this log"
+            f"Cannot continue the query: its checkpoint is at position {offset.position} of the log "
+            f"{offset.journal}, but the server has the log {journal}. Set option servers to a server with "
+            "the first log, or start with another checkpointLocation and a startingBookmark or "
+            "startingTimestamp of this log."
         )

@@ -1,7 +1,7 @@
 """Options of the Spark source.
 
-Unknown options, and options that do not apply to the query, are rejected with their name. Names are those of
-Spark's Kafka source where it has the same option. They are not case-sensitive.
+Unknown options, and options that do not apply to the query, are rejected with their name. Names match Spark's
+Kafka source where it has the same option. They are not case-sensitive.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ OF_BOTH: Final = (
     "timeout",
     *ACCESS,
 )
-"""The options of batch and streaming queries."""
+"""Options of batch and streaming queries."""
 OF_BATCH: Final = ENDS
 OF_STREAM: Final = ("maxRowsPerTrigger", "maxBytesPerTrigger")
 
 ROWS_PER_PARTITION_DEFAULT: Final = 2_000_000
-"""Positions in a partition when nothing is said: tasks of seconds, so that a long log spreads out."""
+"""Default positions per partition: a task takes seconds, and a long log is distributed."""
 TIMEOUT_SECONDS_DEFAULT: Final = 30.0
 
 
 class Query(Enum):
-    """What options are given for."""
+    """Kind of the query that the options are for."""
 
     ANY = "a query whose kind is not known yet"
     BATCH = "a batch query"
@@ -56,32 +56,32 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a source."""
 
     servers: tuple[str, ...]
-    """As `server_text` gives them, tried in this order."""
+    """Texts from `server_text`, tried in this order."""
     topic: str
-    """A name, or a pattern of names, as the server takes it."""
+    """A topic or a pattern, in the form that the server accepts."""
     filter: str | None
-    """Filter for bodies; None: no filter."""
+    """Filter for bodies, or None."""
     log_range: RangeText
     partitions_min: int | None
-    """None: as many as the range is worth."""
+    """None: depends on the size of the range."""
     rows_per_partition_max: int
     rows_per_trigger_max: int | None
     bytes_per_trigger_max: int | None
     fail_on_data_loss: bool
-    """Whether it is an error that retention has removed something of the range."""
+    """Whether it is an error if retention removed part of the range."""
     strict: bool
-    """Whether a body that does not fit the schema is an error; else such a field is null."""
+    """Whether a body that does not fit the schema is an error. Otherwise such a field is null."""
     directory: str | None
-    """Where tasks find the data directory of the log; None: they ask the server."""
+    """Data directory of the log as seen by tasks. None: they read from the server."""
     timeout_seconds: float
-    """For connecting and for each answer of the server."""
+    """Timeout for connecting and for each answer of the server."""
 
 
 def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> SourceOptions:
     """Parse `given`, the options of `spark.read` or `spark.readStream`.
 
-    `servers` and `topic` (or `topicPattern`) must be there. Raises `BadOption`, `BadTopic` or `BadBookmark`,
-    naming the option.
+    `servers` and `topic` (or `topicPattern`) are required. Raises `BadOption`, `BadTopic` or `BadBookmark`
+    that name the option.
     """
     options = _named(given, query)
     bytes_max = options.get("maxBytesPerTrigger")
@@ -105,15 +105,17 @@ def read_options(given: Mapping[str, str], query: Query = Query.BATCH) -> Source
 def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
     names = (*OF_BOTH, *OF_BATCH, *OF_STREAM)
     of_stream = OF_STREAM if query is Query.BATCH else ()
-    refused = {name: f"option {name} is of streaming queries; leave it out" for name in of_stream}
-    return read_names(given, names, f"there is no option {{!r}}; there are {', '.join(names)}", refused)
+    refused = {name: f"Option {name} is for streaming queries only. Omit it." for name in of_stream}
+    return read_names(given, names, f"Unknown option {{!r}}. Use {', '.join(names)}.", refused)
 
 
 def read_names(
     given: Mapping[str, str], names: Iterable[str], unknown: str, refused: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the options under their names as in `names`. Raises `BadOption` for others: `refused` says why
-    they do not apply, `unknown` is the text with a place for the name."""
+    """Return the options under their names in `names`.
+
+    Raises `BadOption` for others: `refused` has the reasons for options that do not apply, and `unknown` is
+    the text for all others, with a placeholder for the name."""
     known = {name.lower(): name for name in (*names, *refused)}
     found = {}
     for name, value in given.items():
@@ -125,11 +127,12 @@ def read_names(
 
 
 def read_servers(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the servers that options name, each with how it is reached. Raises `BadOption`."""
+    """Return the servers in the options, each with its files. Raises `BadOption`."""
     servers = tuple(uri for uri in map(str.strip, options.get("servers", "").split(",")) if uri)
     if not servers:
         raise BadOption(
-            "option servers is missing: give one or more, such as tcp://127.0.0.1:9007, comma-separated"
+            "Option servers is missing. Set one or more servers, comma-separated, such as "
+            "tcp://127.0.0.1:9007."
         )
     return tuple(server_text(uri, options) for uri in servers)
 
@@ -137,14 +140,14 @@ def read_servers(options: Mapping[str, str]) -> tuple[str, ...]:
 def _topic(options: Mapping[str, str]) -> str:
     topic, pattern = options.get("topic"), options.get("topicPattern")
     if topic and pattern:
-        raise BadOption("options topic and topicPattern exclude each other; give one")
+        raise BadOption("Options topic and topicPattern exclude each other. Remove one of them.")
     if pattern:
-        # In brackets it is a pattern also when it has none of the characters that make one.
+        # Parentheses make it a pattern even without other pattern characters.
         return pattern if is_pattern(pattern) else f"({pattern})"
     if not topic:
-        raise BadOption("option topic is missing: the name of a recorded topic; or give topicPattern")
+        raise BadOption("Option topic is missing. Set the name of a persistent topic, or set topicPattern.")
     if is_pattern(topic):
-        raise BadTopic(f"option topic: {topic!r} is a pattern; give it as topicPattern")
+        raise BadTopic(f"Invalid option topic {topic!r}: it is a pattern. Use option topicPattern.")
     check_topic(topic)
     return topic
 
@@ -152,54 +155,54 @@ def _topic(options: Mapping[str, str]) -> str:
 def read_filter(value: str | None) -> str | None:
     """Return the filter of an option. Raises `BadOption`."""
     if value == "":
-        raise BadOption("option filter is empty: leave it out to read everything")
+        raise BadOption("Option filter is empty. Omit it to read all messages.")
     return value
 
 
 def read_number(options: Mapping[str, str], name: str, maximum: int) -> int | None:
-    """Return the number of an option, 1 to `maximum`; None if it is not given. Raises `BadOption`."""
+    """Return the number of an option, 1 to `maximum`, or None if it is not set. Raises `BadOption`."""
     value = options.get(name)
     if value is None:
         return None
     if not re.fullmatch(r"[0-9]{1,19}", value) or not 1 <= int(value) <= maximum:
-        raise BadOption(f"option {name} is a number from 1 to {maximum}, not {value!r}")
+        raise BadOption(f"Invalid option {name} {value!r}. Use a number from 1 to {maximum}.")
     return int(value)
 
 
 def read_value(name: str, parse: Callable[[str], T], value: str) -> T:
-    """Return what `parse` reads. Raises `BadOption`, with the name of the option."""
+    """Return the result of `parse`. Raises `BadOption` with the name of the option."""
     try:
         return parse(value)
     except BadOption as error:
-        raise BadOption(f"option {name}: {error}") from None
+        raise BadOption(f"Option {name}: {error}") from None
 
 
 def read_bytes(name: str, value: str) -> int:
     """Return the size of an option in bytes. Raises `BadOption`."""
     size = read_value(name, parse_size, value)
     if not size:
-        raise BadOption(f"option {name} is one byte or more, not {value!r}")
+        raise BadOption(f"Invalid option {name} {value!r}. Use one byte or more.")
     return size
 
 
 def _flag(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise BadOption(f"option {name} is true or false, not {value!r}")
+        raise BadOption(f"Invalid option {name} {value!r}. Use true or false.")
     return value.lower() == "true"
 
 
 def read_mode(value: str) -> bool:
     """Return whether bodies that do not fit the schema are errors. Raises `BadOption`."""
     if value.upper() not in ("PERMISSIVE", "FAILFAST"):
-        raise BadOption(f"option mode is PERMISSIVE or FAILFAST, not {value!r}")
+        raise BadOption(f"Invalid option mode {value!r}. Use PERMISSIVE or FAILFAST.")
     return value.upper() == "FAILFAST"
 
 
 def _directory(value: str | None) -> str | None:
     if value is not None and not value.startswith("/"):
         raise BadOption(
-            f"option journal is the absolute path of the server's data directory, as executors see it, "
-            f"not {value!r}"
+            f"Invalid option journal {value!r}. Use the absolute path of the server's data directory on the "
+            "executors."
         )
     return value
 
@@ -210,5 +213,5 @@ def read_timeout(value: str | None) -> float:
         return TIMEOUT_SECONDS_DEFAULT
     seconds = read_value("timeout", parse_interval, value)
     if seconds <= 0:
-        raise BadOption(f"option timeout is more than 0 seconds, not {value!r}")
+        raise BadOption(f"Invalid option timeout {value!r}. Use more than 0 seconds.")
     return seconds

@@ -1,4 +1,4 @@
-"""Partitions: the part of a log that one task reads, and cutting a range into parts."""
+"""Partitions: the part of a log that one task reads, and splitting of ranges."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from tickertape.spark.source.options import SourceOptions
 from tickertape.wire.commands import Resolved
 
 ROWS_WORTH_A_TASK: Final = 50_000
-"""Positions from which on a second task is worth its start, about 0.1 s."""
+"""Positions that justify a second task, which takes about 0.1 s to start."""
 PARTITIONS_DEFAULT: Final = 2
-"""Partitions of a range worth as many when nothing is said: enough for two cores to read at once."""
+"""Default maximum of partitions for a short range: two cores can read at once."""
 PARTITIONS_MAX: Final = 100_000
-"""More than a driver plans with ease; asking for more is a slip in an option."""
+"""Maximum partitions. More overload the driver and indicate a mistake in an option."""
 
 
 @dataclass(frozen=True)
 class LogPartition(InputPartition):
-    """The positions `start` (first) to `end` (first not read) of `topic`, a name or a pattern, in the log
-    `journal`."""
+    """The positions in `[start, end)` of `topic`, a name or a pattern, in the log `journal`."""
 
     servers: tuple[str, ...]
     journal: str
@@ -33,22 +32,22 @@ class LogPartition(InputPartition):
     end: int
     timeout_seconds: float
     directory: str | None = None
-    """The data directory of the log as the tasks see it: they read its files, and ask no server."""
+    """Data directory of the log as seen by tasks. They then read files instead of a server."""
     filter: str | None = None
     types: tuple[tuple[str, str], ...] = ()
-    """Topics and their message types, where that is not JSON."""
+    """Topics and their message types, except JSON."""
     numbered: bool = False
     """Whether positions of messages are needed."""
     fail_on_data_loss: bool = True
     connect_seconds: float = 0.0
-    """How long a task waits for a server to answer at all."""
+    """Time that a task waits for a server to answer."""
 
 
 def split(start: int, end: int, *, partitions_min: int | None, rows_max: int) -> list[tuple[int, int]]:
-    """Cut the positions `start` to `end` (not included) into parts of equal size, give or take one, in order.
+    """Split the positions in `[start, end)` into parts of equal size, plus or minus one, in order.
 
-    At least `partitions_min` parts unless there are fewer positions (None: as many as they are worth), none
-    above `rows_max`; one empty part of an empty range. Raises `BadOption` above `PARTITIONS_MAX` parts.
+    At least `partitions_min` parts unless fewer positions exist (None: depends on the size). No part exceeds
+    `rows_max`. An empty range has one empty part. Raises `BadOption` above `PARTITIONS_MAX` parts.
     """
     size = max(0, end - start)
     if size == 0:
@@ -58,15 +57,15 @@ def split(start: int, end: int, *, partitions_min: int | None, rows_max: int) ->
     count = max(min(partitions_min, size), -(-size // rows_max))
     if count > PARTITIONS_MAX:
         raise BadOption(
-            f"{size} positions would make {count} partitions, more than {PARTITIONS_MAX}: "
-            f"raise maxRowsPerPartition or lower minPartitions"
+            f"{size} positions need {count} partitions, more than {PARTITIONS_MAX}. "
+            f"Raise maxRowsPerPartition or lower minPartitions."
         )
     edges = [start + size * i // count for i in range(count + 1)]
     return list(pairwise(edges))
 
 
 class ResolvedRange(NamedTuple):
-    """Server that answered the driver, and its answer."""
+    """The server that answered the driver, and its answer."""
 
     uri: str
     answer: Resolved
@@ -81,9 +80,9 @@ def parts_of(
     *,
     connect_seconds: float = 0.0,
 ) -> list[LogPartition]:
-    """Return the parts of the positions `start` to `end` (not included) of the log found, in order.
+    """Return the partitions of the positions in `[start, end)` of a resolved range, in order.
 
-    Tasks ask the server that answered the driver first. Raises `BadOption` for too many parts.
+    Tasks first ask the server that answered the driver. Raises `BadOption` for too many partitions.
     """
     uri, answer = found
     others = tuple(server for server in wanted.servers if server != uri)

@@ -33,7 +33,7 @@ STARTS: Final = ("startingBookmark", "startingTimestamp")
 ENDS: Final = ("endingBookmark", "endingTimestamp")
 
 _MILLISECONDS: Final = re.compile(r"[0-9]{12,15}")
-"""From 1973 on: fewer digits are more likely a date such as 20130101 than a moment in the early seventies."""
+"""From 1973 on: fewer digits are more likely a date such as 20130101 than a time in the early seventies."""
 
 
 class RangeText(NamedTuple):
@@ -41,11 +41,11 @@ class RangeText(NamedTuple):
 
     whole: str
     rest: str
-    """The same range from the first message on that the log has."""
+    """The same range, starting with the first message in the log."""
 
 
 def range_text(options: Mapping[str, str]) -> RangeText:
-    """Return the range that `STARTS` and `ENDS` together ask for. Raises `BadBookmark`, `BadOption`."""
+    """Return the range of the options in `STARTS` and `ENDS`. Raises `BadBookmark`, `BadOption`."""
     whole = _whole(options)
     if isinstance(whole, Range):
         rest = Range(begin=Epoch(), begin_inclusive=False, end=whole.end, end_inclusive=whole.end_inclusive)
@@ -54,12 +54,14 @@ def range_text(options: Mapping[str, str]) -> RangeText:
 
 
 def start_text(options: Mapping[str, str]) -> RangeText:
-    """As `range_text`, of a streaming query, which has no end."""
+    """Return the range of a streaming query, which has no end. See `range_text`."""
     asked = range_text(options)
     if any(name in options for name in ENDS):
-        raise BadOption(f"a streaming query has no end: leave out {' and '.join(_present(options, ENDS))}")
+        raise BadOption(f"A streaming query has no end. Omit {' and '.join(_present(options, ENDS))}.")
     if isinstance(parse_bookmark(asked.whole), Range):
-        raise BadOption("a streaming query has no end: startingBookmark is a start, no range")
+        raise BadOption(
+            "A streaming query has no end. Set startingBookmark to a start point, not to a range."
+        )
     return asked
 
 
@@ -69,7 +71,7 @@ def _whole(options: Mapping[str, str]) -> StartPoint | Range:
     begin, inclusive = _begin(options)
     if isinstance(begin, Range):
         for name in _present(options, ENDS):
-            raise BadOption(f"startingBookmark is a range with an end of its own; leave out {name}")
+            raise BadOption(f"Option startingBookmark is a range with an end. Omit {name}.")
         return begin
     end, end_inclusive = _end(options)
     if end is not None:
@@ -86,7 +88,7 @@ def _begin(options: Mapping[str, str]) -> tuple[StartPoint | Range, bool]:
     point = _point("startingBookmark", options.get("startingBookmark", "epoch"))
     if isinstance(point, AtBookmarks) and not point.bookmarks:
         raise BadBookmark(
-            f"option startingBookmark: {options['startingBookmark']!r} is no message's bookmark"
+            f"Invalid option startingBookmark {options['startingBookmark']!r}. Use the bookmark of a message."
         )
     return point, False
 
@@ -100,7 +102,7 @@ def _end(options: Mapping[str, str]) -> tuple[EndPoint | None, bool]:
         return None, True
     if isinstance(point, AtTime) or (isinstance(point, AtBookmarks) and point.bookmarks):
         return point, True
-    raise BadBookmark(f"option endingBookmark: {text!r} is no end: give a bookmark, a timestamp, or now")
+    raise BadBookmark(f"Invalid option endingBookmark {text!r}. Use a bookmark, a timestamp or now.")
 
 
 def _point(name: str, text: str) -> StartPoint | Range:
@@ -108,11 +110,11 @@ def _point(name: str, text: str) -> StartPoint | Range:
     try:
         return parse_bookmark(named.get(text.lower(), text))
     except BadBookmark as error:
-        raise BadBookmark(f"option {name}: {error} Or use epoch or now.") from None
+        raise BadBookmark(f"Option {name}: {error} Or use epoch or now.") from None
 
 
 def _moment(options: Mapping[str, str], name: str) -> int:
-    """Microseconds since 1970 UTC of a timestamp option."""
+    """Return the microseconds since 1970 UTC of a timestamp option."""
     text = options[name]
     try:
         if _MILLISECONDS.fullmatch(text):
@@ -120,15 +122,15 @@ def _moment(options: Mapping[str, str], name: str) -> int:
         return parse_timestamp(text)
     except BadBookmark:
         raise BadBookmark(
-            f"option {name}: {text!r} is neither {TIMESTAMP_FORM}, "
-            f"nor milliseconds since 1970 UTC (12 digits or more)"
+            f"Invalid option {name} {text!r}. Use {TIMESTAMP_FORM}, "
+            f"or milliseconds since 1970 UTC (12 digits or more)."
         ) from None
 
 
 def _exclude(options: Mapping[str, str], *names: str) -> None:
     both = _present(options, names)
     if len(both) > 1:
-        raise BadOption(f"options {' and '.join(both)} exclude each other; give one")
+        raise BadOption(f"Options {' and '.join(both)} exclude each other. Remove one of them.")
 
 
 def _present(options: Mapping[str, str], names: Iterable[str]) -> list[str]:

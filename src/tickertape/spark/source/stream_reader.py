@@ -1,8 +1,8 @@
-"""Streaming source "tickertape": plans micro-batches and reports how far the query is behind.
+"""Streaming source "tickertape": plans micro-batches and reports the lag of the query.
 
-A micro-batch is a range of positions of one log. Spark stores its ends in the checkpoint before the range is
-read, and the same range always gives the same rows, so no persisted message is skipped or repeated. Another
-log, or a gap in the log, is an error.
+A micro-batch is a range of positions of one log. Spark stores its bounds in the checkpoint before the range
+is read, and the same range always returns the same rows, so no persisted message is skipped or repeated.
+Another log, or a gap in the log, is an error.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANY_END: Final = 1 << 62
-"""Behind every log."""
+"""Position above the end of any log."""
 
 
 class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query. On the driver it keeps a connection; tasks have their own."""
+    """One streaming query. It keeps a connection on the driver. Tasks have their own."""
 
     def __init__(self, wanted: SourceOptions, columns: ColumnSelection) -> None:
         self._wanted = wanted
         self._columns = columns
         self._connected: tuple[Client, str] | None = None
         self._target: int | None = None
-        """End of the log when a query started that reads the existing messages and stops."""
+        """End of the log at the start of a query that reads the existing messages and stops."""
         self._planned = 0
-        """Up to where the query has planned to read."""
+        """Position up to which the query has planned to read."""
 
-    # -- where to begin and to end ----------------------------------------------------------------------
+    # -- start and end ----------------------------------------------------------------------------------
 
     def initialOffset(self) -> Written:
-        """Return where a new query begins: `startingBookmark` or `startingTimestamp`. Raises as a batch
-        does."""
-        answer = located(self._locate, self._wanted, "begins")
+        """Return the start of a new query: `startingBookmark` or `startingTimestamp`. Raises as a batch
+        query."""
+        answer = located(self._locate, self._wanted, "starts")
         return Offset(answer.journal, answer.start).written()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Limits of a micro-batch from the options; `latestOffset` applies both."""
+        """Return the limit of a micro-batch from the options. `latestOffset` applies both limits."""
         rows, size = self._wanted.rows_per_trigger_max, self._wanted.bytes_per_trigger_max
         if rows is not None:
             return ReadMaxRows(rows)
@@ -68,8 +68,8 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def latestOffset(self, start: Written, limit: ReadLimit) -> Written:
         """Return the end of the micro-batch that starts at `start`.
 
-        Raises `WrongJournal`, `BookmarkExpired` (retention has removed what was not read yet), `JournalError`
-        (the log ends before `start`), `Disconnected`.
+        Raises `WrongJournal`, `BookmarkExpired` (retention has removed unread messages), `JournalError` (the
+        log ends before `start`), `Disconnected`.
         """
         offset = read_offset(start)
         begin = max(offset.position, self._look(offset, offset).start)
@@ -88,8 +88,9 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return Offset(answer.journal, answer.end).written()
 
     def _bounds(self, limit: ReadLimit) -> tuple[int, int]:
-        """Return the most rows and bytes of a micro-batch, 0 for no limit. Only Spark's request to read
-        everything overrides the options."""
+        """Return the maximum rows and bytes of a micro-batch, 0 for no limit.
+
+        Only Spark's request to read everything overrides the options."""
         rows, size = self._wanted.rows_per_trigger_max or 0, self._wanted.bytes_per_trigger_max or 0
         if isinstance(limit, ReadMaxRows):
             return limit.max_rows, size
@@ -98,19 +99,19 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return 0, 0
 
     def reportLatestOffset(self) -> Written | None:
-        """Return the end of the log now, and how much of it is not planned yet: `behind`, in positions."""
+        """Return the current end of the log, and the number of unplanned positions as `behind`."""
         answer = self._locate(EPOCH)
         behind = max(answer.end - max(self._planned, answer.start), 0)
         return Offset(answer.journal, answer.end).written() | {"behind": behind}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of this run: messages persisted from now on are not read by it."""
+        """Fix the end of this run. Messages persisted from now on are not read by it."""
         self._target = self._locate(EPOCH).end
 
     # -- reading ----------------------------------------------------------------------------------------
 
     def partitions(self, start: Written, end: Written) -> list[InputPartition]:
-        """Return the parts of a micro-batch. Raises as `latestOffset`."""
+        """Return the partitions of a micro-batch. Raises as `latestOffset`."""
         first, after = read_offset(start), read_offset(end)
         if first.position == after.position:
             return []
@@ -129,7 +130,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return [*parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield the record batches of a part. Raises what `pieces` raises."""
+        """Yield the record batches of a partition. Raises the errors of `pieces`."""
         assert isinstance(partition, LogPartition)
         yield from record_batches(pieces(partition), self._columns)
 
@@ -142,29 +143,30 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             self._connected[0].close()
             self._connected = None
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- internals --------------------------------------------------------------------------------------
 
     def _look(self, offset: Offset, planned: Offset) -> Resolved:
-        """Return the state of the log if it is that of `offset` and has the messages up to `planned`.
+        """Return the state of the log if it is the log of `offset` and has the messages up to `planned`.
 
-        A read that goes beyond the end of a log waits for what is published there: other messages.
+        A read beyond the end of a log would wait for new messages, which are different ones.
         """
         answer = self._locate(EPOCH)
         for place in (offset, planned):
             check_journal(place, answer.journal)
             if place.position > answer.end:
                 raise JournalError(
-                    f"the checkpoint is at position {place.position} of the log {answer.journal}, which ends "
-                    f"at {answer.end}: messages that were persisted are gone, perhaps it was restored from a "
-                    f"copy. Begin anew with another checkpointLocation"
+                    f"Cannot continue the query: its checkpoint is at position {place.position} of the log "
+                    f"{answer.journal}, which ends at {answer.end}. Persisted messages are missing, perhaps "
+                    f"because the log was restored from a copy. Start with another checkpointLocation."
                 )
         first = answer.start
         if offset.position < first:
             if self._wanted.fail_on_data_loss:
                 raise BookmarkExpired(
-                    f"the query has read up to position {offset.position}, and the log {answer.journal} "
-                    f"begins with {first} now: retention has removed the {first - offset.position} positions "
-                    f"between. Begin anew with another checkpointLocation, or take the loss: {LOSS_HINT}"
+                    f"Cannot continue the query: it has read up to position {offset.position}, but the log "
+                    f"{answer.journal} starts at {first}. Retention has removed the "
+                    f"{first - offset.position} positions between. Start with another checkpointLocation. "
+                    f"{LOSS_HINT}"
                 )
             lost(offset.position, first)
         return answer
@@ -174,7 +176,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._ask(lambda client: client.locate(wanted.topic, bookmark, filter=wanted.filter))
 
     def _ask(self, question: Callable[[Client], T]) -> T:
-        """Return the answer of the server, or of the next one to which it can be put before the timeout."""
+        """Return the answer of the server, or of the next one that answers before the timeout."""
         until = time.monotonic() + self._wanted.timeout_seconds
         while True:
             if self._connected is None:

@@ -1,7 +1,7 @@
-"""Read the messages of a partition in a task, from the server or from journal files.
+"""Task reader: reads the messages of a partition from the server or from journal files.
 
-The user chooses one of the two; neither is a fallback for the other. A partition of another log, or one that
-cannot be read to its end, is an error.
+The user chooses one of the two sources. Neither is a fallback for the other. A partition of another log, or
+one that cannot be read to its end, is an error.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from tickertape.client.blocking.client import Client
 
 DEPTH_BYTES: Final = 8 * 1024 * 1024
-"""What may be on its way to a task: two record batches, so that the server works while Spark takes one."""
+"""Bytes in flight to a task: two record batches, so that the server works while Spark takes one."""
 _PAUSE_SECONDS: Final = 0.2
-"""Between two rounds of asking all servers."""
-LOSS_HINT: Final = "failOnDataLoss=false goes on with the first message there is"
+"""Pause between two rounds of asking all servers."""
+LOSS_HINT: Final = "Set failOnDataLoss=false to continue with the first available message."
 
 log: Final = logging.getLogger("tickertape.spark")
 
@@ -43,10 +43,10 @@ log: Final = logging.getLogger("tickertape.spark")
 def pieces(part: LogPartition) -> Iterator[ColumnBlock]:
     """Yield the messages of `part`, in log order.
 
-    From a server: raises `WrongJournal` when the one that answers holds another log, `Disconnected` when none
-    does or it is cut short, `BadFilter`. From files: raises `WrongJournal`, `NotAJournal`, `JournalVersion`,
-    `JournalCorrupt`, and `JournalError` for what the system refuses. Both raise `BookmarkExpired` when
-    retention has removed something of the part, unless that is no error of this query: then it is logged.
+    From a server: raises `WrongJournal` if the server has another log, `Disconnected` if no server answers or
+    the connection is lost, `BadFilter`. From files: raises `WrongJournal`, `NotAJournal`, `JournalVersion`,
+    `JournalCorrupt`, and `JournalError` for operating system errors. Both raise `BookmarkExpired` if
+    retention has removed messages of the partition. With `failOnDataLoss=false` this is only logged.
     """
     return _from_server(part) if part.directory is None else _from_files(part, part.directory)
 
@@ -73,35 +73,37 @@ def _from_server(part: LogPartition) -> Iterator[ColumnBlock]:
                 return
             except BookmarkExpired as error:
                 if part.fail_on_data_loss:
-                    raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
+                    raise BookmarkExpired(f"{error} {LOSS_HINT}", available=error.available) from error
                 _, first, _ = client.resolve(part.topic, "0")
                 lost(at, min(first, part.end))
                 at = max(at, first)
 
 
 def located(ask: Callable[[str], Resolved], wanted: SourceOptions, verb: str) -> Resolved:
-    """Return the answer to `ask` for the range of the options; for what the log still has of it where a loss
-    is no error. Raises `BookmarkExpired`."""
+    """Return the answer to `ask` for the range of the options.
+
+    If data loss is not an error, the remaining range is used instead. Raises `BookmarkExpired`."""
     try:
         return ask(wanted.log_range.whole)
     except BookmarkExpired as error:
         if wanted.fail_on_data_loss:
-            raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
-        log.warning("%s; the query %s with the first message there is", error, verb)
+            raise BookmarkExpired(f"{error} {LOSS_HINT}", available=error.available) from error
+        log.warning("%s The query %s with the first available message.", error, verb)
         return ask(wanted.log_range.rest)
 
 
 def lost(start: int, end: int) -> None:
-    """Log that the positions `start` up to `end` were removed."""
+    """Log that the positions in `[start, end)` were removed."""
     log.warning(
-        "positions %d to %d were removed by retention before they were read; the query goes on without them",
+        "positions %d to %d were removed by retention before they were read. The query continues without "
+        "them.",
         start,
         end,
     )
 
 
 def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
-    # None of this is imported where the server is asked.
+    # Imported late: tasks that ask the server do not need it.
     from tickertape.journal.disk import SystemDisk
     from tickertape.journal.offline.range_reader import first_position, read_range
     from tickertape.spark.source.file_scan import FileScan
@@ -121,16 +123,17 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
                 return
             except BookmarkExpired as error:
                 if part.fail_on_data_loss:
-                    raise BookmarkExpired(f"{error}; {LOSS_HINT}", available=error.available) from error
+                    raise BookmarkExpired(f"{error} {LOSS_HINT}", available=error.available) from error
                 first = first_position(disk, part.journal)
                 lost(at, min(first, part.end))
                 at = max(at, first)
     except (JournalError, WrongJournal, OSError) as error:
-        # What the system refuses is none of our errors yet.
+        # Operating system errors become errors of this package.
         kind = JournalError if isinstance(error, OSError) else type(error)
         raise kind(
-            f"option journal, {directory} on {os.uname().nodename}: {error}. It is the data directory of the "
-            f"server that answers, readable for the executors; leave it out to read from the server"
+            f"Cannot read option journal, {directory} on {os.uname().nodename}: "
+            f"{str(error).removesuffix('.')}. Use the data directory of the answering server, readable by "
+            "the executors, or omit the option."
         ) from error
     finally:
         disk.close_all()
@@ -139,10 +142,11 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
 def connect(
     servers: tuple[str, ...], timeout_seconds: float, connect_seconds: float = 0.0
 ) -> tuple[Client, str]:
-    """Return a client of the first server that answers, and its URI. Its name is its own: tasks never clash.
+    """Return a client of the first server that answers, and its URI. The client name is unique to avoid
+    clashes.
 
-    All are asked once more until `connect_seconds` are over. Raises `Disconnected` with the reason of each
-    when none answers, `AuthenticationFailed` when all refuse the token.
+    All servers are tried again until `connect_seconds` are over. Raises `Disconnected` with all reasons if
+    none answers, `AuthenticationFailed` if all refuse the token.
     """
     name = f"spark-{uuid4().hex}"
     until = time.monotonic() + connect_seconds
@@ -154,7 +158,7 @@ def connect(
             except TickertapeError as error:
                 errors.append(error)
         if all(isinstance(error, AuthenticationFailed) for error in errors):
-            raise errors[0]  # they answer, and waiting changes nothing
+            raise errors[0]  # servers answer, so waiting does not help
         if time.monotonic() >= until:
-            raise Disconnected(f"none of the servers answers: {'; '.join(map(str, errors))}")
+            raise Disconnected(f"No server answers: {' '.join(map(str, errors))}")
         time.sleep(_PAUSE_SECONDS)

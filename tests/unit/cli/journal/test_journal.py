@@ -123,7 +123,7 @@ def test_verify_tells_damage_with_file_and_offset(directory: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, f"tickertape: {directory}: damaged in 1 place\n")
     damage, note, total = result.stdout.splitlines()
     assert damage.startswith("DAMAGE  journal/0000000001.segment at 512: commit 1 is damaged, ")
-    assert note == "note    journal/mine.txt at 0: not a file of Tickertape; the server ignores it"
+    assert note == "note    journal/mine.txt at 0: not a Tickertape file, ignored by the server"
     assert total.startswith("DAMAGED in 1: ")
 
 
@@ -145,7 +145,6 @@ def test_a_directory_without_a_journal_is_an_error(tmp_path: Path, command: str)
     result = run(command, tmp_path)
     assert result.exit_code == 1
     assert (
-        result.stderr
-        == f"tickertape: no journal in {tmp_path}: there is neither identity.json nor journal/\n"
+        result.stderr == f"tickertape: No journal in {tmp_path}: it has neither identity.json nor journal/.\n"
     )
     assert run(command, tmp_path / "none").exit_code == 2

@@ -314,8 +314,8 @@ def test_find_says_why_there_is_none(log: Log) -> None:
     gap = next(a for a, b in pairwise(mine) if b > a + 2)
     after = mine[mine.index(gap) + 1]
     for point, what in (
-        ("8|5|", "below the first: the log has 10"),
-        (f"7|{max(mine) + 1}|", f"above the last: the log has {max(mine)}"),
+        ("8|5|", "below the first: the lowest sequence of the publisher in the log is 10"),
+        (f"7|{max(mine) + 1}|", f"highest sequence of the publisher in the log is {max(mine)}"),
         (f"7|{gap + 1}|", f"a gap: the publisher went from sequence {gap} to {after}"),
         ("9|1|", "no message of publisher 9"),
         (str(len(log.sent)), "is above the last"),
@@ -343,7 +343,7 @@ def test_a_directory_that_is_no_journal_is_told(tmp_path: Path, command: list[st
     (tmp_path / "empty").mkdir()
     result = run(name, tmp_path / "empty", *rest)
     assert (result.exit_code, result.stdout) == (1, "")
-    told = f"no identity.json in {tmp_path / 'empty'}: this is not the data directory of a journal"
+    told = f"No journal in {tmp_path / 'empty'}: identity.json is missing."
     assert told in result.stderr
     log = make(tmp_path / "data", commits=3)
     linked = tmp_path / "linked"

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from tickertape.base.errors import Disconnected, NotAJournal, TimedOut
 from tickertape.base.version import __version__
-from tickertape.cli.support.command_group import LazyGroup, cli
+from tickertape.cli.support.command_group import Failure, LazyGroup, cli
 
 COMMANDS = [
     "serve", "check", "doctor", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token",
@@ -151,3 +151,10 @@ def test_unknown_command_suggests_a_near_name(arguments: list[str], near: str) -
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
     assert f"Did you mean '{near}'?" in result.stderr
+
+
+def test_failure_keeps_only_the_excerpt_and_caret_on_lines_of_their_own() -> None:
+    assert Failure("one\ntwo  three").message == "one two three"
+    assert (
+        Failure("Invalid\nfilter.\n  /a  = x\n        ^").message == "Invalid filter.\n  /a  = x\n        ^"
+    )

@@ -130,7 +130,7 @@ def test_what_neither_has_is_expired_and_both_are_named(scene: Scene) -> None:
         _, answer = scene.ask(start)
         assert answer.code == "bookmark_expired"
         assert "the archive" in answer.text
-        assert "were removed by retention; the log begins with" in answer.text
+        assert "were removed by retention. The log starts with" in answer.text
         assert answer.available == scene.mark(scene.first)
 
 

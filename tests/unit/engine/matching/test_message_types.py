@@ -100,10 +100,20 @@ def test_of_a_type_that_cannot_have_a_conflation_key_nothing_replaces_another() 
     ("topic", "more", "code", "text"),
     [
         ("b", {"filter": "1 = 1 AND /x = 1"}, "bad_filter", "messages of type binary have no fields"),
-        ("f", {"filter": "/x = 1"}, "bad_filter", "named by its tag's number"),
-        ("b", {"options": "select=[-/,+/x]"}, "bad_option", "select: [-/,+/x]: messages of type binary"),
-        ("f", {"options": "select=[-/,+/x]"}, "bad_option", "select: /x: a field of fix is named"),
-        ("b", {"options": "conflation=1s,conflation_key=[/x]"}, "bad_option", "conflation_key: /x: messages"),
+        ("f", {"filter": "/x = 1"}, "bad_filter", "fields of fix are numeric tags"),
+        (
+            "b",
+            {"options": "select=[-/,+/x]"},
+            "bad_option",
+            "select: Invalid select list [-/,+/x]: messages of type binary",
+        ),
+        ("f", {"options": "select=[-/,+/x]"}, "bad_option", "select: Invalid field /x: fields of fix"),
+        (
+            "b",
+            {"options": "conflation=1s,conflation_key=[/x]"},
+            "bad_option",
+            "conflation_key: Invalid field /x: messages",
+        ),
     ],
 )
 def test_for_one_topic_it_is_refused_with_the_topic_and_its_type(

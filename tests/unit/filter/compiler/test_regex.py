@@ -58,7 +58,7 @@ def test_what_is_not_offered_is_refused_with_its_place(pattern: str, at: int, sa
     ["a.{100}b", "[ab]*a[ab]{20}c", "(a|b)*a(a|b){12}", "x{1000}", "((a{30}){30})", "(.*a.{9}|b.{9})*c"],
 )
 def test_what_needs_too_many_states_is_refused(pattern: str) -> None:
-    with pytest.raises(BadPattern, match=r"too costly|too long"):
+    with pytest.raises(BadPattern, match=r"too expensive|too long"):
         compile_pattern(pattern)
 
 
@@ -95,9 +95,9 @@ def test_patterns_of_topics() -> None:
         "orders/us"
     ]
     assert compile_topic_pattern("rder").search("orders")
-    with pytest.raises(BadTopic, match=r"look-ahead .* \(position 1\)"):
+    with pytest.raises(BadTopic, match=r"at position 1: look-ahead"):
         compile_topic_pattern("a(?=b)")
-    with pytest.raises(BadTopic, match="at most 1,024"):
+    with pytest.raises(BadTopic, match="at most 1,024 bytes"):
         compile_topic_pattern("a" * 1025)
     with pytest.raises(BadTopic, match="Unicode"):
         compile_topic_pattern("\ud800*")
@@ -109,6 +109,6 @@ def test_groups_in_groups_have_a_depth(opening: str) -> None:
         return opening * depth + "a" + ")" * depth
 
     assert compile_pattern(nested(pattern_depth_max)).search("a")
-    with pytest.raises(BadPattern, match="nested deeper"):
+    with pytest.raises(BadPattern, match="nested more than"):
         compile_pattern(nested(pattern_depth_max + 1))
     assert compile_pattern("\\(" * 100).search("(" * 100)

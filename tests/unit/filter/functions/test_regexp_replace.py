@@ -106,14 +106,14 @@ def test_a_message_that_is_too_costly_counts_as_unreadable_in_every_way_of_askin
 
 
 def test_a_constant_that_is_too_costly_is_refused_with_its_place() -> None:
-    with pytest.raises(BadFilter, match="too costly") as caught:
+    with pytest.raises(BadFilter, match="too expensive") as caught:
         compile_filter(f"/a = REGEXP_REPLACE('{'a' * 3_000}', 'a', 'b')", JSON)
     assert caught.value.position == 5
 
 
 def test_its_patterns_count_among_the_costs_of_a_filter() -> None:
-    with pytest.raises(BadFilter, match="too costly: "):
+    with pytest.raises(BadFilter, match=r"too expensive\. Use fewer"):
         compile_filter("REGEXP_REPLACE(/a, 'a.{100}b', '') = 'x'", JSON)
     costly = "REGEXP_REPLACE(/a, '[ab]*a[ab]{8}c', '') = 'x' AND /b LIKE '[xy]*x[xy]{8}z'"
-    with pytest.raises(BadFilter, match="too costly together"):
+    with pytest.raises(BadFilter, match="too expensive in total"):
         compile_filter(costly, JSON)

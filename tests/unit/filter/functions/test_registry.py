@@ -77,8 +77,8 @@ def test_every_function_says_what_it_does_and_a_stranger_is_explained() -> None:
     assert all(f.doc and f.name == name for name, f in FUNCTIONS.items())
     assert unsupported_reason("UPPER") is None
     assert unsupported_reason("AVG") == "AVG cannot be used: aggregates cannot be used in a filter"
-    assert unsupported_reason("UPPR") == "there is no function UPPR; perhaps UPPER"
-    assert unsupported_reason("QQQQQ") == "there is no function QQQQQ"
+    assert unsupported_reason("UPPR") == "unknown function UPPR. Did you mean UPPER?"
+    assert unsupported_reason("QQQQQ") == "unknown function QQQQQ"
 
 
 def test_rounding() -> None:

@@ -83,51 +83,59 @@ def test_a_list_of_constants_keeps_their_places() -> None:
         (
             "/a = ",
             4,
-            "line 1, column 5: it ends too early: a value (a field, a literal, a function) is expected",
+            "Invalid filter at column 5: expected a value after '='.\n  /a =\n      ^",
         ),
-        ("/a = AAPL", 5, "'AAPL' is no value: a text stands in quotes, a field begins with /: /a = ^ AAPL"),
+        (
+            "/a = AAPL",
+            5,
+            "unknown value 'AAPL'. Did you mean the field /AAPL or the string 'AAPL'?\n  /a = AAPL\n       ^",
+        ),
         (
             "/a = 1\nAND\n  /b ! 2",
             16,
-            "line 3, column 6: an operator, AND, OR or the end is expected, not '!'",
+            "expected an operator, AND, OR or the end, not '!'. Did you mean NOT?\n    /b ! 2\n       ^",
         ),
-        ("/a = 'x", 5, "the text has no closing quote '"),
-        ("/a[0 = 1", 2, "a subscript is [0], [1], ... right behind a field's name; without one all elements"),
-        ("/a = 1 /b = 2", 7, "not the field '/b'; to divide, put a blank behind the /"),
-        ("\ud800", 0, "not Unicode text"),
-        ("/a = \x00", 5, r"not '\x00': /a = ^ \x00"),
-        ("/a is maybe", 6, "NAN or NOT or NULL is expected, not 'maybe'"),
+        ("/a = 'x", 5, "the string has no closing quote '"),
+        ("/a[0 = 1", 2, "invalid subscript. Write an index such as [0] directly after a field"),
+        (
+            "/a = 1 /b = 2",
+            7,
+            "expected AND, OR or the end, not the field '/b'. To divide, put a space after the /",
+        ),
+        ("\ud800", 0, "Use valid Unicode text"),
+        ("/a = \x00", 5, "not '\\x00'.\n  /a = \\x00\n       ^"),
+        ("/a is maybe", 6, "expected NAN, NOT or NULL, not 'maybe'"),
     ],
 )
 def test_a_mistake_is_told_with_its_place(text: str, position: int, said: str) -> None:
     error = refused(text)
     assert error.position == position
     assert said in str(error)
-    assert str(error).isprintable()
+    assert str(error).replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("/a[-1] = 1", "a subscript is [0], [1], ... right behind"),
-        ("/a[*] = 1", "without one all elements count"),
-        ("/a [0] = 1", "right behind a field's name"),
-        ("/a = 0x10", "'0x10' is no number"),
-        ("/a IN (1, 1_000)", "'1_000' is no number"),
-        ("/a CONTAINS 'x'", "not 'CONTAINS'; perhaps LIKE"),
-        ("/a NOT contains 'x'", "not 'contains'; perhaps LIKE"),
-        ("/a ILIKE 'x'", "perhaps LIKE '(?i)...'"),
-        ("/a STARTS WITH 'x'", "perhaps BEGINS WITH"),
-        ("/a EndsWith 'x'", "perhaps ENDS WITH"),
-        ("/a = 1 && /b = 2", "perhaps AND"),
-        ("/a = 1 || /b = 2", "perhaps OR"),
-        ("!/a = 1", "perhaps NOT"),
-        ("/a =~ 'x'", "perhaps LIKE"),
-        ("/a = contains", "'contains' is no value"),
+        ("/a[-1] = 1", "invalid subscript. Write an index"),
+        ("/a[*] = 1", "or none for all elements"),
+        ("/a [0] = 1", "directly after a field"),
+        ("/a = 0x10", "invalid number '0x10'"),
+        ("/a IN (1, 1_000)", "invalid number '1_000'"),
+        ("/a CONTAINS 'x'", "not 'CONTAINS'. Did you mean LIKE?"),
+        ("/a NOT contains 'x'", "not 'contains'. Did you mean LIKE?"),
+        ("/a ILIKE 'x'", "Did you mean LIKE '(?i)...'?"),
+        ("/a STARTS WITH 'x'", "Did you mean BEGINS WITH?"),
+        ("/a EndsWith 'x'", "Did you mean ENDS WITH?"),
+        ("/a = 1 && /b = 2", "Did you mean AND?"),
+        ("/a = 1 || /b = 2", "Did you mean OR?"),
+        ("!/a = 1", "Did you mean NOT?"),
+        ("/a =~ 'x'", "Did you mean LIKE?"),
+        ("/a = contains", "unknown value 'contains'"),
         ("UPPER() = 'X'", "UPPER takes 1 argument, not 0"),
         ("NAN_VALUE(1) = 1", "NAN_VALUE takes no arguments, not 1"),
-        ("CONTAINS(/a, 'x')", "there is no function CONTAINS; perhaps LIKE"),
-        ("starts_with(/a, 'x')", "there is no function STARTS_WITH; perhaps BEGINS WITH"),
+        ("CONTAINS(/a, 'x')", "unknown function CONTAINS. Did you mean LIKE?"),
+        ("starts_with(/a, 'x')", "unknown function STARTS_WITH. Did you mean BEGINS WITH?"),
     ],
 )
 def test_who_writes_another_language_is_told_what_this_one_has(text: str, said: str) -> None:
@@ -140,6 +148,8 @@ def test_a_long_text_is_shown_around_the_mistake() -> None:
     text = " AND ".join(["/field = 1"] * 40) + " AND" + " OR /x = 2" * 20
     assert len(str(refused(text))) < 250
     assert caret_lines("/a = 1\n AND ?", 12) == (" AND ?", "     ^")
+    assert caret_lines("/日本 = x", 6) == ("/日本 = x", " " * 8 + "^"), "wide characters take two columns"
+    assert caret_lines("'\"\t' = x", 6)[1] == " " * 7 + "^", "escapes take as many columns as they show"
 
 
 def test_limits_are_checked_before_anything_grows() -> None:

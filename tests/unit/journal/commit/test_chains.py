@@ -290,8 +290,8 @@ def test_recovery_cuts_a_chain_without_its_end_off_and_copies_only_what_is_not_s
     disk = written.disk.kill_clone()
     before = verify(disk)
     assert before.damage == []
-    assert [note.what for note in before.notes if "without its end" in note.what] == [
-        f"{sum((4, 5, 6)[:jobs])} messages of a transaction without its end; the next start cuts them off"
+    assert [note.what for note in before.notes if "without an end" in note.what] == [
+        f"{sum((4, 5, 6)[:jobs])} messages of a transaction without an end. The next start cuts them off."
     ]
     assert sum(segment.messages for segment in before.segments) == messages
     written.start()

@@ -21,7 +21,7 @@ def test_verify_notes_foreign_names_only() -> None:
             written.disk.close(written.disk.open(name, create=True))
         else:
             written.disk.make_directory(name)
-    foreign = "not a file of Tickertape; the server ignores it"
+    foreign = "not a Tickertape file, ignored by the server"
     notes = [(note.file, note.what) for note in verify(written.disk).notes if note.what == foreign]
     assert notes == [("notes.txt", foreign), ("transactions.old", foreign)]
 

@@ -47,7 +47,7 @@ def test_it_keeps_the_name_of_its_instance_and_refuses_another() -> None:
     assert opened(disk, instance='ny "1"').instance == 'ny "1"'
     disk.close_all()
     before = disk.contents()
-    with pytest.raises(WrongJournal, match=r"""instance 'ny "1"', and this one is 'ny-2': start it under"""):
+    with pytest.raises(WrongJournal, match=r"""instance 'ny "1"', not 'ny-2'\. Start the server under"""):
         opened(disk, instance="ny-2")
     assert disk.contents() == before
     disk.close_all()
@@ -88,7 +88,7 @@ def test_segments_without_an_identity_are_refused() -> None:
     disk = StrictDisk(Random(1))
     disk.make_directory("journal")
     put(disk, "journal/0000000001.segment", b"x")
-    with pytest.raises(NotAJournal, match="restore"):
+    with pytest.raises(NotAJournal, match="Restore that file"):
         opened(disk)
 
 

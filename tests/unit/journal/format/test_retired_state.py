@@ -126,7 +126,7 @@ def test_a_changed_byte_refuses_the_start(at: int) -> None:
 def test_a_file_that_was_cut_refuses_the_start(size: int) -> None:
     written = retired_log()
     rewrite(written.disk, RETIRED_FILE, written.disk.contents()[RETIRED_FILE][:size])
-    with pytest.raises(JournalCorrupt, match="restore it from a copy"):
+    with pytest.raises(JournalCorrupt, match="Restore it from a copy"):
         recover_journal(written.disk, read_identity(written.disk).journal_id)
 
 
@@ -180,7 +180,7 @@ def _with_an_older_file(written: Written) -> None:
         (_without_file, "segment 1 is missing"),
         (_without_first, "the log begins with it"),
         (_without_any, "the log begins with it"),
-        (_with_another_end, "does not follow the segments"),
+        (_with_another_end, "does not follow the removed segments"),
         (_with_an_older_file, "the log begins with it"),
     ],
 )
@@ -279,7 +279,7 @@ def test_reading_files_beside_the_server_meets_a_removal() -> None:
     reading = read_range(written.disk, journal, 0, end, "orders")
     assert next(reading).header.first_position == 0
     retired = written.retire(3)
-    with pytest.raises(BookmarkExpired, match="resolve what is to be read again"):
+    with pytest.raises(BookmarkExpired, match="Resolve the range again"):
         list(reading)
     with pytest.raises(BookmarkExpired, match="position 0"):
         list(read_range(written.disk, journal, 0, end, "orders"))

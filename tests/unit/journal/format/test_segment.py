@@ -176,7 +176,7 @@ def test_short_and_foreign_bytes_are_no_headers() -> None:
     assert decode_footer(b"") is None
     with pytest.raises(FormatError, match="511 of 512"):
         decode_segment_header(encode_segment_header(HEADER)[0][:-1])
-    with pytest.raises(FormatError, match="no segment header"):
+    with pytest.raises(FormatError, match="not a segment header"):
         decode_segment_header(bytes(512))
 
 

@@ -224,9 +224,9 @@ def versioned(version: int) -> bytes:
         (relabelled(journal=bytes(16)), "it belongs to another journal"),
         (versioned(1), "it has the format version 1"),
         (versioned(1) + b"another foot", "it has the format version 1"),
-        (b"X" + golden_bytes()[1:], "it does not begin as a staging file"),
+        (b"X" + golden_bytes()[1:], "it does not start like a staging file"),
         (golden_bytes()[:30] + b"X" + golden_bytes()[31:], "its label does not match its checksum"),
-        (encode_foot(0, 0, 0), "it does not begin as a staging file"),
+        (encode_foot(0, 0, 0), "it does not start like a staging file"),
     ],
 )
 def test_a_prepared_file_that_cannot_be_used_is_set_aside_and_told(
@@ -237,7 +237,7 @@ def test_a_prepared_file_that_cannot_be_used_is_set_aside_and_told(
     found, report = find_staged(disk, JOURNAL_ID)
     assert [prepared.file for prepared in found] == [10]
     aside = f"{QUARANTINE_DIRECTORY}/{9:020d}-0.part"
-    assert report == [f"{path_of(9)}: {what}; moved to {aside}, it cannot be committed"]
+    assert report == [f"{path_of(9)}: {what}. Moved to {aside}. It cannot be committed."]
     for seed in range(10):
         after = disk.crash_clone(Random(seed)).contents()
         assert after[aside] == data
@@ -273,8 +273,8 @@ def test_a_part_that_a_client_was_told_of_is_set_aside_however_its_end_is_damage
     assert len(report) == len(ends())
     for file, (data, line) in enumerate(zip(ends(), report, strict=True)):
         aside = f"{QUARANTINE_DIRECTORY}/{file:020d}-0.part"
-        what = "it was prepared, and does not end so any more"
-        assert line == f"{prepared_path_of(file)}: {what}; moved to {aside}, it cannot be committed"
+        what = "it was prepared, but its end is missing"
+        assert line == f"{prepared_path_of(file)}: {what}. Moved to {aside}. It cannot be committed."
         for seed in range(2):
             assert disk.crash_clone(Random(seed)).contents()[aside] == data
 
@@ -307,9 +307,7 @@ def test_names_that_are_not_ours_are_left_and_told(disk: StrictDisk) -> None:
         put(disk, f"{STAGING_DIRECTORY}/{name}", golden_bytes())
     found, report = find_staged(disk, JOURNAL_ID)
     assert found == []
-    assert sorted(report) == sorted(
-        f"{STAGING_DIRECTORY}/{n}: not a staging file of ours, ignored" for n in names
-    )
+    assert sorted(report) == sorted(f"{STAGING_DIRECTORY}/{n}: not a staging file, ignored" for n in names)
     assert sorted(disk.names(STAGING_DIRECTORY)) == sorted(names)
 
 

@@ -245,7 +245,7 @@ def test_find_says_when_nobody_knows_the_sequences_of_a_publisher() -> None:
     for bookmark in (Bookmark(9, 1), Bookmark(7, 9_999)):
         told = locate_bookmark(reader, bookmark)
         assert isinstance(told, Absent)
-        assert "not known" in told.reason
+        assert "are unknown" in told.reason
         assert f"the first is segment {second.number}" in told.reason
     assert not isinstance(locate_bookmark(reader, Bookmark(7, 80)), Absent)
     reader.close()

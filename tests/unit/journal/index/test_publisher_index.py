@@ -113,7 +113,7 @@ ROW = np.array([0, 1, 2], "<u8").tobytes()
         (StoredPublishers(0, {}), "no resolution"),
         (StoredPublishers(1, {5: b""}), "incomplete"),
         (StoredPublishers(1, {5: ROW[:-1]}), "incomplete"),
-        (StoredPublishers(1, {-5: ROW}), "none"),
+        (StoredPublishers(1, {-5: ROW}), "invalid publisher id"),
         (StoredPublishers(1, {5: ROW * 2}), "out of order"),
     ],
 )

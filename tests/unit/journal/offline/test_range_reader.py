@@ -147,7 +147,7 @@ def test_damage_before_the_start_is_none_of_the_readers_business(log: Log) -> No
 
 
 def test_positions_that_are_not_there_are_an_error_and_not_the_end(log: Log) -> None:
-    with pytest.raises(JournalCorrupt, match=f"no commit that begins with position {log.end}"):
+    with pytest.raises(JournalCorrupt, match=f"no commit that starts with position {log.end}"):
         read(log.disk, 0, log.end + 1, "flights")
     log.driver.journal.commits.close(log.driver.now())
     log.driver.run()
@@ -162,9 +162,9 @@ def test_positions_that_are_not_there_are_an_error_and_not_the_end(log: Log) -> 
 
 
 def test_another_journal_a_newer_one_or_none_is_refused(log: Log) -> None:
-    with pytest.raises(WrongJournal, match=f"the journal in memory is {NAME}, not {'ab' * 16}"):
+    with pytest.raises(WrongJournal, match=f"The journal in memory is {NAME}, not {'ab' * 16}"):
         read(log.disk, 0, 1, "flights", "ab" * 16)
-    with pytest.raises(NotAJournal, match=f"no journal in memory: there is no {IDENTITY_FILE}"):
+    with pytest.raises(NotAJournal, match=f"No journal in memory: {IDENTITY_FILE} is missing"):
         read(StrictDisk(Random(1)), 0, 1, "flights")
     path = segment_path(1)
     handle = log.disk.open(path)

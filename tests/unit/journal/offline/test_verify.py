@@ -213,7 +213,9 @@ def test_several_damages_in_one_segment_are_all_told() -> None:
         (segment_path(2), segment_header_bytes),
     ]
     lost = f"(positions {body.first_position} to {body.first_position + body.messages - 1})"
-    assert f"its header is whole, its {body.body_bytes} bytes of body {lost} are not" in report.damage[0].what
+    assert (
+        f"Its header is intact, its {body.body_bytes} bytes of body {lost} are not" in report.damage[0].what
+    )
     assert f"commit {head.number} is damaged" in report.damage[1].what
     # what stands between the damages was read and counted
     assert report.segments[0].commits == len(commits) - 3
@@ -294,11 +296,11 @@ def other_index(header: CommitHeader, body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("number", "change", "what"),
     [
-        (2, lambda h, b: (h._replace(timestamp=START_MICROS), b), "commit 2: log time goes back"),
-        (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 calls itself durable"),
-        (3, lambda h, b: (h._replace(first_position=7), b), "commit 3 begins at position 7, not 6"),
+        (2, lambda h, b: (h._replace(timestamp=START_MICROS), b), "commit 2: log time decreases"),
+        (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 claims to be durable"),
+        (3, lambda h, b: (h._replace(first_position=7), b), "commit 3 starts at position 7, not 6"),
         (3, lambda h, b: (h._replace(messages=5), b), "commit 3 holds 2 messages, not 5"),
-        (4, lambda h, b: (h, other_index(h, b)), "the index does not agree with the commits"),
+        (4, lambda h, b: (h, other_index(h, b)), "the last sequences in the index differ"),
     ],
 )
 def test_what_contradicts_itself_is_damage_whatever_its_checksums(
@@ -350,7 +352,7 @@ def test_a_segment_whose_positions_do_not_go_on_is_damage() -> None:
     reforge(written.disk, 2, head=lambda header: header._replace(first_position=99))
     assert [str(finding) for finding in verify(written.disk).damage] == [
         f"{segment_path(2)} at 0: its positions do not continue those of segment 1",
-        f"{segment_path(2)} at {segment_header_bytes}: commit 3 begins at position 3, not 99",
+        f"{segment_path(2)} at {segment_header_bytes}: commit 3 starts at position 3, not 99",
     ]
 
 
@@ -375,7 +377,7 @@ def test_missing_first_segments_are_told() -> None:
     disk = written_journal(stopped=True).disk
     take_away(disk, segment_path(1))
     assert [str(f) for f in verify(disk).damage] == [
-        f"{segment_path(2)} at 0: the log begins here, but segment 1 was before it"
+        f"{segment_path(2)} at 0: the log begins here, but segment 1 existed before it"
     ]
 
 
@@ -386,7 +388,7 @@ def test_a_segment_of_another_life_of_the_journal_does_not_link() -> None:
     truncate(disk, segment_path(1), 0)
     overwrite(disk, segment_path(1), 0, data)
     assert [str(f) for f in verify(disk).damage] == [
-        f"{segment_path(2)} at 0: it does not follow segment 1 as that one is now"
+        f"{segment_path(2)} at 0: it does not follow the present segment 1"
     ]
 
 

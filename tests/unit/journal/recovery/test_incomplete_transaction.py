@@ -71,8 +71,8 @@ def test_recovery_copies_a_chain_that_is_not_staged() -> None:
     assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{begin}.tail": chain}
     assert report[:1] == [
         (
-            f"segment 1: the transaction at {begin} has no end and is cut off; {len(chain)} bytes at {begin} "
-            "are set aside in quarantine/"
+            f"segment 1: the transaction at {begin} has no end and was cut off. {len(chain)} bytes at "
+            f"{begin} were moved to quarantine/"
         )
     ]
 
@@ -89,7 +89,7 @@ def test_recovery_copies_no_chain_that_is_staged() -> None:
     assert aside == {}
     assert report[:1] == [
         (
-            f"segment 1: the transaction at {begin} has no end and is cut off; its messages are still in "
+            f"segment 1: the transaction at {begin} has no end and was cut off. Its messages are still in "
             "transactions/"
         )
     ]
@@ -102,8 +102,8 @@ def test_recovery_copies_what_stands_behind_a_staged_chain() -> None:
     assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{end}.tail": TORN}
     assert report[:1] == [
         (
-            f"segment 1: the transaction at {begin} has no end and is cut off; its messages are still in "
-            f"transactions/; {len(TORN)} bytes at {end} are set aside in quarantine/"
+            f"segment 1: the transaction at {begin} has no end and was cut off. Its messages are still in "
+            f"transactions/. {len(TORN)} bytes at {end} were moved to quarantine/"
         )
     ]
 

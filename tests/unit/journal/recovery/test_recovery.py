@@ -178,7 +178,7 @@ ROWS = [
     Row(
         "last segment sealed, other bytes than zeros behind its seal",
         lambda: _with_last(stopped(), lambda data: data + bytes(90) + b"of somebody" + bytes(900)),
-        "101 bytes behind its seal, set aside in quarantine/",
+        "101 bytes after its seal, moved to quarantine/",
     ),
     *(
         Row(
@@ -355,9 +355,9 @@ def test_every_row_of_the_document_has_a_test() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (lambda data: data + b"x" * 50, "there are 50 bytes behind where it was sealed"),
-        (lambda data: data[:-30], "the last 30 bytes of it are missing"),
-        (lambda data: data[:-30] + bytes(30), "later segment was begun"),
+        (lambda data: data + b"x" * 50, "50 bytes follow its recorded end"),
+        (lambda data: data[:-30], "its last 30 bytes are missing"),
+        (lambda data: data[:-30] + bytes(30), "later segment exists"),
     ],
 )
 def test_a_segment_that_does_not_end_with_its_seal_is_told_as_it_is(

@@ -43,8 +43,8 @@ def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
             "[[journal.topic]]\npattern = '(?=a)b'\n",
             [
                 (
-                    "2: journal.topic.pattern: the pattern of topics '(?=a)b': look-ahead cannot be "
-                    "searched for in linear time and is not offered (position 0)"
+                    "2: journal.topic.pattern: Invalid topic pattern '(?=a)b' at position 0: look-ahead is "
+                    "not supported, because it has no linear-time search."
                 )
             ],
         ),

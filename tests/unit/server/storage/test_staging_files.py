@@ -82,7 +82,7 @@ def test_what_is_missing_damaged_or_a_defect_is_answered(files: Files) -> None:
     files.run(write, StagePrepare(1, 5, 0, 0))
     *_, damaged = files.run(StageOpen(1))
     assert isinstance(damaged, StagingFailed)
-    assert "it does not end as a prepared file" in str(damaged)
+    assert "it does not end like a prepared file" in str(damaged)
     (never,) = files.run(StagePrepare(7, 0, 0, 0))
     assert isinstance(never, StagingFailed)
     assert "No such file" in str(never)

@@ -62,10 +62,12 @@ def test_pieces_are_gathered() -> None:
 
 
 def test_what_cannot_be_archived_says_what_is_missing_and_what_to_do() -> None:
-    assert "positions 5 to 9 were removed before they were archived. Begin a new archive" in str(
+    assert "Positions 5 to 9 were removed before they were archived. Create a new archive" in str(
         gap(PLACE, 5, 9)
     )
-    assert "ends at position 9, and the log ends at 5: it has lost messages" in str(shortened(PLACE, 9, 5))
+    assert "ends at position 9, but the log ends at 5. The log has lost archived messages" in str(
+        shortened(PLACE, 9, 5)
+    )
 
 
 @pytest.mark.parametrize("files", [{}, {"tokenFile": "/srv/a token", "caFile": "/srv/ca&b.pem"}])

@@ -78,7 +78,7 @@ def test_offsets_that_do_not_rise_to_the_end_are_refused(offsets: list[int], at:
     pieces = [good, good]
     pieces[at] = spoiled(good, offsets)
     for some in (pieces, [pieces[at]]):
-        with pytest.raises(BadBatch, match="do not rise"):
+        with pytest.raises(BadBatch, match="do not ascend"):
             _ = ColumnBlocks(some).offsets
 
 

@@ -141,7 +141,9 @@ def test_many_bodies_that_cannot_be_read_lie_between_good_ones() -> None:
 def test_failfast_names_the_message() -> None:
     bodies = [b'{"n": 1}', b"{}", b'{"n": "x"}']
     assert [row["n"] for row in read(bodies[:2], "n integer", strict=True)] == [1, None]
-    with pytest.raises(BadMessage, match=r"message 7\|3\| of topic flights .* at `\$\.n`; mode=PERMISSIVE"):
+    with pytest.raises(
+        BadMessage, match=r"Message 7\|3\| of topic flights .* at `\$\.n`\. Use mode=PERMISSIVE"
+    ):
         read(bodies, "n integer", strict=True)
 
 

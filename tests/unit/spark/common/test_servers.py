@@ -25,15 +25,18 @@ def test_names_of_files_travel_with_each_server() -> None:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"caFile": "ca.pem"}, "option caFile is the absolute path"),
-        ({"certificateFile": "/a.pem"}, "options certificateFile and keyFile go together"),
-        ({"servers": "tcp://127.0.0.1:1", "caFile": "/a.pem"}, "option caFile is for tls:// servers"),
+        ({"caFile": "ca.pem"}, "Invalid option caFile 'ca.pem'. Use the absolute path"),
+        ({"certificateFile": "/a.pem"}, "Options certificateFile and keyFile require each other"),
+        ({"servers": "tcp://127.0.0.1:1", "caFile": "/a.pem"}, "Option caFile requires a tls:// server"),
         (
             {"servers": "tcp://10.0.0.1:1", "tokenFile": "/t"},
-            "option tokenFile: a token would travel in clear",
+            "Option tokenFile: a token would travel in clear",
         ),
         ({"servers": "tls://a:1#caFile=/x"}, "has a query"),
-        ({"servers": "tls://a:1,tls://ann:secret@b:1"}, r"tls://ann:\.\.\.@b:1 has a password .* tokenFile"),
+        (
+            {"servers": "tls://a:1,tls://ann:secret@b:1"},
+            r"tls://ann:\.\.\.@b:1 contains a password.* tokenFile",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(more: dict[str, str], says: str) -> None:

@@ -54,5 +54,5 @@ def test_filter_as_long_as_a_server_may_accept_is_applied() -> None:
 
 
 def test_filter_that_depends_on_the_subscriber_is_rejected() -> None:
-    with pytest.raises(BadOption, match="CLIENT_NAME, USER, which only a server knows"):
+    with pytest.raises(BadOption, match="CLIENT_NAME, USER, which only a server can evaluate"):
         FileScan("a", 0, 9, "USER() = 'ann' OR CLIENT_NAME() = 'x'", {})

@@ -45,7 +45,7 @@ def test_an_empty_range_is_one_empty_part(end: int) -> None:
 
 
 def test_an_absurd_number_of_parts_is_refused_with_the_options_to_change() -> None:
-    with pytest.raises(BadOption, match="raise maxRowsPerPartition"):
+    with pytest.raises(BadOption, match="Raise maxRowsPerPartition"):
         split(0, PARTITIONS_MAX + 1, partitions_min=1, rows_max=1)
 
 
