@@ -109,7 +109,10 @@ def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], j
         )
     start, end = positions
     if start > end:
-        raise BadOption(f"Invalid positions {start} to {end}: the end is below the start. Swap them.")
+        raise BadOption(
+            f"Invalid positions {start} to {end}: the end is below the start. Use an end at or above the "
+            "start."
+        )
     if start < journal.view.first_position and journal.view.archive is None:
         raise expired_error(f"position {start}", journal.view)
 

@@ -131,7 +131,7 @@ def _usable(
         return None
     if max(checkpoint.messages, checkpoint.records) > journal.commits.persisted_end:
         # Unsynced messages are lost, and their positions will be assigned again.
-        report.append(f"The checkpoint of queue {name} exceeds the log. The log is read instead.")
+        report.append(f"The checkpoint of queue {name} is beyond the log. The log is read instead.")
         return None
     return checkpoint
 

@@ -72,13 +72,14 @@ class SessionRegistry:
         if WIRE_VERSION not in command.versions:
             versions = shown(str(list(command.versions)))[1:-1]
             raise BadVersion(
-                f"Cannot log on: this server supports version {WIRE_VERSION}, the client version {versions}. "
+                f"Cannot log on: this server supports version {WIRE_VERSION}, the client supports "
+                f"{versions}. "
                 "Install a matching client."
             )
         conflation = 0.0
         for option, value in parse_options(command.options).items():
             if option != "ack_conflation":
-                raise BadOption(f"Unknown logon option {shown(option)}. Use ack_conflation.")
+                raise BadOption(f"Unsupported logon option {shown(option)}. Use ack_conflation.")
             conflation = ack_conflation_of(value)
         check_client_name(command.name)
         publisher = publisher_id(command.name)

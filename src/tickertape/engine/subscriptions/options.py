@@ -243,7 +243,7 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
             raise BadOption("Unknown subscribe option resume. Use the command resume.")
         if name not in _FLAGS | _VALUES:
             raise BadOption(
-                f"Unknown subscribe option {shown(name)}. See the reference for the supported options."
+                f"Unsupported subscribe option {shown(name)}. See the client reference for supported options."
             )
         if name in _FLAGS and value is not None:
             raise BadOption(f"Option {name} takes no value, got {shown(value)}. Remove the value.")

@@ -103,7 +103,7 @@ def test_publishers_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyP
     known = CommittedTransactions()
     commit(known, named("n0", "a"))
     commit(known, named("n0", "b"))
-    with pytest.raises(LimitReached, match="of 2 publishers are known, and this is one more"):
+    with pytest.raises(LimitReached, match="of 2 publishers are stored, and this publisher is new"):
         known.check_room(named("n0", "c"))
     known.check_room(numbered(0, publisher="c"))
     for n in range(1, 9):

@@ -129,7 +129,7 @@ def test_a_disk_that_is_full_ends_the_slowest_and_keeps_the_others() -> None:
     world.settle()
     assert first.goodbye is not None
     assert first.goodbye.code == "slow_client"
-    assert "could not be written to disk: [Errno 28] no space left" in first.goodbye.text
+    assert "cannot be written to disk: [Errno 28] no space left" in first.goodbye.text
     assert second.goodbye is None
     _wake(world, second)
     world.settle()
@@ -151,7 +151,7 @@ def test_what_is_read_back_is_what_was_written_or_its_reader_is_told() -> None:
     assert slow.goodbye is not None
     assert (slow.goodbye.code, slow.goodbye.text.rpartition(": ")[2]) == (
         "slow_client",
-        "its spilled backlog does not match its checksum",
+        "its spilled backlog does not match its checksum. Read messages faster.",
     )
     assert not _bodies(slow), "nothing of a damaged block is sent"
     assert live.goodbye is None
