@@ -30,7 +30,7 @@ def test_names_of_files_travel_with_each_server() -> None:
         ({"servers": "tcp://127.0.0.1:1", "caFile": "/a.pem"}, "Option caFile requires a tls:// server"),
         (
             {"servers": "tcp://10.0.0.1:1", "tokenFile": "/t"},
-            "Option tokenFile: a token would travel in clear",
+            "Option tokenFile: Cannot send a token to tcp://10.0.0.1:1: it would be unencrypted",
         ),
         ({"servers": "tls://a:1#caFile=/x"}, "has a query"),
         (
