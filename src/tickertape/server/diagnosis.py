@@ -138,8 +138,8 @@ def synced_write(cost: SyncCost, directory: str, kind: str, sync: str) -> Findin
     text = f"p50 {p50:.3g} ms, p99 {p99:.3g} ms, longest {cost.longest * 1e3:.3g} ms in {directory}{on}"
     if sync == "always":
         text += (
-            f". A client that waits for each acknowledgement publishes about {1 / cost.p50:,.0f} messages per "
-            "second. Concurrent publishes share one sync, so asynchronous clients are faster"
+            f". A client that waits for each acknowledgement publishes about {1 / cost.p50:,.0f} messages a "
+            "second. Concurrent publishes share one sync, so a client that does not wait is faster"
         )
     figures = {
         "p50_seconds": cost.p50,

@@ -166,8 +166,8 @@ class OfflinePrune:
         coverage, where = self.archive.coverage, self.archive.place.location
         if coverage.topics:
             raise ArchiveFailed(
-                f"Cannot prune: archive {where} has the topics {coverage.topics!r} only. Use an archive of all "
-                "topics."
+                f"Cannot prune: archive {where} has the topics {coverage.topics!r} only. Use an archive of "
+                "all topics."
             )
         if coverage.end > self._view.end_position:
             raise ArchiveFailed(

@@ -199,8 +199,7 @@ def examine(
     admin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Config | None, ConfigProblems]:
-    """Load a configuration like `load_config`, but return all problems. The `Config` is None if there are
-    any."""
+    """Load a configuration like `load_config`, but return all problems. With problems, `Config` is None."""
     problems = ConfigProblems()
     root = ConfigNode({}, SourceLocation("", 0))
     if path is not None:
