@@ -1,1 +1,1 @@
-"""Programs that show what Tickertape does."""
+"""Example programs."""

@@ -1,10 +1,10 @@
-"""A publisher that loses nothing: not when the server goes away, nor when it is itself killed.
+"""A publisher that loses no messages when the server stops, or when the publisher itself is killed.
 
     python -m examples.reliable_publisher --state state --servers tcp://127.0.0.1:9007
 
-Publishes each line of its standard input, once. When `publish` has returned, the line is in the publish store
-on disk: kill the program at any moment, start it again with the same name and the same `--state`, and what
-the server lacks is sent then.
+The program publishes each line of its standard input once. When `publish` returns, the line is in the publish
+store on disk. You can kill the program at any time. Start it again with the same name and the same `--state`:
+it then sends the messages that the server does not have.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import tickertape as tt
 
 
 def report(error: tt.TickertapeError, batch: tt.MessageBatch | None) -> None:
-    """What the server refuses is neither persisted nor sent again: somebody has to know."""
-    refused = [] if batch is None else [message.data for message in batch]
-    print(f"refused ({error.code}): {error}: {refused}", file=sys.stderr, flush=True)
+    """Report rejected messages, which are neither persisted nor sent again."""
+    rejected = [] if batch is None else [message.data for message in batch]
+    print(f"rejected ({error.code}): {error}: {rejected}", file=sys.stderr, flush=True)
 
 
 def publish(lines: Iterable[str], topic: str, client: tt.HAClient) -> int:
-    """Publish each line; then wait until all of them are on the server's disk. How many there were."""
+    """Publish each line, wait until all lines are persisted, and return their number."""
     count = 0
     for line in lines:
         client.publish(topic, line.rstrip("\n"))
@@ -34,12 +34,12 @@ def publish(lines: Iterable[str], topic: str, client: tt.HAClient) -> int:
 
 
 def main() -> int:
-    """Publish what comes from standard input."""
+    """Publish the lines of standard input."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--servers", nargs="+", default=["tcp://127.0.0.1:9007"], help="tried in turn")
     parser.add_argument("--state", type=Path, default=Path("state"), help="directory of the publish store")
     parser.add_argument("--topic", default="trades")
-    parser.add_argument("--name", default="reliable-publisher", help="the publisher, in every run the same")
+    parser.add_argument("--name", default="reliable-publisher", help="client name, the same in every run")
     given = parser.parse_args()
     given.state.mkdir(exist_ok=True)
 
@@ -56,7 +56,7 @@ def main() -> int:
         client.set_failed_write_handler(report)
         client.connect_and_logon(timeout=30)
         if store.unpersisted_count():
-            print(f"{store.unpersisted_count()} lines of an earlier run are on their way", flush=True)
+            print(f"{store.unpersisted_count()} lines of an earlier run are being sent", flush=True)
         count = publish(sys.stdin, given.topic, client)
         print(f"{count} lines published, {client.unpersisted_count()} not persisted", flush=True)
     return 0

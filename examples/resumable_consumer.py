@@ -1,11 +1,11 @@
-"""A consumer that goes on where it stopped: not a message is skipped, and none that it finished comes again.
+"""A consumer that resumes where it stopped, without skipping or repeating processed messages.
 
     python -m examples.resumable_consumer --state state --servers tcp://127.0.0.1:9007
 
-Prints each message of a topic. When it has printed one, it discards it: that moves the recovery point in the
-bookmark store on disk. Kill it at any moment and start it again with the same `--state`. What was printed but
-not discarded when it was killed, one message at most, comes again: to act on each message exactly once, keep
-its bookmark together with the effect, in one transaction of your database.
+The program prints each message of a topic, then discards it. Discarding moves the recovery point in the
+bookmark store on disk. You can kill the program at any time and start it again with the same `--state`. A
+message that was printed but not discarded (at most one) is redelivered. To process each message exactly once,
+store its bookmark and its effect in one transaction of your database.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tickertape as tt
 
 
 class Consumer:
-    """Prints messages, and ends after `count` of them."""
+    """Consumer that prints messages and stops after `count` of them."""
 
     def __init__(self, client: tt.HAClient, topic: str, count: int | None) -> None:
         self._client = client
@@ -26,13 +26,15 @@ class Consumer:
         self._left = count
 
     def run(self) -> None:
-        """Consume. A stream ends when its connection does, so it is asked for again: with the same id and
-        MOST_RECENT the bookmark store knows where to go on."""
+        """Consume messages.
+
+        A stream ends with its connection, so subscribe again after a reconnect. With the same id and
+        MOST_RECENT the subscription resumes at the recovery point in the bookmark store."""
         while self._left is None or self._left > 0:
             try:
                 stream = self._client.bookmark_subscribe(self._topic, tt.MOST_RECENT, sub_id="printer")
             except tt.Disconnected:
-                self._client.connect_and_logon(timeout=30)  # waits for the reconnection under way
+                self._client.connect_and_logon(timeout=30)  # waits for the automatic reconnect
                 continue
             for message in stream:
                 print(message.bookmark, message.data.decode(), flush=True)
@@ -44,12 +46,12 @@ class Consumer:
 
 
 def main() -> int:
-    """Print what comes."""
+    """Print messages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--servers", nargs="+", default=["tcp://127.0.0.1:9007"], help="tried in turn")
     parser.add_argument("--state", type=Path, default=Path("state"), help="directory of the bookmark store")
     parser.add_argument("--topic", default="trades")
-    parser.add_argument("--count", type=int, help="end after so many messages")
+    parser.add_argument("--count", type=int, help="stop after COUNT messages")
     given = parser.parse_args()
     given.state.mkdir(exist_ok=True)
 
@@ -65,7 +67,7 @@ def main() -> int:
     ):
         client.connect_and_logon(timeout=30)
         Consumer(client, given.topic, given.count).run()
-        store.prune()  # the first of three habits: when the program ends
+        store.prune()  # compact the store when the program ends
     return 0
 
 

@@ -1,12 +1,11 @@
-"""A consumer that finishes messages in another order than it gets them: statistics over windows of time.
+"""A consumer that discards messages out of order: averages over time windows.
 
     python -m examples.windowed_consumer --state state --servers tcp://127.0.0.1:9007
 
-Each message is a trade: `{"minute": 3, "price": 10.5}`; a trade with `"last": true` closes its minute. Trades
-of several minutes come mixed. When a minute is closed its average is printed, and only then its trades are
-discarded, wherever they stand between those of minutes that are still open. Killed and started again, the
-program gets the trades of the open minutes once more, and none of a minute that was closed. The same holds
-when it loses its connection.
+Each message is a trade such as `{"minute": 3, "price": 10.5}`. A trade with `"last": true` closes its minute.
+Trades of several minutes are interleaved. When a minute is closed, the program prints its average and then
+discards its trades. After a restart or a reconnect, the server redelivers the trades of open minutes, and no
+trade of a closed minute.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ import tickertape as tt
 
 
 class Windows:
-    """The minutes that are open. `take` is called with each trade, on the receive thread."""
+    """The open minutes. `take` is called with each trade, on the receive thread."""
 
     def __init__(self, closing: int) -> None:
         self._open: dict[int, dict[str | None, tt.Message]] = {}
-        """By minute and bookmark: after a reconnection what was not discarded comes again."""
+        """Trades by minute and bookmark, because undiscarded trades are redelivered after a reconnect."""
         self._left = closing
         self.done = threading.Event()
-        """Set when so many windows were closed."""
+        """Set after `closing` closed windows."""
 
     def take(self, trade: tt.Message) -> None:
-        """Put a trade into its window, and close the window with its last one."""
+        """Add a trade to its window, and close the window at its last trade."""
         if self.done.is_set():
-            return  # not discarded: it comes again
+            return  # not discarded, so it is redelivered
         body = trade.json()
         minute = body["minute"]
         self._open.setdefault(minute, {})[trade.bookmark] = trade
@@ -57,12 +56,12 @@ def main() -> int:
     parser.add_argument("--servers", nargs="+", default=["tcp://127.0.0.1:9007"], help="tried in turn")
     parser.add_argument("--state", type=Path, default=Path("state"), help="directory of the bookmark store")
     parser.add_argument("--topic", default="trades")
-    parser.add_argument("--closing", type=int, default=-1, help="end after so many windows")
+    parser.add_argument("--closing", type=int, default=-1, help="stop after CLOSING windows")
     given = parser.parse_args()
     given.state.mkdir(exist_ok=True)
 
     store = tt.LoggedBookmarkStore(given.state / "windows")
-    store.on_resize(lambda resized, _size: resized.prune())  # whenever the file is about to grow
+    store.on_resize(lambda resized, _size: resized.prune())  # compact the file instead of growing it
     with (
         store,
         tt.HAClient(
@@ -71,7 +70,7 @@ def main() -> int:
     ):
         windows = Windows(given.closing)
         client.connect_and_logon(timeout=30)
-        # A subscription with a handler is placed again after each reconnection, where the store says.
+        # After a reconnect, the client resubscribes with the handler, at the recovery point of the store.
         client.bookmark_subscribe(given.topic, tt.MOST_RECENT, sub_id="windows", on_message=windows.take)
         windows.done.wait()
     return 0

@@ -1,15 +1,15 @@
-"""A worker that shares a queue with others: start as many as you like, kill any of them, and lose nothing.
+"""A worker that shares a queue with other workers, and loses no messages when any of them is killed.
 
     tickertape serve examples/worker.toml --data data
     python -m examples.demo.flights --limit 20000 | tickertape publish flights
     python -m examples.worker --name worker-1 --database delays.sqlite
     python -m examples.worker --name worker-2 --database delays.sqlite
 
-Adds up by carrier the flights that left more than an hour late. The server gives each flight to one worker,
-and to another one when the first is gone without having said that it is done. That can be after the flight
-was written to the database and before the server heard of it: then it comes once more. So its bookmark, which
-is its own for good, is written together with its effect, in one transaction. A bookmark that is there already
-means that there is nothing left to do, and each flight counts exactly once.
+The worker counts, by carrier, the flights that left more than an hour late. The server delivers each flight
+to one worker, and redelivers it to another worker if the first one ends without an acknowledgement. A worker
+can end between its database commit and the acknowledgement. So it stores the unique bookmark of the flight
+and its effect in one transaction. It skips a redelivered flight whose bookmark is stored already, so each
+flight counts exactly once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from contextlib import closing, suppress
 
 import tickertape as tt
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS done (bookmark TEXT PRIMARY KEY, worker TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS delays (carrier TEXT PRIMARY KEY, flights INTEGER, minutes INTEGER) WITHOUT ROWID;
-"""
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS done (bookmark TEXT PRIMARY KEY, worker TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS delays (carrier TEXT PRIMARY KEY, flights INTEGER, minutes INTEGER) "
+    "WITHOUT ROWID",
+)
 ADD = """
 INSERT INTO delays VALUES (?, 1, ?)
 ON CONFLICT (carrier) DO UPDATE SET flights = flights + 1, minutes = minutes + excluded.minutes
@@ -33,7 +34,7 @@ ON CONFLICT (carrier) DO UPDATE SET flights = flights + 1, minutes = minutes + e
 
 
 class Worker:
-    """Writes to the database what the queue gives. `idle`: end when nothing came for so many seconds."""
+    """Worker that writes queue messages to the database. `idle`: seconds without a message until it stops."""
 
     def __init__(
         self, client: tt.HAClient, database: sqlite3.Connection, name: str, idle: float | None
@@ -44,29 +45,30 @@ class Worker:
         self._idle = idle
 
     def run(self, queue: str, backlog: int) -> None:
-        """Work. The backlog is how many messages the server gives before it heard that earlier ones are done:
-        more than one, so that there is always something to do, and they come many at a time."""
+        """Process messages. `backlog`: maximum number of unacknowledged messages.
+
+        A backlog above 1 keeps the worker busy, and delivers messages in batches."""
         for batch in self._batches(queue, backlog):
-            new = self._take(batch)  # committed when it returns; before that nothing is acknowledged
-            with suppress(tt.Disconnected):  # if the server does not hear of it, they come again
+            new = self._take(batch)  # commit before the acknowledgement
+            with suppress(tt.Disconnected):  # without the acknowledgement the server redelivers the batch
                 batch.ack()
-            print(f"{new} added, {len(batch) - new} were there", flush=True)
+            print(f"{new} added, {len(batch) - new} duplicates", flush=True)
 
     def _batches(self, queue: str, backlog: int) -> Iterator[tt.MessageBatch]:
-        """What the queue gives. A stream ends when its connection does, so it is asked for again."""
+        """Yield batches of the queue. A stream ends with its connection, so subscribe again."""
         while True:
             try:
                 with self._client.subscribe(queue, max_backlog=backlog) as stream:
                     yield from stream.batches(timeout=self._idle)
             except tt.Disconnected:
-                self._client.connect_and_logon(timeout=30)  # waits for the reconnection under way
+                self._client.connect_and_logon(timeout=30)  # waits for the automatic reconnect
             except tt.TimedOut:
                 return
 
     def _take(self, batch: tt.MessageBatch) -> int:
-        """Write the messages that are not in the database yet, all or none; how many there were."""
+        """Write new messages to the database in one transaction, and return their number."""
         new = 0
-        with self._database as transaction:  # commits, or rolls back when something is raised
+        with self._database as transaction:  # commits, or rolls back after an exception
             for message in batch:
                 first = transaction.execute(
                     "INSERT OR IGNORE INTO done VALUES (?, ?)", (message.bookmark, self._name)
@@ -79,21 +81,22 @@ class Worker:
 
 
 def main() -> int:
-    """Work until it is killed, or has been idle."""
+    """Run the worker until it is killed or idle."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--servers", nargs="+", default=["tcp://127.0.0.1:9007"], help="tried in turn")
-    parser.add_argument("--name", required=True, help="of this worker: no two at a time have the same")
-    parser.add_argument("--database", default="delays.sqlite", help="file that all workers write to")
+    parser.add_argument("--name", required=True, help="client name, unique for each running worker")
+    parser.add_argument("--database", default="delays.sqlite", help="SQLite file shared by all workers")
     parser.add_argument("--queue", default="delayed")
-    parser.add_argument("--backlog", type=int, default=20, help="flights that one worker may have under way")
-    parser.add_argument("--idle", type=float, help="end when nothing came for so many seconds")
+    parser.add_argument("--backlog", type=int, default=20, help="maximum number of unacknowledged flights")
+    parser.add_argument("--idle", type=float, help="stop after IDLE seconds without a message")
     given = parser.parse_args()
 
     with (
         closing(sqlite3.connect(given.database, timeout=30)) as database,
         tt.HAClient(given.name, servers=given.servers, reconnect_delay=0.1, heartbeat=3) as client,
     ):
-        database.executescript(TABLES)
+        for table in TABLES:
+            database.execute(table)
         client.connect_and_logon(timeout=30)
         Worker(client, database, given.name, given.idle).run(given.queue, given.backlog)
     return 0

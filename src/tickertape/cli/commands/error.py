@@ -12,7 +12,7 @@ from tickertape.base.text_format import shown
 
 
 class ErrorExplanation(NamedTuple):
-    """A row of `error_codes.tsv`, which docs/reference/errors.md repeats."""
+    """A row of `error_codes.tsv`. docs/reference/errors.md has the same table."""
 
     code: str
     family: str
@@ -32,7 +32,7 @@ def explanations() -> dict[str, ErrorExplanation]:
 @click.command(short_help="Explain an error code.")
 @click.argument("code", required=False)
 def error(code: str | None) -> None:
-    """Explain an error CODE, as logs and `TickertapeError.code` have it. Without CODE list all of them.
+    """Explain an error CODE from a log or from `TickertapeError.code`. Without CODE, list all codes.
 
     \b
     tickertape error
@@ -47,8 +47,8 @@ def error(code: str | None) -> None:
     row = known.get(code) or next((each for each in known.values() if each.name == code), None)
     if row is None:
         near = get_close_matches(code.lower(), known, n=1)
-        guess = f" Did you mean {near[0]!r}?" if near else " `tickertape error` lists them."
-        raise click.BadParameter(f"unknown error code {shown(code)}.{guess}", param_hint="CODE")
+        guess = f" Did you mean {near[0]!r}?" if near else " Run `tickertape error` to list all codes."
+        raise click.BadParameter(f"Unknown error code {shown(code)}.{guess}", param_hint="CODE")
     click.echo(f"{row.code} ({row.name}, {row.family})\n")
     click.echo(f"Meaning: {row.meaning}.")
     click.echo(f"Cure:    {row.cure}.")
