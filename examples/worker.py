@@ -24,8 +24,7 @@ import tickertape as tt
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS done (bookmark TEXT PRIMARY KEY, worker TEXT NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS delays (carrier TEXT PRIMARY KEY, flights INTEGER, minutes INTEGER) "
-    "WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS delays (carrier TEXT PRIMARY KEY, flights INTEGER, minutes INTEGER)",
 )
 ADD = """
 INSERT INTO delays VALUES (?, 1, ?)
