@@ -80,7 +80,7 @@ def test_every_key_of_the_configuration_is_documented_and_exists(
     file = tmp_path / "c.toml"
     file.write_text(text)
     _, problems = examine(file)
-    takes = next(p.text for p in problems if p.text.startswith("unknown; ")).rpartition(" takes ")[2]
+    takes = next(p.text for p in problems if p.text.startswith("unknown key. ")).rpartition(" takes ")[2]
     assert set(first_cells(sections("configuration.md")[heading])) == set(takes.split(", "))
 
 

@@ -312,7 +312,7 @@ class ArchiveReads:
         """Stop using the archive: the server neither reads it nor removes archived segments."""
         self._unfit = (
             f"Cannot use archive {self._config.location}: {cause}. Was the log restored from a copy? The "
-            "server keeps all segments. Start a new archive at another location."
+            "server uses the archive neither for reads nor for retention. Start a new archive elsewhere."
         )
         self._tier.cover(ArchiveCoverage(None))
         self._handler.broker.archive_changed(clock())  # retention reports the segments that it holds

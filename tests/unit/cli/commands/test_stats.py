@@ -34,7 +34,7 @@ def test_an_address_of_the_other_kind_is_bad_usage(arguments: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("looks", "lines"), [((WORK, IDLE), ["queues      2 with 18 messages, 2 of them leased"]), ((), [])]
+    ("looks", "lines"), [((WORK, IDLE), ["queues      2 with 18 messages, 2 leased"]), ((), [])]
 )
 def test_queues_are_summed_up_where_there_are_any(
     monkeypatch: pytest.MonkeyPatch, looks: tuple[QueueSnapshot, ...], lines: list[str]

@@ -115,7 +115,7 @@ def test_json_of_a_queue_says_which_and_how_long(ends: int, more: dict[str, str]
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--until-caught-up"], "say with --bookmark where it starts"),
+        (["--until-caught-up"], "--until-caught-up requires --bookmark"),
         (["--bookmark", "yesterday"], "'yesterday' is not a timestamp"),
         (["--bookmark", "garbage"], "allowed are epoch, now, a bookmark (publisher|sequence|), a comma-sep"),
         (["--server", "http://127.0.0.1:9007"], "Use tcp://host:port, tls://host:port or unix:///path"),
@@ -124,8 +124,8 @@ def test_json_of_a_queue_says_which_and_how_long(ends: int, more: dict[str, str]
         (["--count", "0"], "0"),
         (["--timeout", "-1"], "'-1' is not an interval"),
         (["--output", "xml"], "'xml'"),
-        (["--rate", "2x"], "--rate is of a replay: say with --bookmark where it starts"),
-        (["--rate-max-gap", "1s"], "--rate-max-gap is of a replay"),
+        (["--rate", "2x"], "--rate requires --bookmark"),
+        (["--rate-max-gap", "1s"], "--rate-max-gap requires --bookmark"),
         (["--live"], "--live is of a replay"),
         (["--pause"], "--pause is of a replay"),
         (["--resume-after", "1s"], "--pause is of a replay"),

@@ -20,7 +20,7 @@ def test_a_project_is_whole(tmp_path: Path, example: str) -> None:
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
-    assert result.stdout == f"{place}: {len(files)} files; README.md there says what to do next\n"
+    assert result.stdout == f"{place}: {len(files)} files created. See README.md for the next steps.\n"
     assert {"README.md", "spark-pipeline.yml", ".gitignore", "tests/conftest.py"} < files
     assert len([name for name in files if name.startswith("transformations/")]) == 1
     assert len([name for name in files if name.startswith("tests/test_")]) == 1

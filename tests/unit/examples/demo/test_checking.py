@@ -81,7 +81,7 @@ def test_digests_that_differ_fail(bodies: list[bytes]) -> None:
 
 def test_a_message_without_a_carrier_fails() -> None:
     for body in (b"{}", b"not json", b'{"carrier":1}'):
-        with pytest.raises(CheckFailed, match="names no carrier"):
+        with pytest.raises(CheckFailed, match="has no carrier"):
             carrier_of(body)
 
 

@@ -49,7 +49,7 @@ def test_what_spark_misses_is_told_before_anything_is_done(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["demo", "--data", str(tmp_path / "log")])
     assert demo.main() == 2
-    assert capsys.readouterr().err.startswith("demo: Spark needs Java 17 or later")
+    assert capsys.readouterr().err.startswith("demo: Cannot find Java 17 or later")
     assert not list(tmp_path.iterdir())
 
 

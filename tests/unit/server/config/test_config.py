@@ -136,7 +136,7 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
 
 def test_what_is_given_is_checked_too() -> None:
     _, problems = examine(None, name="", data="", listen=["tcp://0.0.0.0:9007", "x"])
-    assert [(str(problem.location), problem.key, problem.text.split(";")[0]) for problem in problems] == [
+    assert [(str(problem.location), problem.key, problem.text.split(". ")[0]) for problem in problems] == [
         (
             "command line",
             "instance.name",
@@ -199,8 +199,8 @@ def test_exact_12_a_variable_that_is_not_set_or_not_well_formed_is_refused(tmp_p
     )
     assert problems_of(path) == [
         "c.toml:3: instance.name: environment variable 'NOWHERE' is not set",
-        "c.toml:4: instance.data: '${not Invalid variable closed'. Write ${NAME}, or $${ for a literal ${.",
-        "c.toml:6: journal.topic.name: '${A Invalid variable B}'. Write ${NAME}, or $${ for a literal ${.",
+        "c.toml:4: instance.data: Invalid variable '${not closed'. Write ${NAME}, or $${ for a literal ${.",
+        "c.toml:6: journal.topic.name: Invalid variable '${A B}'. Write ${NAME}, or $${ for a literal ${.",
     ]
 
 
@@ -291,13 +291,13 @@ def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> N
     for n in range(include_depth_max + 2):
         write(tmp_path / f"{n}.toml", f'include = ["{n + 1}.toml"]\n')
     assert problems_of(tmp_path / "0.toml") == [
-        f"{include_depth_max}.toml:1: include: Includes nested more than {include_depth_max} deep",
+        f"{include_depth_max}.toml:1: include: Includes nested more than {include_depth_max} deep. Use fewer levels.",
     ]
     write(tmp_path / "leaf.toml", "")
     members = ",\n".join(['"leaf.toml"'] * (included_files_max + 1))
     path = write(tmp_path / "many.toml", f"include = [\n{members}]\n")
     assert problems_of(path) == [
-        f"many.toml:{included_files_max + 2}: include: More than {included_files_max} included files. Merge some",
+        f"many.toml:{included_files_max + 2}: include: More than {included_files_max} included files. Merge some of them.",
     ]
 
 
@@ -328,7 +328,9 @@ TAKES = (
         ("zzz = 1\n", [f"1: zzz: unknown key. the file takes {TAKES}"]),
         (
             "[instance]\nname = 'a'\nDATA = 'b'\n",
-            ["3: instance.DATA: unknown key. Did you mean 'data'? [instance] takes name, data, drain_timeout"],
+            [
+                "3: instance.DATA: unknown key. Did you mean 'data'? [instance] takes name, data, drain_timeout"
+            ],
         ),
         (
             "[journal]\nsync-interval = 1\n",
@@ -348,8 +350,8 @@ TAKES = (
             [
                 '2: journal.retain: must be above 0, such as "7d", not 0. Remove the key to keep all messages.',
                 (
-                    "3: journal.retain_size: must be at least 805,306,368 bytes, 3 times segment_size, "
-                    "which is 268,435,456 bytes, not 804,257,792"
+                    "3: journal.retain_size: must be at least 805,306,368 bytes, 3 times segment_size "
+                    "(268,435,456 bytes), not 804,257,792"
                 ),
             ],
         ),
@@ -369,7 +371,10 @@ TAKES = (
         ),
         (
             "[[topic]]\nname = 'a'\nmessage_type = 'xml'\n",
-            ['3: topic.message_type: Cannot use message type "xml": not supported yet.'],
+            [
+                '3: topic.message_type: Cannot use message type "xml": not supported yet. Use one of "json", '
+                '"messagepack", "nvfix", "fix", "bson", "binary".'
+            ],
         ),
         (
             "[[topic]]\nname = 'a'\nmessage_type = 'joson'\n",
@@ -390,13 +395,22 @@ TAKES = (
         ),
         # wrong kinds
         ("instance = 1\n", ["1: instance: must be a table: write [instance] and its keys below"]),
-        ("transport = 1\n", ["1: transport: must be a list of tables: write [[transport]] and its keys below"]),
+        (
+            "transport = 1\n",
+            ["1: transport: must be a list of tables: write [[transport]] and its keys below"],
+        ),
         (
             "[transport]\nlisten = 'unix:///a'\n",
             ["1: transport: must be a list of tables: write [[transport]] and its keys below"],
         ),
-        ("transport = [1]\n", ["1: transport: must be a list of tables: write [[transport]] and its keys below"]),
-        ("transport = []\n", ["1: transport: must have at least one table. Remove the key for the default address."]),
+        (
+            "transport = [1]\n",
+            ["1: transport: must be a list of tables: write [[transport]] and its keys below"],
+        ),
+        (
+            "transport = []\n",
+            ["1: transport: must have at least one table. Remove the key for the default address."],
+        ),
         ("[instance]\nname = 1\n", ["2: instance.name: must be a string in quotes, not 1"]),
         ("[instance]\ndata = ['a']\n", ["2: instance.data: must be a string in quotes, not a list"]),
         ("[journal]\ncreate = 'yes'\n", ["2: journal.create: must be true or false, not yes"]),
@@ -405,7 +419,10 @@ TAKES = (
             "[journal]\nsync = true\n",
             ['2: journal.sync: must be one of "always", "interval", "never", not true'],
         ),
-        ("[journal]\nsync = {}\n", ['2: journal.sync: must be one of "always", "interval", "never", not a table']),
+        (
+            "[journal]\nsync = {}\n",
+            ['2: journal.sync: must be one of "always", "interval", "never", not a table'],
+        ),
         # values out of bounds
         (
             "[journal]\nsegment_size = '512KB'\n",
@@ -426,7 +443,9 @@ TAKES = (
         ),
         (
             "[journal]\nsync_interval = 1\n",
-            ['2: journal.sync_interval: has no effect with sync = "always". Set sync = "interval", or remove the key.'],
+            [
+                '2: journal.sync_interval: has no effect with sync = "always". Set sync = "interval", or remove the key.'
+            ],
         ),
         # topics
         ("[[journal.topic]]\n", ["1: journal.topic.name: is missing here"]),
@@ -476,11 +495,15 @@ def test_windows_line_ends_do_not_move_lines(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    assert problems_of(tmp_path / "none.toml") == ["none.toml: Cannot read the file: No such file or directory."]
+    assert problems_of(tmp_path / "none.toml") == [
+        "none.toml: Cannot read the file: No such file or directory."
+    ]
     assert problems_of(tmp_path) == [f"{tmp_path.name}: Cannot read the file: Is a directory."]
     (tmp_path / "latin.toml").write_bytes(b"a = 1\nb = '\xe9'\n")
-    assert problems_of(tmp_path / "latin.toml") == ["latin.toml:2: not UTF-8 (byte 11)"]
+    assert problems_of(tmp_path / "latin.toml") == [
+        "latin.toml:2: Cannot read the file: not UTF-8 (byte 11). Save it as UTF-8."
+    ]
     (tmp_path / "large.toml").write_bytes(b"#" * (configuration_bytes_max + 1))
     assert problems_of(tmp_path / "large.toml") == [
-        f"large.toml: File too large: more than {configuration_bytes_max} bytes"
+        f"large.toml: File too large: more than {configuration_bytes_max} bytes."
     ]

@@ -132,7 +132,10 @@ def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
         ("name = 5", "name: must be a string in quotes, not 5"),
         ("underlying = '(?=a)b'", "underlying: the pattern of topics '(?=a)b': look-ahead "),
         ("underlying = ''", "underlying: a topic name must not be empty"),
-        ("default_publish_target = '^w'", "default_publish_target: must be a topic name, not the pattern '^w'. "),
+        (
+            "default_publish_target = '^w'",
+            "default_publish_target: must be a topic name, not the pattern '^w'. ",
+        ),
         (
             "default_publish_target = 'other'",
             "default_publish_target: 'other' is not a topic of the queue, ",
@@ -144,22 +147,31 @@ def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
         ("barrier_expression = '/t < UNIX_TIMESTAMP()'", "barrier_expression: must not use the subscriber "),
         ("priority = '/a +'", "priority: "),
         ("priority = 'BOOKMARK()'", "priority: line 1, column 1: BOOKMARK is no part of the message's body"),
-        ("semantics = 'exactly-once'", 'semantics: must be one of "at-least-once", "at-most-once", not exactly-'),
+        (
+            "semantics = 'exactly-once'",
+            'semantics: must be one of "at-least-once", "at-most-once", not exactly-',
+        ),
         (
             "fairness_model = 'fair'",
             'fairness_model: must be one of "fast", "round-robin", "proportional", not fa',
         ),
-        ("expiration_model = 'max'", 'expiration_model: must be one of "minimum", "message", "queue", not max'),
+        (
+            "expiration_model = 'max'",
+            'expiration_model: must be one of "minimum", "message", "queue", not max',
+        ),
         ("leasing = true", 'leasing: must be one of "lenient", "strict", not true'),
-        ("lease_period = 0", 'lease_period: is 10 ms to 366 days, or "none", not 0'),
-        ("lease_period = '367d'", 'lease_period: is 10 ms to 366 days, or "none", not 367d'),
+        ("lease_period = 0", 'lease_period: must be 10 ms to 366 days, or "none", not 0'),
+        ("lease_period = '367d'", 'lease_period: must be 10 ms to 366 days, or "none", not 367d'),
         ("lease_period = []", 'lease_period: must be a time such as 1 (seconds) or "500ms", not a list'),
         ("expiration = 0", "expiration: must be above 0 and at most 36,600 days, not "),
         ("expiration = '36601d'", "expiration: must be above 0 and at most 36,600 days"),
         ("max_backlog = 0", "max_backlog: must be an integer from 1 to 1,000,000, not 0"),
         ("max_backlog = true", "max_backlog: must be an integer from 1 to 1,000,000, not true"),
         ("max_backlog = '1.5'", "max_backlog: must be an integer from 1 to 1,000,000, not 1.5"),
-        ("max_per_subscription_backlog = 1000001", "max_per_subscription_backlog: must be an integer from 1 to "),
+        (
+            "max_per_subscription_backlog = 1000001",
+            "max_per_subscription_backlog: must be an integer from 1 to ",
+        ),
         ("max_deliveries = 0", "max_deliveries: must be an integer from 1 to 1,000,000, not 0"),
         ("max_cancels = -1", "max_cancels: must be an integer from 0 to 1,000,000, not -1"),
         ("target_queue_depth = 0", "target_queue_depth: must be an integer from 1 to "),
@@ -218,8 +230,8 @@ def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -
             ),
             [
                 (
-                    "6: queue.default_publish_target: the topic 'wx' is not recorded: "
-                    "add a [[journal.topic]] for it"
+                    "6: queue.default_publish_target: topic 'wx' is not persistent. "
+                    "Add a [[journal.topic]] for it."
                 )
             ],
         ),
@@ -227,8 +239,8 @@ def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -
             "[[queue]]\nname = 'q'\nunderlying = '^w'\ndead_letter = 'w/dead'\n",
             [
                 (
-                    "4: queue.dead_letter: 'w/dead' is a topic of the queue itself, "
-                    "what expires would enter it again"
+                    "4: queue.dead_letter: 'w/dead' is a topic of the queue itself, so dead letters "
+                    "would enter it again. Use a topic outside of the queue."
                 )
             ],
         ),
@@ -266,7 +278,7 @@ def test_a_queue_may_take_over_the_dead_letters_of_another(tmp_path: Path) -> No
 
 def test_a_journal_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
     text = "[[journal.topic]]\nname = 'w*'\n[[queue]]\nname = 'w'\n"
-    assert [line[:24] for line in problems(tmp_path, text)] == ["2: journal.topic.name: '"]
+    assert [line[:38] for line in problems(tmp_path, text)] == ["2: journal.topic.name: must be a topic"]
 
 
 def test_so_many_queues_and_no_more(tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
         ),
         (
             "[[journal.topic]]\npatern = '^a'\nname = 'a'\n",
-            ["2: journal.topic.patern: unknown key. Did you mean 'pattern'? [journal.topic] takes name, pattern"],
+            [
+                "2: journal.topic.patern: unknown key. Did you mean 'pattern'? [journal.topic] takes name, pattern"
+            ],
         ),
     ],
 )

@@ -35,8 +35,8 @@ def test_limits_take_their_bounds_and_nothing_beyond(tmp_path: Path, name: str) 
     for value, says in (
         (low - 1, "must be at least"),
         (high + 1, "must be at most"),
-        ("1.5", "whole"),
-        ("true", "whole"),
+        ("1.5", "must be an integer"),
+        ("true", "must be an integer"),
     ):
         with pytest.raises(ConfigurationError, match=says) as caught:
             _limits(tmp_path, f"{name} = {value}\n")
