@@ -88,8 +88,8 @@ def test_a_right_token_may_do_everything(front: Front, site: Site) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (None, "this server wants a token, and the logon has none"),
-        ("unknown", "the token is not one of this server's"),
+        (None, "Authentication failed: this server requires a token"),
+        ("unknown", "Authentication failed: unknown token"),
         ("old", "the token 'old' has expired"),
         ("spark", "is for clients with names like '^spark-', not for 'nobody'"),
     ],
@@ -156,7 +156,7 @@ def test_commands_take_tokens_from_files_and_the_environment(site: Site, tmp_pat
     run = CliRunner()
     refused = run.invoke(cli, publish, input="1\n")
     assert refused.exit_code == 1
-    assert "wants a token" in refused.stderr
+    assert "requires a token" in refused.stderr
     assert run.invoke(cli, [*publish, "--token-file", str(file)], input="1\n").exit_code == 0
     done = run.invoke(cli, publish, input="2\n", env={"TICKERTAPE_TOKEN": site.text("desk")})
     assert done.exit_code == 0

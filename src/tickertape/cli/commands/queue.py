@@ -49,7 +49,7 @@ def queue() -> None:
     tickertape queue purge work --filter "/test = TRUE"       acknowledge matching messages
     tickertape queue requeue work-dead                        republish dead letters
 
-    "tickertape subscribe --ack" consumes a queue. "tickertape ack" acknowledges single messages.
+    The command "subscribe --ack" consumes a queue. The command "ack" acknowledges single messages.
     """
 
 

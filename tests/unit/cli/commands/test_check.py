@@ -73,7 +73,12 @@ def test_all_that_is_wrong_is_told_at_once_over_files_lines_and_variables(tmp_pa
         "c.toml:10:", "inner.toml:1:",
     ]  # fmt: skip
     texts = "\n".join(text for _, text in told)
-    for part in ("Did you mean 'name'", "Did you mean 'journal'", "'NOT_SET_ANYWHERE' is not set", "not supported"):
+    for part in (
+        "Did you mean 'name'",
+        "Did you mean 'journal'",
+        "'NOT_SET_ANYWHERE' is not set",
+        "not supported",
+    ):
         assert part in texts
     assert "missing" not in texts, "the listen address is there, on a line that is not TOML"
     assert result.stderr.endswith("8 problems\n")

@@ -155,8 +155,7 @@ def test_a_message_that_nobody_labelled_stays_and_is_told(client: Client) -> Non
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (1, "1 message requeued\n")
     assert result.stderr == (
-        "tickertape: 1 message without the label of a dead letter left in 'work-dead': "
-        "say with --to where they go\n"
+        "tickertape: 1 message without a dead-letter label left in 'work-dead'. Pass --to to requeue them.\n"
     )
     assert [call for call in client.calls if call[0] == "ack"] == [("ack", "work-dead", ["7|2|"], None)]
 
@@ -266,7 +265,10 @@ def test_a_server_without_the_queue_is_told_before_anything_is_purged(
     reporting(monkeypatch, commands, stats_of(IDLE))
     result = run("queue", "purge", "work", "--yes", "--admin", "http://127.0.0.1:9008")
     assert (result.exit_code, client.calls) == (1, [])
-    assert result.stderr == "tickertape: the server at http://127.0.0.1:9008 has no queue 'work'\n"
+    assert (
+        result.stderr
+        == "tickertape: The server at http://127.0.0.1:9008 has no queue 'work'. Run `tickertape queue ls`.\n"
+    )
 
 
 # -- ls, browse -----------------------------------------------------------------------------------------
@@ -342,10 +344,13 @@ def test_what_became_of_messages_is_persisted(
         (["ack", "work", "1|2|", "--filter", "/a"], "Pass either BOOKMARKS or --filter"),
         (["ack", "^work", "1|2|"], "'^' makes '^work' a pattern"),
         (["ack", "work", "1|2"], "'1|2' is not a bookmark (publisher|sequence|)"),
-        (["ack", "work", "1|2|,"], "'' is not a bookmark (publisher|sequence|)"),
-        (["ack", "work", "0"], "'0' is not a bookmark (publisher|sequence|)"),
+        (["ack", "work", "1|2|,"], "Invalid bookmark ''. Use a bookmark (publisher|sequence|)"),
+        (["ack", "work", "0"], "Invalid bookmark '0'. Use a bookmark (publisher|sequence|)"),
         (["ack", "work", "now"], "'now' is not a bookmark (publisher|sequence|)"),
-        (["ack", "work", "1|2|", "--option", "done"], "Invalid option 'done'. Use cancel, expire or lease_extension=60s"),
+        (
+            ["ack", "work", "1|2|", "--option", "done"],
+            "Invalid option 'done'. Use cancel, expire or lease_extension=60s",
+        ),
         (["ack", "work", "1|2|", "--option", "lease_extension=0"], "Use cancel, expire or lease_ext"),
         (["ack", "work", "1|2|", "--option", "lease_extension=soon"], "'soon' is not an interval"),
         (["queue", "requeue", "work", "--to", "a*"], "'*' makes 'a*' a pattern"),

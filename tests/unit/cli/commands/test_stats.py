@@ -15,7 +15,7 @@ from tickertape.engine.queues.snapshot import QueueSnapshot
 def test_statistics_are_not_shown_without_pause(seconds: str) -> None:
     result = CliRunner().invoke(cli, ["stats", "--watch", seconds])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"at least 0.1 seconds, not '{seconds}'" in result.stderr
+    assert f"Invalid interval '{seconds}'" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -127,5 +127,5 @@ def test_a_token_is_never_written_over_another(file: Path, tmp_path: Path) -> No
 def test_token_without_clients_is_warned_about(file: Path) -> None:
     result = new("desk", "--add", str(file))
     assert result.exit_code == 0
-    assert "warning: token desk may use every client name" in result.stderr
+    assert "warning: token 'desk' may use every client name" in result.stderr
     assert "warning" not in new("spark", "--add", str(file), "--clients", "^spark-").stderr

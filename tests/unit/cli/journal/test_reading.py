@@ -280,7 +280,7 @@ def test_grep_options(log: Log) -> None:
     assert [line.split("\t")[0] for line in first.stdout.splitlines()] == [sent.bookmark for sent in wanted]
     nothing = run("grep", log.directory, "GOOG")
     assert (nothing.exit_code, nothing.stdout) == (1, "")
-    assert nothing.stderr == "tickertape: no message matches\n"
+    assert nothing.stderr == "tickertape: No message matches.\n"
     for bad in ("(", r"(a)\1", "(?=a)"):
         result = run("grep", log.directory, bad)
         assert result.exit_code == 2
@@ -325,7 +325,7 @@ def test_find_says_why_there_is_none(log: Log) -> None:
         assert (result.exit_code, result.stdout) == (1, ""), point
         assert what in result.stderr
         assert result.stderr.count("\n") == 1
-    takes = "allowed are a position (a number), epoch, a bookmark (publisher|sequence|), or a timestamp ("
+    takes = "Use a position (a number), epoch, a bookmark (publisher|sequence|), or a timestamp ("
     for bad in ("x|y|", "7|1|,7|2|", "7|1|,x|y|", "0|1|", "now", "[0:7|1|)", "garbage"):
         result = run("find", log.directory, bad)
         assert result.exit_code == 2

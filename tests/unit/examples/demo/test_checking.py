@@ -47,18 +47,18 @@ def test_a_log_with_everything_once_passes() -> None:
 @pytest.mark.parametrize(
     ("runs", "text"),
     [
-        ([(1, range(9))], "of 9 messages in the log 1 missing"),
-        ([(1, range(10)), (1, [9])], "of 11 messages in the log 1 more than once"),
-        ([(1, range(11))], "of 11 messages in the log 1 not from the source"),
-        ([(1, [0, 1, 3, 2, 4, 5, 6, 7, 8, 9])], "of 10 messages in the log 1 out of order"),
-        ([(1, [0, 0, 2]), (1, range(3, 10))], "of 10 messages in the log 1 missing, 1 more than once"),
-        ([], "of 0 messages in the log 10 missing"),
+        ([(1, range(9))], "of 9 messages in the log, 1 missing"),
+        ([(1, range(10)), (1, [9])], "of 11 messages in the log, 1 more than once"),
+        ([(1, range(11))], "of 11 messages in the log, 1 not from the source"),
+        ([(1, [0, 1, 3, 2, 4, 5, 6, 7, 8, 9])], "of 10 messages in the log, 1 out of order"),
+        ([(1, [0, 0, 2]), (1, range(3, 10))], "of 10 messages in the log, 1 missing, 1 more than once"),
+        ([], "of 0 messages in the log, 10 missing"),
     ],
 )
 def test_a_log_with_anything_else_fails(runs: list[tuple[int, Sequence[int]]], text: str) -> None:
     with pytest.raises(CheckFailed) as failed:
         reading(*runs).check("flights")
-    assert str(failed.value) == f"flights: {text}"
+    assert str(failed.value) == f"Topic flights: {text}."
 
 
 def test_publishers_have_no_order_among_each_other() -> None:

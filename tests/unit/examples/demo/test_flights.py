@@ -127,7 +127,7 @@ def test_the_package_is_not_imported() -> None:
 
 
 def test_a_missing_package_or_file_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NoData, match=r"has no data/trains\.csv"):
+    with pytest.raises(NoData, match=r"has no file 'data/trains\.csv'"):
         next(read_rows("data/trains.csv"))
     monkeypatch.setattr(flights, "PACKAGE", "no-such-package")
     with pytest.raises(NoData, match="Cannot find package 'no-such-package'. Run script/demo"):

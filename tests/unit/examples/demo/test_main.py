@@ -37,7 +37,7 @@ def test_what_goes_wrong_is_one_line_and_an_exit_code(
     def tell(self: story.Story) -> None:
         raise error
 
-    monkeypatch.setattr(story.Story, "tell", tell)
+    monkeypatch.setattr(story.Story, "run", tell)
     monkeypatch.setattr(sys, "argv", ["demo", "--no-spark", "--data", str(tmp_path / "log")])
     assert demo.main() == code
     assert capsys.readouterr() == ("", line)
