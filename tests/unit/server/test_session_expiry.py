@@ -62,7 +62,10 @@ def test_who_may_not_stay_is_ended_when_the_time_comes() -> None:
         assert instance.ended == [
             (
                 1,
-                f"{AuthenticationFailed.code}: Authentication failed: token 'desk' has expired or was revoked.",
+                (
+                    f"{AuthenticationFailed.code}: Authentication failed: token 'desk' has "
+                    f"expired or was revoked."
+                ),
             )
         ]
         asked = admission.asked

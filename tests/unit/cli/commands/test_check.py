@@ -181,7 +181,10 @@ def test_tokens_for_every_client_name_are_warned_about_beside_others(tmp_path: P
     warnings = [line for line in result.stdout.splitlines() if "warning" in line]
     assert result.exit_code == 0
     assert warnings == [
-        "  warning   Token 'desk' may use every client name, including those of other tokens. Add clients = to it."
+        (
+            "  warning   Token 'desk' may use every client name, including those of other "
+            "tokens. Add clients = to it."
+        )
     ]
     document = json.loads(run("check", str(file), "--json").stdout)
     assert len(document["warnings"]) == 1

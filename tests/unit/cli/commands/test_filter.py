@@ -73,8 +73,7 @@ def test_test_of_other_types() -> None:
 
 def test_test_refuses_what_a_line_does_not_have() -> None:
     result = run("test", "TOPIC_NAME() = 'x' AND USER() = 'y'", stdin=b"{}")
-    assert (
-        result.stderr
-        == "tickertape: Cannot test the filter: it uses topics, user, which a line does not have. Remove them.\n"
+    assert result.stderr == (
+        "tickertape: Cannot test the filter: it uses topics, user, which a line does not have. Remove them.\n"
     )
     assert result.exit_code == 1

@@ -325,7 +325,7 @@ def test_find_says_why_there_is_none(log: Log) -> None:
         assert (result.exit_code, result.stdout) == (1, ""), point
         assert what in result.stderr
         assert result.stderr.count("\n") == 1
-    takes = "Use a position (a number), epoch, a bookmark (publisher|sequence|), or a timestamp ("
+    takes = "allowed are a position (a number), epoch, a bookmark (publisher|sequence|), or a timestamp ("
     for bad in ("x|y|", "7|1|,7|2|", "7|1|,x|y|", "0|1|", "now", "[0:7|1|)", "garbage"):
         result = run("find", log.directory, bad)
         assert result.exit_code == 2

@@ -83,7 +83,8 @@ def test_a_missing_package_is_named_before_anything_runs(
     assert missing_packages() == ["no-such-a"]
     told = refused(run(project))
     assert told == (
-        "tickertape: Cannot run a pipeline: missing packages no-such-a. Run: pip install 'tickertape[pipelines]'\n"
+        "tickertape: Cannot run a pipeline: missing packages no-such-a. Run: pip "
+        "install 'tickertape[pipelines]'\n"
     )
 
 

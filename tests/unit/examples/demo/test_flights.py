@@ -130,7 +130,7 @@ def test_a_missing_package_or_file_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(NoData, match=r"has no file 'data/trains\.csv'"):
         next(read_rows("data/trains.csv"))
     monkeypatch.setattr(flights, "PACKAGE", "no-such-package")
-    with pytest.raises(NoData, match="Cannot find package 'no-such-package'. Run script/demo"):
+    with pytest.raises(NoData, match=r"Cannot find package 'no-such-package'\. Run script/demo"):
         next(read_rows(flights.FLIGHTS_FILE))
 
 

@@ -291,13 +291,19 @@ def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> N
     for n in range(include_depth_max + 2):
         write(tmp_path / f"{n}.toml", f'include = ["{n + 1}.toml"]\n')
     assert problems_of(tmp_path / "0.toml") == [
-        f"{include_depth_max}.toml:1: include: Includes nested more than {include_depth_max} deep. Use fewer levels.",
+        (
+            f"{include_depth_max}.toml:1: include: Includes nested more than "
+            f"{include_depth_max} deep. Use fewer levels."
+        ),
     ]
     write(tmp_path / "leaf.toml", "")
     members = ",\n".join(['"leaf.toml"'] * (included_files_max + 1))
     path = write(tmp_path / "many.toml", f"include = [\n{members}]\n")
     assert problems_of(path) == [
-        f"many.toml:{included_files_max + 2}: include: More than {included_files_max} included files. Merge some of them.",
+        (
+            f"many.toml:{included_files_max + 2}: include: More than {included_files_max} "
+            f"included files. Merge some of them."
+        ),
     ]
 
 
@@ -329,14 +335,18 @@ TAKES = (
         (
             "[instance]\nname = 'a'\nDATA = 'b'\n",
             [
-                "3: instance.DATA: unknown key. Did you mean 'data'? [instance] takes name, data, drain_timeout"
+                (
+                    "3: instance.DATA: unknown key. Did you mean 'data'? [instance] takes "
+                    "name, data, drain_timeout"
+                )
             ],
         ),
         (
             "[journal]\nsync-interval = 1\n",
             [
                 (
-                    "2: journal.sync-interval: unknown key. Did you mean 'sync_interval'? [journal] takes sync, "
+                    "2: journal.sync-interval: unknown key. Did you mean 'sync_interval'? [journal] takes "
+                    "sync, "
                     "sync_interval, segment_size, create, retain, retain_size, topic"
                 )
             ],
@@ -348,7 +358,10 @@ TAKES = (
         (
             "[journal]\nretain = 0\nretain_size = '767MB'\n",
             [
-                '2: journal.retain: must be above 0, such as "7d", not 0. Remove the key to keep all messages.',
+                (
+                    '2: journal.retain: must be above 0, such as "7d", not 0. Remove the '
+                    "key to keep all messages."
+                ),
                 (
                     "3: journal.retain_size: must be at least 805,306,368 bytes, 3 times segment_size "
                     "(268,435,456 bytes), not 804,257,792"
@@ -372,8 +385,10 @@ TAKES = (
         (
             "[[topic]]\nname = 'a'\nmessage_type = 'xml'\n",
             [
-                '3: topic.message_type: Cannot use message type "xml": not supported yet. Use one of "json", '
-                '"messagepack", "nvfix", "fix", "bson", "binary".'
+                (
+                    '3: topic.message_type: Cannot use message type "xml": not supported yet. Use one of '
+                    '"json", "messagepack", "nvfix", "fix", "bson", "binary".'
+                )
             ],
         ),
         (
@@ -444,7 +459,10 @@ TAKES = (
         (
             "[journal]\nsync_interval = 1\n",
             [
-                '2: journal.sync_interval: has no effect with sync = "always". Set sync = "interval", or remove the key.'
+                (
+                    '2: journal.sync_interval: has no effect with sync = "always". Set sync '
+                    '= "interval", or remove the key.'
+                )
             ],
         ),
         # topics

@@ -95,5 +95,6 @@ def test_without_the_library_it_says_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setattr(archive_config, "_NEEDED", "no_such_library")
     (problem,) = problems(tmp_path, '[archive]\nlocation = "a"\n')
     assert problem == (
-        "2: archive.location: Cannot use an archive: the package no_such_library is missing. Run: pip install 'tickertape[spark]'"
+        "2: archive.location: Cannot use an archive: the package no_such_library is "
+        "missing. Run: pip install 'tickertape[spark]'"
     )

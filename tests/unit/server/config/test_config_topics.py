@@ -34,8 +34,10 @@ def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
             "[[journal.topic]]\npattern = 'orders'\n",
             [
                 (
-                    "2: journal.topic.pattern: must be a pattern, but 'orders' has none of *+?[](){}^$\\|. "
-                    "Write name = ... for a topic name, or a pattern such as ^orders for topics with this prefix."
+                    "2: journal.topic.pattern: must be a pattern, but 'orders' has none of *+?[](){}^$\\|. "(
+                        "Write name = ... for a topic name, or a pattern such as ^orders "
+                        "for topics with this prefix."
+                    )
                 )
             ],
         ),
@@ -59,7 +61,10 @@ def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
         (
             "[[journal.topic]]\npatern = '^a'\nname = 'a'\n",
             [
-                "2: journal.topic.patern: unknown key. Did you mean 'pattern'? [journal.topic] takes name, pattern"
+                (
+                    "2: journal.topic.patern: unknown key. Did you mean 'pattern'? "
+                    "[journal.topic] takes name, pattern"
+                )
             ],
         ),
     ],

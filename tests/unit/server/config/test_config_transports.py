@@ -53,11 +53,13 @@ def test_paths_belong_to_the_file_that_says_them(tmp_path: Path) -> None:
     [
         (
             f"[[transport]]\n{TLS}",
-            ["c.toml:2: transport.listen: tls://0.0.0.0:9007 needs certificate and key in the same table of a file."],
+            [("c.toml:2: transport.listen: tls://0.0.0.0:9007 needs certificate and key "
+"in the same table of a file.")],
         ),
         (
             f"[[transport]]\n{TLS}key = 'a.key'\n",
-            ["c.toml:2: transport.listen: tls://0.0.0.0:9007 needs certificate and key in the same table of a file."],
+            [("c.toml:2: transport.listen: tls://0.0.0.0:9007 needs certificate and key "
+"in the same table of a file.")],
         ),
         (
             f"[[transport]]\n{TLS}{PAIR}insecure = true\n",
