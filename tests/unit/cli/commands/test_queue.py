@@ -180,7 +180,7 @@ def test_a_queue_that_keeps_nothing_is_not_requeued_from(client: Client) -> None
     client.waiting = [out_of("work-dead", dead(label("a")), once=True)]
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "'work-dead' is at-most-once" in result.stderr
+    assert "'work-dead': the queue is at-most-once" in result.stderr
     assert client.calls == [("browse", "work-dead", {})]
 
 
@@ -343,10 +343,10 @@ def test_what_became_of_messages_is_persisted(
         (["ack", "work"], "Pass either BOOKMARKS or --filter"),
         (["ack", "work", "1|2|", "--filter", "/a"], "Pass either BOOKMARKS or --filter"),
         (["ack", "^work", "1|2|"], "'^' makes '^work' a pattern"),
-        (["ack", "work", "1|2"], "'1|2' is not a bookmark (publisher|sequence|)"),
+        (["ack", "work", "1|2"], "Invalid bookmark '1|2'. Use a bookmark (publisher|sequence|)"),
         (["ack", "work", "1|2|,"], "Invalid bookmark ''. Use a bookmark (publisher|sequence|)"),
         (["ack", "work", "0"], "Invalid bookmark '0'. Use a bookmark (publisher|sequence|)"),
-        (["ack", "work", "now"], "'now' is not a bookmark (publisher|sequence|)"),
+        (["ack", "work", "now"], "Invalid bookmark 'now'. Use a bookmark (publisher|sequence|)"),
         (
             ["ack", "work", "1|2|", "--option", "done"],
             "Invalid option 'done'. Use cancel, expire or lease_extension=60s",
