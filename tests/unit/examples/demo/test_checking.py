@@ -75,7 +75,7 @@ def test_every_message_in_the_log_is_digested_by_the_carrier_it_names() -> None:
 @pytest.mark.parametrize("bodies", [SOURCE[:9], SOURCE[::-1], [*SOURCE, SOURCE[9]], []])
 def test_digests_that_differ_fail(bodies: list[bytes]) -> None:
     found = digests_of(Flight("UA", body) for body in bodies)
-    with pytest.raises(CheckFailed, match="carrier UA: 10 flights in the file with digest"):
+    with pytest.raises(CheckFailed, match="Carrier UA: 10 flights in the file with digest"):
         check_digests(digests_of(Flight("UA", body) for body in SOURCE), found)
 
 

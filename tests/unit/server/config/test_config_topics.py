@@ -34,10 +34,9 @@ def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
             "[[journal.topic]]\npattern = 'orders'\n",
             [
                 (
-                    "2: journal.topic.pattern: must be a pattern, but 'orders' has none of *+?[](){}^$\\|. "(
-                        "Write name = ... for a topic name, or a pattern such as ^orders "
-                        "for topics with this prefix."
-                    )
+                    "2: journal.topic.pattern: must be a pattern, but 'orders' has none of *+?[](){}^$\\|. "
+                    "Write name = ... for a topic name, or a pattern such as ^orders "
+                    "for topics with this prefix."
                 )
             ],
         ),
