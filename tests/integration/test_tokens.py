@@ -90,7 +90,7 @@ def test_a_right_token_may_do_everything(front: Front, site: Site) -> None:
     [
         (None, "Authentication failed: this server requires a token"),
         ("unknown", "Authentication failed: unknown token"),
-        ("old", "the token 'old' has expired"),
+        ("old", "token 'old' has expired"),
         ("spark", "is for clients with names like '^spark-', not for 'nobody'"),
     ],
 )

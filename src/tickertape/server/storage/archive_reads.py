@@ -1,4 +1,4 @@
-"""Archive reads: executes the engine's archive requests on threads, and probes the archive periodically.
+"""Archive reads: executes archive requests of the engine on threads, and probes the archive.
 
 A slow object store delays only its readers, not the event loop or the end of the process. A failed read
 returns an error as its answer.
