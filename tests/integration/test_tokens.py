@@ -124,7 +124,7 @@ def test_nobody_takes_over_the_name_of_another_token(site: Site) -> None:
     with tt.Client("spark-name", site.server.uri, token=site.text("spark")) as first:
         with pytest.raises(tt.NameInUse, match="in use by another user"):
             tt.Client("spark-name", site.server.uri, token=site.text("desk"))
-        with pytest.raises(tt.AuthenticationFailed, match="which is 'desk', not 'spark'"):
+        with pytest.raises(tt.AuthenticationFailed, match="the name of the token, 'desk', not 'spark'"):
             tt.Client("spark-name", site.server.uri, user="spark", token=site.text("desk"))
         assert first.connected
         with tt.Client("spark-name", site.server.uri, token=site.text("spark")) as second:
@@ -260,7 +260,7 @@ def reload(site: Site, times: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [(None, "cannot be read"), ("[a]\n", "[a] sha256 is 64 digits")],
+    [(None, "cannot be read"), ("[a]\n", "[a] sha256 must be 64 hexadecimal digits")],
 )
 def test_a_server_whose_tokens_cannot_be_read_does_not_start(
     tmp_path: Path, text: str | None, says: str
