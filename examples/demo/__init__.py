@@ -1,1 +1,1 @@
-"""The demonstration: a year of real flights through server, kill, replay and Spark (`script/demo`)."""
+"""Demo: a year of real flights through publish, server kill, replay and Spark (`script/demo`)."""

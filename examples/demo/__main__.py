@@ -1,4 +1,4 @@
-"""`python -m examples.demo`: arguments, the scratch directory, and how it ends."""
+"""`python -m examples.demo`: arguments, scratch directory and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLIGHTS_MIN: Final = 100
 
 
 def main() -> int:
-    """Tell the story; 0 when every check holds, 1 when one fails, 2 when something is missing."""
+    """Run the demo. Return 0 if all checks pass, 1 if one fails, 2 if a requirement is missing."""
     arguments = _arguments()
     if arguments.spark and (missing := missing_for_spark()):
         return _fail(missing, EXIT_MISSING)
@@ -34,7 +34,7 @@ def main() -> int:
     server = RunningServer(data)
     story = Story(Screen(), server, limit=arguments.flights, spark=arguments.spark)
     try:
-        story.tell()
+        story.run()
     except NoData as error:
         return _fail(str(error), EXIT_MISSING)
     except (CheckFailed, ServerNotReady, tt.TickertapeError, OSError) as error:
@@ -50,17 +50,17 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="script/demo",
-        description="A year of real flights through server, kill, replay and Spark; every step is checked.",
+        description="A year of real flights: publish, server kill, replay and Spark. Each step is checked.",
     )
     parser.add_argument(
-        "--flights", type=_flights, metavar="N", help=f"only the first N flights ({FLIGHTS_MIN} or more)"
+        "--flights", type=_flights, metavar="N", help=f"use only the first N flights (at least {FLIGHTS_MIN})"
     )
-    parser.add_argument("--no-spark", dest="spark", action="store_false", help="leave the Spark job out")
+    parser.add_argument("--no-spark", dest="spark", action="store_false", help="skip the Spark job")
     parser.add_argument(
         "--data",
         type=Path,
         metavar="DIR",
-        help="directory for the log, new or empty; default build/demo/data, which is emptied at the start",
+        help="new or empty directory for the log (default: build/demo/data, which is emptied at the start)",
     )
     return parser.parse_args()
 
@@ -68,12 +68,12 @@ def _arguments() -> argparse.Namespace:
 def _flights(text: str) -> int:
     number = int(text)
     if number < FLIGHTS_MIN:
-        raise argparse.ArgumentTypeError(f"{FLIGHTS_MIN} or more, not {number}")
+        raise argparse.ArgumentTypeError(f"Invalid number {number}. Use {FLIGHTS_MIN} or more.")
     return number
 
 
 def _data_directory(given: Path | None) -> Path:
-    """An empty place for the log; what an earlier run left in our own is removed. Raises `OSError`."""
+    """Return an empty directory for the log. Empty the default directory first. Raises `OSError`."""
     if given is None:
         if SCRATCH.exists():
             shutil.rmtree(SCRATCH)
@@ -81,7 +81,7 @@ def _data_directory(given: Path | None) -> Path:
         return SCRATCH / "data"
     data = given.absolute()
     if data.exists() and any(data.iterdir()):
-        raise FileExistsError(17, "not empty; the demo wants a new or empty directory", str(given))
+        raise FileExistsError(17, "not empty. Use a new or empty directory.", str(given))
     data.parent.mkdir(parents=True, exist_ok=True)
     return data
 

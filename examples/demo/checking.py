@@ -1,4 +1,4 @@
-"""Comparing what the log gives back with what the source file has."""
+"""Comparison of replayed messages with the source file."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from examples.demo.screen import count
 
 
 class CheckFailed(Exception):
-    """Something did not come out as promised; the text says what."""
+    """A check of the demo failed. The text has the difference."""
 
 
 class LogReading(NamedTuple):
-    """One reading of a topic's log, compared with the messages that should be in it."""
+    """Result of reading a topic's log and comparing it with the source."""
 
     messages: int
     missing: int
     """Messages of the source that the log does not have."""
     doubled: int
-    """Messages that came again."""
+    """Duplicate messages."""
     unknown: int
     """Messages that the source does not have."""
     out_of_order: int
-    """Messages that came after a later one of the same publisher."""
+    """Messages after a later message of the same publisher."""
     publishers: int
     order: list[int]
-    """For each message, in the order of the log, its place in the source; -1 for an unknown one."""
+    """Index in the source of each message, in the order of the log. -1 for an unknown message."""
     bookmarks: list[str]
-    """Bookmarks of the messages that were asked for."""
+    """Bookmarks of the messages at `bookmarks_at`."""
 
-    def check(self, what: str) -> None:
+    def check(self, topic: str) -> None:
         """Raise `CheckFailed` unless the log has every message exactly once, in order."""
         wrong = [
             f"{number:,} {name}"
@@ -47,7 +47,7 @@ class LogReading(NamedTuple):
             if number
         ]
         if wrong:
-            raise CheckFailed(f"{what}: of {self.messages:,} messages in the log {', '.join(wrong)}")
+            raise CheckFailed(f"Topic {topic}: of {self.messages:,} messages in the log, {', '.join(wrong)}.")
 
 
 def read_log(
@@ -59,8 +59,8 @@ def read_log(
 ) -> LogReading:
     """Compare `batches` with `source`, whose messages are all different.
 
-    `bookmarks_at`: places in the log, rising, whose bookmarks are wanted. `digests`: takes every message, by
-    the carrier that it names.
+    `bookmarks_at`: ascending indexes in the log whose bookmarks are returned. `digests`: gets every message,
+    by its carrier.
     """
     places = {body: place for place, body in enumerate(source)}
     seen = bytearray(len(source))
@@ -98,15 +98,15 @@ _decode = msgspec.json.Decoder(_Carrier).decode
 
 
 def carrier_of(body: bytes) -> str:
-    """The carrier that a flight's message names. Raises `CheckFailed` for a message without one."""
+    """Return the carrier in a flight message. Raises `CheckFailed` for a message without a carrier."""
     try:
         return _decode(body).carrier
     except msgspec.DecodeError as error:
-        raise CheckFailed(f"a message in the log names no carrier ({error}): {body[:80]!r}") from None
+        raise CheckFailed(f"A message in the log has no carrier ({error}): {body[:80]!r}") from None
 
 
 def digests_of(flights: Iterable[Flight]) -> Digests:
-    """The digests of the source."""
+    """Return the digests of the source."""
     digests = Digests()
     for flight in flights:
         digests.add(flight.carrier, flight.body)
@@ -114,21 +114,23 @@ def digests_of(flights: Iterable[Flight]) -> Digests:
 
 
 def check_digests(source: Digests, log: Digests) -> list[list[str]]:
-    """Rows of carrier, flights in the file and in the log, digest. Raises `CheckFailed` when they differ."""
+    """Return rows of carrier, flights in the file and in the log, and digest.
+
+    Raises `CheckFailed` if file and log differ."""
     ours, theirs = source.texts(), log.texts()
     for carrier in sorted(ours.keys() | theirs.keys()):
         if ours.get(carrier) != theirs.get(carrier):
             in_file, in_log = source.counts.get(carrier, 0), log.counts.get(carrier, 0)
             raise CheckFailed(
-                f"carrier {carrier}: {count(in_file, 'flight')} in the file with digest {ours.get(carrier)}, "
-                f"{in_log:,} in the log with {theirs.get(carrier)}"
+                f"Carrier {carrier}: {count(in_file, 'flight')} in the file with digest {ours.get(carrier)}, "
+                f"{in_log:,} in the log with digest {theirs.get(carrier)}."
             )
     by_size = sorted(source.counts.items(), key=lambda item: -item[1])
     return [[carrier, f"{size:,}", f"{log.counts[carrier]:,}", ours[carrier]] for carrier, size in by_size]
 
 
 class SparkRow(msgspec.Struct, frozen=True):
-    """What the Spark job found for one carrier, or one hour of scheduled departure."""
+    """Result of the Spark job for one carrier, or one hour of scheduled departure."""
 
     name: str
     flights: int
@@ -138,16 +140,16 @@ class SparkRow(msgspec.Struct, frozen=True):
 
 
 def check_spark(truth: Mapping[str, CarrierTruth], rows: Sequence[SparkRow]) -> None:
-    """Raise `CheckFailed` unless Spark found exactly what the file says, name by name."""
+    """Raise `CheckFailed` unless the Spark results equal the sums of the file."""
     found = {row.name: row for row in rows}
     if len(found) != len(rows) or found.keys() != truth.keys():
-        raise CheckFailed(f"Spark found {sorted(found)}, the file has {sorted(truth)}")
+        raise CheckFailed(f"Spark found {sorted(found)}, but the file has {sorted(truth)}.")
     for name, known in truth.items():
         row = found[name]
         theirs = (row.flights, row.departed, row.delay_minutes or 0, row.mean_delay)
         ours = (known.flights, known.departed, known.delay_minutes, known.mean_delay)
         if theirs != ours:
             raise CheckFailed(
-                f"{name}: (flights, departed, sum and mean of the delays) are {theirs} in Spark "
-                f"and {ours} in the file"
+                f"{name}: flights, departures, sum and mean of delays are {theirs} in Spark, but {ours} in "
+                "the file."
             )

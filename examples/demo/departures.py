@@ -1,5 +1,7 @@
-"""Two days of departures, published at the pace of their schedule, time running faster; then one of the days
-replayed at a multiple of that pace, picked by a filter on its date."""
+"""Two days of departures, published in accelerated time, and a filtered replay of one day.
+
+The replay selects the day by a filter on its date, and runs at a multiple of the recorded rate.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,21 @@ from examples.demo.checking import CheckFailed
 
 TOPIC: Final = "departures"
 DAY_SECONDS: Final = 2.0
-"""What a day of the schedule takes when it is published."""
+"""Time in which a day of the schedule is published."""
 MULTIPLE: Final = 2
 REPLAY_SECONDS_MAX: Final = 120.0
 _MINUTES: Final = 24 * 60
 
 
 class Day(NamedTuple):
-    """A day of 2013 that has flights."""
+    """A day of 2013 with flights."""
 
     month: int
     day: int
 
     @property
     def filter(self) -> str:
-        """What passes only its flights."""
+        """Filter for the flights of this day."""
         return f"/month = {self.month} AND /day = {self.day}"
 
     def __str__(self) -> str:
@@ -36,17 +38,17 @@ class Day(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """How a day was replayed."""
+    """Result of the replay of a day."""
 
     day: Day
     published: int
-    """Departures of all days that were published."""
+    """Published departures of all days."""
     flights: int
-    """Departures of this one."""
+    """Departures of this day."""
     recorded_seconds: float
-    """Between the first and the last of them in the log."""
+    """Log time between the first and the last departure of this day."""
     seconds: float
-    """From the request of the replay to the last of them."""
+    """Time from the request of the replay to the last departure."""
 
 
 class _Scheduled(msgspec.Struct):
@@ -61,12 +63,13 @@ class _Scheduled(msgspec.Struct):
 
 
 def some_days(flights: Sequence[bytes]) -> tuple[Day, list[tuple[int, bytes]]]:
-    """A day, the last whole one among `flights` if there are several, and its flights and those of the day
-    before, with the minute, from the first midnight on, at which they are scheduled."""
+    """Return the last complete day among `flights`, and the flights of that day and the day before.
+
+    Each flight has its scheduled minute since the first midnight."""
     decode = msgspec.json.Decoder(_Scheduled).decode
     parsed = [(decode(body), body) for body in flights]
     days = sorted({Day(one.month, one.day) for one, _ in parsed})
-    days = days[-3:-1] if len(days) > 2 else days[-2:]  # the last one may have been cut
+    days = days[-3:-1] if len(days) > 2 else days[-2:]  # the last day may be incomplete
     schedule = [
         (days.index(Day(one.month, one.day)) * _MINUTES + one.minute, body)
         for one, body in parsed
@@ -77,26 +80,29 @@ def some_days(flights: Sequence[bytes]) -> tuple[Day, list[tuple[int, bytes]]]:
 
 
 def replay_a_day(uri: str, flights: Sequence[bytes]) -> Replayed:
-    """Publish days as they pass, then replay the last one. Raises `CheckFailed` unless exactly its
-    flights come, in order, and no faster than they should."""
+    """Publish days in accelerated time, then replay the last one.
+
+    Raises `CheckFailed` unless the replay has exactly its flights, in order, and is not faster than its
+    rate."""
     day, schedule = some_days(flights)
     _publish(uri, schedule)
     own = msgspec.json.Decoder(_Scheduled).decode
     expected = [body for _, body in schedule if Day(own(body).month, own(body).day) == day]
     with tt.Client("demo-board", uri) as client:
-        begun = time.monotonic()  # not at the first message: a process that gets it late would measure less
+        begun = time.monotonic()  # before the first message, whose delivery may be delayed
         heard = list(client.replay(TOPIC, filter=day.filter, rate=f"{MULTIPLE}x"))
         seconds = time.monotonic() - begun
     if [message.data for message in heard] != expected:
         raise CheckFailed(
-            f"the replay of {day} gave {len(heard):,} departures, not the {len(expected):,} of the schedule"
+            f"The replay of {day} has {len(heard):,} departures, but the schedule has {len(expected):,}, or "
+            "they differ."
         )
     first, last = heard[0], heard[-1]
     assert first.timestamp is not None
     assert last.timestamp is not None
     recorded = (last.timestamp - first.timestamp).total_seconds()
     if seconds < 0.9 * recorded / MULTIPLE:
-        raise CheckFailed(f"{recorded:.2f} s of the log were replayed in {seconds:.2f} s")
+        raise CheckFailed(f"The replay was too fast: {recorded:.2f} s of the log in {seconds:.2f} s.")
     return Replayed(day, len(schedule), len(heard), recorded, seconds)
 
 
@@ -106,6 +112,6 @@ def _publish(uri: str, schedule: Sequence[tuple[int, bytes]]) -> None:
         for minute, body in schedule:
             ahead = begun + minute * DAY_SECONDS / _MINUTES - time.monotonic()
             if ahead > 0:
-                time.sleep(ahead)  # the pace is what is shown
+                time.sleep(ahead)  # publish at the accelerated schedule
             client.publish(TOPIC, body)
         client.publish_flush(timeout=REPLAY_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""The publishers: one desk a group of carriers, each with a publish store, through a kill of the server."""
+"""Publishers with publish stores, one desk per group of carriers, that continue after a server kill."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from examples.demo.screen import Update
 from tickertape.testing import RunningServer
 
 STORE_SIZE: Final = "4MB"
-"""Of each desk: it publishes no further ahead of the server's disk than this."""
+"""Limit of a desk's unacknowledged messages."""
 PATIENCE_SECONDS: Final = 60.0
-"""How long a desk waits for a server that does not come back, or does not answer."""
+"""Time that a desk waits for a reconnect, or for an answer."""
 RETRY_SECONDS: Final = 0.05
 KILL_AT: Final = 0.4
-"""Share of all messages that is acknowledged when the server is killed."""
+"""Share of acknowledged messages at which the server is killed."""
 HOLD_AT: Final = 0.6
-"""Share of its messages after which a desk waits for the kill, so that it always comes in mid-publish."""
+"""Share of its messages after which a desk waits for the kill, so that the kill always interrupts
+publishing."""
 
 
 class Outage(NamedTuple):
-    """What one desk knew when its connection was lost, and what the server said when it was back."""
+    """State of one desk at a lost connection and after the reconnect."""
 
     waiting: int
-    """Messages in the store: sent and not acknowledged, or not sent yet."""
+    """Unacknowledged messages in the publish store, sent or not."""
     on_disk: int
-    """Of these on the server's disk already: only the acknowledgement was lost."""
+    """Unacknowledged messages that the server had persisted. Only their acknowledgement was lost."""
 
 
 class Desk:
-    """One publisher: its messages in order, on a thread of its own, in its own time.
+    """One publisher on a thread of its own. It publishes its messages in order.
 
-    It comes back by itself when the connection is lost. The store then sends what the server does not have.
+    It reconnects when the connection is lost. The client then sends the messages that the server does not
+    have.
     """
 
     def __init__(self, name: str, topic: str, bodies: Sequence[bytes], uri: str) -> None:
@@ -52,37 +54,37 @@ class Desk:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to publish."""
+        """Start publishing."""
         self._thread.start()
 
     def server_was_killed(self) -> None:
-        """Publish the rest too."""
+        """Publish the remaining messages."""
         self._server_was_killed.set()
 
     @property
     def total(self) -> int:
-        """Messages that this desk publishes."""
+        """Number of messages of this desk."""
         return len(self._bodies)
 
     @property
     def acknowledged(self) -> int:
-        """Messages that the server has on its disk, as far as this desk was told."""
+        """Number of acknowledged messages."""
         return max(0, self._published - self._client.unpersisted_count())
 
     def check(self) -> None:
-        """Raise what went wrong on the desk's thread."""
+        """Raise the error of the desk's thread, if any."""
         if self._error is not None:
             raise self._error
 
     def finish(self) -> None:
-        """Wait until everything is acknowledged. Raises what went wrong."""
+        """Wait until all messages are acknowledged. Raises the error of the desk's thread."""
         self._thread.join()
         self.check()
         self._client.close()
 
     def abandon(self) -> None:
-        """Stop at once; what is not acknowledged is given up."""
-        self._client.set_exception_listener(lambda _: None)  # why it is given up is told elsewhere
+        """Stop now and give up unacknowledged messages."""
+        self._client.set_exception_listener(lambda _: None)  # the cause is reported elsewhere
         self._client.close(timeout=0)
 
     # -- on the desk's threads --------------------------------------------------------------------------
@@ -93,9 +95,9 @@ class Desk:
             self._publish(self._bodies[:hold])
             self._server_was_killed.wait()
             self._publish(self._bodies[hold:])
-            # A flush asks this connection; while there is none, nobody can answer.
+            # A flush needs a connection, so wait for the reconnect.
             if not self._back.wait(PATIENCE_SECONDS):
-                raise tt.Disconnected(f"{self.name}: the server did not come back in {PATIENCE_SECONDS:g} s")
+                raise tt.Disconnected(f"{self.name} did not reconnect within {PATIENCE_SECONDS:g} s.")
             self._client.publish_flush(timeout=PATIENCE_SECONDS)
         except Exception as error:  # noqa: BLE001 -- check() and finish() raise it on the main thread
             self._error = error
@@ -107,14 +109,14 @@ class Desk:
             self._published += 1
 
     def _come_back(self, client: tt.Client) -> None:
-        """The disconnect handler: connect again until it works."""
+        """Reconnect, as the disconnect handler."""
         try:
             held = self._store.held()
             newest = self._store.last_sequence
             acknowledged = held[0].first - 1 if held else newest
             reconnect(client)
             if client.server is None:
-                return  # lost again at once: this handler is called again
+                return  # the connection is lost again, and this handler is called again
             on_disk = client.server.last_persisted
             self.outages.append(Outage(newest - acknowledged, max(0, on_disk - acknowledged)))
             self._back.set()
@@ -125,7 +127,7 @@ class Desk:
 
 
 def reconnect(client: tt.Client) -> None:
-    """Connect until it works. Raises what the last attempt raised after `PATIENCE_SECONDS`."""
+    """Retry to connect for `PATIENCE_SECONDS`. Raises the error of the last attempt."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -138,18 +140,18 @@ def reconnect(client: tt.Client) -> None:
 
 
 class Kill(NamedTuple):
-    """What the kill met."""
+    """Result of the server kill."""
 
     acknowledged: int
-    """Messages acknowledged at that moment."""
+    """Acknowledged messages at the kill."""
     seconds_down: float
-    """Until the server was ready again."""
+    """Time until the server was ready again."""
 
 
 def publish_through_a_kill(server: RunningServer, desks: Sequence[Desk], progress: Update) -> Kill:
-    """Let the desks publish everything; kill the server in the middle and start it again.
+    """Publish the messages of all desks. Meanwhile kill the server and start it again.
 
-    Raises what a desk raised, and `ServerNotReady` when the server does not start again.
+    Raises the error of a desk, or `ServerNotReady` if the server does not start again.
     """
     total = sum(desk.total for desk in desks)
     try:

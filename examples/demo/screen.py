@@ -1,4 +1,4 @@
-"""What the demonstration prints: headings, facts, tables and, on a terminal only, progress."""
+"""Output of the demo: headings, facts, tables and, on a terminal, progress."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.table import Table
 PLAIN_WIDTH: Final = 110
 
 Update = Callable[[int], object]
-"""Called with how much is done by now."""
+"""Callback with the amount that is done."""
 
 
 class Screen:
-    """Standard output. Without a terminal there are no colours and no progress, only lines."""
+    """Standard output. Without a terminal it prints plain lines, without colours and progress."""
 
     def __init__(self) -> None:
         is_terminal = sys.stdout.isatty()
@@ -28,22 +28,22 @@ class Screen:
         self._step = 0
 
     def heading(self, text: str) -> None:
-        """Begin the next step."""
+        """Print the heading of the next step."""
         self._step += 1
         seconds = time.monotonic() - self._began
         self._console.print(f"\n[bold cyan]{self._step}. {text}[/]  [dim]({seconds:.0f} s)[/]")
 
     def fact(self, text: str) -> None:
-        """Something that was done or seen."""
+        """Print a fact."""
         self._console.print(f"   {text}", markup=False)
 
     def passed(self, text: str) -> None:
-        """A check that was made and holds."""
+        """Print a passed check."""
         self._console.print("   [bold green]ok[/] ", end="")
         self._console.print(text, markup=False)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table; the first column is text, the others are set to the right."""
+        """Print a table. The first column is left-aligned, the others right-aligned."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for i, column in enumerate(columns):
             table.add_column(column, justify="right" if i else "left", no_wrap=True)
@@ -56,7 +56,7 @@ class Screen:
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Show that something is going on, for as long as it does; nothing where nobody watches."""
+        """Show an activity during the block, on a terminal only."""
         if not self._console.is_terminal:
             yield
             return
@@ -65,7 +65,7 @@ class Screen:
 
     @contextlib.contextmanager
     def progress(self, what: str, total: int) -> Iterator[Update]:
-        """A bar while something runs; nothing where nobody watches."""
+        """Show a progress bar during the block, on a terminal only."""
         if not self._console.is_terminal:
             yield _unseen
             return
@@ -81,9 +81,9 @@ class Screen:
 
 
 def _unseen(done: int) -> None:
-    """Progress that nobody watches."""
+    """Ignore progress without a terminal."""
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """`1 flight`, `2 flights`, `336,776 flights`."""
+    """Return a count with its noun: `1 flight`, `2 flights`, `336,776 flights`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

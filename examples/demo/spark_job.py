@@ -1,6 +1,6 @@
-"""A Spark job over the log: flights and departure delay by carrier, and by hour of the day.
+"""A Spark job on the log: flights and departure delays by carrier, and by hour of the day.
 
-Run by the demonstration, and on its own while a server runs:
+The demo runs it. You can also run it separately while a server runs:
 
     python -m examples.demo.spark_job tcp://127.0.0.1:9007
 """
@@ -17,13 +17,13 @@ from pyspark.sql import functions as f
 
 
 def read_flights(spark: SparkSession, server: str) -> DataFrame:
-    """A row for each flight in the log.
+    """Return a row for each flight in the log.
 
-    Spark finds the source by its short name, because the package is installed in Spark's Python.
+    Spark finds the data source by its short name, because the package is installed in Spark's Python.
     """
     log = (
         spark.read.format("tickertape")
-        .schema("data binary")  # bookmarks and times are not needed, so they are not made
+        .schema("data binary")  # read only the bodies, without bookmarks and times
         .option("servers", server)
         .option("topic", "flights")
         .option("startingBookmark", "epoch")
@@ -34,7 +34,7 @@ def read_flights(spark: SparkSession, server: str) -> DataFrame:
 
 
 def delays_by(flights: DataFrame, column: str) -> DataFrame:
-    """A row for each carrier, or hour: flights, departures, sum and mean of their delays in minutes."""
+    """Return a row for each carrier or hour: flights, departures, sum and mean of the delays in minutes."""
     return (
         flights.groupBy(f.col(column).cast("string").alias("name"))
         .agg(
@@ -48,10 +48,10 @@ def delays_by(flights: DataFrame, column: str) -> DataFrame:
 
 
 def main() -> None:
-    """Print the table, or with `--json` one object: seconds for session and job, and the rows."""
+    """Print tables, or with `--json` one object with the rows and the duration of session and job."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo.spark_job", description=__doc__)
-    parser.add_argument("server", help="where the server is: tcp://HOST:PORT")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    parser.add_argument("server", help="address of the server: tcp://HOST:PORT")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     arguments = parser.parse_args()
     began = time.monotonic()
     spark = (

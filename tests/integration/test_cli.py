@@ -108,7 +108,7 @@ def test_a_line_that_is_not_json_ends_with_1_and_what_stands_before_it_is_there(
     )
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"tickertape: <stdin>: line 3 is not JSON: ")
-    assert done.stderr.endswith(b"; what stands before it is published (messages: 2)\n")
+    assert done.stderr.endswith(b". Messages published before this line: 2.\n")
     assert everything(server, "checked") == b'{"id": 1}\n[2]\n'
 
 
@@ -234,7 +234,7 @@ def test_a_publisher_says_which_server_it_lost_and_why(tmp_path: Path, how: str)
         assert running.uri in told
         assert "connect()" not in told
         if how == "taken over":
-            assert f"{running.uri}: ended the connection (name_in_use): " in told
+            assert f"{running.uri}: the server closed the connection (name_in_use): " in told
 
 
 def takes_a_line(process: subprocess.Popen[bytes]) -> bool:
@@ -429,7 +429,7 @@ def test_doctor_of_a_broken_configuration_is_one_line(tmp_path: Path) -> None:
     config.write_text("[jornal]\n")
     done = run("doctor", str(config))
     assert (done.returncode, done.stdout) == (1, b"")
-    assert b"did you mean 'journal'" in done.stderr
+    assert b"Did you mean 'journal'" in done.stderr
 
 
 def test_health_is_ready_while_the_server_runs(server: RunningServer) -> None:

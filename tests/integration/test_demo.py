@@ -55,15 +55,19 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
     data = tmp_path / "log"
     code, text, errors = demo("--flights", "3000", "--no-spark", "--data", str(data))
     assert (code, errors) == (0, ""), text
-    acknowledged, total = numbers("killed when # of # messages were acknowledged", text)
+    acknowledged, total = numbers("killed after # of # messages were acknowledged", text)
     assert total == 6000
     assert 0.4 * total <= acknowledged <= 0.7 * total
-    assert numbers("# publishers came back", text) == (5,)
-    assert numbers("flights: # messages, # missing, # twice, # out of the order", text) == (3000, 0, 0, 0)
-    assert numbers("weather: # messages, # missing, # twice, # out of the order", text) == (3000, 0, 0, 0)
-    assert numbers("# messages in [0-9.]+ s, the same as at that place", text) == (301,)
-    before, start = numbers("# arrivals were in the log; the subscriber started after number #", text)
-    (published,) = numbers("the replay had caught up when # were published", text)
+    assert numbers("# publishers reconnected", text) == (5,)
+    assert numbers("flights: # messages of # publishers, # missing, # duplicate, # out of order", text) == (
+        *(3000, 4, 0, 0, 0),
+    )
+    assert numbers("weather: # messages of # publisher, # missing, # duplicate, # out of order", text) == (
+        *(3000, 1, 0, 0, 0),
+    )
+    assert numbers("# messages in [0-9.]+ s, identical to this range", text) == (301,)
+    before, start = numbers("# arrivals in the log, the subscriber starts after number #", text)
+    (published,) = numbers("caught up after # arrivals", text)
     received, first, last = numbers("# arrivals, number # to #: no gap", text)
     assert start < before <= published < last, "some came from the log and some live"
     assert (first, received) == (start + 1, last - start)
@@ -91,7 +95,7 @@ def test_the_demo_with_spark_agrees_with_the_file(tmp_path: Path) -> None:
     arguments = ("--flights", "1500", "--data", str(tmp_path / "log"))
     code, text, errors = demo(*arguments, seconds=SPARK_DEMO_SECONDS_MAX)
     assert (code, errors) == (0, ""), text
-    assert "1,500 flights of 14 carriers, exactly as in the source file" in text
+    assert "1,500 flights of 14 carriers, identical to the source file" in text
     assert f"plots of the delays by hour and by carrier: {tmp_path / 'delays.html'}" in text
     for name in ("delays-by-hour.png", "delays-by-carrier.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
@@ -101,5 +105,5 @@ def test_the_demo_leaves_a_directory_alone_that_is_not_empty(tmp_path: Path) -> 
     (tmp_path / "letters").write_text("dear aunt")
     code, text, errors = demo("--no-spark", "--data", str(tmp_path))
     assert (code, text) == (2, "")
-    assert errors == f"demo: {tmp_path}: not empty; the demo wants a new or empty directory\n"
+    assert errors == f"demo: {tmp_path}: not empty. Use a new or empty directory.\n"
     assert [path.name for path in tmp_path.iterdir()] == ["letters"]

@@ -163,7 +163,7 @@ def test_while_a_server_runs_nothing_goes_and_it_is_said_what_does_it(data: Path
     ("given", "said"),
     [
         ({"topics": "flights"}, "has the topics 'flights' only"),
-        ({"end": 10**9}, "it has lost messages that were archived"),
+        ({"end": 10**9}, "so it has lost archived messages"),
     ],
 )
 def test_an_archive_that_does_not_fit_is_refused(
@@ -189,7 +189,7 @@ def test_an_archive_that_begins_later_lets_nothing_go(data: Path, tmp_path: Path
     code, output = prune(data, tmp_path / "archive")
     assert code == 0
     assert "removed: nothing" in output
-    assert "which this archive never had" in output
+    assert "before the start of this archive" in output
 
 
 def damaged_size(path: Path) -> None:
@@ -239,7 +239,7 @@ def test_an_archive_with_other_messages_lets_nothing_go(
     made.add(0, log_end(data), files)
     code, output = prune(data, tmp_path / "archive")
     assert code == 1
-    assert "does not hold what the log has" in output
+    assert "and log differ at positions" in output
     assert "Nothing was removed" in output
     assert not (data / "retired.bin").exists()
 
@@ -323,7 +323,7 @@ def test_what_a_log_that_lost_its_end_says_of_a_queue_counts(tmp_path: Path) -> 
     before = segments(data)
     code, output = prune(data, tmp_path / "archive")
     assert code == 0, output
-    assert "by queue 'work', which needs the log from position 0 on" in output
+    assert "by queue 'work', which needs the log from position 0" in output
     assert segments(data) == before
 
 

@@ -64,7 +64,7 @@ def test_jobs_and_queries_reach_a_server_with_tls_and_tokens(
     numbers = sorted(int(bytes(row.data)) for row in copies.select("data").collect())
     assert numbers == list(range(1_000))
     del sink["tokenFile"]
-    with pytest.raises(PySparkException, match="this server wants a token"):
+    with pytest.raises(PySparkException, match="this server requires a token"):
         rows.write.format("tickertape").options(**sink).mode("append").save()
     assert copies.count() == 1_000
 
@@ -82,7 +82,7 @@ def test_an_audit_reaches_a_server_with_tls_and_tokens(spark: SparkSession, reac
     audit = ["pipeline", "audit", reached["servers"], *shown]
     told = CliRunner().invoke(cli, audit)
     assert told.exit_code != 0
-    assert "this server wants a token" in told.output
+    assert "this server requires a token" in told.output
     told = CliRunner().invoke(cli, [*audit, "--token-file", reached["tokenFile"]])
     assert told.exit_code == 0, told.output
     assert "in order: 100 messages of 1 publishers" in told.output

@@ -1,6 +1,6 @@
 """Command line `tickertape`.
 
-A command parses its options, calls the layer that does the work, and prints the result.
+A command parses its options, calls another package, and prints the result.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def main() -> None:
 
 
 def open_standard_streams() -> None:
-    """Make the three standard streams usable, whatever the process was started with.
+    """Make the three standard streams usable.
 
-    A closed stream becomes the null device: otherwise the next file that is opened, perhaps a segment of the
-    log, would take its descriptor. Text that the encoding of a stream lacks is written escaped.
+    A closed stream is replaced by the null device. Otherwise the next opened file, for example a segment of
+    the log, would get its descriptor. Characters that a stream cannot encode are written escaped.
     """
     for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

@@ -6,8 +6,8 @@ from typing import Final
 
 # administration
 watch_seconds_min: Final = 0.1
-"""The shortest time after which a command may show a server's statistics again."""
+"""Shortest interval of `stats --watch`."""
 
 # archive
 keep_seconds_default: Final = 7 * 86_400.0
-"""Time for which unused files of an archive are kept, for readers of older versions."""
+"""Time that unused files of an archive are kept, for readers of older versions."""

@@ -1,8 +1,8 @@
-"""Server process: opens the instance, listens, reports ready, waits for the end and stops cleanly.
+"""Server process: opens the instance, listens, reports ready, waits for a stop and shuts down cleanly.
 
 Invariants:
-- No port is open before recovery is done.
-- The exit code is not 0 when the disk failed.
+- No port is open before recovery is complete.
+- The exit code is not 0 after a disk failure.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ EXIT_DISK_FAILED: Final = 4
 EXIT_JOURNAL_REFUSED: Final = 5
 
 _DISK_FAILED: Final = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-"""Errors of a failing disk during a start."""
+"""Errors that count as a disk failure during a start."""
 _FILES_BESIDE: Final = 1_000 + transaction_parts_max + staging_files_open_max
-"""Files beside connections: segments, sockets, staged parts, files of Python. Where files are few, half of
-them are reserved for these."""
+"""Files besides connections: segments, sockets, staged parts, Python modules. With a low limit of open files,
+half of the limit is reserved for them."""
 _PERSIST_SECONDS_MAX: Final = 15.0
 _GOODBYE_SECONDS_MAX: Final = 2.0
 _DRAIN_CHECK_SECONDS: Final = 0.02
-"""Interval at which a stop checks which subscribers are served."""
+"""Interval at which a stop checks for subscribers that have all messages."""
 _SWITCH_SECONDS: Final = 0.0005
 
 Ready = Callable[[list[str], str | None], None]
-"""Called once ports are open, with the listening addresses and the admin address, if there is one."""
+"""Callback when the ports are open. Arguments: the listening addresses, and the admin address or None."""
 
 
 def run_server(config: Config, ready: Ready) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code.
+    """Run the server until SIGTERM or SIGINT, and return the exit code.
 
-    0 after a clean stop, 1 when an address cannot be listened on, 4 when the disk failed, during the start
-    too, 5 when the start was refused because of the data directory. A second signal ends the process at once.
-    SIGHUP reads certificates and tokens again, SIGUSR1 prints the stacks of all threads. Raises
-    `ConfigurationError` when certificates or tokens cannot be used, and `OSError` when the path of the data
-    directory cannot."""
+    Exit codes: 0 after a clean stop, 1 if the server cannot listen on an address, 4 after a disk failure
+    (also during the start), 5 if the data directory prevents the start. A second signal ends the process at
+    once. SIGHUP reloads certificates and tokens. SIGUSR1 prints the stacks of all threads. Raises
+    `ConfigurationError` for unusable certificates or tokens, and `OSError` for an unusable path of the data
+    directory."""
     _check_clock()
     credentials = CredentialStore(config)
     reload_signal = ReloadSignal(credentials)
@@ -88,15 +88,15 @@ def run_server(config: Config, ready: Ready) -> int:
             return EXIT_DISK_FAILED if isinstance(error, JournalFailed) else EXIT_JOURNAL_REFUSED
         except OSError as error:
             if error.errno not in _DISK_FAILED:
-                raise  # a path or its rights: that is the configuration's
-            text = f"the disk failed while the directory was opened: {error}; mend the disk, and start again"
+                raise  # a wrong path or missing permissions, not a disk failure
+            text = f"Cannot open the data directory: {error}. Check the disk, then start again."
             _log_refused(config, JournalFailed.code, text)
             return EXIT_DISK_FAILED
         for line in opened.report:
             event("recovery", logging.WARNING, text=line)
         connections = connections_for(_raise_open_files())
-        # Threads that wait for the disk hand the interpreter over quickly: the default of 5 ms is the tail of
-        # a publish.
+        # A short switch interval reduces the latency of disk threads. The default of 5 ms dominates the tail
+        # latency of publishes.
         sys.setswitchinterval(_SWITCH_SECONDS)
         gc.collect()
         gc.freeze()
@@ -107,14 +107,14 @@ def run_server(config: Config, ready: Ready) -> int:
         opened.executor.close()
         try:
             record_end(opened)
-        except OSError as error:  # the log is whole; a later loss of its end would only not be noticed
+        except OSError as error:  # harmless, but the next start cannot detect a lost end of the log
             event("end_not_recorded", logging.WARNING, text=f"{CLEAN_SHUTDOWN_FILE}: {error}")
         opened.disk.close_all()
         return code
 
 
 def _check_clock() -> None:
-    """Everything that is logged or stored has a time, and Python has none for later years."""
+    """Raise `ConfigurationError` if the clock is beyond the range of timestamps."""
     try:
         time.time()
     except OverflowError:
@@ -122,17 +122,24 @@ def _check_clock() -> None:
 
 
 def _log_refused(config: Config, code: str, text: str) -> None:
-    """Log why the server refuses to start."""
+    """Log the reason why the server does not start."""
     event("start_refused", logging.CRITICAL, code=code, data=config.instance.data, text=text)
 
 
+def _listen_error(address: str, error: OSError) -> str:
+    option = "--admin" if address.startswith("http:") else "--listen"
+    if error.errno == errno.EADDRINUSE:
+        return f"Cannot listen on {address}: address already in use. Stop the other server or pass {option}."
+    return f"Cannot listen on {address}: {error.strerror or error}. Pass another address with {option}."
+
+
 def connections_for(open_files: int) -> int:
-    """Return the bound of connections for a limit of open files, leaving files for the log."""
+    """Return the limit of connections for a limit of open files, with files reserved for the log."""
     return min(connections_max, open_files - min(_FILES_BESIDE, open_files // 2))
 
 
 def _raise_open_files() -> int:
-    """Allow as many open files as the system lets us: each connection and segment is one. Says how many."""
+    """Raise the limit of open files (one for each connection and segment). Return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + _FILES_BESIDE
     if hard != resource.RLIM_INFINITY:
@@ -169,7 +176,7 @@ async def _serve(
         address = config.admin.listen or ""
         admin = admin_server(config, driver, loop)
     except OSError as error:
-        event("listen_failed", logging.CRITICAL, address=address, text=str(error))
+        event("listen_failed", logging.CRITICAL, address=address, text=_listen_error(address, error))
         await _end(driver, servers, config)
         return EXIT_ERROR
     stop = asyncio.Event()
@@ -182,7 +189,7 @@ async def _serve(
     _log_start(config, connections)
     _log_ready(opened, config, uris, admin, recovery_seconds)
     ready(uris, admin.url if admin is not None else None)
-    # Beside the event loop: the first filter would keep everybody waiting for a quarter of a second.
+    # On another thread: preparing the filter compiler takes a quarter of a second.
     prepared = loop.run_in_executor(None, prepare)
     if admin is not None:
         admin.start()
@@ -207,7 +214,7 @@ async def _serve(
 
 
 def _connection(driver: EngineDriver, credentials: CredentialStore, number: int) -> ClientConnection:
-    """Make the object for a connection accepted by transport `number`."""
+    """Create the object for a connection accepted by transport `number`."""
     context = credentials.context_of(number)
     return ClientConnection(driver) if context is None else TlsClientConnection(driver, context)
 
@@ -247,7 +254,7 @@ def _stop_requested(stop: asyncio.Event, driver: EngineDriver, name: str) -> Non
 
 
 def _stop_now(driver: EngineDriver, name: str) -> NoReturn:
-    """End the process as a crash would, which loses nothing that was acknowledged."""
+    """End the process at once, like a crash. Acknowledged messages are safe."""
     code = EXIT_STOPPED if driver.broker.journal.commits.closed else EXIT_ERROR
     event("stopped_at_once", logging.WARNING, signal=name, sealed=driver.broker.journal.commits.closed)
     logging.shutdown()
@@ -259,8 +266,9 @@ async def _wait_stopped(driver: EngineDriver) -> None:
 
 
 async def _end(driver: EngineDriver, servers: list[asyncio.Server], config: Config) -> TickertapeError | None:
-    """Stop listening, persist accepted messages, deliver persisted ones, close all connections and release
-    everything; returns the error that ended the run, if any."""
+    """Stop listening, persist accepted messages, deliver persisted messages, and close everything.
+
+    Return the error that ended the run, if any."""
     for server in servers:
         server.close()
     driver.close()
@@ -278,13 +286,15 @@ async def _stopped(driver: EngineDriver) -> TickertapeError | None:
     try:
         return await asyncio.wait_for(asyncio.shield(driver.stopped), _PERSIST_SECONDS_MAX)
     except TimeoutError:
-        text = "what was accepted could not be persisted in time; its outcome is unknown to the publishers"
+        text = "Accepted messages were not persisted in time. Their publishers do not know the outcome."
         event("drain_failed", logging.ERROR, text=text, seconds=_PERSIST_SECONDS_MAX)
-        return JournalError("not everything could be persisted before the stop")
+        return JournalError("Accepted messages were not persisted before the stop.")
 
 
 async def _delivered(driver: EngineDriver, seconds: float) -> None:
-    """Wait until every subscriber has the persisted messages, while they proceed; disconnect those."""
+    """Wait until all subscribers have the persisted messages, and disconnect each one that has them.
+
+    Give up after `seconds`, or without progress for `drain_idle_seconds`."""
     statistics = driver.broker.statistics
     now = time.monotonic()
     until, moved, before = now + seconds, now, (-1, 0)
@@ -301,7 +311,7 @@ async def _delivered(driver: EngineDriver, seconds: float) -> None:
         if not waiting:
             return
         if now >= min(until, moved + drain_idle_seconds):
-            text = "they find the rest in the log after the next start"
+            text = "These subscribers can read the remaining messages from the log after the next start."
             event("subscribers_left_behind", connections=waiting, text=text)
             return
         await asyncio.sleep(_DRAIN_CHECK_SECONDS)

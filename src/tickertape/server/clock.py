@@ -1,4 +1,4 @@
-"""Clock: the time of the server, read for machines that read none themselves."""
+"""Clock of the server. Only the drivers read it: sans-I/O state machines get the time as an argument."""
 
 from __future__ import annotations
 

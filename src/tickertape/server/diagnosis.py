@@ -1,6 +1,6 @@
 """Checks of the machine and files that a server depends on, for `tickertape doctor`.
 
-Each check returns findings and changes nothing: no log is opened, no lock is taken.
+Each check returns findings and changes nothing. No check opens the log or takes a lock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DAY_SECONDS: Final = 86_400
 _EXPIRY_WARN_DAYS: Final = 30
 _SLOW_P99_SECONDS: Final = 0.05
 _NO_SYNC_P50_SECONDS: Final = 0.000_005
-"""No disk syncs that fast: the write stays in a cache."""
+"""Faster syncs than any disk has: the write stays in a cache."""
 _JUMP_SECONDS: Final = 0.1
 _FUTURE_SECONDS: Final = 60
 _SEGMENTS_NEEDED: Final = 2
@@ -46,7 +46,7 @@ _PACKAGES: Final = (
     "pyspark", "deltalake",
 )  # fmt: skip
 _TIME_ERROR: Final = 5
-"""Result of `adjtimex` while no service keeps the clock."""
+"""Result of `adjtimex` while no time service synchronizes the clock."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +57,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     cure: str = ""
     figures: dict[str, float] = msgspec.field(default_factory=dict)
-    """Measured values by name; the unit ends the name."""
+    """Measured values by name. Names end with the unit."""
 
 
 def diagnose(config: Config, seconds: float, advance: Callable[[float], object]) -> Iterator[Finding]:
-    """Run every check. `seconds`: how long synced writes are measured; `advance` gets the time of each."""
+    """Run every check. `seconds`: duration of the write test. `advance` gets the duration of each write."""
     directory = existing(config.instance.data)
     kind = file_system(directory)
     clocks = time.time() - time.monotonic()
@@ -76,7 +76,7 @@ def diagnose(config: Config, seconds: float, advance: Callable[[float], object])
 
 
 def existing(path: str) -> str:
-    """Return `path`, or the nearest directory above it that exists."""
+    """Return `path`, or its nearest existing parent directory."""
     place = Path(path).absolute()
     while not place.is_dir() and place != place.parent:
         place = place.parent
@@ -84,7 +84,7 @@ def existing(path: str) -> str:
 
 
 def file_system(directory: str) -> str:
-    """Return the type of the file system that holds `directory`, as the kernel names it; "" if unknown."""
+    """Return the kernel's name of the file system type of `directory`. Empty if unknown."""
     try:
         lines = Path("/proc/self/mounts").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -108,14 +108,14 @@ def _disk(
         yield Finding(
             check="file system",
             level="fail",
-            text=f"{directory} is on {kind}: nothing in it survives a restart of the machine",
-            cure="Put [instance] data on a disk",
+            text=f"{directory} is on {kind}: its files are lost when the machine restarts",
+            cure="Set data in [instance] to a directory on a disk",
         )
     elif kind in _NETWORK:
         yield Finding(
             check="file system",
             level="warn",
-            text=f"{directory} is on {kind}: locks and syncs depend on the server of that file system",
+            text=f"{directory} is on {kind}: locks and syncs depend on the file server",
             cure="Prefer a local disk or a block device",
         )
     try:
@@ -125,21 +125,21 @@ def _disk(
             check="synced write",
             level="fail",
             text=f"cannot write in {directory}: {error.strerror or error}",
-            cure="Give the user of the server the right to write there, and free space",
+            cure="Grant the server's user write permission, or free disk space",
         )
         return
     yield synced_write(cost, directory, kind, config.journal.sync)
 
 
 def synced_write(cost: SyncCost, directory: str, kind: str, sync: str) -> Finding:
-    """Judge measured writes and explain the consequence for publishers."""
+    """Evaluate measured writes, and report the publish rate that they allow."""
     p50, p99 = cost.p50 * 1e3, cost.p99 * 1e3
     on = f" ({kind})" if kind else ""
     text = f"p50 {p50:.3g} ms, p99 {p99:.3g} ms, longest {cost.longest * 1e3:.3g} ms in {directory}{on}"
     if sync == "always":
         text += (
-            f". A client that waits for each message publishes about {1 / cost.p50:,.0f} a second. "
-            "Messages that wait together share one sync, so a client that does not wait is not bound by it"
+            f". A client that waits for each acknowledgement publishes about {1 / cost.p50:,.0f} messages a "
+            "second. Concurrent publishes share one sync, so a client that does not wait is faster"
         )
     figures = {
         "p50_seconds": cost.p50,
@@ -151,15 +151,15 @@ def synced_write(cost: SyncCost, directory: str, kind: str, sync: str) -> Findin
     cure = ""
     if cost.p50 < _NO_SYNC_P50_SECONDS:
         level = "warn"
-        cure = "No disk is that fast: check that syncs reach it (write cache, virtual disk settings)"
+        cure = "No disk is that fast. Check that syncs reach the disk (write cache, virtual disk settings)"
     elif cost.p99 > _SLOW_P99_SECONDS:
         level = "warn"
-        cure = 'Use a disk of its own, or an SSD with power-loss protection; or [journal] sync = "interval"'
+        cure = 'Use a dedicated disk, an SSD with power-loss protection, or sync = "interval" in [journal]'
     return Finding(check="synced write", level=level, text=text, cure=cure, figures=figures)
 
 
 def space(config: Config, directory: str) -> Finding:
-    """Check that the disk has room for the next segments."""
+    """Check that the disk has free space for the next segments."""
     free = shutil.disk_usage(directory).free
     segment = config.journal.segment_size
     text = f"{free / 1e9:,.1f} GB free, segments of {segment / 1e6:,.0f} MB"
@@ -167,12 +167,12 @@ def space(config: Config, directory: str) -> Finding:
     cure = ""
     if free < segment * _SEGMENTS_WANTED:
         level = "fail" if free < segment * _SEGMENTS_NEEDED else "warn"
-        cure = "Free space, or set [journal] retain or retain_size, or a smaller segment_size"
+        cure = "Free disk space, or set retain, retain_size or a smaller segment_size in [journal]"
     return Finding(check="free space", level=level, text=text, cure=cure, figures={"free_bytes": float(free)})
 
 
 def open_files() -> Finding:
-    """Check how many connections and segments a process may have open."""
+    """Check the limit of open files against the connections and segments of a server."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections_max + _FILES_BESIDE
     if hard == resource.RLIM_INFINITY or hard >= wanted:
@@ -187,16 +187,16 @@ def open_files() -> Finding:
 
 
 def clock(jumped: float, seconds: float, data: str) -> Finding:
-    """Check that the wall clock runs evenly, is kept by something, and is not behind the log."""
+    """Check that the wall clock runs evenly, is synchronized, and is not behind the log."""
     level: Level = "fail"
     if abs(jumped) > _JUMP_SECONDS:
         text = f"the wall clock moved by {jumped:+.3f} s against the monotonic clock in {seconds:g} s"
-        cure = "Run one time service"
+        cure = "Run exactly one time service"
     elif (ahead := _newest(data) - time.time()) > _FUTURE_SECONDS:
-        text = f"a file of the log was written {ahead:,.0f} s in the future of the wall clock"
-        cure = "Set the clock before you start the server: timestamps of messages would go back"
+        text = f"a file of the log is {ahead:,.0f} s newer than the wall clock"
+        cure = "Set the clock before you start the server, or message timestamps will go back"
     elif _unsynchronised():
-        level, text = "warn", "runs evenly, but the kernel reports that nothing synchronises it"
+        level, text = "warn", "runs evenly, but the kernel reports that it is not synchronized"
         cure = "Run a time service such as chrony"
     else:
         level, text, cure = "ok", "runs evenly", ""
@@ -204,7 +204,7 @@ def clock(jumped: float, seconds: float, data: str) -> Finding:
 
 
 def _newest(data: str) -> float:
-    """Return when a file of the data directory was last written; 0 if it has none."""
+    """Return the time of the last write to a file of the data directory. 0 if it has no files."""
     try:
         with os.scandir(data) as entries:
             return max((e.stat(follow_symlinks=False).st_mtime for e in entries), default=0.0)
@@ -213,17 +213,17 @@ def _newest(data: str) -> float:
 
 
 def _unsynchronised() -> bool:
-    """Ask the kernel whether a time service keeps the clock; False if it does not say."""
+    """Return whether the kernel reports an unsynchronized clock. False if the kernel does not report it."""
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
-        nothing_set = ctypes.create_string_buffer(512)  # struct timex, every field 0: only read
+        nothing_set = ctypes.create_string_buffer(512)  # struct timex with all fields 0 changes nothing
         return bool(adjtimex(nothing_set) == _TIME_ERROR)
     except (AttributeError, OSError):
         return False
 
 
 def certificates(config: Config) -> Iterator[Finding]:
-    """Check when the certificates of the transports expire."""
+    """Check the expiration of the transports' certificates."""
     for transport in config.transports:
         if transport.certificate is None:
             continue
@@ -236,7 +236,7 @@ def certificates(config: Config) -> Iterator[Finding]:
 
 
 def tokens(config: Config) -> Iterator[Finding]:
-    """Check when access tokens expire: those that have or soon will, and a summary."""
+    """Check the expiration of access tokens: list expired and soon expiring tokens, else a summary."""
     if config.authentication is None:
         return
     path = config.authentication.tokens_file
@@ -248,13 +248,13 @@ def tokens(config: Config) -> Iterator[Finding]:
     soon = []
     for name, micros in expirations.items():
         expires = datetime.fromtimestamp(micros / 1e6, UTC)
-        found = _expiry("token", name, expires, "Make another with `tickertape token new`")
+        found = _expiry("token", name, expires, "Create a new token with `tickertape token new`")
         if found.level != "ok":
             soon.append(Finding(check="token", level="warn", text=found.text, cure=found.cure))
     yield from soon
     if not soon:
         yield Finding(
-            check="tokens", level="ok", text=f"none of {path} expires within {_EXPIRY_WARN_DAYS} days"
+            check="tokens", level="ok", text=f"no token in {path} expires within {_EXPIRY_WARN_DAYS} days"
         )
 
 
@@ -269,7 +269,7 @@ def _expiry(check: str, name: str, expires: datetime, cure: str) -> Finding:
 
 
 def versions() -> Finding:
-    """List the versions that a report of a defect should name."""
+    """List the versions to include in a bug report."""
     parts = [
         f"tickertape {__version__}",
         f"Python {platform.python_version()}",

@@ -1,7 +1,7 @@
-"""Engine driver: feeds the broker from sockets, disk and clock, and carries out its effects.
+"""Engine driver: passes input from sockets, disk and clock to the broker, and performs its effects.
 
-Everything here runs on one event loop, and nothing blocks it. Only this module, and archive_reads.py for
-answers of the archive, give inputs to the broker while it serves.
+The driver runs on one event loop and never blocks it. While the server runs, only this module, and
+archive_reads.py for archive answers, pass input to the broker.
 """
 
 from __future__ import annotations
@@ -64,22 +64,22 @@ from tickertape.wire.commands import Publish
 from tickertape.wire.connection import Received, Violation
 
 _CLOSE_SECONDS_MAX: Final = 5.0
-"""A closing connection whose client reads nothing is cut after this."""
+"""Time limit for closing a connection. Afterwards it is aborted."""
 _STALLED: Final = (
-    f"a large frame did not come on for {inbound_stall_seconds_max:g} seconds "
-    "while others waited for the memory that it holds"
+    f"A large frame stalled for {inbound_stall_seconds_max:g} s while other frames waited for its memory. "
+    "Send frames without pauses, and connect again."
 )
 _ENGINE_REASONS: Final[tuple[str, ...]] = (*get_args(PauseReason), "scheduler")
-"""Reasons of the engine not to read from a connection: then it is not the client that stalls."""
+"""Reasons of the server not to read from a connection. A frame does not count as stalled meanwhile."""
 _LATE_SECONDS_MAX: Final = 1.0
-"""A timer that fires later than this shows that the server itself stalled."""
+"""Delay of a timer above which the server itself counts as stalled."""
 
 
 class EngineDriver:
     """Driver of an instance on the current event loop.
 
-    `inbound` bounds the unfinished large frames of its connections; None: the default bounds. `connections`
-    bounds the connections, where descriptors allow fewer than `connections_max`. `workers` do blocking work.
+    `inbound`: budget for incomplete large frames (None: default limits). `connections`: limit of connections,
+    if file descriptors allow fewer than `connections_max`. `workers`: factories for blocking operations.
     """
 
     def __init__(
@@ -92,23 +92,23 @@ class EngineDriver:
     ) -> None:
         self.broker = opened.broker
         self.inbound = InboundBudget() if inbound is None else inbound
-        """Memory bound of unfinished large frames."""
+        """Memory budget of incomplete large frames."""
         self._connections_max = connections
         self._inbound_timer: asyncio.TimerHandle | None = None
         self.stopped: asyncio.Future[TickertapeError | None] = loop.create_future()
-        """Done when the instance is finished: None after a clean stop, else the error that ended it."""
+        """Result of the run: None after a clean stop, else the error that ended it."""
         self._loop = loop
         self.connections: dict[int, ClientConnection] = {}
         """Open connections by their number."""
         self._logon_timers: dict[int, asyncio.TimerHandle] = {}
-        """Of connections without a logon."""
+        """Timers of connections without a logon."""
         self._next_conn = 1
         self.scratch = memoryview(bytearray(receive_buffer_bytes))
-        """Receive buffer of all connections: the bytes of a read are consumed before the next read."""
+        """Receive buffer shared by all connections. The bytes of a read are consumed before the next read."""
         self.cipher_scratch = memoryview(bytearray(receive_buffer_bytes))
-        """The same for encrypted bytes."""
+        """Receive buffer for encrypted bytes, shared in the same way."""
         self.empty = asyncio.Event()
-        """Set while there is no connection."""
+        """Set while the server has no connections."""
         self.empty.set()
         self.disk_worker = DiskWorker(opened.executor, self._on_loop(self._disk_answered), workers)
         self._full = False
@@ -122,7 +122,7 @@ class EngineDriver:
         if self._archive is not None:
             self._archive.start(loop, self)
         self._outgoing: dict[int, list[Buffer]] = {}
-        """Buffers that the effects of one flush write, by connection."""
+        """Buffers to write at the end of a flush, by connection."""
         self._scheduler = CommandScheduler(self._take)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -133,38 +133,39 @@ class EngineDriver:
     # -- connections ----------------------------------------------------------------------------------
 
     def connected(self, connection: ClientConnection) -> int:
-        """Take an accepted connection; returns its number."""
+        """Register an accepted connection. Return its number."""
         conn = self._next_conn
         self._next_conn += 1
         self.connections[conn] = connection
         self.empty.clear()
         self.broker.connected(conn)
         if len(self.connections) > self._connections_max:
-            self.violated(conn, NotReady(f"more than {self._connections_max} connections"))
+            text = f"Cannot connect: too many connections (limit {self._connections_max}). Try again later."
+            self.violated(conn, NotReady(text))
         else:
             event("connection_open", conn=conn, address=connection.address or None)
-            late = LogonTimeout(f"no logon within {logon_seconds_max:g} seconds")
+            late = LogonTimeout(f"No logon received within {logon_seconds_max:g} s. Log on after connecting.")
             self._logon_timers[conn] = self._loop.call_later(logon_seconds_max, self.violated, conn, late)
         return conn
 
     def violated(self, conn: int, error: TickertapeError) -> None:
-        """End a connection that broke the rules."""
+        """Close a connection after a protocol violation."""
         self.broker.goodbye(conn, error)
         self.flush()
 
     def received(self, conn: int, events: list[Received | Violation]) -> None:
-        """Take the decoded frames of a connection."""
+        """Handle the decoded frames of a connection."""
         now = clock()
         for incoming in events:
             if self._scheduler.received(conn, incoming, now):
                 self._set_scheduled(conn, waits=True)
             if self.connections[conn].takes_logon:
-                # The limits before a logon end with it, and the next command may be here already.
+                # A logon raises the limits, and its next command may be among these events already.
                 self.flush()
         self.flush()
 
     def _take(self, conn: int, incoming: Received | Violation, now: Now) -> bool:
-        """Pass a command to the engine; returns whether it had a filter compiled."""
+        """Pass a command to the engine. Return whether it compiled a filter."""
         before = self.broker.compiler.compiled
         if isinstance(incoming, Received):
             self.broker.received(conn, incoming.command, incoming.batch, now)
@@ -179,14 +180,14 @@ class EngineDriver:
             self.inbound.excuse(conn, time.monotonic())
 
     def lost(self, conn: int) -> None:
-        """Forget a closed connection; commands received before its end count."""
+        """Remove a closed connection. Publishes received before its end are still processed."""
         connection = self.connections.pop(conn)
         if not self.connections:
             self.empty.set()
         self._cancel_logon_timer(conn)
         for incoming in self._scheduler.drop(conn):
             if isinstance(incoming, Received) and isinstance(incoming.command, Publish):
-                self._take(conn, incoming, clock())  # a client that closes may rely on it
+                self._take(conn, incoming, clock())  # a client may publish and close at once
         self.broker.disconnected(conn)
         if self._archive is not None:
             self._archive.drop(conn)
@@ -195,8 +196,8 @@ class EngineDriver:
         self.flush()
 
     def writable(self, conn: int, *, writable: bool) -> None:
-        """Note whether the outbox of a connection has room."""
-        # A client that does not read answers sends no more commands: their number has no other bound.
+        """Handle an outbox that reached its limit, or fell below it."""
+        # Do not read commands from a client that does not read answers. Nothing else limits their number.
         self.connections[conn].set_reading(enabled=writable, reason="outbox")
         if writable:
             self.broker.writable(conn)
@@ -207,25 +208,25 @@ class EngineDriver:
     # -- large frames ---------------------------------------------------------------------------------
 
     def large_frame(self, conn: int, size: int, received: int) -> None:
-        """Note how much of an unfinished large frame was received."""
+        """Record the received bytes of an incomplete large frame."""
         if not self.inbound.came(conn, size, received, time.monotonic()):
             self.connections[conn].set_reading(enabled=False, reason="inbound")
             self._watch_inbound()
 
     def large_frame_ended(self, conn: int) -> None:
-        """Note that the large frame of a connection is complete, or its connection ends."""
+        """Release the large frame of a connection, when it is complete or the connection ends."""
         for admitted in self.inbound.ended(conn, time.monotonic()):
             self.connections[admitted].set_reading(enabled=True, reason="inbound")
 
     def _watch_inbound(self) -> None:
         deadline = self.inbound.deadline()
         if deadline is not None and self._inbound_timer is None:
-            # A timer that fires early is set again.
+            # A timer that fires early is started again.
             delay = max(deadline - time.monotonic(), 0.0)
             self._inbound_timer = self._loop.call_later(delay, self._check_inbound, deadline)
 
     def _check_inbound(self, due: float) -> None:
-        """End connections whose stalled frames hold memory that others wait for."""
+        """Close connections with stalled frames, whose memory other frames wait for."""
         self._inbound_timer = None
         now = time.monotonic()
         if now > due + _LATE_SECONDS_MAX:
@@ -241,7 +242,7 @@ class EngineDriver:
     # -- disk -----------------------------------------------------------------------------------------
 
     def _on_loop(self, take: Callable[..., None]) -> Callable[..., Any]:
-        """Return what passes an answer of a thread on to `take`, on the event loop."""
+        """Return a thread-safe callback that calls `take` on the event loop."""
         return partial(self._loop.call_soon_threadsafe, take)
 
     def _staging_answered(self, token: int, result: list[memoryview] | TickertapeError) -> None:
@@ -272,7 +273,7 @@ class EngineDriver:
     # -- effects --------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Carry out effects of the engine until it has none."""
+        """Perform the effects of the engine until it has none."""
         if self._flushing:
             return
         self._flushing = True
@@ -292,7 +293,7 @@ class EngineDriver:
             self._finish(None)
 
     def _perform(self, effect: Effect, budget: int) -> int:
-        """Carry out one effect; returns the bytes read on the event loop."""
+        """Perform one effect. Return the number of bytes read on the event loop."""
         if isinstance(effect, Send):
             self._outgoing.setdefault(effect.conn, []).extend(effect.buffers)
         elif isinstance(effect, DiskJob):
@@ -337,7 +338,7 @@ class EngineDriver:
             self.inbound.excuse(effect.conn, time.monotonic())
 
     def _write(self) -> None:
-        """Write the gathered buffers, one call for each connection."""
+        """Write the collected buffers, with one call for each connection."""
         outgoing, self._outgoing = self._outgoing, {}
         for conn, buffers in outgoing.items():
             connection = self.connections.get(conn)
@@ -376,10 +377,10 @@ class EngineDriver:
             timer.cancel()
 
     def _close(self, effect: CloseConnection) -> None:
-        self._write()  # the goodbye goes out before the close
+        self._write()  # send the last frames before the close
         connection = self.connections.get(effect.conn)
         if connection is not None:
-            # One too many must not hold a descriptor any longer; a silent client sends nothing to drop.
+            # Above the limit, free the descriptor at once. A dead client sends no bytes to drop.
             one_too_many = len(self.connections) > self._connections_max
             linger = not one_too_many and effect.reason != HeartbeatMissed.code
             connection.close(effect.reason, effect.text, linger=linger)
@@ -402,7 +403,7 @@ class EngineDriver:
         if deadline is None:
             return
         if self._timer is not None:
-            # A timer that fires early is harmless; moving it with every commit is not free.
+            # A timer that fires early is harmless. Restarting it for every commit would be slower.
             if self._timer_at <= deadline + 0.001:
                 return
             self._timer.cancel()
@@ -414,10 +415,10 @@ class EngineDriver:
         self.broker.wake(clock())
         self.flush()
 
-    # -- end ------------------------------------------------------------------------------------------
+    # -- stop -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Begin a clean stop: accepted messages are persisted and acknowledged, then `stopped` is done."""
+        """Start a clean stop: persist and acknowledge accepted messages, then complete `stopped`."""
         if not self._closing:
             self._closing = True
             self.broker.close(clock())
@@ -428,14 +429,14 @@ class EngineDriver:
             self.stopped.set_result(error)
 
     def crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Stop after a defect on the event loop: the state of the engine may be inconsistent."""
+        """Stop after an unhandled exception on the event loop. The engine may be in an inconsistent state."""
         loop.default_exception_handler(context)
-        self._finish(TickertapeError(f"internal error: {context.get('exception') or context['message']}"))
+        self._finish(TickertapeError(f"Internal error: {context.get('exception') or context['message']}"))
 
     def disconnect_all(self, *, served_only: bool = False) -> None:
-        """Say goodbye to every connection and close it; `empty` is set when all are closed.
+        """Send every connection a goodbye and close it. `empty` is set when all are closed.
 
-        `served_only`: only connections whose subscriptions have delivered everything persisted."""
+        `served_only`: close only connections whose subscriptions have delivered all persisted messages."""
         for conn, connection in list(self.connections.items()):
             if connection.ended[0]:
                 continue
@@ -446,11 +447,11 @@ class EngineDriver:
                 and (self.broker.subscriptions.owed(conn) or connection.outbox_bytes)
             ):
                 continue
-            self.broker.goodbye(conn, NotReady("the server stopped: connect again"))
+            self.broker.goodbye(conn, NotReady("The server has stopped. Connect again when it is running."))
         self.flush()
 
     def release(self) -> None:
-        """End the threads and close the files (after `stopped`)."""
+        """End the threads and close the files. Call it after `stopped`."""
         if self._timer is not None:
             self._timer.cancel()
         if self._inbound_timer is not None:
@@ -466,4 +467,4 @@ class EngineDriver:
 
 
 def _read_outcome(data: Buffer | OSError) -> Buffer | TickertapeError:
-    return JournalError(f"a segment could not be read: {data}") if isinstance(data, OSError) else data
+    return JournalError(f"Cannot read a segment: {data}") if isinstance(data, OSError) else data

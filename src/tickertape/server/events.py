@@ -2,9 +2,9 @@
 
 Invariants:
 - The event loop never waits for standard error.
-- Text from outside is escaped and bounded in length.
-- At most `events_per_second_max` lines a second are written of one event; the others are counted and
-  reported.
+- External text is escaped and limited in length.
+- At most `events_per_second_max` lines per second are written for one event. Further lines are counted, and
+  the count is logged.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ FORMATS: Final[tuple[Format, ...]] = ("text", "json")
 LEVELS: Final[tuple[Level, ...]] = ("debug", "info", "warning", "error")
 
 _FLUSH_SECONDS_MAX: Final = 1.0
-"""Standard error that takes nothing for so long at the end is given up."""
+"""Time limit for writing the remaining lines at the end."""
 _CHECK_SECONDS: Final = 1.0
-"""Interval at which suppressed lines are reported while nothing else is logged."""
+"""Interval of the reports of suppressed lines while nothing else is logged."""
 _TRACEBACK_CHARACTERS_MAX: Final = 8_000
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+,|[]@%~")
 
@@ -41,20 +41,20 @@ _log: Final = logging.getLogger("tickertape.server")
 
 
 def event(name: str, level: int = logging.INFO, /, **fields: Value) -> None:
-    """Log that something happened. `name` is one of a few words; fields may hold text from outside."""
+    """Log an event. `name` is from a small fixed set. Fields may contain external text."""
     if _log.isEnabledFor(level):
         _log.log(level, name, extra={"fields": fields})
 
 
 class EventFormatter(logging.Formatter):
-    """A record as one line of printable ASCII: text (`time LEVEL name key=value ...`) or a JSON object."""
+    """Formatter for one line of printable ASCII: text (`time LEVEL name key=value ...`) or a JSON object."""
 
     def __init__(self, form: Format) -> None:
         super().__init__()
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line without a line end."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
         head = {"time": moment.replace("+00:00", "Z"), "level": record.levelname.lower()}
         name, fields = _parts(record)
@@ -65,7 +65,7 @@ class EventFormatter(logging.Formatter):
 
 
 def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Value]]:
-    """Return name and fields; records of other libraries become the event `log`."""
+    """Return the name and fields of a record. Records of other libraries become the event `log`."""
     fields: dict[str, Value] | None = getattr(record, "fields", None)
     if fields is not None:
         return record.getMessage(), fields
@@ -78,7 +78,7 @@ def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Value]]:
 def _bounded(key: str, value: Value) -> Value:
     characters_max = _TRACEBACK_CHARACTERS_MAX if key == "traceback" else event_text_characters_max
     if isinstance(value, str) and len(value) > characters_max:
-        if key == "traceback":  # its end names the error
+        if key == "traceback":  # the error is at the end of a traceback
             return "..." + value[3 - characters_max :]
         return value[: characters_max - 3] + "..."
     return value
@@ -91,7 +91,7 @@ def _text(value: Value) -> str:
 
 
 class RateLimit:
-    """Limits the lines of one event in a second, and counts the suppressed ones."""
+    """Limit of the lines of one event per second, with a count of the suppressed lines."""
 
     def __init__(self, per_second: int = events_per_second_max) -> None:
         self._per_second = per_second
@@ -99,28 +99,29 @@ class RateLimit:
         self._counts: dict[str, int] = {}
 
     def admit(self, name: str, now: float) -> tuple[bool, dict[str, int]]:
-        """Whether a line of `name` may be written now (seconds), and how many lines of each event of the
-        second before were not."""
+        """Return whether a line of `name` may be written at `now` (seconds).
+
+        Also return the number of suppressed lines of each event in the previous second."""
         suppressed = self.suppressed(now)
         count = self._counts[name] = self._counts.get(name, 0) + 1
         return count <= self._per_second, suppressed
 
     def suppressed(self, now: float) -> dict[str, int]:
-        """How many lines of each event of a second that is over were not written."""
+        """Return the number of suppressed lines of each event in the last complete second."""
         if int(now) == self._second:
             return {}
         self._second = int(now)
         return self.close()
 
     def close(self) -> dict[str, int]:
-        """How many lines of each event were not written since the last answer."""
+        """Return the number of suppressed lines of each event since the last report."""
         over = {n: count - self._per_second for n, count in self._counts.items() if count > self._per_second}
         self._counts.clear()
         return over
 
 
 class EventWriter(logging.Handler):
-    """Writes lines on a thread of its own, so that callers never wait for standard error."""
+    """Log handler that writes on a thread of its own, so that callers never wait for standard error."""
 
     def __init__(self, stream: TextIO, form: Format, limit: RateLimit | None = None) -> None:
         super().__init__()
@@ -129,13 +130,13 @@ class EventWriter(logging.Handler):
         self._limit = limit or RateLimit()
         self._lines: queue.Queue[logging.LogRecord | None] = queue.Queue(event_queue_lines_max)
         self.dropped = 0
-        """Lines that could not be written or kept."""
+        """Number of dropped lines, because the queue was full or a write failed."""
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self._thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Queue a record (under the handler's lock)."""
+        """Queue a record. Called with the handler's lock held."""
         name = record.getMessage() if hasattr(record, "fields") else f"log {record.name}"
         passes, suppressed = self._limit.admit(name, record.created)
         self._log_suppressed(suppressed)
@@ -143,7 +144,7 @@ class EventWriter(logging.Handler):
             self._put(record)
 
     def close(self) -> None:
-        """Write queued lines, for a bounded time; nothing may be logged afterwards."""
+        """Write the queued lines, for at most 2 s. Log nothing afterwards."""
         super().close()
         if not self._thread.is_alive():
             return
@@ -186,13 +187,13 @@ class EventWriter(logging.Handler):
                 if self._lines.empty():
                     self._stream.flush()
             except (OSError, ValueError):
-                self.dropped += 1  # standard error is gone; the server goes on without
+                self.dropped += 1  # standard error is closed, the server continues without a log
         with contextlib.suppress(OSError, ValueError):
             self._stream.flush()
 
 
 def _record(name: str, **fields: Value) -> logging.LogRecord:
-    """A record about the log itself."""
+    """Return a record about the log itself."""
     level = logging.WARNING
     made = {"name": _log.name, "levelno": level, "levelname": logging.getLevelName(level), "msg": name}
     return logging.makeLogRecord({**made, "created": time.time(), "fields": fields})
@@ -200,7 +201,7 @@ def _record(name: str, **fields: Value) -> logging.LogRecord:
 
 @contextlib.contextmanager
 def logging_to(stream: TextIO | None, form: Format, level: Level) -> Iterator[EventWriter]:
-    """Log to `stream` (None: standard error) until the end of the block, which writes the queued lines."""
+    """Log to `stream` (None: standard error) during the block. Queued lines are written at its end."""
     root = logging.getLogger()
     writer = EventWriter(stream or sys.stderr, form)
     before = root.level

@@ -8,16 +8,17 @@ from tickertape.base.limits import KIB, MIB, frame_bytes_before_logon_max, recei
 
 # wire
 inbound_bytes_max: Final = 256 * MIB
-"""Memory of unfinished frames above `frame_in_place_bytes_max`, over all connections of a server; further
-frames wait with the bytes of one read."""
+"""Memory of incomplete frames above `frame_in_place_bytes_max`, over all connections. Further frames wait,
+with the bytes of one read."""
 inbound_stall_seconds_max: Final = 10.0
-"""While frames wait for that memory, one that has it and does not come on for so long ends its connection."""
+"""While other frames wait for that memory, the server closes a connection whose frame stalls for this
+time."""
 inbound_progress_bytes_min: Final = receive_buffer_bytes
-"""Progress that such a frame must make in this time, unless it ends."""
+"""Progress that a frame must make within `inbound_stall_seconds_max`, unless it completes."""
 logon_seconds_max: Final = 10.0
-"""A connection that has not logged on by then is closed."""
+"""Time limit of a logon. The server closes the connection afterwards."""
 connections_max: Final = 10_000
-"""Connections of one server; further ones are refused and closed."""
+"""Connections of one server. Further connections are rejected and closed."""
 
 # flow
 slow_memory_bytes_min: Final = 40 * MIB
@@ -25,86 +26,86 @@ slow_disk_bytes_min: Final = 64 * MIB
 
 # journal
 retained_segments_min: Final = 3
-"""Least ratio of `retain_size` to `segment_size`: one segment is written, one is next, one is read."""
+"""Smallest ratio of `retain_size` to `segment_size`: one segment to write, one preallocated, one to read."""
 
 # administration
 admin_connections_max: Final = 64
-"""Connections to the admin address; further ones are refused and closed."""
+"""Connections to the admin address. Further connections are rejected and closed."""
 admin_request_bytes_max: Final = 16 * KIB
-"""Largest head of an admin request: its line and its headers."""
+"""Largest head (request line and headers) of an admin request."""
 admin_request_seconds_max: Final = 10.0
-"""An admin connection whose next request is not complete, or whose answer is not taken, by then is closed."""
+"""Time limit of an admin connection for its next request, and for reading an answer."""
 admin_answer_seconds_max: Final = 5.0
-"""How long the admin address waits for the event loop before it says that the server is stuck."""
+"""Time that the admin address waits for the event loop before it reports a stuck server."""
 snapshot_interval_seconds: Final = 0.05
-"""Shortest interval between two snapshots; askers in between share the next one."""
+"""Shortest interval between two snapshots. Requests in between share the next snapshot."""
 sessions_listed_max: Final = 200
 """Sessions that one answer of `/stats` lists."""
 subscriptions_listed_max: Final = 500
-"""Subscriptions that one answer of `/stats` lists, of all sessions together."""
+"""Subscriptions that one answer of `/stats` lists, over all sessions."""
 subscriptions_counted_max: Final = 2_000
-"""Subscriptions that are visited to count those of each topic; with more there is no such count."""
+"""Largest number of subscriptions for which the server counts the subscriptions of each topic."""
 
-# events and the end
+# events and shutdown
 events_per_second_max: Final = 20
-"""Log lines of one event and second; the others of that second are counted."""
+"""Log lines of one event per second. Further lines of that second are only counted."""
 event_text_characters_max: Final = 300
-"""A field of a log line is cut above this."""
+"""Longest field of a log line. Longer fields are cut."""
 event_queue_lines_max: Final = 10_000
-"""Log lines that wait for standard error; above it lines are dropped and counted."""
+"""Log lines waiting for standard error. Further lines are dropped and counted."""
 sync_slow_seconds: Final = 1.0
-"""Longer synced writes are logged."""
+"""Slower synced writes are logged."""
 drain_seconds_default: Final = 10.0
-"""Time that a stop allows for delivering persisted messages."""
+"""Time limit of a stop for the delivery of persisted messages."""
 drain_idle_seconds: Final = 1.0
-"""A stop waits for subscribers no longer when nothing was delivered for this time."""
+"""A stop no longer waits for subscribers after this time without a delivery."""
 
 # configuration
 configuration_bytes_max: Final = 1 * MIB
 """Largest configuration file."""
 configuration_total_bytes_max: Final = 4 * MIB
-"""All files of one configuration together."""
+"""Total size of the files of one configuration."""
 configuration_depth_max: Final = 32
 """Nesting depth of tables, arrays and dotted keys of a configuration."""
 configuration_problems_max: Final = 100
-"""Problems of one configuration that are listed; further ones are only counted."""
+"""Problems of one configuration that are listed. Further problems are only counted."""
 include_depth_max: Final = 8
 """Nesting depth of includes of configuration files."""
 included_files_max: Final = 64
-"""Files that one configuration may include, all depths together."""
+"""Files that one configuration may include, at all depths."""
 
 # archive
 archive_scans_max: Final = 8
-"""Readers that a server keeps where they are; others begin anew each time."""
+"""Archive scans that a server keeps open between requests. Other scans start anew with each request."""
 archive_threads_max: Final = 4
-"""Requests that a server answers at a time."""
+"""Archive requests that a server answers concurrently."""
 archive_threads_per_connection_max: Final = 2
-"""Of these, how many may be of one connection."""
+"""Archive requests of one connection that a server answers concurrently."""
 archive_refresh_seconds_default: Final = 30.0
-"""How often a server looks how far the archive reaches."""
+"""Interval at which a server checks the end of the archive."""
 
 # queue
 queues_max: Final = 1_000
 """Queues of one server."""
 queue_count_max: Final = 1_000_000
-"""The largest `max_deliveries`, `max_cancels`."""
+"""Largest `max_deliveries` and `max_cancels`."""
 queue_depth_max: Final = 1 << 40
-"""The largest `target_queue_depth`."""
+"""Largest `target_queue_depth`."""
 lease_seconds_min: Final = 0.01
-"""The shortest lease."""
+"""Shortest lease."""
 queue_expiration_seconds_max: Final = 36_600 * 86_400.0
-"""The longest `expiration` of a queue."""
+"""Longest `expiration` of a queue."""
 
 # security
 handshake_bytes_max: Final = frame_bytes_before_logon_max
-"""Bytes accepted of an incomplete TLS handshake: as many as of a logon."""
+"""Largest TLS handshake, with the same limit as a logon frame."""
 tokens_max: Final = 10_000
 """Tokens of one server."""
 token_look_seconds: Final = 60.0
-"""How often it is looked whether a session's token has expired."""
+"""Interval of the checks for expired session tokens."""
 
 # transaction
 staged_age_seconds_min: Final = 1.0
-"""The least that can be configured."""
+"""Smallest configurable `expire_after`."""
 transaction_bytes_min: Final = 1 * MIB
-"""The least that can be configured, for one transaction and for all."""
+"""Smallest configurable size limit, for one transaction and for all."""

@@ -1,10 +1,10 @@
-"""Offline prune: removes archived segments of a stopped instance, as retention does.
+"""Offline prune: removes archived segments of a stopped instance, like retention.
 
 Invariants:
-- A segment is removed only if the archive has all of it, its messages were just found there, and no queue
-  needs it.
-- No server runs on the directory meanwhile.
-- `retired.bin` is durable before the first segment is removed, so that a crash leaves a log that starts.
+- A segment is removed only if the archive has all its messages, this run has verified them, and no queue
+  needs the segment.
+- The directory is locked, so no server runs on it.
+- `retired.bin` is durable before the first segment is removed, so a server can start after a crash.
 """
 
 from __future__ import annotations
@@ -40,25 +40,24 @@ from tickertape.journal.retention import (
 from tickertape.server.startup import read_all, salt
 
 Advance = Callable[[int], object]
-"""Called with the number of bytes of segments that were compared."""
+"""Callback with the number of compared bytes."""
 
 _RUNNING: Final = (
-    "A running server drops what is archived by itself: see [archive], and retain in [journal], in its "
-    "configuration"
+    "A running server removes archived segments itself. Configure [archive], and retain in [journal]."
 )
 
 
 class PrunePlan(NamedTuple):
-    """Segments of a log that can be removed, oldest first."""
+    """Removable segments of a log, oldest first."""
 
     segments: list[LogSegment]
     first_position: int
-    """First position of the log now."""
+    """Current first position of the log."""
     end_position: int
     archived: int
-    """How many sealed segments the archive has wholly, from the oldest."""
+    """Number of completely archived sealed segments, from the oldest."""
     kept_by: str
-    """Why not all of those go; empty when they do."""
+    """Cause that keeps some archived segments. Empty if all of them are removable."""
 
     @property
     def bytes(self) -> int:
@@ -67,10 +66,10 @@ class PrunePlan(NamedTuple):
 
 
 class OfflinePrune:
-    """A stopped instance's data directory, held, beside its archive.
+    """The locked data directory of a stopped instance, and its archive.
 
-    Raises `JournalLocked` when a server runs on it, `NotAJournal`, `JournalCorrupt`, `WrongJournal` (the
-    archive is of another journal), `ArchiveFailed` (it is none, or does not have all topics)."""
+    Raises `JournalLocked` if a server runs on the directory, `NotAJournal`, `JournalCorrupt`, `WrongJournal`
+    (archive of another journal) and `ArchiveFailed` (not an archive, or not of all topics)."""
 
     def __init__(self, directory: str, open_archive: Callable[[str], ArchiveWriter]) -> None:
         self._disk = SystemDisk(directory)
@@ -84,13 +83,14 @@ class OfflinePrune:
             raise
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the files and unlock the directory."""
         self._reader.close()
         self._disk.close_all()
 
     def plan(self, policy: RetentionPolicy, wall: int) -> PrunePlan:
-        """Return the segments to remove at `wall` (microseconds since 1970 UTC): all archived ones, or those
-        that `policy` does not keep. Raises `JournalCorrupt`, `OSError`."""
+        """Return the segments to remove: all archived segments that `policy` does not keep.
+
+        `wall`: current time in microseconds since 1970 UTC. Raises `JournalCorrupt` or `OSError`."""
         view, coverage = self._view, self.archive.coverage
         if view.segments and view.last_message is None:
             view.found_last_message(read_all(self._disk, find_last_message(view)))
@@ -106,12 +106,13 @@ class OfflinePrune:
         pin = min(self._pins(), default=None)
         free = wanted if pin is None else unneeded(sealed[:wanted], pin.position)
         if pin is not None and free < wanted:
-            why = f"{pin.who}, which needs the log from position {pin.position:,} on"
+            why = f"{pin.who}, which needs the log from position {pin.position:,}"
         return PrunePlan(sealed[:free], view.first_position, view.end_position, archived, why)
 
     def compare(self, plan: PrunePlan, advance: Advance) -> None:
-        """Compare the planned messages in the log with those in the archive. Raises `ArchiveFailed` if they
-        differ, `JournalCorrupt`."""
+        """Compare the messages of the planned segments with the archive.
+
+        Raises `ArchiveFailed` if they differ, or `JournalCorrupt`."""
         if not plan.segments:
             return
         begin, end = plan.segments[0].first_position, plan.segments[-1].end_position
@@ -124,21 +125,22 @@ class OfflinePrune:
         theirs = sums_of(self.archive, begin, end)
         if ours != theirs:
             raise ArchiveFailed(
-                f"{self.archive.place.location} does not hold what the log has at positions {begin} to "
-                f"{end}: {theirs.messages:,} messages instead of {ours.messages:,}, or others. Nothing was "
-                "removed; `tickertape pipeline audit` tells what differs"
+                f"Cannot prune: archive {self.archive.place.location} and log differ at positions {begin} to "
+                f"{end} ({theirs.messages:,} and {ours.messages:,} messages). Nothing was removed. Run "
+                "`tickertape pipeline audit` to list the differences."
             )
 
     def remove(self, plan: PrunePlan) -> None:
-        """Remove the segments of `plan`. Raises `JournalCorrupt` if retired facts cannot be read, `OSError`;
-        it may be repeated after any failure."""
+        """Remove the segments of `plan`. Safe to repeat after any failure.
+
+        Raises `JournalCorrupt` if the state of removed segments is unreadable, or `OSError`."""
         executor = DiskJobExecutor(self._disk, salt)
         left = len(plan.segments)
         while left:
             count = min(left, retention_segments_max)
             gathered = read_all(self._disk, gather(self._view, self.journal_id, count))
             through = gathered.retired.through
-            # The new start of the log is durable before the segments before it are removed.
+            # Make the new start of the log durable before older segments are removed.
             self._sync(through + 1)
             numbers = self._numbers(through)
             self._reader.close()
@@ -146,7 +148,7 @@ class OfflinePrune:
             executor.run(RetireSegments(retired=gathered.retired, numbers=numbers))
             left -= count
 
-    # -- inside ---------------------------------------------------------------------------------------
+    # -- internals ------------------------------------------------------------------------------------
 
     def _opened(self) -> tuple[bytes, LogView]:
         try:
@@ -154,7 +156,7 @@ class OfflinePrune:
                 self._disk, owner=f"journal prune, process {os.getpid()}", create=False, new_id=b""
             )
         except JournalLocked as error:
-            raise JournalLocked(f"{error}. {_RUNNING}") from None
+            raise JournalLocked(f"{str(error).rstrip('.')}. {_RUNNING}") from None
         snapshot = take_snapshot(self._disk, unsynced=True)
         if snapshot.damage is not None:
             raise snapshot.damage
@@ -164,13 +166,14 @@ class OfflinePrune:
         coverage, where = self.archive.coverage, self.archive.place.location
         if coverage.topics:
             raise ArchiveFailed(
-                f"{where} has the topics {coverage.topics!r} only: what a log may lose is in an archive of "
-                "all topics"
+                f"Cannot prune: archive {where} has the topics {coverage.topics!r} only. Use an archive of "
+                "all topics."
             )
         if coverage.end > self._view.end_position:
             raise ArchiveFailed(
-                f"{where} ends at position {coverage.end}, and the log in {self._disk.where} at "
-                f"{self._view.end_position}: it has lost messages that were archived; nothing was removed"
+                f"Cannot prune: archive {where} ends at position {coverage.end}, but the log in "
+                f"{self._disk.where} ends at {self._view.end_position}, so it has lost archived messages. "
+                "Nothing was removed."
             )
 
     def _pins(self) -> list[RetentionPin]:
@@ -179,17 +182,17 @@ class OfflinePrune:
             body = read_queues(self._disk, self.journal_id)
             covered = None if body is None else decode_covered(body)
             end = self._view.end_position
-            # One that goes beyond a log that has lost its end is not used by a start either.
+            # A checkpoint beyond the end of the log is invalid. A server start ignores it, too.
             if covered is not None and all(max(one.messages, one.records) <= end for one in covered):
                 return [RetentionPin(needed_from(one), f"queue {shown(one.queue)}") for one in covered]
         except ValueError:
-            pass  # a checkpoint that cannot be used costs time at a start, and room here
+            pass  # without a usable checkpoint, the queues pin the log from their start
         return [
             RetentionPin(begun.position, f"queue {shown(begun.queue)}") for begun in begun_in(self._control())
         ]
 
     def _control(self) -> list[bytes]:
-        """The log's own control records, those of removed segments first."""
+        """Return the control records of the log, starting with those of removed segments."""
         view = self._view
         records = list(view.retired.records) if view.retired is not None else []
         for part in self._reader.parts(view.first_position, view.end_position, CONTROL_TOPIC):
@@ -202,8 +205,8 @@ class OfflinePrune:
         return records
 
     def _numbers(self, through: int) -> tuple[int, ...]:
-        """Return the numbers of all segment files up to `through`, left-overs of an interrupted removal
-        included."""
+        """Return the numbers of all segment files up to `through`, including files that an interrupted
+        removal left."""
         found = (segment_number(name) for name in self._disk.names(JOURNAL_DIRECTORY))
         return tuple(sorted(number for number in found if number is not None and number <= through))
 

@@ -1,6 +1,6 @@
-"""Session expiry: ends sessions whose token has expired or was revoked.
+"""Session expiry: closes sessions whose token has expired or was revoked.
 
-Each check visits all sessions, so checks are rare.
+Each check visits all sessions, so checks are infrequent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tickertape.server.limits import token_look_seconds
 
 
 class SessionExpiry:
-    """Checks the users of an instance every `seconds`, and after a reload."""
+    """Periodic check of the session users of an instance, every `seconds` and after a reload."""
 
     def __init__(
         self, driver: EngineDriver, credentials: CredentialStore, seconds: float = token_look_seconds
@@ -27,21 +27,22 @@ class SessionExpiry:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Check from now on, if tokens are required."""
+        """Start checking, if the server requires tokens."""
         if self._credentials.wants_tokens:
             self.check()
             self._timer = asyncio.get_running_loop().call_later(self._seconds, self.start)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
     def check(self, replaced: Collection[str] = ()) -> None:
-        """End the sessions whose token is invalid now, and those of the users `replaced`, whose token is
-        another one."""
+        """Close the sessions with an invalid token, and the sessions of the users `replaced`."""
         now = clock()
         for conn, session in list(self._driver.broker.sessions.items()):
             if session.user in replaced or not self._credentials.still_good(session.user, session.name, now):
-                error = AuthenticationFailed(f"the token {session.user!r} has expired, or was taken back")
+                error = AuthenticationFailed(
+                    f"Authentication failed: token {session.user!r} has expired or was revoked."
+                )
                 self._driver.violated(conn, error)

@@ -1,7 +1,7 @@
 """Signals that do not stop a server: SIGHUP reloads certificates and tokens, SIGUSR1 prints stacks.
 
-Invariant: neither ends the process, whatever the files hold, from the start of recovery until the data
-directory is closed.
+Invariant: neither ends the process, regardless of the contents of the files, from the start of recovery until
+the data directory is closed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tickertape.server.session_expiry import SessionExpiry
 
 _STDERR: Final = 2
 _UNEXPECTED: Final = "unexpected"
+_KEPT: Final = "The previous certificates and tokens stay in use."
 _NO_TOKEN: Final = (
-    "the tokens file has no token: all sessions end and nobody can log on. Add tokens to the file and send "
-    "SIGHUP again"
+    "The tokens_file has no tokens: all sessions are closed and no client can log on. Add tokens to the file "
+    "and send SIGHUP again."
 )
 
 
 @contextmanager
 def stacks_on_signal() -> Iterator[None]:
-    """Print the stack of every thread on standard error at each SIGUSR1, also while the process hangs, unless
-    it hangs in native code.
+    """Print the stack of every thread on standard error at each SIGUSR1.
 
-    The main thread prints: `faulthandler.register` would read the stacks of threads while they run, which
-    ends the process with SIGSEGV now and then."""
+    This works while the process hangs, except in native code. The main thread prints, because
+    `faulthandler.register` reads the stacks of running threads, which sometimes crashes with SIGSEGV."""
     before = signal.signal(signal.SIGUSR1, _print_stacks)
     try:
         yield
@@ -50,8 +50,10 @@ def _print_stacks(_number: int, _frame: FrameType | None) -> None:
 
 
 class ReloadSignal:
-    """Reload at each SIGHUP. One that arrives before the event loop runs is served once it does. A server
-    without anything to reload that was started at a terminal ends by the signal, as other programs do."""
+    """Handler of SIGHUP that reloads certificates and tokens.
+
+    A signal that arrives before the event loop runs is handled when the loop runs. A server that has nothing
+    to reload and was started at a terminal keeps the default action: SIGHUP ends it."""
 
     def __init__(self, credentials: CredentialStore) -> None:
         self._credentials = credentials
@@ -59,12 +61,12 @@ class ReloadSignal:
         self._arrived = False
 
     def hold(self) -> None:
-        """Only note them: no event loop runs yet, or any more."""
+        """Only record signals, while no event loop runs."""
         if self._handled:
             signal.signal(signal.SIGHUP, self._note)
 
     def reload_on(self, loop: AbstractEventLoop, expiry: SessionExpiry) -> None:
-        """Reload at each from now on."""
+        """Reload at each signal from now on, and now if one has arrived."""
         if self._handled:
             loop.add_signal_handler(signal.SIGHUP, reload, self._credentials, expiry)
         if self._arrived:
@@ -75,25 +77,26 @@ class ReloadSignal:
 
 
 def reload(credentials: CredentialStore, expiry: SessionExpiry) -> None:
-    """Read certificates and tokens again, and end the sessions of revoked tokens. Connections keep their
-    certificates. Never raises: a failure is logged and changes nothing."""
+    """Reload certificates and tokens, and close the sessions of revoked tokens.
+
+    Open connections keep their certificates. Never raises: a failure is logged and changes nothing."""
     try:
         replaced = credentials.reload()
         if credentials.refuses_all:  # on purpose: revoking the last token must not be overruled
             event("reloaded", logging.WARNING, text=_NO_TOKEN)
         else:
-            nothing = None if credentials.has_files else "there are no certificates or tokens to read"
+            nothing = None if credentials.has_files else "No certificates or tokens are configured."
             event("reloaded", text=nothing)
         expiry.check(replaced)
     except TickertapeError as error:
-        event("reload_failed", logging.ERROR, code=error.code, text=f"{error}; what was read before goes on")
-    except Exception as error:  # noqa: BLE001 - a defect of ours; its text may show what is in the files
-        text = f"{type(error).__name__} in {_place(error)}; what was read before goes on"
+        event("reload_failed", logging.ERROR, code=error.code, text=f"{str(error).rstrip('.')}. {_KEPT}")
+    except Exception as error:  # noqa: BLE001 - a defect. Its text may contain secrets of the files.
+        text = f"Internal error: {type(error).__name__} in {_place(error)}. {_KEPT}"
         event("reload_failed", logging.ERROR, code=_UNEXPECTED, text=text)
 
 
 def _place(error: Exception) -> str:
-    """Return where an error was raised, as `file:line`."""
+    """Return the location at which an error was raised, as `file:line`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -103,7 +106,7 @@ def _place(error: Exception) -> str:
 
 
 def _at_terminal() -> bool:
-    """Whether standard input is a terminal."""
+    """Return whether standard input is a terminal."""
     try:
         return sys.stdin is not None and sys.stdin.isatty()
     except ValueError:  # closed

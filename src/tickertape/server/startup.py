@@ -1,4 +1,4 @@
-"""Startup: opens the data directory of an instance and makes a broker that is ready to serve.
+"""Startup: opens the data directory of an instance, recovers the log and creates the broker.
 
 It runs before any port is open, so it may block.
 """
@@ -41,33 +41,34 @@ from tickertape.server.storage.spill_files import SpillFiles
 T = TypeVar("T")
 
 _NO_SEGMENT: Final = (
-    "the directory was made by an earlier start, and no segment in it is begun: that start was interrupted "
-    "or had no room, or the log was removed or emptied; it begins at position 0"
+    "The data directory exists but has no used segment, so the log starts at position 0. An earlier start "
+    "was interrupted or the disk was full, or the log was deleted."
 )
 
 
 class OpenedInstance(NamedTuple):
-    """An instance that can begin to serve."""
+    """An opened instance that is ready to serve."""
 
     broker: Broker
     disk: CachingDisk
     executor: DiskJobExecutor
     report: list[str]
-    """Findings of the recovery, a line each."""
+    """Findings of the recovery, one line each."""
     spill: SpillFiles | None
-    """Backlogs of slow clients on disk; None: no spilling."""
+    """Spill files of slow clients. None: no spilling."""
     archive: ArchiveReads | None = None
-    """Archive of the messages before the log; None: no archive."""
+    """Archive of messages older than the log. None: no archive."""
 
 
 def salt() -> int:
-    """64 unpredictable bits for a new segment."""
+    """Return 64 random bits for a new segment."""
     return int.from_bytes(os.urandom(8), "little")
 
 
 def open_instance(config: Config, rights: LogonPolicy | None = None) -> OpenedInstance:
-    """Open the data directory of `config`; `rights` say whose a logon is (see `Broker`). Raises
-    `JournalError`s, `WrongJournal`, `OSError`; nothing is served.
+    """Open the data directory of `config`. `rights`: policy that authenticates logons (see `Broker`).
+
+    Raises `JournalError`, `WrongJournal` or `OSError`.
     """
     disk = _data_directory(config)
     owner = f"instance {config.instance.name}, process {os.getpid()}"
@@ -83,8 +84,10 @@ def open_on(
     new_id: bytes,
     salt: Callable[[], int],
 ) -> OpenedInstance:
-    """As `open_instance`, on a given disk. `owner` names the process in the lock, `new_id` becomes the
-    identity of a new journal, and `salt` gives the 64 bits of each new segment."""
+    """Open an instance as `open_instance`, on a given disk.
+
+    `owner`: name of the process in the lock file. `new_id`: identity of a new journal. `salt`: callback that
+    returns the 64 random bits of each new segment."""
     settings, archive = config.journal, config.archive
     tier = None if archive is None else ArchiveTier(archive.location)
     fresh = IDENTITY_FILE not in disk.names(".")
@@ -105,7 +108,7 @@ def open_on(
     registry = read_all(disk, load_publishers(journal))
     try:
         journal.view.set_first(read_all(disk, first_message(journal.view, journal.view.first_position)))
-    except JournalCorrupt:  # its readers get this error
+    except JournalCorrupt:  # readers of that message get this error
         journal.view.set_first(None, unknown=True)
     broker = Broker(
         journal,
@@ -125,10 +128,10 @@ def open_on(
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
-    report.extend(f"{error}; everything else is served" for error in registry.damage)
+    report.extend(f"{error}. All other messages are available." for error in registry.damage)
     report.extend(open_queues(broker, disk, registry.others))
     report.extend(open_staged(broker, disk))
-    report.extend(f"journal/{name}: not a segment of ours, ignored" for name in recovered.unknown)
+    report.extend(f"Ignored journal/{name}: not a segment of Tickertape." for name in recovered.unknown)
     return OpenedInstance(broker, disk, executor, report, spill, reads)
 
 
@@ -143,21 +146,28 @@ def _catalog(config: Config) -> TopicCatalog:
 
 
 def _data_directory(config: Config) -> SystemDisk:
-    """The directory, made when it is missing and may be."""
+    """Return the data directory. Create it if it is missing and `create` is true."""
     disk = SystemDisk(config.instance.data)
     if disk.root.is_dir():
         return disk
     if os.path.lexists(disk.root):
-        raise NotAJournal(f"{disk.where} is no directory: point to the directory of a journal, or a new one")
+        raise NotAJournal(
+            f"Cannot open data directory {disk.where}: not a directory. Use the directory of a journal, or a "
+            "new one."
+        )
     if not config.journal.create:
-        raise NotAJournal(f"{disk.where} does not exist and `create` is false: is the disk mounted?")
+        raise NotAJournal(
+            f"Cannot open data directory {disk.where}: it does not exist and `create` is false. Check that "
+            "the disk is mounted."
+        )
     disk.make_directory("")
     return disk
 
 
 def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
-    """Bring the queues to the state of the log; returns a line for each finding. Raises as
-    `recover_queues`."""
+    """Recover the queues from their checkpoint and the log. Return one line for each finding.
+
+    Raises the errors of `recover_queues`."""
     if not broker.queues:
         return []
     report: list[str] = []
@@ -166,29 +176,28 @@ def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
         body = read_queues(disk, broker.journal.journal_id)
         covered = [] if body is None else decode_covered(body)
     except (ValueError, OSError) as error:
-        report.append(f"{error}; the queues are read from the log instead")
+        report.append(f"{error}. The queues are recovered from the log instead.")
     by_name = {one.queue: one for one in covered}
     now = clock()
     recovered = read_all(disk, recover_queues(broker.queues, broker.journal, control, by_name, now))
-    # At once: one that was not used now may look as if it fitted later.
+    # Replace the checkpoint now: one that was rejected now may wrongly look valid later.
     try:
         write_queues(disk, broker.journal.journal_id, broker.queues.checkpoint_body())
     except OSError as error:
-        report.append(f"the checkpoint of the queues cannot be written: {error}")
+        report.append(f"Cannot write the queue checkpoint: {error}.")
         remove_queues(disk)
     broker.begin_queues(recovered, now)
     return report + recovered.report
 
 
 def open_staged(broker: Broker, disk: Disk) -> list[str]:
-    """Restore prepared parts of transactions; returns a line for each finding. Raises `OSError`."""
+    """Restore prepared parts of transactions. Return one line for each finding. Raises `OSError`."""
     staged, report = find_staged(disk, broker.journal.journal_id)
     broker.begin_staged(staged, clock())
     staging = broker.transactions.staging
     if staging.count:
         report.append(
-            f"{staging.bytes} bytes that were staged for transactions and not committed are kept, in "
-            f"{staging.count} files"
+            f"Kept {staging.bytes} bytes of staged, uncommitted transaction parts, in {staging.count} files."
         )
     return report
 
@@ -199,7 +208,8 @@ def _spill_files(config: Config, owner: str, disk: Disk) -> SpillFiles | None:
         return None
     path = settings.path(config.instance.data)
     if settings.directory is not None:
-        # The data directory is locked already; another one must not be cleared while it is in use.
+        # The data directory is locked already. Another directory needs a lock of its own before it is
+        # cleared.
         return SpillFiles(path, owner)
     return SpillFiles(path, within=disk.descriptor() if isinstance(disk, SystemDisk) else None)
 
@@ -210,13 +220,13 @@ def record_end(opened: OpenedInstance) -> None:
     shutdown = journal.commits.clean_shutdown
     if shutdown is not None:
         write_clean_shutdown(opened.disk, shutdown)
-        # Where a full disk held back accepted messages, the log lacks records that the queues know.
+        # If a full disk blocked accepted messages, the log lacks records that the queue state includes.
         if queues and journal.commits.accepted_end == journal.commits.persisted_end:
             write_queues(opened.disk, journal.journal_id, queues.checkpoint_body())
 
 
 def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
-    """Prepare and start the first segment of this run; a full disk does not prevent the start."""
+    """Prepare and start the first segment of this run. A full disk does not prevent the start."""
     while jobs := journal.commits.jobs():
         for job in jobs:
             error: OSError | None = None
@@ -232,8 +242,9 @@ def begin_run(journal: Journal, executor: DiskJobExecutor) -> None:
 
 
 def read_all(disk: Disk, steps: Generator[ReadRequest | None, Buffer, T]) -> T:
-    """Run the steps of a search to their end with blocking reads; of None there is nothing to read. Raises
-    their errors, `OSError`."""
+    """Run the generator of a log search with blocking reads, and return its result.
+
+    A request of None needs no read. Raises the errors of the search, and `OSError`."""
     handles: dict[int, int] = {}
     try:
         request = next(steps)

@@ -1,4 +1,4 @@
-"""Measure the duration of synced writes in a directory, made as the journal makes them."""
+"""Measurement of synced writes in a directory. The journal writes in the same way."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class SyncCost(NamedTuple):
 
 
 def measure(directory: str, seconds: float, advance: Callable[[float], object]) -> SyncCost:
-    """Write and sync 4 KiB again and again for `seconds`, at least once.
+    """Write and sync 4 KiB repeatedly for `seconds`, at least once.
 
-    The file has no name, so nothing is left behind, however the process ends. `advance` is called with the
-    seconds that each write took. Raises `OSError`.
+    The file has no name, so it disappears when the process ends. `advance` is called with the duration of
+    each write in seconds. Raises `OSError`.
     """
     took: list[float] = []
     descriptor = _unnamed_file(directory)
     try:
-        with contextlib.suppress(OSError):  # a file system without it allocates while it writes
+        with contextlib.suppress(OSError):  # a file system without preallocation allocates on write
             os.posix_fallocate(descriptor, 0, _FILE_BYTES)
         os.fsync(descriptor)
         ends = time.perf_counter() + seconds

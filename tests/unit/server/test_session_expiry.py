@@ -60,7 +60,13 @@ def test_who_may_not_stay_is_ended_when_the_time_comes() -> None:
         admission.good.remove("desk")
         await until(lambda: instance.ended)
         assert instance.ended == [
-            (1, f"{AuthenticationFailed.code}: the token 'desk' has expired, or was taken back")
+            (
+                1,
+                (
+                    f"{AuthenticationFailed.code}: Authentication failed: token 'desk' has "
+                    f"expired or was revoked."
+                ),
+            )
         ]
         asked = admission.asked
         await until(lambda: admission.asked > asked)  # it goes on

@@ -76,7 +76,7 @@ def test_reload_that_leaves_no_token_ends_sessions_and_warns(caplog: pytest.LogC
     assert len(watch.looks) == 1
     (reloaded,) = caplog.records
     assert (reloaded.message, reloaded.levelno) == ("reloaded", logging.WARNING)
-    assert "nobody can log on" in reloaded.__dict__["fields"]["text"]
+    assert "no client can log on" in reloaded.__dict__["fields"]["text"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_no_exception_ends_the_server(
     (failed,) = [record for record in caplog.records if record.message == "reload_failed"]
     fields = failed.__dict__["fields"]
     assert fields["code"] == code
-    assert "what was read before goes on" in fields["text"]
+    assert "The previous certificates and tokens stay in use." in fields["text"]
     assert "secret" not in fields["text"]
 
 

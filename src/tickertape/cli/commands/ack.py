@@ -1,6 +1,6 @@
-"""`ack`: settle queue messages by bookmark or filter.
+"""`ack`: acknowledge, release or reject queue messages by bookmark or filter.
 
-Exit code 0 means that the server has persisted the settlement.
+Exit code 0 means that the server has persisted the acknowledgement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _bookmark(text: str) -> str:
     except BadBookmark:
         point = None
     if not isinstance(point, AtBookmarks) or point.unknown:
-        raise click.BadParameter(f"{shown(text)} is not {BOOKMARK_FORM}")
+        raise click.BadParameter(f"Invalid bookmark {shown(text)}. Use {BOOKMARK_FORM}.")
     return text
 
 
@@ -38,10 +38,10 @@ def _option(value: str) -> str:
     name, _, length = value.partition("=")
     if value in ("cancel", "expire") or (name == _EXTENSION and parse_interval(length) > 0):
         return value
-    raise click.BadParameter(f"{shown(value)} is not cancel, expire or {_EXTENSION}=60s")
+    raise click.BadParameter(f"Invalid option {shown(value)}. Use cancel, expire or {_EXTENSION}=60s.")
 
 
-@click.command(short_help="Say what became of messages of a queue: done, back, or expired.")
+@click.command(short_help="Acknowledge, release or reject queue messages.")
 @click.argument("queue", callback=topic_name)
 @click.argument("bookmarks", required=False, callback=parsed(_bookmarks))
 @server_options
@@ -49,11 +49,11 @@ def _option(value: str) -> str:
     "--option",
     callback=parsed(_option),
     metavar="O",
-    help="cancel: they go back to the queue. expire: they leave it as dead letters do. lease_extension=60s: "
-    "their lease ends so long from now. Default: they are done.",
+    help="cancel: return the messages to the queue. expire: reject them (to the dead-letter topic, if any). "
+    "lease_extension=60s: set their lease to end 60 s from now. Default: acknowledge.",
 )
 @click.option(
-    "--filter", metavar="F", help="Instead of BOOKMARKS: all messages of the queue whose content passes."
+    "--filter", metavar="F", help="All messages of the queue that match this filter, instead of BOOKMARKS."
 )
 @answer_timeout_option
 def ack(
@@ -64,12 +64,12 @@ def ack(
     filter: str | None,
     timeout: float,
 ) -> None:
-    """Acknowledge messages of QUEUE: those with BOOKMARKS, a bookmark or several with commas between, or
-    those that pass a filter.
+    """Acknowledge, release or reject messages of QUEUE by BOOKMARKS (separated by commas) or --filter.
 
-    Which of them a caller without the lease may settle is a matter of the queue's leasing: a strict queue
-    listens to the consumer that holds a message only, and that is never this command; a lenient one lets
-    everybody settle what nobody has leased, and everything by filter. What has no effect is no error.
+    The leasing of the queue decides which messages this command can acknowledge. With strict leasing only the
+    consumer with the lease can acknowledge a message, so this command has no effect. With lenient leasing
+    this command can acknowledge messages without a lease by bookmark, and all messages by filter. An
+    acknowledgement without effect is not an error.
 
     \b
     tickertape ack work '4031722713208431|17|'
@@ -77,7 +77,7 @@ def ack(
     tickertape ack work --filter "/symbol = 'IBM'"
     """
     if (bookmarks is None) == (filter is None):
-        raise click.UsageError("give BOOKMARKS or --filter, one of the two")
+        raise click.UsageError("Pass either BOOKMARKS or --filter.")
     from tickertape.client.publish_store import MemoryPublishStore
 
     with server.client(client_name("ack"), publish_store=MemoryPublishStore(), timeout=timeout) as client:
@@ -86,4 +86,4 @@ def ack(
         else:
             client.sow_delete(queue, filter=filter, options=option)
         client.publish_flush(timeout)
-    remark("the server has it")
+    remark("persisted by the server")

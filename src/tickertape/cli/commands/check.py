@@ -1,6 +1,6 @@
 """`check`: validate a configuration file. `serve` formats its problems with this module, too.
 
-Nothing is started or created. Of the server only the configuration is imported.
+The command starts and creates nothing. It imports only the configuration package of the server.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tickertape.server.config.config import Config, JournalConfig, examine
 from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation
 
 
-@click.command(short_help="Check a configuration file, starting nothing.")
+@click.command(short_help="Check a configuration file.")
 @click.argument("config", type=click.Path(), metavar="CONFIG.toml")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @click.pass_context
 def check(ctx: click.Context, config: str, as_json: bool) -> None:
-    """Check a configuration file and say what is wrong with it, line by line. Starts nothing.
+    """Check a configuration file without starting a server.
 
-    Every problem is told, those of included files and of variables too, and the first one of the files of
-    certificates and tokens that it names, as FILE:LINE: KEY: what is wrong and what is allowed. A file in
-    order is summed up.
+    The command lists every problem as FILE:LINE: KEY: PROBLEM, including problems of included files and
+    variables. It also lists the first problem of the certificate and token files. For a valid file it prints
+    a summary.
 
-    Exit codes: 0 in order, 1 there are problems, 2 bad usage.
+    Exit codes: 0 valid, 1 problems found, 2 bad usage.
 
     \b
     tickertape check tickertape.toml
@@ -59,7 +59,7 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
 
 
 def _check_credentials(settings: Config) -> tuple[str, list[str]]:
-    """Return the first problem of its certificate and token files, empty if there is none, and warnings."""
+    """Return the first problem of the certificate and token files (or an empty text), and warnings."""
     from tickertape.server.access.credentials import CredentialStore
 
     try:
@@ -67,7 +67,7 @@ def _check_credentials(settings: Config) -> tuple[str, list[str]]:
     except ConfigurationError as error:
         return str(error), []
     return "", [
-        f"token {name} may use every client name, also those of other tokens: give it clients ="
+        f"Token {name!r} may use every client name, including those of other tokens. Add clients = to it."
         for name in unrestricted
     ]
 
@@ -79,13 +79,13 @@ def problem_lines(problems: Iterable[ConfigProblem]) -> list[str]:
 
 def counted_problems(problems: ConfigProblems) -> str:
     """Return the number of problems as text."""
-    # Above the bound the last one only says how many more.
+    # Above the limit, the last problem is only the count of the others.
     count = len(problems) + problems.more - (1 if problems.more else 0)
     return counted(count, "problem")
 
 
 def printable(text: str) -> str:
-    """Return `text` as a terminal can print it: names of files may be invalid text."""
+    """Return `text` in valid UTF-8. File names may be invalid text."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -123,7 +123,7 @@ def _archive_text(archive: ArchiveConfig) -> str:
 
 
 def _retention_text(journal: JournalConfig) -> str:
-    age = f"what is younger than {journal.retain:,g} s" if journal.retain else ""
+    age = f"messages younger than {journal.retain:,g} s" if journal.retain else ""
     size = f"at most {journal.retain_size:,} bytes of segments" if journal.retain_size else ""
     return ", ".join(part for part in (age, size) if part)
 
@@ -139,7 +139,7 @@ def _limits_text(settings: Config) -> str:
 def _slow_clients_text(settings: Config) -> str:
     slow = settings.slow_clients
     directory = slow.path(settings.instance.data)
-    disk = f"then {slow.disk_limit:,} on disk in {directory}" if slow.disk_limit else "nothing on disk"
+    disk = f"then {slow.disk_limit:,} on disk in {directory}" if slow.disk_limit else "no spilling to disk"
     age = "" if slow.age_limit is None else f", for {slow.age_limit:g} s"
     return f"{slow.memory_limit:,} bytes in memory, {slow.connection_limit:,} a connection, {disk}{age}"
 

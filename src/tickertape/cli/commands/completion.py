@@ -1,4 +1,4 @@
-"""`completion`: the script that makes a shell complete commands and options."""
+"""`completion`: print the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script that makes SHELL complete commands and options of tickertape.
+    """Print the script for SHELL that completes commands and options of tickertape.
 
     \b
     eval "$(tickertape completion bash)"                                           in ~/.bashrc
@@ -22,6 +22,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     tickertape completion fish > ~/.config/fish/completions/tickertape.fish        once
     """
     made = get_completion_class(shell)
-    assert made is not None, "one of the shells that click knows"
+    assert made is not None, "a shell known to click"
     root = ctx.find_root()
     click.echo(made(root.command, {}, "tickertape", "_TICKERTAPE_COMPLETE").source())

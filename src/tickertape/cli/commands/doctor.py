@@ -1,4 +1,4 @@
-"""`doctor`: check the machine that a server runs on, or will run on."""
+"""`doctor`: check the machine of a server."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ _WIDTH: Final = 14
 def _seconds(value: str) -> float:
     seconds = parse_interval(value)
     if seconds > SECONDS_MAX:
-        raise click.BadParameter(f"at most {SECONDS_MAX:g} seconds, not {shown(value)}")
+        raise click.BadParameter(f"Invalid duration {shown(value)}. Use at most {SECONDS_MAX:g} s.")
     return seconds
 
 
 @click.command(short_help="Check the disk, clock, limits and certificates of this machine.")
 @click.argument("config", type=click.Path(), required=False, metavar="[CONFIG.toml]")
-@click.option("--data", metavar="DIR", help="Data directory. Default: that of CONFIG, or ./data.")
+@click.option("--data", metavar="DIR", help="Data directory. Default: from CONFIG, or ./data.")
 @click.option(
     "--seconds",
     callback=parsed(_seconds),
     default=SECONDS_DEFAULT,
     show_default=True,
     metavar="S",
-    help="How long to measure synced writes.",
+    help="Duration of the write test.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document instead of lines.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @click.pass_context
 def doctor(ctx: click.Context, config: str | None, data: str | None, seconds: float, as_json: bool) -> None:
-    """Check the machine that a server of CONFIG runs on, or will run on.
+    """Check the machine on which a server with CONFIG runs or will run.
 
-    Measures what a synced write costs on the disk of the data directory, and what that means for publish
-    rates. Checks free space, open files, the clock, and when certificates and tokens expire. Lists versions.
-    Safe while a server runs: it writes only to a file without a name, which is gone when the command ends.
+    The command measures the duration of synced writes on the disk of the data directory, and reports the
+    publish rate that they allow. It checks free disk space, the limit of open files, the clock, and the
+    expiration of certificates and tokens. It lists versions. It is safe while a server runs: it writes only
+    to an unnamed temporary file.
 
-    Exit codes: 0 no check failed (warnings do not count), 1 a check failed or CONFIG cannot be used, 2 bad
-    usage.
+    Exit codes: 0 no check failed (warnings do not count), 1 a check failed or CONFIG is invalid, 2 bad usage.
 
     \b
     tickertape doctor

@@ -1,4 +1,4 @@
-"""`filter`: explain a filter, and test it on the lines of a file. No server is needed."""
+"""`filter`: explain a filter, and test it on the lines of a file, without a server."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ type_option = click.option(
 )
 
 
-@click.group(short_help="Explain a filter, or try it on lines.")
+@click.group(short_help="Explain a filter, or test it on lines.")
 def filter() -> None:  # noqa: A001 - the group finds a command by its name
-    """Look at filters without a server.
+    """Explain and test filters without a server.
 
     \b
     tickertape filter explain "/symbol = 'IBM' AND /price > 10"
@@ -43,12 +43,12 @@ def _compiled(text: str, kind: str) -> Filter:
     return compile_filter(text, message_type(kind))
 
 
-@filter.command(short_help="Say what a filter means, reads and costs.")
+@filter.command(short_help="Explain the meaning, fields and cost of a filter.")
 @click.argument("text", metavar="FILTER")
 @type_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def explain(text: str, kind: str, as_json: bool) -> None:
-    """Say what FILTER means, which fields it reads, and what it costs. Exit code 1 when it is no filter.
+    """Explain the meaning, fields and cost of FILTER. Exit code 1 means an invalid filter.
 
     \b
     tickertape filter explain "/a = 1 OR /b LIKE '^x' AND NOT /c IS NULL"
@@ -66,12 +66,12 @@ def explain(text: str, kind: str, as_json: bool) -> None:
 @click.argument("text", metavar="FILTER")
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
 @type_option
-@click.option("--count", "-c", "only_count", is_flag=True, help="Print how many lines match, not them.")
+@click.option("--count", "-c", "only_count", is_flag=True, help="Print only the number of matching lines.")
 def try_lines(text: str, file: BinaryIO, kind: str, only_count: bool) -> None:
-    """Print the lines of FILE, each a body, that FILTER matches. Empty lines are skipped.
+    """Print the lines of FILE that match FILTER. Each line is a message body. Empty lines are skipped.
 
-    Lines that are not of the message type match only a filter that reads no field; how many there were is
-    told on standard error. Exit code 1, with a line that says so, when no line matches.
+    A line that is not of the message type matches only a filter without fields. The command prints the number
+    of such lines on standard error. If no line matches, the exit code is 1.
 
     \b
     tickertape filter test "/price > 10" orders.jsonl
@@ -79,7 +79,8 @@ def try_lines(text: str, file: BinaryIO, kind: str, only_count: bool) -> None:
     """
     found = _compiled(text, kind)
     if found.needs:
-        raise Failure(f"lines have no {', '.join(sorted(found.needs))}, which this filter asks for")
+        needs = ", ".join(sorted(found.needs))
+        raise Failure(f"Cannot test the filter: it uses {needs}, which a line does not have. Remove them.")
     matched, out = 0, message_output()
     lines = _lines(file)
     while bodies := list(islice(lines, _LINES_AT_A_TIME)):
@@ -90,13 +91,13 @@ def try_lines(text: str, file: BinaryIO, kind: str, only_count: bool) -> None:
     if found.unreadable:
         lines_read = counted(found.unreadable, "line")
         click.echo(f"tickertape: {lines_read} could not be read as {found.type.name}", err=True)
-    end_of_search(matched, only_count, "no line matches")
+    end_of_search(matched, only_count, "No line matches.")
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     for number, line in enumerate(iter(lambda: file.readline(message_bytes_max + 2), b""), 1):
         body = line.rstrip(b"\r\n")
         if len(body) > message_bytes_max:
-            raise Failure(f"line {number} is longer than a message may be ({message_bytes_max:,} bytes)")
+            raise Failure(f"Line {number} is too long for a message (limit {message_bytes_max:,} bytes).")
         if body:
             yield body

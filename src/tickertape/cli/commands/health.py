@@ -1,4 +1,4 @@
-"""`health`: ask a running server whether it accepts clients."""
+"""`health`: check whether a running server accepts clients."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class _State(msgspec.Struct):
     reason: str | None = None
 
 
-@click.command(short_help="Is a running server ready? For scripts and health checks.")
+@click.command(short_help="Check whether a server is ready (for scripts and health checks).")
 @admin_option
 @json_option
 @click.pass_context
 def health(ctx: click.Context, admin: str, as_json: bool) -> None:
-    """Print whether the server accepts clients: ready, or why not.
+    """Print the state of the server: ready, or another state with its reason.
 
-    Exit codes: 0 ready, 1 not ready or no server answers, 2 bad usage, 3 no answer in time.
+    Exit codes: 0 ready, 1 not ready or not reachable, 2 bad usage, 3 timed out.
 
     \b
     tickertape health
@@ -35,7 +35,9 @@ def health(ctx: click.Context, admin: str, as_json: bool) -> None:
     try:
         state = msgspec.json.decode(body, type=_State)
     except msgspec.MsgspecError:
-        raise Failure(f"Cannot read the answer of {admin}: not a tickertape server of this version") from None
+        raise Failure(
+            f"Cannot read the state of {admin}: not a Tickertape server of this version. Check --admin."
+        ) from None
     if as_json:
         click.echo(body)
     else:

@@ -32,17 +32,20 @@ from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress, remark
 
 
-@click.command(short_help="Publish lines, and wait until they are on the server's disk.")
+@click.command(short_help="Publish lines, and wait until they are persisted.")
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
 @server_options
 @click.option(
     "--name",
     metavar="NAME",
-    help="Client name, which gives the messages their publisher. Default: one for this run.",
+    help="Client name, which determines the publisher id. Default: a unique name.",
 )
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N messages a second."
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Maximum number of messages per second.",
 )
 @click.option(
     "--format",
@@ -50,7 +53,7 @@ from tickertape.cli.support.terminal import progress, remark
     type=click.Choice(["lines", "json"]),
     default="lines",
     show_default=True,
-    help="json: refuse a line that is not JSON.",
+    help="json: stop at a line that is not JSON.",
 )
 @answer_timeout_option
 def publish(
@@ -62,10 +65,10 @@ def publish(
     form: str,
     timeout: float,
 ) -> None:
-    """Publish the lines of FILE, or of standard input, to TOPIC: a line, a message.
+    """Publish each line of FILE, or of standard input, as a message to TOPIC.
 
-    Line ends are no part of a message, and empty lines are skipped. The command ends when the server has all
-    messages on its disk.
+    Line ends are not part of a message. Empty lines are skipped. The command ends when the server has
+    persisted all messages.
 
     \b
     echo '{"id": 1}' | tickertape publish orders
@@ -92,34 +95,35 @@ def publish(
                     published += 1
                     advance(len(message) + 1)
                     if not client.connected:
-                        break  # the store would take more, but nobody takes it from there
+                        break  # the publish store would accept more, but cannot send it
             except _BadLineError as error:
                 bad_line = f"{file.name}: {error}"
             client.publish_flush(timeout=timeout)
         except (Disconnected, PublishRejected) as error:
-            client.set_exception_listener(_ignore)  # closing has nothing to add
+            client.set_exception_listener(_ignore)  # this command reports unsent messages itself
             left = f"{client.unpersisted_count()} of {published} messages may not be persisted"
-            raise Failure(f"{_reason(error, server.uri)}; {left}") from error
+            raise Failure(f"{_reason(error, server.uri).rstrip('.')}. {left}.") from error
     if bad_line:
-        raise Failure(f"{bad_line}; what stands before it is published (messages: {published})")
+        raise Failure(f"{bad_line}. Messages published before this line: {published}.")
     remark(f"{counted(published, 'message')} persisted")
 
 
 def _ignore(error: BaseException) -> None:
-    """Return nothing: the command reports unsent messages itself."""
+    """Ignore an exception of `close`, because the command reports unsent messages itself."""
 
 
 class _BadLineError(ValueError):
-    """A line that cannot be a message."""
+    """A line that is not a valid message."""
 
 
 def _reason(error: TickertapeError, server: str) -> str:
-    """Return the server and its error, without the advice for programs about lost connections."""
+    """Return the server and its error, without the advice that is for programs only."""
     from tickertape.client.common.address import parse_uri
 
     text, lost = str(error), error.__cause__
     if isinstance(error, Disconnected) and isinstance(lost, Disconnected | Refused | PeerError):
-        text = str(lost) if lost.code == Disconnected.code else f"ended the connection ({lost.code}): {lost}"
+        closed = f"the server closed the connection ({lost.code}): {lost}"
+        text = str(lost) if lost.code == Disconnected.code else closed
     shown = parse_uri(server).uri
     return text if shown in text else f"{shown}: {text}"
 
@@ -131,7 +135,7 @@ def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:
         message = line[:-1] if line.endswith(b"\n") else line
         message = message.removesuffix(b"\r")
         if len(message) > message_bytes_max:
-            raise _BadLineError(f"line {number} is longer than {message_bytes_max} bytes")
+            raise _BadLineError(f"line {number} is too long (limit {message_bytes_max} bytes)")
         if not message:
             continue
         if json:
@@ -148,7 +152,7 @@ def _paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[bytes]:
-    """Yield the messages, each no earlier than `rate` a second allows; lateness is not made up in a burst."""
+    """Yield the messages at most at `rate` per second. A delay is not followed by a burst."""
     if rate is None:
         yield from messages
         return
@@ -162,7 +166,7 @@ def _paced(
 
 
 def _size(file: BinaryIO) -> int | None:
-    """Bytes of a regular file; None for what has no size."""
+    """Return the size of a regular file in bytes. None for any other file."""
     try:
         status = os.fstat(file.fileno())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""Command group `queue`: inspect queues of a running server, empty them and move their messages.
+"""Command group `queue`: inspect and empty queues of a running server, and requeue dead letters.
 
-`purge` needs a confirmation: `--yes`, or an answer at the terminal. `requeue` acknowledges a dead letter
-after its copy was persisted.
+`purge` needs a confirmation: `--yes`, or an answer on the terminal. `requeue` acknowledges a dead letter
+after its copy is persisted.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 @click.group(
     cls=LazyGroup,
     modules=dict.fromkeys(("browse", "ls", "purge", "requeue"), __name__),
-    short_help="Look at queues, empty them, put dead letters back.",
+    short_help="Inspect and empty queues, and requeue dead letters.",
 )
 def queue() -> None:
-    """Look at the queues of a running server, empty them, and put dead letters back to work.
+    """Inspect and empty the queues of a running server, and requeue dead letters.
 
     \b
-    tickertape queue ls                                       how many messages wait, for how long
-    tickertape queue browse work --count 10                   the next ones, taking none
-    tickertape queue purge work --filter "/test = TRUE"       those are done with
-    tickertape queue requeue work-dead                        dead letters go back where they came from
+    tickertape queue ls                                       list queues with their number of messages
+    tickertape queue browse work --count 10                   list waiting messages
+    tickertape queue purge work --filter "/test = TRUE"       acknowledge matching messages
+    tickertape queue requeue work-dead                        republish dead letters
 
-    The commands subscribe (with --ack) and ack consume a queue and settle single messages.
+    The command "subscribe --ack" consumes a queue. The command "ack" acknowledges single messages.
     """
 
 
 # -- browse -------------------------------------------------------------------------------------------
 
 
-@click.command(short_help="Print what waits in a queue, taking nothing.")
+@click.command(short_help="List waiting messages without consuming them.")
 @click.argument("name", callback=topic_name)
 @server_options
 @filter_option
@@ -66,9 +66,9 @@ def queue() -> None:
 def browse(
     name: str, server: Server, filter: str | None, count: int | None, output: str, timeout: float
 ) -> None:
-    """Print the messages that wait in the queue NAME: those that nobody has leased, and then stop.
+    """List the waiting (not leased) messages of the queue NAME without consuming them.
 
-    Nothing is leased or acknowledged, so all stay where they are, and a consumer may get one meanwhile.
+    The messages stay in the queue. A consumer may get them meanwhile.
 
     \b
     tickertape queue browse work --count 10 --output json
@@ -99,15 +99,15 @@ _COLUMNS = (
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="table: for people. json: one document, with all that /stats tells of queues.",
+    help="table: text. json: one document with all queue statistics of /stats.",
 )
 def ls(admin: str, output: str) -> None:
-    """List the queues of a running server: what is in them, and what became of what was.
+    """List the queues of a running server with their numbers of messages.
 
-    Ready messages wait for a consumer with room, leased ones are with a consumer, inactive ones are beyond
-    the queue's target depth. What entered, was acknowledged (or taken, at most once), went back and expired
-    is counted since the server started. The oldest is the age of the oldest message, in seconds. A queue that
-    cannot read what it needs has stopped: that is told below, with the reason.
+    Ready messages wait for a consumer, leased messages are with a consumer, and inactive messages are beyond
+    the target depth of the queue. The columns entered, acknowledged (or delivered, with at-most-once),
+    returned and expired count since the server started. The column oldest is the age of the oldest message in
+    seconds. A queue that has stopped after a read error is reported below the table.
 
     \b
     tickertape queue ls
@@ -119,7 +119,7 @@ def ls(admin: str, output: str) -> None:
         click.echo(msgspec.json.encode({"queues": listed}))
         return
     if not listed:
-        click.echo("no queues: a server has those that its configuration names under [[queue]]")
+        click.echo("no queues (queues are configured in [[queue]])")
         return
     echo_table(_COLUMNS, [_row(queue) for queue in listed], left=2)
     for queue in listed:
@@ -147,30 +147,29 @@ def _row(queue: QueueSnapshot) -> tuple[str, ...]:
 
 
 _ALL = "TRUE"
-"""The filter that every message passes."""
+"""A filter that matches every message."""
 
 
-@click.command(short_help="Empty a queue: acknowledge all messages, or those that pass a filter.")
+@click.command(short_help="Acknowledge all messages of a queue, or all that match a filter.")
 @click.argument("name", callback=topic_name)
 @server_options
 @filter_option
-@click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 @click.option(
     "--admin",
     metavar="URL",
     callback=checked_admin,
-    help="Admin address of the server: how many messages left is asked there.",
+    help="Admin address of the server. With it the command prints the number of purged messages.",
 )
 @answer_timeout_option
 def purge(
     name: str, server: Server, filter: str | None, yes: bool, admin: str | None, timeout: float
 ) -> None:
-    """Acknowledge the messages that are in the queue NAME, which leave it for good.
+    """Acknowledge all messages of the queue NAME, or all that match --filter.
 
-    They are no dead letters, and stay in the log like any message. In a queue with strict leasing only what
-    the caller has leased can be acknowledged, in one that delivers at most once only what was delivered:
-    nothing leaves these this way. With --admin it is told how many
-    left; what consumers acknowledge meanwhile is counted too.
+    The messages leave the queue without becoming dead letters. They stay in the log. The command has no
+    effect on a queue with strict leasing or at-most-once semantics. With --admin it prints the number of
+    messages that left the queue, including messages that consumers acknowledged meanwhile.
 
     \b
     tickertape queue purge work
@@ -178,12 +177,12 @@ def purge(
     """
     before = None if admin is None else _acknowledged(admin, name)
     if not yes:
-        which = "all messages" if filter is None else f"the messages that pass {filter}"
+        which = "all messages" if filter is None else f"the messages that match {filter}"
         answer = confirmed(f"Acknowledge {which} of the queue {name}, so that they leave it?")
         if answer is None:
-            raise click.UsageError("there is no terminal to ask at: say --yes")
+            raise click.UsageError("Confirmation needed. Pass --yes when not on a terminal.")
         if not answer:
-            raise Failure("nothing was purged")
+            raise Failure("Nothing was purged.")
     from tickertape.client.publish_store import MemoryPublishStore
 
     with server.client(client_name("purge"), publish_store=MemoryPublishStore(), timeout=timeout) as client:
@@ -200,62 +199,64 @@ def _acknowledged(admin: str, name: str) -> int:
     for queue in report.queues:
         if queue.name == name:
             return queue.acknowledged
-    raise Failure(f"the server at {admin} has no queue {shown(name)}")
+    raise Failure(f"The server at {admin} has no queue {shown(name)}. Run `tickertape queue ls`.")
 
 
 # -- requeue ------------------------------------------------------------------------------------------
 
 
 _BACKLOG: Final = 1_000
-"""Dead letters that are under way at a time."""
+"""Prefetch of dead letters."""
 
 
 class DeadLetterLabel(msgspec.Struct):
-    """Identity of the original message, from the correlation id of a dead letter."""
+    """Original topic and correlation id of a dead letter, from its correlation id."""
 
     topic: str
     correlation_id: str | None = None
 
 
 class Moved(NamedTuple):
-    """What became of dead letters."""
+    """Result of a requeue."""
 
     published: int
     unlabelled: int
-    """Left where they are, because nothing says where they belong."""
+    """Messages left in the queue, because they have no label with a topic."""
 
 
-@click.command(short_help="Publish dead letters again to the topics they came from.")
+@click.command(short_help="Republish dead letters to their original topics.")
 @click.argument("name", callback=topic_name)
 @server_options
 @click.option(
     "--to",
     callback=topic_name,
     metavar="TOPIC",
-    help="Publish all of them to TOPIC. Default: each to its own.",
+    help="Publish all messages to TOPIC. Default: each to its original topic.",
 )
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="At most N messages, the oldest ones.")
+@click.option(
+    "--count", type=click.IntRange(min=1), metavar="N", help="Requeue at most the N oldest messages."
+)
 @click.option(
     "--idle",
     callback=interval,
     default="5s",
     show_default=True,
     metavar="S",
-    help="Stop when no message comes for that long, because somebody else has them.",
+    help="Stop after this time without a message, for example if other consumers have the messages.",
 )
 @answer_timeout_option
 def requeue(
     name: str, server: Server, to: str | None, count: int | None, idle: float, timeout: float
 ) -> None:
-    """Consume the queue NAME, whose topic is the dead_letter of others: each message is published again to
-    the topic that its label names, or to TOPIC, and acknowledged when that is persisted.
+    """Republish the dead letters in the queue NAME to their original topics, or to --to TOPIC.
 
-    It ends with the messages that were there at the begin; what dies again meanwhile stays. The label is what
-    the server wrote into the correlation id; a message without one stays too, unless --to says where it goes,
-    and makes the exit code 1. Body and key are those of the dead letter, the correlation id is that of the
-    message that died.
+    The topic of NAME is the dead_letter of other queues. The command acknowledges each dead letter after its
+    copy is persisted. It stops after the messages that were in the queue at its start. The original topic is
+    in the label that the server stores in the correlation id. A message without a label stays in the queue,
+    unless you pass --to, and the exit code is 1. The copy has the body and key of the dead letter, and the
+    correlation id of the original message.
 
-    A crash between publishing and acknowledging leaves both: run again, the message is published twice.
+    After a crash between publish and acknowledgement, the next run publishes the message a second time.
 
     \b
     tickertape queue requeue work-dead
@@ -269,12 +270,12 @@ def requeue(
         moved = _move(client, name, to, wanted, idle) if wanted else Moved(0, 0)
     click.echo(f"{counted(moved.published, 'message')} requeued")
     if moved.unlabelled:
-        what = f"{counted(moved.unlabelled, 'message')} without the label of a dead letter"
-        raise Failure(f"{what} left in {shown(name)}: say with --to where they go")
+        left = f"{counted(moved.unlabelled, 'message')} without a dead-letter label"
+        raise Failure(f"{left} left in {shown(name)}. Pass --to to requeue them.")
 
 
 def _waiting(client: Client, name: str, count: int | None) -> int:
-    """Return how many messages wait in the queue, up to `count`; nothing is taken."""
+    """Return the number of waiting messages in the queue, up to `count`, without consuming them."""
     found = 0
     with client.subscribe(name, browse=True) as stream:
         for batch in stream.batches():
@@ -291,8 +292,8 @@ def _check_leases(batch: MessageBatch, name: str) -> None:
     lease = None if batch.context is None else batch.context.lease
     if lease is not None and lease.once:
         raise Failure(
-            f"the queue {shown(name)} is at-most-once: a message would be gone before it is published again; "
-            "make it at-least-once"
+            f"Cannot requeue messages of {shown(name)}: the queue is at-most-once, so a crash would lose "
+            "messages. Configure it as at-least-once."
         )
 
 
@@ -321,7 +322,7 @@ def _move(client: Client, name: str, to: str | None, wanted: int, idle: float) -
 
 
 def _publish(client: Client, message: Message, to: str | None) -> bool:
-    """Return whether the message was published again; False when nothing says where it belongs."""
+    """Publish the message again. Return False if its original topic is unknown."""
     label = label_of(message.correlation_id)
     topic = to if to is not None else None if label is None else label.topic
     if topic is None:
@@ -332,7 +333,7 @@ def _publish(client: Client, message: Message, to: str | None) -> bool:
 
 
 def label_of(correlation_id: str | None) -> DeadLetterLabel | None:
-    """Return the label of a dead letter, None for any other text."""
+    """Return the label of a dead letter. None for any other text."""
     try:
         label = msgspec.json.decode(correlation_id or "", type=DeadLetterLabel)
         check_topic(label.topic)

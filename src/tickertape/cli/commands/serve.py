@@ -1,6 +1,7 @@
 """`serve`: start a server from a configuration file and options.
 
-The server is imported after the configuration was checked, and slow modules only after it is ready.
+The command imports the server after it has checked the configuration, and slow modules when the server is
+ready.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from tickertape.server.config.document import ConfigProblem
 
 @click.command(short_help="Start a server.")
 @click.argument("config", required=False, type=click.Path(), metavar="[CONFIG.toml]")
-@click.option("--data", metavar="DIR", help="Directory of the log. Default: data.")
+@click.option("--data", metavar="DIR", help="Data directory. Default: data.")
 @click.option(
     "--listen",
     multiple=True,
     metavar="URI",
-    help="Address to listen on, tcp://HOST:PORT or unix:///PATH; port 0 takes a free one. May be given more "
-    "than once, and replaces the addresses of the file. Default: tcp://127.0.0.1:9007.",
+    help="Listen address, tcp://HOST:PORT or unix:///PATH (may be repeated). Port 0 picks a free port. "
+    "Replaces the addresses of the file. Default: tcp://127.0.0.1:9007.",
 )
 @click.option(
     "--admin",
     metavar="URL",
-    help="Where to answer over HTTP about the server, http://HOST:PORT, or off; port 0 takes a free one. "
-    "Default: http://127.0.0.1:9008, and nowhere when that is taken.",
+    help="Admin address, http://HOST:PORT, or off. Port 0 picks a free port. Default: http://127.0.0.1:9008, "
+    "or off if that port is in use.",
 )
 @click.option("--name", metavar="NAME", help="Name of the instance. Default: tickertape.")
 @click.pass_context
@@ -41,25 +42,26 @@ def serve(
     admin: str | None,
     name: str | None,
 ) -> None:
-    """Start a server and serve until Ctrl-C or SIGTERM.
+    """Start a server that runs until Ctrl-C or SIGTERM.
 
-    Without a configuration file every topic is recorded, and acknowledged when it is synced to disk. Options
-    win over the file. When the log is recovered and the ports are open, one line says so on standard output:
+    Without a configuration file every topic is persistent, and messages are acknowledged after they are
+    synced to disk. Options override the file. When the log is recovered and the ports are open, the server
+    prints one line on standard output:
 
     \b
     ready tcp://127.0.0.1:9007 admin http://127.0.0.1:9008
 
-    What happens is told on standard error, an event a line. After SIGTERM or Ctrl-C what was accepted is
-    persisted and subscribers get it; a second signal ends the process at once.
+    The server logs events on standard error, one per line. After SIGTERM or Ctrl-C it persists accepted
+    messages and delivers them to subscribers, then stops. A second signal ends the process at once.
 
     \b
     tickertape serve
     tickertape serve tickertape.toml
     tickertape serve --data /var/lib/tickertape --listen tcp://127.0.0.1:0 --listen unix:///run/tt.sock
 
-    Exit codes: 0 stopped as asked; 1 a configuration or an address that cannot be used; 4 the disk failed,
-    at the start or later, and nothing more was acknowledged; 5 the data directory is damaged, in use, not
-    ours, or of another instance, and nothing in it was changed.
+    Exit codes: 0 clean stop, 1 invalid configuration or unusable address, 4 disk failure (at the start or
+    later, the server stops acknowledging), 5 data directory corrupt, in use, not a journal, or of another
+    instance (the directory is not changed).
     """
     settings = _settings(config, data, listen, admin, name)
     from tickertape.server.app import run_server
@@ -79,12 +81,12 @@ def _settings(
     if len(lines) > 1:
         for line in lines:
             click.echo(line, err=True)
-        what = f"{counted_problems(problems)}; nothing was started"
+        text = f"{counted_problems(problems)}, server not started"
     else:
-        what = lines[0]
+        text = lines[0]
     if given:
-        raise click.UsageError(what)
-    raise ConfigurationError(what if len(lines) == 1 else f"{config}: {what}")
+        raise click.UsageError(text)
+    raise ConfigurationError(text if len(lines) == 1 else f"{config}: {text}")
 
 
 def _of_option(problem: ConfigProblem) -> str:

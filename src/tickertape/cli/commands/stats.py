@@ -29,25 +29,24 @@ from tickertape.server.admin.schema import (
 def _watched(value: str) -> float:
     seconds = parse_interval(value)
     if seconds < watch_seconds_min:
-        raise click.BadParameter(f"at least {watch_seconds_min:g} seconds, not {shown(value)}")
+        raise click.BadParameter(f"Invalid interval {shown(value)}. Use at least {watch_seconds_min:g} s.")
     return seconds
 
 
-@click.command(short_help="Show what a running server does.")
+@click.command(short_help="Show statistics of a running server.")
 @admin_option
 @json_option
 @click.option(
     "--watch",
     metavar="S",
     callback=parsed(_watched),
-    help="Show it again and again, every S seconds (at least 0.1), until Ctrl-C. With --json: an "
-    "object a line.",
+    help="Repeat every S seconds (at least 0.1) until Ctrl-C. With --json: one object per line.",
 )
 def stats(admin: str, as_json: bool, watch: float | None) -> None:
-    """Show what a running server does: its log, rates, syncs, memory, and who is connected.
+    """Show statistics of a running server: log, rates, syncs, memory, connections and subscriptions.
 
-    Counts begin with the start of the server. A lag is how many messages of the log, of whatever topic, lie
-    between a subscription and the persisted end.
+    Counters start at 0 when the server starts. The lag of a subscription is the number of messages, of any
+    topic, between its position and the persisted end of the log.
 
     \b
     tickertape stats
@@ -78,14 +77,14 @@ def _show(report: Stats) -> None:
 
 def _retention(retention: Retention) -> Iterator[tuple[str, str]]:
     if retention.first_bookmark is not None:
-        yield "first", f"{retention.first_bookmark} of {retention.first_time}"
+        yield "first", f"{retention.first_bookmark} at {retention.first_time}"
     if retention.retired_segments:
         removed = counted(retention.retired_segments, "segment")
         yield "removed", f"{removed}, {counted(retention.retired_bytes, 'byte')}, by retention"
     if retention.held_segments:
         held = counted(retention.held_segments, "old segment")
         held_by = safe(retention.held_by or "")
-        yield "held", f"{held}, {counted(retention.held_bytes, 'byte')}, cannot go: needed by {held_by}"
+        yield "held", f"{held}, {counted(retention.held_bytes, 'byte')}, needed by {held_by}"
 
 
 def _lines(report: Stats) -> Iterator[tuple[str, str]]:
@@ -95,7 +94,7 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     yield "server", f"{safe(report.instance)}, version {report.version}, process {report.pid}, {state}"
     positions = f"positions {journal.first_position:,} to {journal.persisted_end:,}"
     files = f"{counted(journal.segments, 'segment')}, {counted(journal.bytes, 'byte')}"
-    full = ", NO ROOM FOR THE NEXT SEGMENT" if journal.full else ""
+    full = ", NO SPACE FOR THE NEXT SEGMENT" if journal.full else ""
     yield "log", f"{positions}, {files}, {counted(journal.publishers, 'publisher')}{full}"
     yield from _retention(journal.retention)
     persisted = f"{counted(totals.persisted_messages, 'message')}, {counted(totals.persisted_bytes, 'byte')}"
@@ -121,14 +120,14 @@ def _rates(rates: Rates | None) -> Iterator[tuple[str, str]]:
     if rates is not None:
         persisted = f"{number(rates.persisted_messages)} messages/s, {number(rates.persisted_bytes)} bytes/s"
         sent = f"{number(rates.sent_messages)} messages/s, {number(rates.sent_bytes)} bytes/s"
-        yield "rates", f"persisted {persisted}; sent {sent}"
+        yield "rates", f"persisted {persisted}, sent {sent}"
 
 
 def _slow(slow: SlowClientsState) -> Iterator[tuple[str, str]]:
     if slow.offline_starts or slow.waiting_connections:
         behind = f"{counted(slow.waiting_connections, 'connection')} behind"
         where = f"{slow.memory_bytes:,} bytes in memory, {slow.disk_bytes:,} on disk"
-        yield "slow", f"{behind}, {slow.offline_connections:,} of them offline; {where}"
+        yield "slow", f"{behind}, {slow.offline_connections:,} offline, {where}"
 
 
 def _transactions(transactions: TransactionsState) -> Iterator[tuple[str, str]]:
@@ -136,19 +135,19 @@ def _transactions(transactions: TransactionsState) -> Iterator[tuple[str, str]]:
         staged = f"{counted(transactions.staged_parts, 'part')} staged, {transactions.staged_bytes:,} bytes"
         ends = f"{transactions.aborted:,} aborted, {transactions.expired:,} expired"
         ends = f"{transactions.committed:,} committed, {ends}"
-        yield "transactions", f"{ends}; {staged}, {transactions.waiting:,} waiting"
+        yield "transactions", f"{ends}, {staged}, {transactions.waiting:,} waiting"
 
 
 def _queues(queues: list[QueueSnapshot]) -> Iterator[tuple[str, str]]:
     if queues:
         depth, leased = sum(queue.depth for queue in queues), sum(queue.leased for queue in queues)
-        yield "queues", f"{len(queues):,} with {counted(depth, 'message')}, {leased:,} of them leased"
+        yield "queues", f"{len(queues):,} with {counted(depth, 'message')}, {leased:,} leased"
 
 
 def _syncs(syncs: Syncs) -> str:
     half, most = _milliseconds(syncs.p50_seconds), _milliseconds(syncs.p99_seconds)
     longest = _milliseconds(syncs.highest_seconds)
-    return f"{syncs.policy}: {syncs.count:,}, half within {half}, 99 % within {most}, longest {longest}"
+    return f"{syncs.policy}: {syncs.count:,}, p50 {half}, p99 {most}, longest {longest}"
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -1,6 +1,6 @@
 """`subscribe`: print the messages of a topic, from any point of the log.
 
-Received messages are written out before the command waits for the next ones.
+The command writes received messages before it waits for the next ones.
 """
 
 from __future__ import annotations
@@ -27,80 +27,81 @@ if TYPE_CHECKING:
     from tickertape.client.blocking.streams import MessageStream
 
 
-@click.command(short_help="Print the messages of a topic: live, or from any point of the log.")
+@click.command(short_help="Print the messages of a topic, live or from any point of the log.")
 @click.argument("topic")
 @server_options
 @click.option(
     "--bookmark",
     callback=start,
     metavar="START",
-    help="Where to start in the log: epoch, now, a bookmark, a timestamp or a range. Default: no replay.",
+    help="Start point in the log: epoch, now, a bookmark, a timestamp or a range. Default: no replay.",
 )
 @click.option(
     "--bookmark-not-found",
     type=click.Choice(["fail", "now", "epoch"]),
-    help="With --bookmark: what happens when the log does not hold it. Default: fail.",
+    help="With --bookmark: action if the log does not have the bookmark. Default: fail.",
 )
 @filter_option
-@click.option(
-    "--select", metavar="FIELDS", help="Which fields are sent, such as -/,+/symbol,+/price. Default: all."
-)
+@click.option("--select", metavar="FIELDS", help="Fields to send, such as -/,+/symbol,+/price. Default: all.")
 @click.option(
     "--rate",
     metavar="RATE",
-    help="With --bookmark: at most so fast: messages a second (1000), bytes a second (500KB), or a multiple "
-    "of the original pace (2x).",
+    help="With --bookmark: maximum rate, in messages/s (1000), bytes/s (500KB), or as a multiple of the "
+    "recorded rate (2x).",
 )
 @click.option(
     "--rate-max-gap",
     metavar="S",
-    help="With a multiple as --rate: wait no longer than this between two messages, such as 10s.",
+    help="With a multiple as --rate: maximum wait between two messages, such as 10s.",
 )
 @click.option(
     "--conflation",
     metavar="S",
-    help="At most one message, the last, of a key in an interval such as 1s: of recorded time in a replay.",
+    help="Send at most one message (the last) for each key and interval, such as 1s. A replay uses recorded "
+    "time.",
 )
 @click.option(
     "--conflation-key",
     metavar="FIELDS",
-    help="The fields that make a key, such as /symbol or /a,/b. Default: the topic.",
+    help="Fields of the conflation key, such as /symbol or /a,/b. Default: the topic.",
 )
-@click.option("--live", is_flag=True, help="With --bookmark: after the replay, deliver before it is on disk.")
+@click.option(
+    "--live",
+    is_flag=True,
+    help="With --bookmark: after the replay, deliver messages before they are persisted.",
+)
 @click.option(
     "--pause",
     is_flag=True,
-    help="With --bookmark: stand at START and begin when a line, or the end, comes on standard input.",
+    help="With --bookmark: pause at START. Start at a line, or the end, of standard input.",
 )
 @click.option(
     "--resume-after",
     callback=interval,
     metavar="S",
-    help="As --pause, but begin after this time; standard input is left alone.",
+    help="With --bookmark: pause at START. Start after this time.",
 )
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
-@click.option(
-    "--until-caught-up", is_flag=True, help="With --bookmark: stop at the end of the log as it stands now."
-)
+@click.option("--until-caught-up", is_flag=True, help="With --bookmark: stop at the current end of the log.")
 @click.option(
     "--timeout",
     callback=interval,
     metavar="S",
-    help="Give up (exit code 3) when the server does not answer, or nothing comes, for that long: seconds, "
-    "or text such as 500ms.",
+    help="Timeout (exit code 3) for answers of the server and for the next message: seconds, or text such as "
+    "500ms.",
 )
 @output_option
 @click.option(
     "--ack",
     is_flag=True,
-    help="TOPIC is a queue: acknowledge each message when it was written out. Without, what was printed goes "
-    "back to the queue at the end.",
+    help="For a queue: acknowledge each message after it is written. Without it, messages return to the "
+    "queue at the end.",
 )
 @click.option(
     "--max-backlog",
     type=click.IntRange(min=1),
     metavar="N",
-    help="TOPIC is a queue: how many messages may be under way at a time, unacknowledged. Default: 1.",
+    help="For a queue: maximum number of unacknowledged messages. Default: 1.",
 )
 def subscribe(
     topic: str,
@@ -116,18 +117,18 @@ def subscribe(
     max_backlog: int | None,
     **options: str | bool | None,
 ) -> None:
-    """Print the messages of TOPIC: what is published from now on, or the log from START and then live.
+    """Print the messages of TOPIC: new messages, or with --bookmark the log from START and then new messages.
 
-    TOPIC is a name, or a pattern, a regular expression, for all topics that it is found in: "^orders/".
+    TOPIC is a name, or a regular expression that selects all matching topics, such as "^orders/".
 
     START is one of
 
     \b
     epoch                                the first message of the log
-    now                                  what comes from now on
+    now                                  after the last message of the log
     4031722713208431|1700000000000|      after the message with this bookmark
-    20261120T090000                      after this moment, UTC
-    [20261120T090000:20261120T100000)    a range: stops at its end
+    20261120T090000                      after this time (UTC)
+    [20261120T090000:20261120T100000)    a range, which stops at its end
 
     \b
     tickertape subscribe orders --bookmark epoch --until-caught-up > orders.jsonl
@@ -139,12 +140,13 @@ def subscribe(
     tickertape subscribe prices --select "[-/,+/symbol,+/price]"
     tickertape subscribe work --ack --max-backlog 100 >> done.jsonl
 
-    A line of --output json has topic, bookmark, publisher, sequence, timestamp, what the publisher gave of
-    expiration (milliseconds), correlation_id and sow_key, and the message: as data when it is JSON, else as
-    text, and as base64 when it is not even text. Of a queue, topic is its name, and underlying_topic and
-    lease_expires are there too.
+    A line of --output json has the fields topic, bookmark, publisher, sequence and timestamp, and if set
+    expiration (milliseconds), correlation_id and sow_key. The body is in data if it is JSON, in text if it is
+    other UTF-8 text, else in base64. For a queue, topic is the name of the queue, with the additional fields
+    underlying_topic and lease_expires.
 
-    With --ack a message is acknowledged when this command has written it out, not when it was dealt with.
+    With --ack a message is acknowledged after this command has written it. The reader of the output may not
+    have processed it yet.
     """
     _check(bookmark, until_caught_up=until_caught_up, consumes=ack or max_backlog is not None)
     paused = pause or resume_after is not None
@@ -152,7 +154,7 @@ def subscribe(
     from tickertape.client.publish_store import MemoryPublishStore
 
     waiting = client_timeout_seconds if timeout is None else timeout
-    # With a store, acknowledgements can be waited for.
+    # With a publish store, `publish_flush` waits for acknowledgements.
     store = MemoryPublishStore() if ack else None
     with server.client(client_name("subscribe"), publish_store=store, timeout=waiting) as client:
         stream = _open(client, topic, bookmark, wanted, until_caught_up=until_caught_up)
@@ -174,8 +176,9 @@ def _print(
 
 @contextmanager
 def _acknowledgements(client: Client) -> Iterator[Written]:
-    """What acknowledges the first messages of a batch. At the end, and when no more come in time, that is
-    persisted."""
+    """Provide a callback that acknowledges written messages.
+
+    At the end, and after a timeout, wait until the acknowledgements are persisted."""
     try:
         yield _acknowledge
     except TimedOut:
@@ -186,11 +189,9 @@ def _acknowledgements(client: Client) -> Iterator[Written]:
 
 def _check(bookmark: str | None, *, until_caught_up: bool, consumes: bool) -> None:
     if until_caught_up and bookmark is None:
-        raise click.UsageError(
-            "--until-caught-up says where a replay stops: say with --bookmark where it starts"
-        )
+        raise click.UsageError("--until-caught-up requires --bookmark.")
     if consumes and bookmark is not None:
-        raise click.UsageError("--ack and --max-backlog consume a queue, and --bookmark replays its topic")
+        raise click.UsageError("--ack and --max-backlog exclude --bookmark. Remove --bookmark.")
 
 
 def _acknowledge(batch: MessageBatch, count: int) -> None:
@@ -205,13 +206,11 @@ _OF_A_REPLAY: Final = ("rate", "rate_max_gap", "live", "pause", "bookmark_not_fo
 
 
 def _client_options(*, replays: bool, **options: str | int | None) -> dict[str, Any]:
-    """Return the keywords of the client's call. Raises `click.UsageError` for what only a replay has."""
+    """Return the keyword arguments of the client call. Raises `click.UsageError` for replay-only options."""
     wanted = {name: value for name, value in options.items() if value is not None and value is not False}
     for name in _OF_A_REPLAY:
         if name in wanted and not replays:
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} is of a replay: say with --bookmark where it starts"
-            )
+            raise click.UsageError(f"--{name.replace('_', '-')} requires --bookmark.")
     return wanted
 
 
@@ -230,5 +229,5 @@ def _wait_to_resume(seconds: float | None) -> None:
     if seconds is not None:
         time.sleep(seconds)
         return
-    remark("paused at START: press Enter to begin")
+    remark("paused at START, press Enter to start")
     sys.stdin.buffer.readline()

@@ -1,6 +1,6 @@
 """`token`: create access tokens and the lines of a token file.
 
-A token is written only to the output that the user names, and to no file that others can read.
+A token is written only to standard output or to the file of `--out`, which only its owner can read.
 """
 
 from __future__ import annotations
@@ -23,46 +23,42 @@ _OWNER_ONLY = 0o600
 _MINUTE = timedelta(minutes=1)
 
 
-@click.group(short_help="Make tokens that clients log on with.")
+@click.group(short_help="Create access tokens for clients.")
 def token() -> None:
-    """Make tokens that clients log on with, for servers with [authentication].
+    """Create access tokens for clients of a server with [authentication].
 
     \b
     tickertape token new spark --add tokens.toml --out spark.token
     """
 
 
-@token.command(short_help="Make a token: it is told once.")
+@token.command(short_help="Create an access token (shown only once).")
 @click.argument("name")
 @click.option(
     "--add",
     "file",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Put what the server keeps at the end of this tokens_file, which is made when it is missing. "
-    "Default: show it on standard error.",
+    help="Append the server's entry (with the hash) to this tokens_file, and create a missing file. Default: "
+    "print the entry on standard error.",
 )
 @click.option(
     "--out",
     "path",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write the token to this new file, which only you can read. Default: standard output.",
+    help="Write the token to this new file (mode 0600). Default: standard output.",
 )
 @click.option(
     "--clients",
     metavar="PATTERN",
-    help='The token is for clients whose name this regular expression is found in, such as "^spark-".',
+    help='Restrict the token to client names that match this regular expression, such as "^spark-".',
 )
-@click.option(
-    "--expires", metavar="WHEN", help="The token is taken until this moment, such as 2027-01-31T00:00:00Z."
-)
+@click.option("--expires", metavar="WHEN", help="Expiration time of the token, such as 2027-01-31T00:00:00Z.")
 def new(name: str, file: str | None, path: str | None, clients: str | None, expires: str | None) -> None:
-    """Make a token of that name: 256 random bits, told once, on standard output or in a new file. Who has it
-    logs on as the user NAME.
+    """Create an access token for the user NAME: 256 random bits, shown only once.
 
-    What the server keeps is a hash, from which nobody learns the token. A running server reads its tokens
-    again when it gets SIGHUP.
+    The server stores only a hash of the token. A running server reloads its tokens on SIGHUP.
 
     \b
     tickertape token new desk
@@ -81,21 +77,23 @@ def new(name: str, file: str | None, path: str | None, clients: str | None, expi
     table = "\n".join([*lines, ""])
     with _output(path) as out:
         if file is None:
-            click.echo(f"# put this into the tokens_file of the server:\n{table}", err=True, nl=False)
+            click.echo(f"# add this to the tokens_file of the server:\n{table}", err=True, nl=False)
         else:
             _add(Path(file), name, table)
         click.echo(made.text, out)
     if clients is None:
         click.echo(
-            f"tickertape: warning: token {name} may use every client name, also those of other tokens. Give "
-            'each token its own with --clients, such as --clients "^spark-".',
+            f"tickertape: warning: token {name!r} may use every client name, including those of other "
+            'tokens. Restrict it with --clients, such as --clients "^spark-".',
             err=True,
         )
 
 
 def _quoted(text: str) -> str:
     if "'" in text or not text.isprintable():
-        raise click.BadParameter("a pattern with ' or control characters is to be written by hand")
+        raise click.BadParameter(
+            "Invalid pattern: it has ' or control characters. Add it to the tokens_file by hand."
+        )
     return f"'{text}'"
 
 
@@ -105,17 +103,21 @@ def _moment(text: str) -> str:
     except ValueError:
         moment = None
     offset = None if moment is None else moment.utcoffset()
-    if moment is None or offset is None or offset % _MINUTE:  # TOML knows no zones with seconds
-        raise click.BadParameter(f"{text!r} is no moment with its zone, such as 2027-01-31T00:00:00Z")
+    if moment is None or offset is None or offset % _MINUTE:  # TOML has no time zones with seconds
+        raise click.BadParameter(
+            f"Invalid time {text!r}. Use a time with a time zone, such as 2027-01-31T00:00:00Z."
+        )
     return moment.isoformat()
 
 
 def _add(file: Path, name: str, table: str) -> None:
-    """Put the table at the end of the file; when that does not make a good one, it is left as it was."""
+    """Append the table to the file. If the result is invalid, leave the file unchanged."""
     before, mode = "", _OWNER_ONLY
     if file.exists():
-        if name in read_tokens(str(file)):  # whose errors are told before anything is written
-            raise Failure(f"{file} has a token {name}: take it out first, or choose another name")
+        if name in read_tokens(str(file)):  # raises before anything is written
+            raise Failure(
+                f"Cannot add token '{name}': '{file}' already has it. Remove it, or use another name."
+            )
         before, mode = file.read_text(encoding="utf-8").rstrip("\n"), file.stat().st_mode & 0o777
         before += "\n\n" if before else ""
     beside = file.with_name(f"{file.name}.new")
@@ -134,15 +136,16 @@ def _add(file: Path, name: str, table: str) -> None:
 
 @contextmanager
 def _output(path: str | None) -> Iterator[TextIO | None]:
-    """Where the token goes: None for standard output, or a new file that only its owner can read. The file
-    is removed when no token was made."""
+    """Open the output of the token: None for standard output, or a new file that only its owner can read.
+
+    The file is removed if no token was created."""
     if path is None:
         yield None
         return
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
     except FileExistsError:
-        raise Failure(f"{path} is there already, and is left as it is") from None
+        raise Failure(f"Cannot write '{path}': the file exists. Use another name.") from None
     try:
         with open(descriptor, "w") as out:
             yield out

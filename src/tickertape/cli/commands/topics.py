@@ -16,9 +16,9 @@ _COLUMNS = ("topic", "recorded", "last bookmark", "last message", "messages", "b
 @admin_option
 @json_option
 def topics(admin: str, as_json: bool) -> None:
-    """List the topics that a running server knows.
+    """List the topics of a running server.
 
-    Messages, bytes and the last bookmark are of what came since the server started; the log may hold more.
+    Messages, bytes and the last bookmark are those since the server started. The log may have more messages.
 
     \b
     tickertape topics

@@ -1,6 +1,6 @@
-"""`journal dump`: print the messages of a data directory, or the commits that hold them.
+"""`journal dump`: print the messages or the commit headers of a data directory.
 
-Messages that do not match their checksum are not printed.
+Messages with an invalid checksum are not printed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tickertape.journal.offline.snapshot import SelectedMessages
 
 
-@click.command(short_help="Print messages, or the commits that hold them.")
+@click.command(short_help="Print messages or commit headers.")
 @directory_argument
 @extent_options
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     type=click.Choice(["json", "data"]),
     default="json",
     show_default=True,
-    help="json: position and header fields too, an object a line. data: the message and a line end.",
+    help="json: one object per line, with position and header fields. data: the message and a line end.",
 )
-@click.option("--commits", is_flag=True, help="The header of each commit instead of messages, as JSON.")
+@click.option("--commits", is_flag=True, help="Print commit headers as JSON instead of messages.")
 def dump(
     directory: str,
     first: int | StartPoint | Range | None,
@@ -44,9 +44,9 @@ def dump(
 ) -> None:
     """Print the messages of the journal in DIR, in the order of the log.
 
-    POINT is a position (a number), a bookmark or a timestamp (UTC); with --from also epoch or a range. Both
-    ends belong to what is printed. The server's own control records are left out, so positions may have
-    gaps. Damage ends the output with an error that names file and byte; what stands before it was printed.
+    POINT is a position (a number), a bookmark or a timestamp (UTC). --from also accepts epoch or a range.
+    Both ends are included. Control records of the server are left out, so positions may have gaps. At
+    corruption the command stops with an error that names file and byte. It prints the messages before it.
 
     \b
     tickertape journal dump data > log.jsonl
@@ -56,9 +56,9 @@ def dump(
     """
     if commits:
         if first is not None or last is not None or topic is not None or unsynced:
-            raise click.UsageError("--commits shows every valid commit: leave the other options out")
+            raise click.UsageError("--commits accepts no other option except --count. Remove the others.")
         if output != "json":
-            raise click.UsageError("--commits prints headers as JSON: leave --output out")
+            raise click.UsageError("--commits always prints JSON. Remove --output.")
         _dump_commits(directory, count, message_output())
         return
     extent = LogExtent(directory, first, last, topic, unsynced)

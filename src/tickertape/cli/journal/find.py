@@ -1,4 +1,4 @@
-"""`journal find`: locate a message on disk, or report why it does not exist."""
+"""`journal find`: locate a message on disk, or report the reason why it does not exist."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tickertape.cli.support.command_group import Failure
 from tickertape.cli.support.tables import counted
 
 
-@click.command(short_help="Tell where a message lies.")
+@click.command(short_help="Locate a message in the journal.")
 @directory_argument
 @click.argument("point", type=Point(Role.SINGLE))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
-@click.option("--unsynced", is_flag=True, help="Also what was written but is not known to be on the disk.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option("--unsynced", is_flag=True, help="Include data that may not be synced yet.")
 def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool) -> None:
-    """Tell in which file, commit and position of the journal in DIR a message lies.
+    """Print file, commit and position of a message of the journal in DIR.
 
-    POINT is a bookmark, a position (a number), epoch (the first message), or a timestamp (UTC): the first
-    message stamped then or later. Exit code 1, and a line that says why, when there is no such message:
-    below the first, above the last, a gap.
+    POINT is a bookmark, a position (a number), epoch (the first message), or a timestamp (UTC). A timestamp
+    finds the first message with that log time or a later one. If the message does not exist, the exit code is
+    1 and an error line states the reason: before the first message, after the last message, or a gap.
 
     \b
     tickertape journal find data '4031722713208431|1700000000000|'
@@ -54,8 +54,8 @@ def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool)
             found = locate_bookmark(reader, point.bookmarks[0])
     if isinstance(found, Absent):
         if snapshot.damage is not None:
-            raise Failure(f"{found.reason}; but {snapshot.damage}")
-        unseen = f" (not known to be on the disk yet: {counted(snapshot.unproven, 'message')} behind it)"
+            raise Failure(f"{found.reason}, but {snapshot.damage}")
+        unseen = f" ({counted(snapshot.unproven, 'later message')} may not be synced yet)"
         raise Failure(found.reason + (unseen if snapshot.unproven else ""))
     fields = found._asdict() | {"timestamp": format_timestamp(found.timestamp)}
     if as_json:

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from tickertape.journal.offline.snapshot import SelectedMessages
 
 _SEES_EDGES: Final = re.compile(r"[\^$]|\\[AzbBC]|\(\?[^:]")
-"""In an expression with one of these a match may depend on where the body begins or ends."""
+"""Parts of an expression whose match may depend on the start or end of the body."""
 
 
 @click.command(short_help="Search bodies or topics for a regular expression.")
 @directory_argument
 @click.argument("pattern")
 @extent_options
-@click.option("--count", "-c", "only_count", is_flag=True, help="Print how many messages match, not them.")
-@click.option("--ignore-case", "-i", is_flag=True, help="Letters match in either case.")
+@click.option("--count", "-c", "only_count", is_flag=True, help="Print only the number of matches.")
+@click.option("--ignore-case", "-i", is_flag=True, help="Ignore the case of letters.")
 @click.option(
     "--in",
     "where",
     type=click.Choice(["body", "topic", "both"]),
     default="body",
     show_default=True,
-    help="Where to look.",
+    help="Text to search.",
 )
 @click.option("--max-count", "-m", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 def grep(
@@ -50,10 +50,10 @@ def grep(
     where: str,
     max_count: int | None,
 ) -> None:
-    """Print the messages of the journal in DIR that match PATTERN: bookmark, topic, body, tabs between.
+    """Print bookmark, topic and body (separated by tabs) of the messages in DIR that match PATTERN.
 
-    PATTERN is an RE2 regular expression; it is searched for anywhere in the bytes of a body. Exit code 1,
-    with a line that says so, when nothing matches.
+    PATTERN is an RE2 regular expression. It matches anywhere in the bytes of a body. If no message matches,
+    the exit code is 1.
 
     \b
     tickertape journal grep data 'AAPL|MSFT' --topic orders
@@ -72,7 +72,7 @@ def grep(
             out.write(b"".join(_lines(selected, hits)))
         if matched == max_count:
             break
-    end_of_search(matched, only_count, "no message matches")
+    end_of_search(matched, only_count, "No message matches.")
 
 
 def _compiled(pattern: str, ignore_case: bool) -> Any:
@@ -86,11 +86,11 @@ def _compiled(pattern: str, ignore_case: bool) -> Any:
     except re2.error as error:
         text = error.args[0] if error.args else error
         shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
-        raise click.BadParameter(f"not an RE2 regular expression: {shown}", param_hint="PATTERN") from None
+        raise click.BadParameter(f"Invalid RE2 expression: {shown}.", param_hint="PATTERN") from None
 
 
 class GrepSearch:
-    """An expression and where it is looked for."""
+    """Search for an expression in bodies, topics or both."""
 
     def __init__(self, expression: Any, pattern: str, where: str) -> None:
         self._search = expression.search
@@ -99,7 +99,7 @@ class GrepSearch:
         self._topics: dict[str, bool] = {}
 
     def hits(self, selected: SelectedMessages) -> list[int]:
-        """Indexes of the messages that match, in order."""
+        """Return the indexes of the matching messages, in order."""
         batch = selected.batch
         if self._where == "body":
             return list(self._bodies(selected))
@@ -119,11 +119,11 @@ class GrepSearch:
         return known
 
     def _bodies(self, selected: SelectedMessages) -> Iterator[int]:
-        """Messages whose body matches.
+        """Yield the indexes of messages with a matching body.
 
-        An expression that does not look at edges and matches in a body also matches in all bodies as one
-        text, at the same place or, running across bodies, before it: so bodies before the next match of that
-        are passed over, and only the one in which it begins is looked at by itself."""
+        For an expression that does not depend on the edges of a body, search the concatenated bodies. A match
+        in a body is also a match in the concatenation, at the same offset or earlier (across bodies). So
+        bodies before the next match are skipped, and only the body at its start is searched separately."""
         batch, search = selected.batch, self._search
         if not self._through:
             for i, body in enumerate(batch.bodies_list()):

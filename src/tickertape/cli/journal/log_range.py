@@ -1,6 +1,6 @@
-"""Range options of `dump` and `grep`, and reading that range with progress.
+"""Range options of `dump` and `grep`, and a reader of that range with progress.
 
-Nothing outside `--from` and `--to` is read, and at most one read of the log is in memory.
+Only segments between `--from` and `--to` are read. At most one read of the log is in memory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ directory_argument = click.argument("directory", type=click.Path(exists=True, fi
 
 
 class Role(Enum):
-    """Use of a point."""
+    """Role of a point in a command."""
 
     FIRST = "first"
     LAST = "last"
@@ -57,8 +57,10 @@ class Role(Enum):
 
 
 class Point(ParamType):
-    """A position, a bookmark or a timestamp; as the first place `epoch`, `now`, a list or a range too, as the
-    last one a list, as a single one `epoch`.
+    """A position, a bookmark or a timestamp.
+
+    A first point may also be `epoch`, `now`, a list of bookmarks or a range. A last point may be a list. A
+    single point may be `epoch`.
     """
 
     name = "point"
@@ -76,7 +78,7 @@ class Point(ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> int | StartPoint | Range:
-        """Return an `int` is a position."""
+        """Return the parsed point. An `int` is a position."""
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]
         if _POSITION.fullmatch(value):
@@ -86,9 +88,9 @@ class Point(ParamType):
         except BadBookmark as error:
             self.fail(str(error), param, ctx)
         if isinstance(point, Range) and self._role is not Role.FIRST:
-            self.fail(f"a range is no single place; allowed are {self._allowed}", param, ctx)
+            self.fail(f"Invalid point {shown(value)}: a range. Use {self._allowed}.", param, ctx)
         if self._role is Role.SINGLE and not _is_one(point):
-            self.fail(f"{shown(value)} is no single message; allowed are {self._allowed}", param, ctx)
+            self.fail(f"Invalid point {shown(value)}: not a single message. Use {self._allowed}.", param, ctx)
         return point
 
 
@@ -99,18 +101,16 @@ def _is_one(point: StartPoint | Range) -> bool:
 
 
 def extent_options(command: F) -> F:
-    """Return the options that say which part of the log is read."""
+    """Add the options of the range to a command."""
     for option in (
-        click.option(
-            "--unsynced", is_flag=True, help="Also what was written but is not known to be on the disk."
-        ),
+        click.option("--unsynced", is_flag=True, help="Include data that may not be synced yet."),
         click.option("--topic", metavar="TOPIC", help="Only messages of this topic."),
         click.option(
             "--to",
             "last",
             type=Point(Role.LAST),
             metavar="POINT",
-            help="Last message: a position, a bookmark, or a timestamp (messages stamped just then belong).",
+            help="Last message: a position, a bookmark, or a timestamp (inclusive).",
         ),
         click.option(
             "--from",
@@ -125,7 +125,7 @@ def extent_options(command: F) -> F:
 
 
 class LogExtent(NamedTuple):
-    """Range that the options of a command select."""
+    """Range of the log that the options of a command select."""
 
     directory: str
     first: int | StartPoint | Range | None
@@ -134,8 +134,9 @@ class LogExtent(NamedTuple):
     unsynced: bool
 
     def selected(self, what: str) -> Iterator[SelectedMessages]:
-        """Yield the messages, without the server's control records; with progress. Damage ends it with an
-        error."""
+        """Yield the messages with progress, without the server's control records.
+
+        Raises an error at corruption."""
         from tickertape.journal.disk import SystemDisk
         from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 
@@ -143,7 +144,7 @@ class LogExtent(NamedTuple):
         snapshot = take_snapshot(disk, unsynced=self.unsynced)
         reader = SnapshotReader(disk, snapshot.view)
         with contextlib.closing(reader):
-            _tell_removed(reader, self.first)
+            _report_removed(reader, self.first)
             start, stop = self._positions(reader)
             begin = done = reader.bytes_before(start)
             with progress(what, max(0, reader.bytes_before(stop) - begin)) as advance:
@@ -155,17 +156,19 @@ class LogExtent(NamedTuple):
         if snapshot.damage is not None and stop >= snapshot.view.end_position:
             raise snapshot.damage
         if snapshot.unproven and stop >= snapshot.view.end_position:
-            behind = counted(snapshot.unproven, "message")
-            remark(f"not known to be on the disk yet: {behind} behind these (--unsynced)")
+            later = counted(snapshot.unproven, "later message")
+            remark(f"{later} may not be synced yet. Pass --unsynced to include them.")
 
     def _positions(self, reader: SnapshotReader) -> tuple[int, int]:
-        """Return the first position, and the one after the last."""
+        """Return the first position, and the position after the last message."""
         first, last = self.first, self.last
         end = reader.view.end_position
         _refuse_removed(reader, first.begin if isinstance(first, Range) else first)
         if isinstance(first, Range):
             if last is not None:
-                raise click.UsageError("--from gives a range, which has its own end: leave --to out")
+                raise click.UsageError(
+                    "--to cannot be used with a range. Remove --to, or use a single --from."
+                )
             start = _position(reader, first.begin, after=not first.begin_inclusive)
             return start, min(end, _position(reader, first.end, after=first.end_inclusive))
         start = reader.view.first_position if first is None else _position(reader, first, after=False)
@@ -173,7 +176,7 @@ class LogExtent(NamedTuple):
 
 
 def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -> int:
-    """Return where `point` lies; `after`: where what follows it begins."""
+    """Return the position of `point`, or with `after` the position after it."""
     from tickertape.journal.reading.log_reader import find_bookmark, find_time
 
     if isinstance(point, int):
@@ -194,16 +197,18 @@ def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -
     return max(found) + 1 if after else min(found)
 
 
-def _tell_removed(reader: SnapshotReader, first: int | StartPoint | Range | None) -> None:
-    """Report that the start of the range may have been removed."""
+def _report_removed(reader: SnapshotReader, first: int | StartPoint | Range | None) -> None:
+    """Print a notice if retention may have removed the start of the range."""
     view = reader.view
     begins_before = not isinstance(first, int) or first < view.first_position
     if view.retired is not None and begins_before:
-        click.echo(f"{view.retired}; the log begins at position {view.first_position}", err=True)
+        click.echo(f"{view.retired}. The log starts at position {view.first_position}.", err=True)
 
 
 def _refuse_removed(reader: SnapshotReader, begin: int | StartPoint | None) -> None:
-    """Of a list the earliest bookmark counts: the position of a removed one is unknown."""
+    """Raise `Failure` if retention has removed a bookmark of the start.
+
+    The start of a list is its earliest bookmark, and the position of a removed bookmark is unknown."""
     from tickertape.journal.format.retired_state import is_expired
 
     bookmarks = begin.bookmarks if isinstance(begin, AtBookmarks) else ()
@@ -216,6 +221,6 @@ def _not_found(reader: SnapshotReader, bookmarks: tuple[Bookmark, ...]) -> str:
     from tickertape.journal.offline.snapshot import Absent, locate_bookmark
 
     if not bookmarks:
-        return "that is no bookmark of any log"
+        return "Invalid bookmark: no log contains it."
     why = locate_bookmark(reader, bookmarks[0])
     return why.reason if isinstance(why, Absent) else str(bookmarks[0])

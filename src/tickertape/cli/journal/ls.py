@@ -1,7 +1,7 @@
 """`journal ls`: list the segments of a data directory.
 
-The directory is not locked or changed, because a server may be running on it. Of a sealed segment only the
-header and the seal are read, so damage in its messages is not reported.
+The directory is not locked or changed, because a server may run on it. For a sealed segment only the header
+and the seal are read, so corruption of its messages is not reported.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _COLUMNS = ("segment", "state", "epoch", "first", "end", "messages", "publishers
 def ls(directory: str, as_json: bool) -> None:
     """List the segments of the journal in DIR.
 
-    For each its state, epoch (which start of the server wrote it), the positions of its first message and
-    after its last one, messages (control records included), publishers, bytes in use, when it was begun and
-    the log time of its last commit. A segment is sealed, active (being written, or left by a killed server),
-    reserved (empty, prepared ahead) or unreadable.
+    The columns are: state, epoch (number of the server start that wrote it), positions of the first message
+    and after the last message, messages (with control records), publishers, bytes in use, time of its start,
+    and log time of its last commit. A segment is sealed, active (in use, or left by a killed server),
+    reserved (preallocated and empty) or unreadable.
 
-    Of a sealed segment only the header and the seal are read, so damage in its messages is not seen here:
-    "journal verify" checks them. In the JSON, damage that was seen stands under
-    damage_outside_sealed_commits; begun and last are microseconds since 1970, UTC.
+    For a sealed segment only the header and the seal are read. "journal verify" also checks its messages. In
+    the JSON, corruption is listed in damage_outside_sealed_commits. begun and last are microseconds since
+    1970, UTC.
 
     \b
     tickertape journal ls data

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tickertape.server.offline_prune import PrunePlan
 
 
-@click.command(short_help="Remove old segments that an archive has; the server is stopped.")
+@click.command(short_help="Remove archived segments of a stopped server.")
 @directory_argument
 @click.option(
     "--archived",
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     help="The archive of this journal: a directory, or a URI such as s3://B/P.",
 )
 @click.option(
-    "--keep-age", callback=interval, metavar="S", help="Keep messages younger than this, such as 7d."
+    "--keep-age", callback=interval, metavar="S", help="Keep messages younger than this age, such as 7d."
 )
 @click.option(
     "--keep-size",
     callback=parsed(parse_size),
     metavar="SIZE",
-    help="Keep segments of so many bytes, such as 10GB.",
+    help="Keep the newest segments up to this total size, such as 10GB.",
 )
-@click.option("--dry-run", is_flag=True, help="Compare and tell, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Compare and report, but remove nothing.")
 @storage_option
-@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 def prune(
     directory: str,
     location: str,
@@ -55,12 +55,12 @@ def prune(
     storage: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Remove the old segments of the journal in DIR that the archive at LOCATION has.
+    """Remove old segments of the journal in DIR whose messages are in the archive at LOCATION.
 
-    Whole sealed segments go, oldest first, and never one that a queue needs, nor the one with the last
-    message. Before, their messages are read from the log and looked for in the archive. With --keep-age or
-    --keep-size only those go that retention would not keep. The server must be stopped: one that runs does
-    this by itself, with [archive] and, in [journal], retain.
+    The command removes complete sealed segments, oldest first. It keeps the segment with the last message,
+    and segments that a queue needs. First it compares all messages of these segments with the archive. With
+    --keep-age or --keep-size it also keeps the segments within these limits. The server must be stopped. A
+    running server removes archived segments itself, with [archive], and retain in [journal].
 
     \b
     tickertape journal prune data --archived /srv/archive --dry-run
@@ -90,7 +90,7 @@ def prune(
 
 
 def _begin(plan: PrunePlan) -> int:
-    """Return where the log begins without the segments of `plan`."""
+    """Return the first position of the log without the segments of `plan`."""
     return plan.segments[-1].end_position if plan.segments else plan.first_position
 
 
@@ -116,7 +116,7 @@ def _echo(plan: PrunePlan, coverage: Coverage, directory: str, location: str, *,
     else:
         click.echo(f"{verb}: nothing")
     if plan.kept_by:
-        click.echo(f"kept though archived: {counted(plan.archived - count, 'segment')}, by {plan.kept_by}")
+        click.echo(f"archived but kept: {counted(plan.archived - count, 'segment')}, by {plan.kept_by}")
     elif not plan.archived and coverage.begin > plan.first_position:
-        click.echo(f"the log has positions from {plan.first_position:,} on, which this archive never had")
+        click.echo(f"the log starts at position {plan.first_position:,}, before the start of this archive")
     click.echo(f"the log in {directory} has positions {_begin(plan):,} to below {plan.end_position:,}")

@@ -1,6 +1,6 @@
-"""`journal verify`: verify all checksums of a data directory and report damage.
+"""`journal verify`: verify all checksums of a data directory and report corruption.
 
-The directory is not locked or changed, because a server may be running on it.
+The directory is not locked or changed, because a server may run on it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from tickertape.cli.support.terminal import progress
 if TYPE_CHECKING:
     from tickertape.journal.offline.report import VerifyReport
 
-report_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of text.")
+report_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
+)
 
 
-@click.command("verify", short_help="Read everything and tell every damage.")
+@click.command("verify", short_help="Verify all checksums and report corruption.")
 @directory_argument
 @report_json_option
 @click.pass_context
 def verify(ctx: click.Context, directory: str, as_json: bool) -> None:
-    """Read every commit of the journal in DIR and check all that can be checked.
+    """Verify all checksums of the journal in DIR and report corruption.
 
-    Checksums of segments, commits and of what publishers sent, the chain from commit to commit and from
-    segment to segment, positions, sequences. Each damage is told with its file and the byte where it begins;
-    what is no damage but not as a clean stop leaves it (an unfinished write, a foreign file) is a note.
+    The command reads every commit. It checks the checksums of segments, commits and messages, the chain of
+    commits and segments, positions and sequences. It reports each corruption with its file and byte offset.
+    Other findings (an unfinished write, an unknown file) are notes.
 
-    In the JSON, begun and last of a segment are microseconds since 1970, UTC. Exit code 1 when anything is
-    damaged.
+    In the JSON, begun and last of a segment are microseconds since 1970, UTC. Exit code 1 means corruption.
 
     \b
     tickertape journal verify data
@@ -56,7 +57,7 @@ def verify(ctx: click.Context, directory: str, as_json: bool) -> None:
 
 
 def print_findings(report: VerifyReport) -> None:
-    """Print damage and notes, one a line."""
+    """Print corruption and notes, one finding per line."""
     for finding in report.damage:
         click.echo(f"DAMAGE  {finding}")
     for finding in report.notes:

@@ -1,6 +1,6 @@
-"""`pipeline archive`: write the log to a Delta table; `pipeline compact`: merge its small files.
+"""`pipeline archive` writes the log to a Delta table. `pipeline compact` merges its small files.
 
-Spark is started only after the archive was checked to belong to the log; to compact it is not needed.
+The command checks that the archive belongs to the log before it starts Spark. Compaction needs no Spark.
 """
 
 from __future__ import annotations
@@ -43,22 +43,21 @@ _INTERVAL_SECONDS_DEFAULT: Final = 30.0
     "--topics",
     default="",
     metavar="PATTERN",
-    help="A topic, or a pattern of topics; all that is recorded if not given.",
+    help="A topic, or a pattern of topics. Default: all persistent topics.",
 )
-@click.option("--once", is_flag=True, help="Stop at the end of the log as it stands now.")
+@click.option("--once", is_flag=True, help="Stop at the current end of the log.")
 @click.option(
     "--interval",
     "interval_seconds",
     callback=interval,
     metavar="S",
-    help="How often it is looked for more, until Ctrl-C or SIGTERM.  "
-    f"[default: {_INTERVAL_SECONDS_DEFAULT:g}s]",
+    help=f"Polling interval.  [default: {_INTERVAL_SECONDS_DEFAULT:g}s]",
 )
 @click.option(
     "--journal",
     "directory",
     metavar="DIR",
-    help="The server's data directory, as the tasks see it: they read its files, and ask no server.",
+    help="Data directory of the server. Spark tasks read its files directly, without the server.",
 )
 @click.option(
     "--batch",
@@ -67,9 +66,9 @@ _INTERVAL_SECONDS_DEFAULT: Final = 30.0
     default=batch_messages_default,
     show_default=True,
     metavar="N",
-    help="At most N messages in a commit.",
+    help="Maximum number of messages in a commit.",
 )
-@click.option("--compact", "compacting", is_flag=True, help="Merge small files on the way.")
+@click.option("--compact", "compacting", is_flag=True, help="Merge small files while archiving.")
 @storage_option
 @session_options
 @answer_timeout_option
@@ -89,18 +88,18 @@ def archive(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Write what the log records to a Delta table at LOCATION, each message once.
+    """Write the messages of the log to a Delta table at LOCATION, exactly once.
 
-    A Spark streaming query: its tasks write Parquet files by day and topic, the driver commits them together
-    with the position that they reach. It goes on where the archive ends, whatever became of the run before,
-    and needs no checkpoint. Without --once it goes on until Ctrl-C.
+    The command runs a Spark streaming query. Its tasks write Parquet files by day and topic. The driver
+    commits them together with the position that they reach. Each run continues at the end of the archive,
+    also after a crash, and needs no checkpoint. Without --once it runs until Ctrl-C or SIGTERM.
 
     \b
     tickertape pipeline archive --to /srv/archive --once
     tickertape pipeline archive --to s3://bucket/log --storage-option AWS_REGION=eu-west-1 --compact
     """
     if once and interval_seconds is not None:
-        raise click.UsageError("--once and --interval exclude each other")
+        raise click.UsageError("--once excludes --interval. Remove one of them.")
     require_spark()
     require_deltalake()
     from tickertape.spark.archive.job import ArchiveJobOptions, archive_log, prepare
@@ -114,9 +113,9 @@ def archive(
         timeout_seconds=timeout,
     )
     ready = prepare(options)
-    remark(f"{location} has {ready.archive.coverage}; {ready.behind:,} are not archived yet")
+    remark(f"{location} has {ready.archive.coverage}. {ready.behind:,} messages are not archived yet.")
     every = None if once else _INTERVAL_SECONDS_DEFAULT if interval_seconds is None else interval_seconds
-    # Signals last: Spark brings a handler of its own for Ctrl-C.
+    # Install signal handlers last: Spark installs its own handler for Ctrl-C.
     with spark_session("archive", master=master, driver_memory=driver_memory) as spark, stop_flag() as stop:
         report = archive_log(
             spark, options, interval_seconds=every, compacting=compacting, on_commit=_show_commit, stop=stop
@@ -124,22 +123,22 @@ def archive(
     if as_json:
         click.echo(msgspec.json.encode(report))
         return
-    what = f"{counted(report.rows, 'message')}, {counted(report.bytes, 'byte')}"
-    click.echo(f"archived {what}, {counted(report.files, 'file')}, {counted(report.commits, 'commit')}")
+    size = f"{counted(report.rows, 'message')}, {counted(report.bytes, 'byte')}"
+    click.echo(f"archived {size}, {counted(report.files, 'file')}, {counted(report.commits, 'commit')}")
     if compacting:
         echo_compacted(report.compacted)
     click.echo(f"{location} has positions {report.begin} to below {report.end}")
 
 
 def _show_commit(report: ArchiveJobReport) -> None:
-    remark(f"archived to position {report.end:,}: {counted(report.rows, 'message')} by this run")
+    remark(f"archived to position {report.end:,}: {counted(report.rows, 'message')} in this run")
 
 
 class StopFlag:
     """A flag that signal handlers set.
 
-    An event would not do: a signal that arrives while another one is handled would wait for the lock of the
-    event for ever.
+    An event would deadlock: a signal that arrives during the handling of another one would wait for the lock
+    of the event.
     """
 
     def __init__(self) -> None:
@@ -156,7 +155,7 @@ class StopFlag:
 
 @contextlib.contextmanager
 def stop_flag() -> Iterator[StopFlag]:
-    """Set the returned flag on Ctrl-C and SIGTERM instead of their usual effect."""
+    """Provide a flag that Ctrl-C and SIGTERM set instead of ending the process."""
     stop = StopFlag()
     with stop_signals_to(stop.note):
         yield stop
@@ -165,7 +164,7 @@ def stop_flag() -> Iterator[StopFlag]:
 # -- compact ------------------------------------------------------------------------------------------
 
 
-@click.command(short_help="Merge small files of an archive, and remove those it no longer has.")
+@click.command(short_help="Merge small files of an archive, and remove unused files.")
 @click.argument("location")
 @click.option(
     "--keep",
@@ -173,17 +172,17 @@ def stop_flag() -> Iterator[StopFlag]:
     default=f"{keep_seconds_default / 86_400:.0f}d",
     show_default=True,
     metavar="S",
-    help="How long files stay that are no part of the archive any more, for who reads an older version: an "
-    "hour or longer. Files that no commit names stay for a day at least.",
+    help="Time to keep unused files for readers of an older version, at least 1h. Uncommitted files are kept "
+    "for at least a day.",
 )
 @storage_option
 @report_json_option
 def compact(location: str, keep: float, storage: dict[str, str], as_json: bool) -> None:
-    """Merge the small files of the archive at LOCATION, and remove files that are no part of it any more.
+    """Merge the small files of the archive at LOCATION, and remove unused files.
 
-    Rows and their order stay as they are. Whoever reads or writes the archive meanwhile is not disturbed: the
-    new files take the place of the old ones in one commit, and the old ones stay for a while (--keep), as do
-    files of attempts that failed. Needs no Spark.
+    Rows and their order do not change. Readers and writers can use the archive meanwhile: one commit replaces
+    the old files by the new files. Old files, and files of failed attempts, are removed after --keep. The
+    command needs no Spark.
 
     \b
     tickertape pipeline compact /srv/archive
@@ -202,11 +201,11 @@ def compact(location: str, keep: float, storage: dict[str, str], as_json: bool) 
         click.echo(msgspec.json.encode(msgspec.to_builtins(done) | {"removed": removed}))
         return
     echo_compacted(done)
-    click.echo(f"{counted(removed, 'file')} removed that {'was' if removed == 1 else 'were'} no part of it")
+    click.echo(f"removed {counted(removed, 'unused file')}")
 
 
 def echo_compacted(done: Compacted) -> None:
-    """Print how many files and bytes a compaction merged."""
+    """Print the files and bytes that a compaction merged."""
     click.echo(
         f"compacted {counted(done.files_before, 'file')} into {done.files_after:,}, "
         f"{counted(done.bytes_before, 'byte')} into {done.bytes_after:,}"

@@ -1,6 +1,6 @@
 """`pipeline audit`: audit logs, print the report and set the exit code.
 
-Spark counts on the executors; the driver gets only what is printed.
+Spark counts on the executors. The driver gets only the printed rows.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SHOWN_DEFAULT: Final = 20
 _PIPE_CHARACTERS: Final = 300
 
 
-@click.command(short_help="Gaps and duplicates of each publisher; equality of two logs.")
+@click.command(short_help="Find gaps and duplicates of each publisher, or compare two logs.")
 @click.argument("log")
 @click.option(
     "--against",
     metavar="OTHER",
-    help="Also compare with this log, message by message: another server, or an archive.",
+    help="Also compare with this log, message by message: another server or an archive.",
 )
 @click.option(
     "--bookmark",
@@ -38,14 +38,14 @@ _PIPE_CHARACTERS: Final = 300
     callback=start,
     help="epoch, a bookmark, a timestamp, or a range such as [20260101T000000:20260102T000000).",
 )
-@click.option("--topic", metavar="TOPIC", help="Only publishers with messages to this topic, or pattern.")
+@click.option("--topic", metavar="TOPIC", help="Only publishers of this topic or pattern.")
 @click.option(
     "--show",
     type=click.IntRange(min=0),
     metavar="N",
     default=SHOWN_DEFAULT,
     show_default=True,
-    help="How many publishers, findings and differences are listed; all are counted.",
+    help="Maximum number of listed publishers, findings and differences.",
 )
 @click.option(
     "--format",
@@ -53,7 +53,7 @@ _PIPE_CHARACTERS: Final = 300
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
-    help="table: for people. json: one object.",
+    help="table: text. json: one object.",
 )
 @access_options
 @answer_timeout_option
@@ -72,17 +72,17 @@ def audit(
     master: str,
     driver_memory: str,
 ) -> None:
-    """Look for gaps, duplicates and broken order in the sequences of each publisher in LOG, with Spark.
+    """Find gaps, duplicates and broken order in the sequences of each publisher in LOG, with Spark.
 
-    LOG is a server (tcp://HOST:PORT, tls://HOST:PORT, unix:///PATH, several with commas) or an archive (the
-    place of its table). A publisher numbers its messages over all topics, so its numbers are looked for in
-    all of them, also with --topic. A numbering that begins anew at the clock (a server or a publish store
-    that started) is no gap.
+    LOG is a server (tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH, several separated by commas) or the
+    location of an archive. A publisher numbers its messages over all topics, so the audit reads all topics,
+    also with --topic. A server or publish store that restarts its numbering from the clock causes no gap.
 
-    With --against the messages of two logs are compared: topic, body, key, correlation id and expiration of
-    each publisher and sequence. Of one journal (a server and its archive) what both have is compared.
+    --against compares the messages of two logs: topic, body, key, correlation id and expiration for each
+    publisher and sequence. For two logs of the same journal (a server and its archive) it compares the common
+    range.
 
-    Exit code 1 when something is missing, twice, out of order or not the same.
+    Exit code 1 means missing, duplicate, out-of-order or different messages.
 
     \b
     tickertape pipeline audit tcp://127.0.0.1:9007
@@ -110,13 +110,13 @@ def audit(
         ctx.exit(EXIT_ERROR)
 
 
-# -- for people ---------------------------------------------------------------------------------------
+# -- text ---------------------------------------------------------------------------------------------
 
 
 def _print(report: AuditReport) -> None:
     from rich.console import Console
 
-    # What reads a pipe wants a row to be a line.
+    # In a pipe, a row must not be wrapped.
     width = None if sys.stdout.isatty() else _PIPE_CHARACTERS
     console = Console(file=sys.stdout, highlight=False, emoji=False, markup=False, width=width)
     for log in report.logs:
@@ -139,7 +139,7 @@ def _print_publishers(console: Any, report: AuditReport) -> None:
         console.print(f"and {left:,} more publishers")
     if not report.gaps_judged:
         console.print(
-            f"gaps are not judged: {report.logs[0].name} has the topics {report.logs[0].topics!r} only"
+            f"gaps were not checked: {report.logs[0].name} has the topics {report.logs[0].topics!r} only"
         )
 
 

@@ -1,4 +1,4 @@
-"""`pipeline init`: create a declarative pipeline project that runs as it is.
+"""`pipeline init`: create a declarative pipeline project that is ready to run.
 
 The directory must be empty. Spark is not needed.
 """
@@ -21,15 +21,15 @@ _SUFFIX: Final = ".template"
 _WORD: Final = re.compile(r"\{\{ [a-z ]+ \}\}")
 
 
-@click.command(short_help="Make a declarative pipeline project.")
+@click.command(short_help="Create a declarative pipeline project.")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--example",
     type=click.Choice(EXAMPLES),
     default="state",
     show_default=True,
-    help="state: the last value of each key, as of any bookmark. delays: means of each hour, published back. "
-    "weather: two streams joined.",
+    help="state: the last value of each key, as of any bookmark. delays: hourly means, published to a topic. "
+    "weather: a join of two streams.",
 )
 @click.option(
     "--server",
@@ -39,10 +39,10 @@ _WORD: Final = re.compile(r"\{\{ [a-z ]+ \}\}")
     help="The server that the project reads from.",
 )
 def init(directory: Path, example: str, server: str) -> None:
-    """Make a project for Spark's declarative pipelines in DIR, a new or empty directory.
+    """Create a project for Spark Declarative Pipelines in DIR, a new or empty directory.
 
-    It has the pipeline (transformations/), the functions that it is made of (flights/), their tests (tests/),
-    and a README that says how to run and to change it. Running needs: pip install 'tickertape[pipelines]'
+    The project has the pipeline (transformations/), its functions (flights/), their tests (tests/) and a
+    README with instructions. To run it: pip install 'tickertape[pipelines]'
 
     \b
     tickertape pipeline init last-flights
@@ -65,11 +65,11 @@ def init(directory: Path, example: str, server: str) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
             made += 1
-    click.echo(f"{directory}: {made} files; README.md there says what to do next")
+    click.echo(f"{directory}: {made} files created. See README.md for the next steps.")
 
 
 def _quoted(text: str) -> str:
-    """Return a text as YAML and Python both read it."""
+    """Return `text` as a string literal that is valid in YAML and Python."""
     return '"' + "".join([_escaped(character) for character in text]) + '"'
 
 
@@ -81,7 +81,7 @@ def _escaped(character: str) -> str:
 
 def _make_room(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
-        raise Failure(f"{directory} is no directory: name a new or an empty one")
+        raise Failure(f"Cannot create a project: '{directory}' is not a directory. Use a new or empty one.")
     if directory.exists() and any(directory.iterdir()):
-        raise Failure(f"{directory} is not empty: name a new or an empty directory; nothing was written")
+        raise Failure(f"Cannot create a project: '{directory}' is not empty. Use a new or empty directory.")
     directory.mkdir(parents=True, exist_ok=True)

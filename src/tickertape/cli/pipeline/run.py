@@ -1,6 +1,6 @@
 """`pipeline run`: run a project with Spark's runner of declarative pipelines.
 
-The runner is started after project, packages and Java were found, and ends with the command.
+The command checks project, packages and Java before it starts the runner. The runner ends with the command.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from tickertape.cli.support.command_group import EXIT_USAGE, Failure
 SPEC_NAMES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
 INSTALL: Final = "pip install 'tickertape[pipelines]'"
 _PROGRESS: Final = re.compile(r"\d{4}-\d\d-\d\d[ T][\d:.]+:? ")
-"""How the runner begins a line about its progress."""
+"""Prefix of a progress line of the runner."""
 _ERROR: Final = re.compile(r"(?:[\w.]+: )?(\[[A-Z][A-Z0-9_.]+\].*)")
 """Form of Spark's errors: an optional class, a condition in brackets, and the text."""
 _KEPT_LINES: Final = 500
 _STOP_SECONDS: Final = 20.0
-"""How long the runner has for its end before it is killed."""
+"""Time limit for a stop of the runner. Afterwards it is killed."""
 
 
 class UserMistake(Failure):
-    """A failure that the user can mend before anything is started."""
+    """A usage error found before Spark is started."""
 
     exit_code = EXIT_USAGE
 
 
 @click.command(short_help="Run a declarative pipeline project.")
 @click.argument("directory", metavar="[DIR]", type=click.Path(path_type=Path), default=Path())
-@click.option("--dry-run", is_flag=True, help="Check the definitions, and read and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the definitions without reading or writing data.")
 @click.option(
-    "--refresh", "refreshed", multiple=True, metavar="TABLE", help="Update only this table; may be repeated."
+    "--refresh", "refreshed", multiple=True, metavar="TABLE", help="Update only this table (may be repeated)."
 )
 @click.option(
     "--full-refresh",
     "recomputed",
     multiple=True,
     metavar="TABLE",
-    help="Reset this table and compute it again; may be repeated.",
+    help="Reset and recompute this table (may be repeated).",
 )
-@click.option("--full-refresh-all", is_flag=True, help="Reset all tables and compute them again.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
-@click.option("--master", metavar="URL", help="Where Spark runs.  [default: this machine]")
+@click.option("--full-refresh-all", is_flag=True, help="Reset and recompute all tables.")
+@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting (may be repeated).")
+@click.option("--master", metavar="URL", help="Spark master URL.  [default: this machine]")
 @click.option("--verbose", is_flag=True, help="Show all output of Spark, not only the progress.")
 def run(
     directory: Path,
@@ -67,22 +67,23 @@ def run(
     master: str | None,
     verbose: bool,
 ) -> None:
-    """Run the pipeline project in DIR, by default the one of the working directory or of one above it.
+    """Run the pipeline project in DIR. Default: the project of the working directory or of a parent
+    directory.
 
-    Needs Java 17 or later and: pip install 'tickertape[pipelines]'
+    Requirements: Java 17 or later, and pip install 'tickertape[pipelines]'
 
     \b
-    tickertape pipeline run --dry-run                        do the definitions fit together?
+    tickertape pipeline run --dry-run                        check the definitions
     tickertape pipeline run --conf spark.sql.catalogImplementation=hive
     tickertape pipeline run last-flights --full-refresh-all
     """
     for given in conf:
         if not re.fullmatch(r"[^=\s]+=.*", given, re.DOTALL):
-            raise click.BadParameter(f"Cannot use {given!r}. Give KEY=VALUE.", param_hint="--conf")
+            raise click.BadParameter(f"Invalid setting {given!r}. Use KEY=VALUE.", param_hint="--conf")
     if full_refresh_all and (refreshed or recomputed):
-        raise click.UsageError("--full-refresh-all excludes --refresh and --full-refresh")
+        raise click.UsageError("--full-refresh-all excludes --refresh and --full-refresh.")
     if dry_run and (refreshed or recomputed or full_refresh_all):
-        raise click.UsageError("--dry-run excludes --refresh, --full-refresh and --full-refresh-all")
+        raise click.UsageError("--dry-run excludes --refresh, --full-refresh and --full-refresh-all.")
     spec = find_project(directory)
     home = require_runner()
     command = [str(home / "bin" / "spark-pipelines"), "dry-run" if dry_run else "run"]
@@ -97,12 +98,13 @@ def run(
     if code:
         more = "" if verbose else " Use --verbose to see all output."
         raise Failure(f"Cannot run the pipeline {spec}: {reason(lines, code).rstrip('.')}.{more}")
-    click.echo(f"{spec.parent}: {'the definitions fit together' if dry_run else 'done'}")
+    click.echo(f"{spec.parent}: {'the definitions are valid' if dry_run else 'done'}")
 
 
 def find_project(directory: Path) -> Path:
-    """Return the file that describes the project of `directory`, or of the nearest directory above it. Raises
-    `UserMistake`."""
+    """Return the specification file of the project in `directory`, or in its nearest parent directory.
+
+    Raises `UserMistake`."""
     if directory.is_file() and directory.name in SPEC_NAMES:
         return directory.resolve()
     if not directory.is_dir():
@@ -123,15 +125,14 @@ def find_project(directory: Path) -> Path:
 
 
 def require_runner() -> Path:
-    """Return the directory of Spark, with its runner. Raises `UserMistake` when a package or Java is
-    missing."""
+    """Return the directory of Spark and its runner. Raises `UserMistake` if a package or Java is missing."""
     try:
         require_spark()
     except Failure as error:
         raise UserMistake(error.message.replace("tickertape[spark]", "tickertape[pipelines]")) from None
     missing = missing_packages()
     if missing:
-        raise UserMistake(f"Cannot run a pipeline: missing packages {', '.join(missing)}. {INSTALL}")
+        raise UserMistake(f"Cannot run a pipeline: missing packages {', '.join(missing)}. Run: {INSTALL}")
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -145,7 +146,7 @@ def require_runner() -> Path:
 
 
 def missing_packages() -> list[str]:
-    """Return the packages that Spark's runner needs and this Python does not have."""
+    """Return the packages that Spark's runner needs and that are not installed."""
     missing = []
     for requirement in metadata.requires("pyspark") or []:
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
@@ -160,9 +161,9 @@ def missing_packages() -> list[str]:
 def run_runner(
     command: Sequence[str], directory: Path, environment: Mapping[str, str], *, verbose: bool
 ) -> tuple[int, list[str]]:
-    """Run Spark's runner, showing its progress on standard error; its exit code and last lines of output.
+    """Run Spark's runner with progress on standard error. Return its exit code and the last lines of output.
 
-    When this process is interrupted or ended, the runner and all it started are ended first."""
+    On an interrupt, the runner and all its child processes are ended first."""
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
     signals = _Signals()
     with stop_signals_to(signals):
@@ -175,7 +176,7 @@ def run_runner(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            start_new_session=True,  # a Ctrl-C is for us: we end it as a whole
+            start_new_session=True,  # Ctrl-C signals only this process, which ends the whole group
         )
         try:
             signals.arm()
@@ -184,7 +185,7 @@ def run_runner(
             return process.wait(), list(lines)
         except KeyboardInterrupt:
             signals.armed = False
-            click.echo("tickertape: interrupted; stopping Spark", err=True)
+            click.echo("tickertape: interrupted, stopping Spark", err=True)
             raise
         finally:
             signals.armed = False
@@ -199,7 +200,7 @@ def _show(output: IO[str], lines: deque[str], *, verbose: bool) -> None:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End the runner and all it started: its group."""
+    """End the runner and its child processes (its process group)."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -210,8 +211,9 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 class _Signals:
-    """Turns SIGINT and SIGTERM into `KeyboardInterrupt`, but only while `armed`: the runner is never left
-    behind half started, and its end is not interrupted."""
+    """Signal handler that raises `KeyboardInterrupt` for SIGINT and SIGTERM, but only while `armed`.
+
+    So a signal interrupts neither the start nor the end of the runner."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -223,14 +225,14 @@ class _Signals:
             raise KeyboardInterrupt
 
     def arm(self) -> None:
-        """From now on a signal interrupts; one that has arrived does now."""
+        """Raise `KeyboardInterrupt` on a signal from now on, and now if one has arrived."""
         self.armed = True
         if self._noted:
             raise KeyboardInterrupt
 
 
 def reason(lines: Sequence[str], code: int) -> str:
-    """Return the line of the output that says why the runner failed."""
+    """Return the line of the output with the cause of the failure."""
     text = "\n".join(lines)
     if "tickertape.base.errors." in text:
         return error_line(text)

@@ -1,7 +1,7 @@
-"""Spark session of a command: options, quiet start, and errors in one line.
+"""Spark session of a command: options, start without log output, and one-line errors.
 
-Spark is imported when a command runs. A session that was running before is not stopped. Spark's logs do not
-reach the terminal; the relevant line becomes part of an error.
+Spark is imported when a command runs. A session that was active before the command is not stopped. Spark's
+logs are not printed. The relevant line becomes part of an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @contextlib.contextmanager
 def stop_signals_to(handler: Callable[..., object]) -> Iterator[None]:
-    """Call `handler` on Ctrl-C and SIGTERM instead of their usual effect."""
+    """Call `handler` on Ctrl-C and SIGTERM instead of the default handlers."""
     before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -54,7 +54,7 @@ def session_options(command: Command) -> Command:
         metavar="URL",
         default=MASTER_DEFAULT,
         show_default=True,
-        help="Where Spark runs: local[*] is this machine with all its cores.",
+        help="Spark master URL. local[*] uses all cores of this machine.",
     )
     memory = click.option(
         "--driver-memory",
@@ -62,23 +62,23 @@ def session_options(command: Command) -> Command:
         default=DRIVER_MEMORY_DEFAULT,
         show_default=True,
         callback=parsed(_memory),
-        help="Memory of Spark's driver, which is all of it with a local master.",
+        help="Memory of Spark's driver. With a local master this is all memory of Spark.",
     )
     return master(memory(command))
 
 
 def _memory(value: str) -> str:
     if not re.fullmatch(r"[1-9][0-9]*[mgt]b?", value.lower()):
-        raise click.BadParameter(f"a whole number with m, g or t, such as 2g, not {value!r}")
+        raise click.BadParameter(f"Invalid size {value!r}. Use a whole number with m, g or t, such as 2g.")
     return value.lower()
 
 
 @contextlib.contextmanager
 def spark_session(name: str, *, master: str, driver_memory: str) -> Iterator[SparkSession]:
-    """Provide a session named `tickertape NAME`, and stop it at the end if it was started here.
+    """Provide a Spark session named `tickertape NAME`. Stop it at the end if it was started here.
 
-    An active session of this process is used as it is. Raises `Failure` when Spark or Java is missing
-    or does not start, and for what Spark raises while the session is in use.
+    An active session of this process is used unchanged. Raises `Failure` if Spark or Java is missing or does
+    not start, and for exceptions of Spark inside the block.
     """
     require_spark()
     from py4j.protocol import Py4JError
@@ -95,35 +95,30 @@ def spark_session(name: str, *, master: str, driver_memory: str) -> Iterator[Spa
 
 
 def require_spark() -> None:
-    """Raise `Failure` when this Python has no PySpark, or the machine no Java."""
+    """Raise `Failure` if PySpark or Java is not installed."""
     try:
         import pyspark.sql  # noqa: F401
     except ImportError as error:
-        raise Failure(f"this command is a Spark job: {INSTALL} ({error})") from None
+        raise Failure(f"Cannot run a Spark job: {error}. Run: {INSTALL}") from None
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
-        where = (
-            f"JAVA_HOME is {home}, and there is no bin/java in it" if home else "there is no java on the path"
-        )
-        raise Failure(
-            f"Spark needs Java 17 or later, and {where}: install one, or name it with JAVA_HOME; "
-            f"the Python side is {INSTALL}"
-        )
+        cause = f"JAVA_HOME ({home}) has no bin/java" if home else "java is not on the PATH"
+        raise Failure(f"Cannot start Spark: {cause}. Install Java 17 or later, or set JAVA_HOME.")
 
 
 def error_line(text: str) -> str:
-    """Return the line of Spark's text with the error: that of a Tickertape error, else the first line."""
+    """Return the error line of Spark's output: the line of a Tickertape error, else the first line."""
     ours = _OUR_ERROR.findall(text)
     if ours:
         return str(ours[-1]).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[0] if lines else "Spark failed without a word")[:_ERROR_TEXT_CHARACTERS_MAX]
+    return (lines[0] if lines else "Spark failed without a message")[:_ERROR_TEXT_CHARACTERS_MAX]
 
 
 @contextlib.contextmanager
 def _started(name: str, master: str, driver_memory: str) -> Iterator[SparkSession]:
-    """Start a session. The output of Java goes to a temporary file from its first line."""
+    """Start a session. All output of Java is redirected to a temporary file."""
     from pyspark.sql import SparkSession
 
     builder = (
@@ -134,7 +129,7 @@ def _started(name: str, master: str, driver_memory: str) -> Iterator[SparkSessio
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.session.timeZone", "UTC")
-        # Spark starts its workers with python3 from the path otherwise, which may lack the package.
+        # The default is python3 from the PATH, which may lack the package.
         .config("spark.pyspark.python", os.environ.get("PYSPARK_PYTHON", sys.executable))
     )
     with tempfile.TemporaryDirectory(prefix="tickertape-spark-") as scratch:
@@ -142,8 +137,8 @@ def _started(name: str, master: str, driver_memory: str) -> Iterator[SparkSessio
         try:
             with _standard_error_to(output):
                 spark = builder.getOrCreate()
-        except Exception as error:  # of many types; Java printed the reason
-            raise Failure(f"Spark does not start: {_why(output, error)}") from error
+        except Exception as error:  # of many types, because Java prints the cause
+            raise Failure(f"Cannot start Spark: {_why(output, error)}") from error
         try:
             yield spark
         finally:
@@ -151,14 +146,14 @@ def _started(name: str, master: str, driver_memory: str) -> Iterator[SparkSessio
 
 
 def _why(output: Path, error: Exception) -> str:
-    """Return Java's error message if it did not start, else that of pyspark."""
+    """Return Java's error message if Java did not start, else the message of PySpark."""
     found = _START_ERROR.findall(output.read_text(encoding="utf-8", errors="replace"))
     return str(found[0]).strip()[:_ERROR_TEXT_CHARACTERS_MAX] if found else error_line(str(error))
 
 
 @contextlib.contextmanager
 def _standard_error_to(file: Path) -> Iterator[None]:
-    """Redirect standard error to `file` for processes started inside."""
+    """Redirect standard error to `file` for processes started inside the block."""
     sys.stderr.flush()
     kept = os.dup(2)
     target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -1,6 +1,6 @@
 """HTTP client for the admin address of a server, and the option that names it.
 
-Time and size of an answer are limited, because the address may belong to another program.
+The time and size of an answer are limited, because the address may belong to another program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _admin(value: str) -> str:
 
 
 checked_admin = parsed(_admin)
-"""Callback of an option: an admin address, looked at before anything is done."""
+"""Callback of an option that validates an admin address."""
 
 admin_option = click.option(
     "--admin",
@@ -38,15 +38,15 @@ admin_option = click.option(
     default=ADMIN_DEFAULT,
     show_default=True,
     callback=checked_admin,
-    help="Admin address of the server, as its ready line tells it.",
+    help="Admin address of the server (see its ready line).",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 def stats_of(url: str) -> tuple[bytes, Stats]:
-    """Return the statistics of the server at `url`: as received, and decoded.
+    """Return the statistics of the server at `url`, as received and decoded.
 
-    Raises `Failure` when no server of this version answers there, `TimedOutFailure` when not in time.
+    Raises `Failure` if no server of this version answers, or `TimedOutFailure`.
     """
     from tickertape.server.admin.schema import Stats
 
@@ -54,13 +54,16 @@ def stats_of(url: str) -> tuple[bytes, Stats]:
     try:
         return body, msgspec.json.decode(body, type=Stats)
     except msgspec.MsgspecError as error:
-        raise Failure(f"what answers at {url} is no tickertape server of this version: {error}") from None
+        raise Failure(
+            f"Cannot read the statistics of {url}: not a Tickertape server of this version ({error}). Check "
+            "--admin."
+        ) from None
 
 
 def fetch(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
     """Return status and body of a page of the admin address `url`.
 
-    Raises `Failure` when nothing answers there with one of `statuses`, `TimedOutFailure` when not in time."""
+    Raises `Failure` without an answer with one of `statuses`, or `TimedOutFailure`."""
     address = parse_admin(url)
     connection = HTTPConnection(address.host, address.port, timeout=_SECONDS_MAX)
     try:
@@ -68,16 +71,20 @@ def fetch(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
         answer = connection.getresponse()
         body = answer.read(_ANSWER_BYTES_MAX)
     except TimeoutError:
-        raise TimedOutFailure(f"{url} did not answer within {_SECONDS_MAX:g} s") from None
+        raise TimedOutFailure(f"No answer from {url} within {_SECONDS_MAX:g} s.") from None
     except OSError as error:
         raise Failure(
-            f"nobody answers at {url} ({error.strerror or error}); --admin names the admin address, "
-            f"which a server tells when it is ready"
+            f"Cannot connect to {url}: {(error.strerror or str(error)).lower()}. Is the server running? Pass "
+            "the admin address of its ready line with --admin."
         ) from None
     except HTTPException as error:
-        raise Failure(f"what answers at {url} does not speak HTTP: {type(error).__name__}") from None
+        raise Failure(
+            f"Cannot read the answer of {url}: not HTTP ({type(error).__name__}). Pass the admin address of "
+            "the server with --admin."
+        ) from None
     finally:
         connection.close()
     if answer.status not in statuses:
-        raise Failure(f"{url} answered {answer.status}: {body[:200].decode('utf-8', 'replace')}")
+        text = body[:200].decode("utf-8", "replace")
+        raise Failure(f"Unexpected answer of {url}: status {answer.status}: {text}")
     return answer.status, body

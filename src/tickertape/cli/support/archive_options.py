@@ -1,4 +1,4 @@
-"""Options that name an archive. The libraries that read it are imported when a command runs."""
+"""Archive options of commands. The archive libraries are imported when a command runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ INSTALL: Final = "pip install 'tickertape[spark]'"
 
 
 def _storage(values: tuple[str, ...]) -> dict[str, str]:
-    """Parse the options that delta-rs takes for an object store."""
+    """Parse object store options of delta-rs."""
     found = {}
     for value in values:
         key, equals, setting = value.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"KEY=VALUE, such as AWS_REGION=eu-west-1, not {key!r}")
+            raise click.BadParameter(f"Invalid option {key!r}. Use KEY=VALUE, such as AWS_REGION=eu-west-1.")
         found[key] = setting
     return found
 
@@ -33,14 +33,16 @@ storage_option = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=parsed(_storage),
-    help="What an object store asks for (AWS_REGION, AWS_ENDPOINT_URL, ...), as delta-rs names it; may be "
-    "given more than once. What stands in the environment need not be said.",
+    help="Object store option with its delta-rs name, such as AWS_REGION or AWS_ENDPOINT_URL (may be "
+    "repeated). Environment variables with these names are also used.",
 )
-report_json_option = click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+report_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the report as one JSON object."
+)
 
 
 def archive_location(location: str, storage: dict[str, str]) -> ArchiveLocation:
-    """Return the location that the options name."""
+    """Return the archive location of the options."""
     from tickertape.archive.location import location_of
 
     try:
@@ -50,8 +52,8 @@ def archive_location(location: str, storage: dict[str, str]) -> ArchiveLocation:
 
 
 def require_deltalake() -> None:
-    """Raise `Failure` when this Python cannot read the archive's table."""
+    """Raise `Failure` if the package `deltalake` is not installed."""
     try:
         import deltalake  # noqa: F401
     except ImportError as error:
-        raise Failure(f"the archive is a Delta table: {INSTALL} ({error})") from None
+        raise Failure(f"Cannot open an archive: {error}. Run: {INSTALL}") from None

@@ -1,7 +1,6 @@
 """Root command group: lazy commands, one-line errors and exit codes.
 
-A command is imported when it is invoked, because `serve` must be ready quickly and most commands need
-libraries that it does not.
+A command is imported when it is invoked. So `serve` starts quickly, without the libraries of other commands.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_TIMED_OUT: Final = 3
 EXIT_INTERRUPTED: Final = 130
-"""What shells expect of a command that Ctrl-C ended."""
+"""Exit code of a command that Ctrl-C ended, by the convention of shells."""
 
 
 DEBUG_VARIABLE: Final = "TICKERTAPE_DEBUG"
-"""Environment variable: if it is set, an unexpected exception ends a command with its traceback."""
+"""Environment variable that makes a command print the traceback of an unexpected exception."""
 
 
 _CARET: Final = re.compile(r"\n[^\n]*\n *\^\Z")
@@ -45,12 +44,12 @@ class Failure(click.ClickException):
         super().__init__(line + (place[0] if place else ""))
 
     def show(self, file: Any = None) -> None:
-        """Print the line."""
+        """Print the error."""
         click.echo(f"tickertape: {self.message}", file=file or sys.stderr)
 
 
 def end_of_search(matched: int, only_count: bool, nothing: str) -> None:
-    """Print how many were found, if only that is asked for, and end the command as failed if none was."""
+    """Print the number of matches with `only_count`. End the command with exit code 1 without a match."""
     if not matched and not only_count:
         raise Failure(nothing)
     if only_count:
@@ -60,24 +59,24 @@ def end_of_search(matched: int, only_count: bool, nothing: str) -> None:
 
 
 class TimedOutFailure(Failure):
-    """The same for what did not come in time."""
+    """A `Failure` after a timeout."""
 
     exit_code = EXIT_TIMED_OUT
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are looked at; errors of ours become exit codes."""
+    """A command group that imports its commands on demand and turns errors into exit codes."""
 
     def __init__(self, *args: Any, modules: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Names of the commands, in the order in which a user meets them."""
+        """Return the names of the commands, in the order of the help text."""
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command, its module imported."""
+        """Import and return a command."""
         module = self._modules.get(cmd_name)
         if module is None:
             return None
@@ -88,7 +87,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that `args` begin with, or suggest one with a name like it."""
+        """Find the command of `args`, or suggest one with a similar name."""
         if args and args[0] not in self._modules and not args[0].startswith("-"):
             from difflib import get_close_matches
 
@@ -98,7 +97,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; errors become one line and an exit code."""
+        """Run the command. Print an error as one line, and set the exit code."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -107,7 +106,7 @@ class LazyGroup(click.Group):
         except TickertapeError as error:
             raise Failure(str(error) or error.code) from error
         except BrokenPipeError:
-            # Whoever read our output has had enough. Nothing more can be written, not even what is buffered.
+            # The reader has closed the pipe. Drop buffered output, too.
             _forget_stdout()
             raise click.exceptions.Exit(EXIT_DONE) from None
         except OSError as error:
@@ -118,18 +117,18 @@ class LazyGroup(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            # the log of a server is where its traceback is looked for
+            # the traceback of a server belongs in its log
             if os.environ.get(DEBUG_VARIABLE) or ctx.invoked_subcommand == "serve":
                 raise
             raise Failure(
-                f"unexpected {type(error).__name__}: {error}. This is a defect of tickertape: set "
-                f"{DEBUG_VARIABLE}=1 to see where it happened, and report it"
+                f"Unexpected {type(error).__name__}: {error}. This is a bug in Tickertape. Set "
+                f"{DEBUG_VARIABLE}=1 to print the traceback, and report it."
             ) from error
         return result
 
 
 def modules_in(package: str, *names: str) -> dict[str, str]:
-    """The commands of a group, each with its module in `package`."""
+    """Return the module in `package` of each command."""
     return {name: f"{package}.{name}" for name in names}
 
 
@@ -166,15 +165,15 @@ _COMMANDS: Final = (
     help="Show the version.",
 )
 def cli() -> None:
-    """A message server that records what is published and replays it from any point.
+    """A message server that stores published messages in a log and replays them from any point.
 
     \b
-    tickertape serve                                         start a server, its log in ./data
+    tickertape serve                                         start a server, with its log in ./data
     echo '{"id": 1}' | tickertape publish orders             publish a line
-    tickertape subscribe orders --bookmark epoch             everything so far, then live
-    tickertape journal verify data                           is the log whole?
-    tickertape stats                                         what does the server do?
+    tickertape subscribe orders --bookmark epoch             replay all messages, then live
+    tickertape journal verify data                           verify all checksums
+    tickertape stats                                         show server statistics
 
-    Exit codes: 0 done, 1 an error, told in one line on standard error, 2 bad usage, 3 timed out, 130
-    interrupted. "tickertape COMMAND --help" explains each command.
+    Exit codes: 0 done, 1 error (one line on standard error), 2 bad usage, 3 timed out, 130 interrupted.
+    "tickertape COMMAND --help" explains each command.
     """

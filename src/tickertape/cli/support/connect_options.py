@@ -1,6 +1,6 @@
 """Connection options of commands: server address, token file and certificates.
 
-Secrets are given in files or in the environment, because all users of a machine can read command lines.
+Secrets are passed in files or in the environment, because all users of a machine can read command lines.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Server(NamedTuple):
-    """A server as the options of a command describe it."""
+    """Address and credentials of a server, from the options of a command."""
 
     uri: str
     token: str | None
     tls: TLS | None
     files: Mapping[str, str] = {}
-    """The files that the options name, by the names of Spark's options."""
+    """Files of the options, by the names of Spark's options."""
 
     def for_spark(self) -> str:
-        """Return the server as Spark tasks use it: they read the files themselves.
+        """Return the server address for Spark tasks, which read the credential files themselves.
 
-        Raises `BadOption` when it is not files that say all.
+        Raises `BadOption` if the token is not in a file.
         """
         from tickertape.spark.common.servers import server_text
 
         if self.token is not None and "tokenFile" not in self.files:
             raise BadOption(
-                f"Spark's tasks do not see the environment variable {TOKEN_VARIABLE}: give --token-file"
+                f"Cannot use {TOKEN_VARIABLE}: Spark tasks do not see the variable. Pass --token-file."
             )
         return server_text(self.uri, self.files)
 
@@ -49,7 +49,7 @@ class Server(NamedTuple):
         return f"Server({self.uri!r})"
 
     def client(self, name: str, **options: Any) -> Client:
-        """Return a client of it that is logged on."""
+        """Return a client that is logged on to the server."""
         from tickertape.client.blocking.client import Client
 
         ways: dict[str, Any] = {"token": self.token, "tls": self.tls}
@@ -67,25 +67,27 @@ _OPTIONS: Final = (
         metavar="URI",
         default=SERVER_DEFAULT,
         show_default=True,
-        help="Where the server is: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.",
+        help="Address of the server: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.",
     ),
     _file(
         "--token-file",
         "FILE",
-        f"File with the token to log on with. Default: the environment variable {TOKEN_VARIABLE}.",
+        f"File with the access token (mode 0600). Default: the environment variable {TOKEN_VARIABLE}.",
     ),
-    _file("--ca", "FILE", "Of a tls:// server: the certificates to trust. Default: those of the system."),
-    _file("--certificate", "FILE", "Of a tls:// server: the certificate to show, when it wants one."),
-    _file("--key", "FILE", "The key of that certificate, readable for its owner only."),
+    _file(
+        "--ca", "FILE", "CA certificates for a tls:// server (PEM). Default: the system's CA certificates."
+    ),
+    _file("--certificate", "FILE", "Client certificate for a tls:// server, if the server requires one."),
+    _file("--key", "FILE", "Private key file of --certificate (mode 0600)."),
 )
 
 _TOKEN_FILE: Final = _file(
-    "--token-file", "FILE", "File with the token to log on with, as Spark's tasks see it too."
+    "--token-file", "FILE", "File with the access token (mode 0600), at the same path for all Spark tasks."
 )
 
 
 def server_options(command: _Command) -> _Command:
-    """Give a command the options, and the `Server` they mean as its argument `server`."""
+    """Add the connection options to a command, which gets a `Server` as its argument `server`."""
 
     @functools.wraps(command)
     def reached(*arguments: Any, server: str, **others: Any) -> Any:
@@ -102,8 +104,9 @@ def server_options(command: _Command) -> _Command:
 
 
 def access_options(command: _Command) -> _Command:
-    """Give a command the options without the address, and as its argument `access` the files that they name,
-    by the names of Spark's options: for commands that reach several servers through Spark."""
+    """Add the credential options to a command, for several servers read by Spark.
+
+    The command gets the files as its argument `access`, by the names of Spark's options."""
 
     @functools.wraps(command)
     def reached(*arguments: Any, **others: Any) -> Any:
@@ -121,16 +124,16 @@ _FILES: Final = {
     "certificate": "certificateFile",
     "key": "keyFile",
 }
-"""Options that name files, and the names of Spark's options."""
+"""File options, and the names of the corresponding Spark options."""
 
 
 def _files(given: dict[str, Any]) -> dict[str, str | None]:
-    """Take the options that name files out of `given`."""
+    """Remove the file options from `given` and return them."""
     return {name: given.pop(name) for name in _FILES}
 
 
 def _absolute(files: Mapping[str, str | None]) -> dict[str, str]:
-    """By the names of Spark's options."""
+    """Return absolute paths by the names of Spark's options."""
     return {_FILES[name]: os.path.abspath(path) for name, path in files.items() if path is not None}
 
 

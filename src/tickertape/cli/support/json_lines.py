@@ -1,6 +1,6 @@
-"""Print messages as JSON lines.
+"""Output of messages as JSON lines.
 
-No byte of a body is lost: a body that is not JSON is printed as text, and one that is not text as base64.
+No byte of a body is lost: a body that is not JSON is printed as text, or as base64 if it is not UTF-8.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _json_text = msgspec.json.Encoder().encode
 
 
 def json_lines(batch: MessageBatch) -> Iterator[bytes]:
-    """Yield each message as one JSON object; columns are read at once, because a message costs little
-    then."""
+    """Yield each message as one JSON object. Columns are converted once per batch, for speed."""
     publishers, sequences = batch.publishers.tolist(), batch.sequences.tolist()
     topics = [_topic(batch, topic) for topic in batch.topics]
     index = [0] * batch.count if batch.topic_index is None else batch.topic_index.tolist()
@@ -56,7 +55,7 @@ def json_lines(batch: MessageBatch) -> Iterator[bytes]:
 
 
 def _topic(batch: MessageBatch, topic: str) -> bytes:
-    """Return the JSON after `"topic":` of messages of `topic`; a queue message has the name of its queue."""
+    """Return the JSON after `"topic":` for messages of `topic`. For a queue message it has the queue name."""
     if batch.queue is None:
         return _json_text(topic)
     lease = b"" if batch.lease_expires is None else b',"lease_expires":%b' % _lease_end(batch.lease_expires)
@@ -68,7 +67,7 @@ def _lease_end(end: datetime) -> bytes:
 
 
 def _labels(batch: MessageBatch, i: int) -> bytes:
-    """What only some messages have."""
+    """Return the optional fields of a message."""
     labels = {
         "expiration": batch.expiration(i),
         "correlation_id": batch.correlation_id(i),
@@ -80,44 +79,44 @@ def _labels(batch: MessageBatch, i: int) -> bytes:
 
 
 def _body(data: bytes) -> tuple[bytes, bytes]:
-    """Return the field that a body is shown in, and its value."""
+    """Return the name and value of the field for a body."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return b"base64", b'"%b"' % base64.b64encode(data)
     try:
-        # Numbers and the order of keys stay as they are; line ends between values go, it must be one line.
+        # Numbers and the order of keys are unchanged. Line ends between values are removed.
         return b"data", msgspec.json.format(data, indent=-1)
     except NOT_JSON:
         return b"text", _json_text(text)
 
 
 Written = Callable[["MessageBatch", int], object]
-"""Callback with a batch and the number of its leading messages that were written and flushed."""
+"""Callback with a batch and the number of its messages, from the first, that were written and flushed."""
 
 output_option = click.option(
     "--output",
     type=click.Choice(["data", "json"]),
     default="data",
     show_default=True,
-    help="data: the message and a line end. json: an object a line, with the header fields.",
+    help="data: the message and a line end. json: one object per line, with the header fields.",
 )
 
 
 class Output(Protocol):
-    """A binary stream that messages are written to, whole lines at a time."""
+    """A binary stream for messages. Each write ends with a complete line."""
 
     def write(self, data: bytes, /) -> object:
-        """Write `data`, which ends at the end of a line."""
+        """Write `data`, which ends with a complete line."""
 
     def flush(self) -> object:
         """Flush the output."""
 
 
 class TerminalOutput:
-    """Writes messages to a terminal, with every control character escaped.
+    """Output to a terminal with escaped control characters.
 
-    A message may hold a sequence that a terminal obeys, for example one that sets the title of its window.
+    A message may contain escape sequences for the terminal, for example one that sets the window title.
     """
 
     def __init__(self, out: BinaryIO) -> None:
@@ -133,13 +132,13 @@ class TerminalOutput:
 
 
 def _escaped(character: str) -> str:
-    """Return the escape of a character: valid inside a JSON string where the character is."""
+    """Return the escape sequence of a character, which is valid in a JSON string if the character is."""
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}" if code < 0x1_0000 else f"\\U{code:08x}"
 
 
 def message_output() -> Output:
-    """Return standard output for messages: bytes as they are, escaped only if it is a terminal."""
+    """Return standard output for messages. Output is escaped only on a terminal."""
     return TerminalOutput(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
 
@@ -151,7 +150,7 @@ def print_batches(
     as_json: bool,
     written: Written | None = None,
 ) -> bool:
-    """Write every batch as soon as it is there, up to `count` messages; False when they ended before."""
+    """Write each batch when it arrives, up to `count` messages. Return False if the stream ends before."""
     left = count
     for batch in batches:
         lines = json_lines(batch) if as_json else iter(batch.bodies_list())

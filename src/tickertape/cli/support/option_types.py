@@ -1,4 +1,4 @@
-"""Option types that several commands share."""
+"""Option types shared by several commands."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tickertape.base.units import parse_interval
 T = TypeVar("T")
 
 START_WORDS: Final = {"epoch": EPOCH, "now": NOW}
-"""What may be written, in either case, for a start point that has a name."""
+"""Names of start points, in upper or lower case."""
 _START_FORMS: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM}, or {RANGE_FORM}"
 
 
 def parsed(parse: Callable[[Any], T]) -> Callable[[click.Context, click.Parameter, Any], T | None]:
-    """Return the callback of an option whose value `parse` reads; what it refuses is bad usage."""
+    """Return the callback of an option that parses its value with `parse`. A `UsageError` is bad usage."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> T | None:  # noqa: ARG001
         try:
@@ -42,10 +42,10 @@ def parsed(parse: Callable[[Any], T]) -> Callable[[click.Context, click.Paramete
 
 
 interval = parsed(parse_interval)
-"""Callback of an option: seconds, from a number or text with a unit such as 500ms."""
+"""Callback of an option that parses a duration: seconds, or text with a unit such as 500ms."""
 
 filter_option = click.option(
-    "--filter", metavar="F", help="Only messages whose content passes, such as \"/symbol = 'IBM'\"."
+    "--filter", metavar="F", help="Only messages that match this filter, such as \"/symbol = 'IBM'\"."
 )
 answer_timeout_option = click.option(
     "--timeout",
@@ -53,7 +53,7 @@ answer_timeout_option = click.option(
     default="30s",
     show_default=True,
     metavar="S",
-    help="Give up when the server does not answer for that long: seconds, or text such as 500ms.",
+    help="Timeout for answers of the server: seconds, or text such as 500ms.",
 )
 
 
@@ -64,7 +64,7 @@ def _start(value: str) -> str:
 
 
 start = parsed(_start)
-"""Callback of an option: where to start, `epoch`, `now`, a bookmark, a timestamp, a range."""
+"""Callback of an option that parses a start point: `epoch`, `now`, a bookmark, a timestamp or a range."""
 
 
 def _topic(value: str) -> str:
@@ -73,10 +73,10 @@ def _topic(value: str) -> str:
 
 
 topic_name = parsed(_topic)
-"""Callback of an argument or option: the name of one topic or queue, in full."""
+"""Callback of an argument or option that validates the full name of a topic or queue."""
 
 
 def client_name(command: str) -> str:
-    """Return a client name for one run of a command: two runs at a time must not push each other off the
-    server."""
+    """Return a unique client name for one run of a command, so that concurrent runs do not fence each
+    other."""
     return f"tickertape-{command}-{socket.gethostname()}-{os.getpid()}"

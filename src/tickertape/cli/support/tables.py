@@ -11,19 +11,19 @@ _CELL_CHARACTERS_MAX: Final = 60
 
 
 def safe(text: str) -> str:
-    """`text` with what cannot be printed escaped, cut when it is long."""
+    """Return `text` with unprintable characters escaped, cut to the width of a cell."""
     if len(text) > _CELL_CHARACTERS_MAX:
         text = text[: _CELL_CHARACTERS_MAX - 3] + "..."
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def safe_whole(text: str) -> str:
-    """`text` with what cannot be printed escaped, however long it is."""
+    """Return `text` with unprintable characters escaped, in full length."""
     return "".join(safe(text[i : i + 50]) for i in range(0, len(text), 50))
 
 
 def number(value: int | float | None) -> str:
-    """Return a count with separators, a rate with few digits; `-` for None."""
+    """Return a count with separators, or a small rate with four digits. `-` for None."""
     if value is None:
         return "-"
     if isinstance(value, float) and value < 100:
@@ -32,12 +32,12 @@ def number(value: int | float | None) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return `count` with separators and `noun`, in the plural unless it is one."""
+    """Return `count` with separators and `noun`, in the plural unless `count` is 1."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def echo_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> None:
-    """Print rows under their columns: the first `left` columns to the left, the others to the right."""
+    """Print a table. The first `left` columns are left-aligned, the others right-aligned."""
     table = [columns, *rows]
     widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
     for row in table:

@@ -1,6 +1,6 @@
 """Progress and questions on standard error.
 
-Without a terminal nothing is printed, and the library that draws is not imported.
+Without a terminal nothing is printed, and the progress library is not imported.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 import click
 
 Advance = Callable[[float], object]
-"""Called with how many more bytes, or seconds, are done."""
+"""Callback with the number of additional bytes, or seconds, that are done."""
 
 _SHOW_SECONDS: Final = 0.05
 
 
 @contextlib.contextmanager
 def progress(what: str, total: float | None, *, timed: bool = False) -> Iterator[Advance]:
-    """Show progress of `what` in bytes, or `timed` in seconds, of `total` if known."""
+    """Show progress of an operation in bytes, or with `timed` in seconds. `total` may be unknown."""
     if not sys.stderr.isatty():
         yield _nothing
         return
@@ -42,7 +42,7 @@ def progress(what: str, total: float | None, *, timed: bool = False) -> Iterator
             nonlocal done, shown_at
             done += more
             now = time.monotonic()
-            if now >= shown_at + _SHOW_SECONDS:  # drawing costs more than publishing a message
+            if now >= shown_at + _SHOW_SECONDS:  # drawing is slower than publishing a message
                 shown_at = now
                 bar.update(task, completed=done)
 
@@ -51,17 +51,17 @@ def progress(what: str, total: float | None, *, timed: bool = False) -> Iterator
 
 
 def remark(text: str) -> None:
-    """Print a remark for a person at the terminal; scripts do not see it."""
+    """Print a remark on a terminal. Scripts do not see it."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr)
 
 
 def confirmed(question: str) -> bool | None:
-    """Ask `question` at the terminal and return the answer; None without a terminal."""
+    """Ask `question` on the terminal and return the answer. None without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     return click.confirm(question, err=True)
 
 
 def _nothing(more: float) -> None:
-    """Progress that is not shown."""
+    """Ignore progress without a terminal."""

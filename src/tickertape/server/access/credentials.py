@@ -1,6 +1,6 @@
 """Credential store: certificates and tokens, read at the start and on SIGHUP.
 
-Invariant: when a file cannot be used, everything stays as it was.
+Invariant: if a file cannot be used, a reload changes nothing.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from tickertape.wire.commands import Logon
 
 
 class CredentialStore:
-    """Certificates and tokens of a server. Raises `ConfigurationError` for files that cannot be used."""
+    """Certificates and tokens of a server. Raises `ConfigurationError` for unusable files."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._contexts, self._tokens = _read(config)
 
     def reload(self) -> frozenset[str]:
-        """Read all files again; the users whose token is another one now. Raises `ConfigurationError`; then
-        nothing has changed."""
+        """Read all files again. Return the users whose token was replaced.
+
+        Raises `ConfigurationError` without changing anything."""
         before = self._tokens
         self._contexts, self._tokens = _read(self._config)
         return frozenset() if before is None or self._tokens is None else before.replaced_by(self._tokens)
 
     def context_of(self, number: int) -> ssl.SSLContext | None:
-        """Return the TLS context for the next connection to transport `number`; None without TLS."""
+        """Return the TLS context for the next connection to transport `number`. None without TLS."""
         return self._contexts[number]
 
     @property
     def has_files(self) -> bool:
-        """Whether there is anything to read again."""
+        """Whether the server has certificate or token files to reload."""
         return self.wants_tokens or any(self._contexts)
 
     @property
@@ -45,17 +46,18 @@ class CredentialStore:
 
     @property
     def refuses_all(self) -> bool:
-        """Whether a logon needs a token and there is none."""
+        """Whether a logon needs a token and the tokens file is empty."""
         return self._tokens is not None and not self._tokens
 
     @property
     def tokens_for_any_client(self) -> list[str]:
-        """Names of tokens that may use every client name, also those of other tokens."""
+        """Names of tokens that may use every client name, including the names of other tokens."""
         return [] if self._tokens is None else self._tokens.for_any_client()
 
     def user_of(self, logon: Logon, now: Now) -> str | None:
-        """Return the user of a logon: the claimed user, or the user of its token. Raises
-        `AuthenticationFailed`."""
+        """Return the user of a logon: the name of its token, or without tokens the claimed user.
+
+        Raises `AuthenticationFailed`."""
         return logon.user if self._tokens is None else self._tokens.user_of(logon, now)
 
     def check_name(self, user: str | None, name: str) -> None:
@@ -64,7 +66,7 @@ class CredentialStore:
             self._tokens.check_name(user, name)
 
     def still_good(self, user: str | None, name: str, now: Now) -> bool:
-        """Whether the client `name` that logged on as `user` may stay."""
+        """Return whether the credentials of `user` are still valid for the client `name`."""
         return self._tokens is None or self._tokens.still_good(user, name, now)
 
 

@@ -1,10 +1,10 @@
-"""Tokens: the tokens file of a server, and whether a logon may pass.
+"""Tokens: the tokens file of a server, and authentication of logons.
 
-Decisions are made in memory: the file is read at the start and on a reload.
+Authentication uses memory only: the file is read at the start and on a reload.
 
 Invariants:
 - No part of a token appears in an error or an event.
-- A logon passes by its token only.
+- Only a valid token authenticates a logon.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tickertape.wire.commands import Logon
 
 _KEYS: Final = ("sha256", "expires", "clients")
 _KEY_CHARACTERS_MAX: Final = 16
-"""A longer key is not shown."""
+"""Longer keys are not shown in messages."""
 _HASH_CHARACTERS: Final = 64
 _HEX: Final = frozenset("0123456789abcdef")
 _NOTHING: Final = bytes(_HASH_CHARACTERS // 2)
-"""Compared with the token of an unknown name, so that the check takes as long."""
-_WRONG: Final = "the token is not one of this server's"
+"""Hash compared with a token of an unknown name, so that the check takes the same time."""
+_WRONG: Final = "Authentication failed: unknown token."
 
 
 class KnownToken(NamedTuple):
-    """A token as the server knows it."""
+    """A token in the server's memory: its hash and restrictions."""
 
     sha256: bytes
     expires: int | None
-    """Microseconds since 1970 UTC from which on it is not taken; None: never."""
+    """Expiration in microseconds since 1970 UTC. None: never."""
     clients: Pattern | None
-    """Pattern of its client names; None: any name."""
+    """Pattern of its client names. None: any name."""
 
 
 class Tokens:
@@ -57,54 +57,57 @@ class Tokens:
         return name in self._known
 
     def expirations(self) -> dict[str, int]:
-        """The tokens that expire, by name: microseconds since 1970 UTC."""
+        """Return the expiration of each token that expires, by name, in microseconds since 1970 UTC."""
         return {name: known.expires for name, known in self._known.items() if known.expires is not None}
 
     def user_of(self, logon: Logon, now: Now) -> str:
-        """The name of the token that `logon` shows, which is its user. Raises `AuthenticationFailed`."""
+        """Return the name of the token in `logon`, which is its user. Raises `AuthenticationFailed`."""
         if logon.password is None:
-            raise AuthenticationFailed("this server wants a token, and the logon has none")
+            raise AuthenticationFailed("Authentication failed: this server requires a token (--token-file).")
         name = name_in(logon.password)
         known = None if name is None else self._known.get(name)
         kept = _NOTHING if known is None else known.sha256
         if not fits(logon.password, kept) or known is None or name is None:
             raise AuthenticationFailed(_WRONG)
-        # From here on the client has proved the token: the errors may say more.
+        # The client has proved the token, so the errors below may contain details.
         if _is_over(known, now):
-            raise AuthenticationFailed(f"the token {name!r} has expired")
+            raise AuthenticationFailed(
+                f"Authentication failed: token {name!r} has expired. Ask for a new token."
+            )
         _check_name(name, known, logon.name)
         if logon.user is not None and logon.user != name:
             raise AuthenticationFailed(
-                f"the user is the name of the token, which is {name!r}, not {shown(logon.user)}; leave it out"
+                f"Authentication failed: the user must be the name of the token, {name!r}, not "
+                f"{shown(logon.user)}. Remove the user."
             )
         return name
 
     def for_any_client(self) -> list[str]:
-        """Names of the tokens for every client name, when there are others to protect."""
+        """Return the names of tokens without a client name restriction. Empty for a single token."""
         if len(self._known) < 2:
             return []
         return [name for name, known in self._known.items() if known.clients is None]
 
     def check_name(self, user: str | None, name: str) -> None:
-        """Raise `AuthenticationFailed` unless the token of the name `user` is for the client name `name`."""
+        """Raise `AuthenticationFailed` unless the token `user` may use the client name `name`."""
         known = None if user is None else self._known.get(user)
         if user is None or known is None:
-            raise AuthenticationFailed("the token was taken back")
+            raise AuthenticationFailed("Authentication failed: the token was revoked. Ask for a new token.")
         _check_name(user, known, name)
 
     def still_good(self, user: str | None, name: str, now: Now) -> bool:
-        """Whether the client `name` that logged on with the token of the name `user` may stay."""
+        """Return whether the token `user` is still valid for the client `name`."""
         known = None if user is None else self._known.get(user)
         return known is not None and not _is_over(known, now) and _is_for(known, name)
 
     def replaced_by(self, later: Tokens) -> frozenset[str]:
-        """Names that have another token in `later`."""
+        """Return the names that have another token in `later`."""
         both = self._known.keys() & later._known.keys()
         return frozenset(name for name in both if self._known[name].sha256 != later._known[name].sha256)
 
 
 def read_tokens(path: str) -> Tokens:
-    """The tokens of a file. Raises `ConfigurationError`."""
+    """Read the tokens of a file. Raises `ConfigurationError`."""
     return tokens_in(read_private(path, "tokens_file", ConfigurationError), path)
 
 
@@ -113,10 +116,12 @@ def tokens_in(data: bytes, path: str) -> Tokens:
     try:
         tables = tomllib.loads(data.decode())
     except (ValueError, OverflowError, RecursionError):
-        # Not only its own errors: a number of too many digits is a plain one. The text may show a token.
-        raise ConfigurationError(f"tokens_file {path} is not TOML") from None
+        # ValueError includes numbers with too many digits. The original text may contain a token.
+        raise ConfigurationError(f"Invalid tokens_file '{path}': not TOML. Correct or recreate it.") from None
     if len(tables) > tokens_max:
-        raise ConfigurationError(f"tokens_file {path} has {len(tables)} tokens; at most {tokens_max}")
+        raise ConfigurationError(
+            f"Invalid tokens_file '{path}': {len(tables)} tokens (limit {tokens_max}). Remove some."
+        )
     return Tokens({name: _read(path, name, table) for name, table in tables.items()})
 
 
@@ -128,8 +133,8 @@ def _check_name(user: str, known: KnownToken, name: str) -> None:
     if not _is_for(known, name):
         assert known.clients is not None
         raise AuthenticationFailed(
-            f"the token {user!r} is for clients with names like {shown(known.clients.text)}, not for "
-            f"{shown(name)}"
+            f"Authentication failed: the token {user!r} is for clients with names like "
+            f"{shown(known.clients.text)}, not for {shown(name)}."
         )
 
 
@@ -138,25 +143,28 @@ def _is_over(known: KnownToken, now: Now) -> bool:
 
 
 def _shown_name(key: str) -> str:
-    """Return an unknown key for a message, unless it may be a misplaced token or hash."""
+    """Return an unknown key for a message. A long key may be a misplaced token or hash and is not shown."""
     return shown(key) if len(key) <= _KEY_CHARACTERS_MAX else f"a key of {len(key)} characters"
 
 
 def _read(path: str, name: str, table: Any) -> KnownToken:
     if not is_name(name):
         raise ConfigurationError(
-            f"tokens_file {path}: {_shown_name(name)} is no name of a token: {NAME_FORM}"
+            f"Invalid tokens_file '{path}': invalid token name {_shown_name(name)}. Use {NAME_FORM}."
         )
-    where = f"tokens_file {path}: [{name}]"
+    where = f"Invalid tokens_file '{path}': [{name}]"
     if not isinstance(table, dict):
-        raise ConfigurationError(f"{where} is a table with the key sha256")
+        raise ConfigurationError(f"{where} must be a table with the key sha256.")
     unknown = [key for key in table if key not in _KEYS]
     if unknown:
-        raise ConfigurationError(f"{where} {_shown_name(unknown[0])} is unknown; it takes {', '.join(_KEYS)}")
+        raise ConfigurationError(
+            f"{where} has the unknown key {_shown_name(unknown[0])}. Use {', '.join(_KEYS)}."
+        )
     kept = table.get("sha256")
     if not isinstance(kept, str) or len(kept) != _HASH_CHARACTERS or not _HEX.issuperset(kept):
         raise ConfigurationError(
-            f"{where} sha256 is {_HASH_CHARACTERS} digits of 0-9, a-f, as `tickertape token new` gives them"
+            f"{where} sha256 must be {_HASH_CHARACTERS} hexadecimal digits (0-9, a-f). Create the entry with "
+            "`tickertape token new`."
         )
     return KnownToken(bytes.fromhex(kept), _expires(where, table), _clients(where, table))
 
@@ -166,8 +174,10 @@ def _expires(where: str, table: dict[str, Any]) -> int | None:
     if moment is None:
         return None
     if not isinstance(moment, datetime) or moment.tzinfo is None:
-        raise ConfigurationError(f"{where} expires is a moment with its zone, such as 2027-01-31T00:00:00Z")
-    return to_micros(moment)  # not by way of UTC: there its year may be 10000
+        raise ConfigurationError(
+            f"{where} expires must be a time with a time zone, such as 2027-01-31T00:00:00Z."
+        )
+    return to_micros(moment)  # without conversion to UTC, which may give the year 10000
 
 
 def _clients(where: str, table: dict[str, Any]) -> Pattern | None:
@@ -175,8 +185,10 @@ def _clients(where: str, table: dict[str, Any]) -> Pattern | None:
     if text is None:
         return None
     if not isinstance(text, str):
-        raise ConfigurationError(f'{where} clients is a regular expression in quotes, such as "^spark-"')
+        raise ConfigurationError(
+            f'{where} clients must be a regular expression in quotes, such as "^spark-".'
+        )
     try:
         return compile_pattern(text)
     except BadPattern as error:
-        raise ConfigurationError(f"{where} clients is no regular expression: {error}") from None
+        raise ConfigurationError(f"{where} clients is an invalid regular expression: {error}") from None

@@ -1,1 +1,1 @@
-"""Monitoring of a server over HTTP; it changes nothing in the server."""
+"""Read-only monitoring of a server over HTTP."""

@@ -1,11 +1,12 @@
-"""HTTP connection of the admin address, with the protocol by h11.
+"""HTTP connection of the admin address. h11 implements the protocol.
 
 Invariants:
-- At most `admin_request_bytes_max` of a request and one answer are held, and request bodies are refused.
-- A connection ends when its request or answer does not proceed within `admin_request_seconds_max`.
-- A host name that anybody else can own is answered only if the configuration lists it: a page of an attacker
-  can make a browser ask for the attacker's own name and have it resolve to this machine (DNS rebinding). An
-  address in place of a name cannot be rebound.
+- A connection holds at most `admin_request_bytes_max` of a request, and one answer. It rejects request
+  bodies.
+- A connection closes when its request or answer makes no progress within `admin_request_seconds_max`.
+- Protection against DNS rebinding: the `Host` header must be an IP address, the local host, or a name that
+  the configuration lists. An attacker's page can point the attacker's own name at this machine, but not an
+  address.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _METHODS: Final = (b"GET", b"HEAD")
 
 
 _NO_HOST: Final = b"localhost"
-"""Of a request without the header: only HTTP/1.0 allows it, which no browser speaks."""
+"""Host of a request without the header. Only HTTP/1.0 allows that, and no browser uses HTTP/1.0."""
 _MISDIRECTED: Final = (
-    b"this server does not answer to that host name: ask for its address, or add the name to hosts of "
-    b"[admin] in its configuration\n"
+    b"Cannot answer: unknown host name. Use the IP address of the server, or add the name to hosts in "
+    b"[admin] of its configuration.\n"
 )
 
 
@@ -35,18 +36,18 @@ class Answer(NamedTuple):
 
     status: int
     body: bytes
-    content_type: str = "text/plain; charset=utf-8"
+    content_type: str = "text/plain; charset=utf-8"  # language: a media type, not prose
 
 
 Answering = Callable[[str, str], Awaitable[Answer]]
-"""Gives the answer to a GET of a target (path and query), and its `Accept` header."""
+"""Callback that answers a GET. Arguments: target (path and query), and the `Accept` header."""
 
 
 class HttpConnection(asyncio.Protocol):
     """One connection of the admin address.
 
-    `connections`: all open ones of the same server. `hosts`: names that it answers to, beside addresses and
-    the local host."""
+    `connections`: all open connections of the admin server. `hosts`: accepted host names, besides IP
+    addresses and the local host."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class HttpConnection(asyncio.Protocol):
         self._request: h11.Request | None = None
         self._task: asyncio.Task[None] | None = None
         self._untaken = False
-        """Something of the last answer waits to be written."""
+        """Part of the last answer is not written yet."""
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -76,7 +77,7 @@ class HttpConnection(asyncio.Protocol):
         self._connections.add(self)
         self._set_timer()
         if len(self._connections) > admin_connections_max:
-            self._refuse(503, f"more than {admin_connections_max} connections\n")
+            self._refuse(503, f"Too many connections (limit {admin_connections_max}). Try again later.\n")
 
     def data_received(self, data: bytes) -> None:
         self._http.receive_data(data)
@@ -85,7 +86,7 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._http.receive_data(b"")
         self._read_on()
-        return self._task is not None or self._untaken  # the answers still go out
+        return self._task is not None or self._untaken  # keep the connection open until answers are sent
 
     def pause_writing(self) -> None:
         self._untaken = True
@@ -95,7 +96,7 @@ class HttpConnection(asyncio.Protocol):
         if self._answered:
             self._next_request()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (no error of ours)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (an error of the peer)
         self._connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -120,19 +121,19 @@ class HttpConnection(asyncio.Protocol):
                     self._task = asyncio.get_running_loop().create_task(self._answer(self._request))
                     return
                 elif isinstance(event, h11.Data):
-                    self._refuse(413, "a request here has no body\n")
+                    self._refuse(413, "Cannot accept a request body. Send the request without one.\n")
                     return
                 elif isinstance(event, h11.ConnectionClosed):
                     self._close()
                     return
-                else:  # more is needed
+                else:  # NEED_DATA
                     return
         except h11.RemoteProtocolError as error:
-            self._refuse(error.error_status_hint, f"not understood: {error}\n")
+            self._refuse(error.error_status_hint, f"Invalid HTTP request: {error}\n")
 
     async def _answer(self, request: h11.Request) -> None:
         if request.method not in _METHODS:
-            answer = Answer(405, b"only GET and HEAD\n")
+            answer = Answer(405, b"Invalid method. Use GET or HEAD.\n")
         elif not answers_to(_header(request, b"host", _NO_HOST), self._hosts):
             answer = Answer(421, _MISDIRECTED)
         else:
@@ -148,11 +149,11 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def _answered(self) -> bool:
-        """The answer is complete, and another request may follow on this connection."""
+        """Whether the answer is complete and another request may follow on this connection."""
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     def _next_request(self) -> None:
-        """Start the next cycle once the last answer is written, so that answers do not pile up."""
+        """Start the next request cycle. The last answer is written, so answers do not accumulate."""
         self._set_timer()
         self._http.start_next_cycle()
         self._request = None
@@ -162,7 +163,7 @@ class HttpConnection(asyncio.Protocol):
             self._read_on()
 
     def _refuse(self, status: int, text: str) -> None:
-        """Say why and close."""
+        """Answer with an error and close the connection."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             head_only = self._request is not None and self._request.method == b"HEAD"
             self._send(Answer(status, text.encode()), head_only=head_only, last=True)
@@ -187,7 +188,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write(data)
 
-    # -- the end --------------------------------------------------------------------------------------
+    # -- close ----------------------------------------------------------------------------------------
 
     @property
     def _closing(self) -> bool:
@@ -195,7 +196,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _close(self) -> None:
         if self._transport is not None:
-            self._transport.close()  # what was sent is written first, until the timer
+            self._transport.close()  # buffered data is written first, until the timer fires
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -203,23 +204,23 @@ class HttpConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(self._seconds_max, self._late)
 
     def _late(self) -> None:
-        """The request is not complete, its answer is not taken, or nothing is asked: the time is over."""
+        """Close after the timeout: incomplete request, unread answer, or idle connection."""
         assert self._transport is not None
         unfinished = self._request is not None or self._http.trailing_data[0]
         try:
             if unfinished and self._task is None and not self._untaken and not self._closing:
-                self._refuse(408, "the request was not complete in time\n")
+                self._refuse(408, f"Request not complete within {self._seconds_max:g} s.\n")
         finally:
             self.abort()
 
     def abort(self) -> None:
-        """Close now; bytes that could be written without waiting were written."""
+        """Close now and drop unwritten data."""
         if self._transport is not None:
             self._transport.abort()
 
 
 def _header(request: h11.Request, name: bytes, default: bytes = b"") -> str:
-    """The first header of that name."""
+    """Return the first header with that name."""
     return next((value for found, value in request.headers if found == name), default).decode("latin-1")
 
 
@@ -230,8 +231,9 @@ _LOCAL: Final = "localhost"
 
 
 def answers_to(header: str, names: Collection[str]) -> bool:
-    """Whether a request with this `Host` header is answered: it names an address, the local host, or one of
-    `names`, with any port."""
+    """Return whether a `Host` header is accepted: an IP address, the local host, or one of `names`.
+
+    The port is ignored."""
     host = _host(header)
     if host is None:
         return False
@@ -239,12 +241,12 @@ def answers_to(header: str, names: Collection[str]) -> bool:
 
 
 def plain(name: str) -> str:
-    """A host name as it is compared."""
+    """Return a host name in the form used for comparison."""
     return name.lower().removesuffix(".")
 
 
 def _host(header: str) -> str | None:
-    """The host of `host`, `host:port`, `[v6]` or `[v6]:port`, without brackets; None for anything else."""
+    """Return the host of `host`, `host:port`, `[v6]` or `[v6]:port`, without brackets. None if invalid."""
     host, colon, port = header.strip().partition("]") if header.startswith("[") else header.partition(":")
     if header.startswith("["):
         if not colon or (port and not port.startswith(":")):

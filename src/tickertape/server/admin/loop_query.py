@@ -1,8 +1,8 @@
-"""Loop query: questions from another thread to the server's event loop, answered once for all askers.
+"""Loop query: calls a function on the server's event loop from another loop, shared by all callers.
 
 Invariants:
-- The event loop is asked at most once in an interval, however many ask.
-- No answer is awaited longer than `admin_answer_seconds_max`.
+- The function runs at most once per interval, for any number of callers.
+- A caller waits at most `admin_answer_seconds_max`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class ServerStuckError(Exception):
-    """The server's event loop did not answer in time, or is gone."""
+    """The server's event loop did not answer in time, or has ended."""
 
 
 class LoopQuery(Generic[T]):
     """Results of `query`, called on the event loop of the server, for coroutines of another loop.
 
-    `interval`: seconds between two calls. Askers in between share the next one, so that an answer is never
-    older than its question."""
+    `interval`: seconds between two calls of `query`. Callers in between share the next call, so a result is
+    never older than the request for it."""
 
     def __init__(self, server: asyncio.AbstractEventLoop, query: Callable[[], T], interval: float) -> None:
         self._server = server
@@ -37,17 +37,17 @@ class LoopQuery(Generic[T]):
         self._asked_at = float("-inf")
 
     async def __call__(self) -> T:
-        """Return a result of `query` from now on. Raises `ServerStuckError`."""
+        """Return a result of `query` computed after this call. Raises `ServerStuckError`."""
         if self._next is None or self._next.done() or self._answer.running() or self._answer.done():
-            # One that the server has not begun to look at is shared, however long it takes: while the server
-            # is stuck no more than one waits for it.
+            # Callers share a request that the server has not started, so a stuck server has one request
+            # pending.
             self._answer = Future()
             self._next = asyncio.get_running_loop().create_task(self._ask(self._answer))
         try:
             return await asyncio.wait_for(asyncio.shield(self._next), admin_answer_seconds_max)
         except TimeoutError:
             raise ServerStuckError(
-                f"the event loop has not answered for {admin_answer_seconds_max:g} seconds"
+                f"the event loop did not answer within {admin_answer_seconds_max:g} s"
             ) from None
 
     async def _ask(self, answer: Future[T]) -> T:
@@ -59,7 +59,7 @@ class LoopQuery(Generic[T]):
             if answer.set_running_or_notify_cancel():
                 try:
                     answer.set_result(self._query())
-                except Exception as error:  # noqa: BLE001 -- it is raised where the question was asked
+                except Exception as error:  # noqa: BLE001 -- the waiting coroutine raises it
                     answer.set_exception(error)
 
         try:

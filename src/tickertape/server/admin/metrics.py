@@ -1,7 +1,7 @@
 """Prometheus metrics: names, types and labels, made from one report.
 
-Invariant: label values are bounded. Topics are as many as are counted, queues as many as are configured, and
-sessions have none.
+Invariant: the number of label values is bounded. Labels are counted topics and configured queues. Sessions
+are not a label.
 """
 
 from __future__ import annotations
@@ -34,106 +34,126 @@ def _first_seconds(stats: Stats) -> float | None:
 
 _TOTALS: Final[tuple[tuple[str, str, Callable[[Stats], int]], ...]] = (
     ("persisted_messages", "Messages persisted.", lambda s: s.totals.persisted_messages),
-    ("persisted_bytes", "Bytes of their bodies.", lambda s: s.totals.persisted_bytes),
-    ("unrecorded_messages", "Messages of unrecorded topics.", lambda s: s.totals.unrecorded_messages),
-    ("unrecorded_bytes", "Bytes of their bodies.", lambda s: s.totals.unrecorded_bytes),
-    ("sent_messages", "Messages delivered, each as often as it was sent.", lambda s: s.totals.sent_messages),
-    ("sent_bytes", "Bytes of their bodies.", lambda s: s.totals.sent_bytes),
-    ("duplicate_messages", "Messages published again and dropped.", lambda s: s.totals.duplicate_messages),
+    ("persisted_bytes", "Body bytes of persisted messages.", lambda s: s.totals.persisted_bytes),
+    ("unrecorded_messages", "Messages of non-persistent topics.", lambda s: s.totals.unrecorded_messages),
+    ("unrecorded_bytes", "Body bytes of non-persistent topics.", lambda s: s.totals.unrecorded_bytes),
+    ("sent_messages", "Messages sent to subscribers (one count per send).", lambda s: s.totals.sent_messages),
+    ("sent_bytes", "Body bytes sent to subscribers.", lambda s: s.totals.sent_bytes),
+    ("duplicate_messages", "Duplicate messages dropped.", lambda s: s.totals.duplicate_messages),
     ("unreadable_messages", "Bodies that filters could not read.", lambda s: s.totals.unreadable_messages),
-    ("logons", "Logons of clients.", lambda s: s.totals.logons),
-    ("journal_commits", "Commits of messages persisted.", lambda s: s.journal.commits),
+    ("logons", "Client logons.", lambda s: s.totals.logons),
+    ("journal_commits", "Commits written to the log.", lambda s: s.journal.commits),
     ("journal_removed_segments", "Old segments removed.", lambda s: s.journal.retention.removed_segments),
     (
         "journal_retention_failures",
-        "Removals that failed and are tried again.",
+        "Failed segment removals (each is retried).",
         lambda s: s.journal.retention.failures,
     ),
 )
 _GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float | None]], ...]] = (
-    ("ready", "1 when the server serves, 0 when it drains or has failed.", lambda s: s.state == "ready"),
-    ("uptime_seconds", "Seconds since the server was ready.", lambda s: s.uptime_seconds),
-    ("connections", "Open connections of clients.", lambda s: s.connections),
+    ("ready", "1 when the server is ready, 0 when it drains or has failed.", lambda s: s.state == "ready"),
+    ("uptime_seconds", "Seconds since the server became ready.", lambda s: s.uptime_seconds),
+    ("connections", "Open client connections.", lambda s: s.connections),
     ("sessions", "Connections that logged on.", lambda s: s.session_count),
     ("subscriptions", "Subscriptions.", lambda s: s.subscription_count),
-    ("journal_first_position", "First position that the log has.", lambda s: s.journal.first_position),
-    ("journal_persisted_position", "After the last persisted message.", lambda s: s.journal.persisted_end),
-    ("journal_accepted_position", "After the last accepted message.", lambda s: s.journal.accepted_end),
+    ("journal_first_position", "First position in the log.", lambda s: s.journal.first_position),
+    ("journal_persisted_position", "End of the persisted messages.", lambda s: s.journal.persisted_end),
+    ("journal_accepted_position", "End of the accepted messages.", lambda s: s.journal.accepted_end),
     ("journal_segments", "Segments of the log.", lambda s: s.journal.segments),
     ("journal_bytes", "Bytes of the log in use.", lambda s: s.journal.bytes),
-    ("journal_file_bytes", "What segment files take, reserves included.", lambda s: s.journal.file_bytes),
-    ("journal_retired_segments", "Removed, ever.", lambda s: s.journal.retention.retired_segments),
-    ("journal_held_segments", "Old, not removed: in use.", lambda s: s.journal.retention.held_segments),
-    ("journal_held_bytes", "Size of these.", lambda s: s.journal.retention.held_bytes),
-    ("journal_first_timestamp_seconds", "When the first message left was accepted.", _first_seconds),
-    ("journal_publishers", "Publisher ids that the log knows.", lambda s: s.journal.publishers),
-    ("journal_pending_bytes", "Accepted, not yet on the way to the disk.", lambda s: s.journal.pending_bytes),
-    ("journal_full", "1 when there is no room for the next segment.", lambda s: s.journal.full),
-    ("memory_anonymous_bytes", "Resident memory no file backs.", lambda s: s.memory.anonymous_bytes),
-    ("memory_tail_cache_bytes", "End of the log in memory.", lambda s: s.memory.tail_cache_bytes),
-    ("memory_outbox_bytes", "Waits to be written to connections.", lambda s: s.memory.outbox_bytes),
-    ("memory_inbound_bytes", "Large frames not complete yet.", lambda s: s.memory.inbound_bytes),
-    ("slow_clients_memory_bytes", "Waits in memory for them.", lambda s: s.slow_clients.memory_bytes),
-    ("slow_clients_disk_bytes", "Waits on disk for them.", lambda s: s.slow_clients.disk_bytes),
-    ("slow_clients_waiting", "Connections behind.", lambda s: s.slow_clients.waiting_connections),
-    ("slow_clients_offline", "Those written to disk for.", lambda s: s.slow_clients.offline_connections),
-    ("transactions_staged_parts", "Parts staged and not committed.", lambda s: s.transactions.staged_parts),
-    ("transactions_staged_bytes", "What these take on disk.", lambda s: s.transactions.staged_bytes),
-    ("transactions_waiting", "On their way into the log.", lambda s: s.transactions.waiting),
+    (
+        "journal_file_bytes",
+        "Size of the segment files, with preallocated space.",
+        lambda s: s.journal.file_bytes,
+    ),
+    (
+        "journal_retired_segments",
+        "Segments removed since the journal was created.",
+        lambda s: s.journal.retention.retired_segments,
+    ),
+    (
+        "journal_held_segments",
+        "Segments past retention that are still in use.",
+        lambda s: s.journal.retention.held_segments,
+    ),
+    (
+        "journal_held_bytes",
+        "Size of the segments past retention that are still in use.",
+        lambda s: s.journal.retention.held_bytes,
+    ),
+    ("journal_first_timestamp_seconds", "Log time of the first message in the log.", _first_seconds),
+    ("journal_publishers", "Publisher ids known to the log.", lambda s: s.journal.publishers),
+    ("journal_pending_bytes", "Accepted bytes not sent to the disk yet.", lambda s: s.journal.pending_bytes),
+    ("journal_full", "1 when the disk has no space for the next segment.", lambda s: s.journal.full),
+    ("memory_anonymous_bytes", "Resident memory not backed by a file.", lambda s: s.memory.anonymous_bytes),
+    ("memory_tail_cache_bytes", "Tail of the log cached in memory.", lambda s: s.memory.tail_cache_bytes),
+    ("memory_outbox_bytes", "Bytes waiting to be written to connections.", lambda s: s.memory.outbox_bytes),
+    ("memory_inbound_bytes", "Memory of incomplete large frames.", lambda s: s.memory.inbound_bytes),
+    ("slow_clients_memory_bytes", "Slow client backlog in memory.", lambda s: s.slow_clients.memory_bytes),
+    ("slow_clients_disk_bytes", "Slow client backlog on disk.", lambda s: s.slow_clients.disk_bytes),
+    ("slow_clients_waiting", "Connections with a backlog.", lambda s: s.slow_clients.waiting_connections),
+    (
+        "slow_clients_offline",
+        "Connections whose backlog spills to disk.",
+        lambda s: s.slow_clients.offline_connections,
+    ),
+    ("transactions_staged_parts", "Staged transaction parts.", lambda s: s.transactions.staged_parts),
+    ("transactions_staged_bytes", "Disk space of staged parts.", lambda s: s.transactions.staged_bytes),
+    ("transactions_waiting", "Transactions being committed.", lambda s: s.transactions.waiting),
     (
         "subscription_lag_messages_max",
-        "Positions that the listed subscription farthest behind is behind the persisted end.",
+        "Largest lag of a listed subscription, in positions behind the persisted end.",
         lambda s: max((u.lag_messages or 0 for x in s.sessions for u in x.subscriptions), default=0),
     ),
 )  # fmt: skip
 
 _SLOW_TOTALS: Final[tuple[tuple[str, str, Callable[[SlowClientsState], int]], ...]] = (
-    ("slow_clients_offline_starts", "Connections that went offline.", lambda s: s.offline_starts),
-    ("slow_clients_offline_stops", "Connections that were offline and no more.", lambda s: s.offline_stops),
-    ("slow_clients_written_bytes", "Bytes written to disk for them.", lambda s: s.written_bytes),
-    ("slow_clients_read_bytes", "Bytes read back.", lambda s: s.read_bytes),
-    ("slow_clients_failures", "Writes and reads that failed.", lambda s: s.failures),
-    ("slow_clients_live_fallbacks", "Live subscriptions sent back to the log.", lambda s: s.live_fallbacks),
+    ("slow_clients_offline_starts", "Connections that started to spill to disk.", lambda s: s.offline_starts),
+    ("slow_clients_offline_stops", "Connections that stopped spilling to disk.", lambda s: s.offline_stops),
+    ("slow_clients_written_bytes", "Bytes written to spill files.", lambda s: s.written_bytes),
+    ("slow_clients_read_bytes", "Bytes read from spill files.", lambda s: s.read_bytes),
+    ("slow_clients_failures", "Failed reads and writes of spill files.", lambda s: s.failures),
+    ("slow_clients_live_fallbacks", "Live subscriptions that fell back.", lambda s: s.live_fallbacks),
 )
 
 
 _TRANSACTION_TOTALS: Final[tuple[tuple[str, str, Callable[[TransactionsState], int]], ...]] = (
-    ("transactions_committed", "Transactions put into the log.", lambda t: t.committed),
-    ("transactions_repeated", "Commits of what was committed before.", lambda t: t.repeated),
-    ("transactions_aborted", "Transactions aborted.", lambda t: t.aborted),
-    ("transactions_expired", "Transactions dropped for their age.", lambda t: t.expired),
+    ("transactions_committed", "Committed transactions.", lambda t: t.committed),
+    ("transactions_repeated", "Repeated commits of committed transactions.", lambda t: t.repeated),
+    ("transactions_aborted", "Aborted transactions.", lambda t: t.aborted),
+    ("transactions_expired", "Expired transactions.", lambda t: t.expired),
 )
 
 
 _QUEUE_GAUGES: Final[tuple[tuple[str, str, Callable[[QueueSnapshot], float | None]], ...]] = (
     ("depth", "Messages in a queue.", lambda q: q.depth),
-    ("ready", "Of these, for the next consumer with room.", lambda q: q.ready),
-    ("leased", "Of these, with a consumer.", lambda q: q.leased),
-    ("inactive", "Of these, beyond the target depth.", lambda q: q.inactive),
-    ("consumers", "Subscriptions that consume.", lambda q: q.consumers),
-    ("backlog", "Delivered and not acknowledged.", lambda q: q.backlog),
-    ("max_backlog", "How many that may be.", lambda q: q.max_backlog),
+    ("ready", "Messages ready for delivery.", lambda q: q.ready),
+    ("leased", "Messages leased to a consumer.", lambda q: q.leased),
+    ("inactive", "Messages beyond the target depth.", lambda q: q.inactive),
+    ("consumers", "Consuming subscriptions.", lambda q: q.consumers),
+    ("backlog", "Messages delivered and not acknowledged.", lambda q: q.backlog),
+    ("max_backlog", "Limit of unacknowledged messages.", lambda q: q.max_backlog),
     ("oldest_seconds", "Age of the oldest message.", lambda q: q.oldest_seconds),
     ("oldest_lease_seconds", "Age of the oldest lease.", lambda q: q.oldest_lease_seconds),
-    ("seconds_behind", "How far a queue is behind the log.", lambda q: q.seconds_behind),
-    ("stopped", "1 when a queue cannot read what it needs.", lambda q: int(q.failure is not None)),
+    ("seconds_behind", "Lag of a queue behind the log.", lambda q: q.seconds_behind),
+    ("stopped", "1 when a read error has stopped the queue.", lambda q: int(q.failure is not None)),
 )
 _QUEUE_COUNTERS: Final[tuple[tuple[str, str, Callable[[QueueSnapshot], int]], ...]] = (
     ("entered", "Messages that entered a queue.", lambda q: q.entered),
-    ("filtered", "Messages that its filter kept out.", lambda q: q.filtered),
-    ("unrecorded", "Messages of its topics that the log does not record.", lambda q: q.unrecorded),
-    ("deferred_acknowledgements", "Of messages that were not active yet.", lambda q: q.deferred),
+    ("filtered", "Messages rejected by the filter of a queue.", lambda q: q.filtered),
+    ("unrecorded", "Messages of its topics that are not persistent.", lambda q: q.unrecorded),
+    ("deferred_acknowledgements", "Acknowledgements of inactive messages.", lambda q: q.deferred),
 )
 
 
 class _Report(Collector):
-    """One report, as a source of metrics."""
+    """Metrics source of one report."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics."""
+        """Return all metrics."""
         stats = self._stats
         about = {"version": stats.version, "instance_name": stats.instance, "journal": stats.journal.identity}
         yield InfoMetricFamily(f"{_P}server", "The server.", value=about)
@@ -144,9 +164,10 @@ class _Report(Collector):
         for name, text, total_of in _TOTALS:
             yield CounterMetricFamily(_P + name, text, value=total_of(stats))
         yield self._syncs()
-        yield _by_code("refused_commands", "Commands refused; the connection went on.", stats.totals.refused)
-        yield _by_code("ended_connections", "Connections that the server ended.", stats.totals.ended)
-        text = "Subscriptions that an error ended; the connection went on."
+        text = "Rejected commands, by error code. The connection stays open."
+        yield _by_code("refused_commands", text, stats.totals.refused)
+        yield _by_code("ended_connections", "Connections closed by the server.", stats.totals.ended)
+        text = "Subscriptions ended by an error. The connection stays open."
         yield _by_code("ended_subscriptions", text, stats.totals.ended_subscriptions)
         for name, text, slow_of in _SLOW_TOTALS:
             yield CounterMetricFamily(_P + name, text, value=slow_of(stats.slow_clients))
@@ -161,7 +182,7 @@ class _Report(Collector):
             *((str(bound), float(count)) for bound, count in syncs.buckets),
             ("+Inf", float(syncs.count)),
         ]
-        text = "Seconds to write and sync a commit."
+        text = "Duration of the write and sync of a commit, in seconds."
         return HistogramMetricFamily(
             f"{_P}journal_sync_seconds", text, buckets=buckets, sum_value=syncs.total_seconds
         )
@@ -169,7 +190,7 @@ class _Report(Collector):
     def _topics(self) -> Iterable[Metric]:
         labels = ["topic", "recorded"]
         messages = CounterMetricFamily(f"{_P}topic_messages", "Messages of a topic.", labels=labels)
-        sizes = CounterMetricFamily(f"{_P}topic_bytes", "Bytes of their bodies.", labels=labels)
+        sizes = CounterMetricFamily(f"{_P}topic_bytes", "Body bytes of a topic.", labels=labels)
         subscriptions = GaugeMetricFamily(f"{_P}topic_subscriptions", "Subscriptions.", labels=labels)
         for topic in self._stats.topics:
             values = [topic.name, "true" if topic.recorded else "false"]
@@ -201,7 +222,7 @@ def _returned(queue: QueueSnapshot) -> Iterator[tuple[Sequence[str], float]]:
 
 _QUEUE_REASONS: Final = (
     ("left", "Messages that left a queue.", _left),
-    ("returned", "Messages that went back to a queue.", _returned),
+    ("returned", "Messages returned to a queue.", _returned),
 )
 
 

@@ -1,4 +1,4 @@
-"""Routes: the answers to the paths of the admin address, made from snapshots of the instance."""
+"""Routes of the admin address: `/health`, `/ready`, `/stats` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from tickertape.server.admin.snapshot import InstanceSnapshot, with_topics
 from tickertape.server.events import event
 
 WINDOW_SECONDS: Final = 10
-"""Over how long rates are taken, at one sample a second."""
+"""Window of the rates, with one sample a second."""
 _SHORTEST_SECONDS: Final = 0.5
 
 
 _COUNTED: Final = ("persisted_messages", "persisted_bytes", "sent_messages", "sent_bytes", "commits")
-"""The counters of the engine whose rates are taken, by their names there and in `Rates`."""
+"""Counters of the engine with a rate. The names are the same in `Statistics` and `Rates`."""
 _counts: Final = attrgetter(*_COUNTED)
 
 
 class Sampler:
-    """Samples counters once a second; may run on another thread than the one that counts."""
+    """Samples of the engine's counters, taken once a second. May run on another thread than the engine."""
 
     def __init__(self, statistics: Statistics) -> None:
         self._statistics = statistics
         self._samples: deque[tuple[float, tuple[int, ...]]] = deque(maxlen=WINDOW_SECONDS + 1)
 
     def sample(self, now: float) -> None:
-        """Take a sample at `now`, monotonic seconds."""
+        """Take a sample at `now` (monotonic seconds)."""
         self._samples.append((now, _counts(self._statistics)))
 
     def rates(self, now: float) -> Rates | None:
-        """Since the oldest sample; None when that is too short ago."""
+        """Return the rates since the oldest sample. None if that is less than 0.5 s ago."""
         if not self._samples or now - self._samples[0][0] < _SHORTEST_SECONDS:
             return None
         since, first = self._samples[0]
@@ -58,7 +58,7 @@ _JSON: Final = "application/json"
 
 
 class Routes:
-    """The pages of one instance. `*_interval`: seconds between two looks at it."""
+    """The pages of one instance. `*_interval`: shortest time between two snapshots of it, in seconds."""
 
     def __init__(
         self,
@@ -68,17 +68,17 @@ class Routes:
         stats_interval: float,
     ) -> None:
         self.sampler = Sampler(snapshot.statistics)
-        """Samples counters once a second."""
+        """Counter samples for the rates."""
         self._status = LoopQuery(server, snapshot.status, status_interval)
         self._stats = LoopQuery(server, snapshot.stats, stats_interval)
 
     async def answer(self, target: str, accept: str) -> Answer:
-        """The answer to a GET."""
+        """Answer a GET request."""
         path, _, query = target.partition("?")
         if path not in PATHS:
-            return Answer(404, f"there is {', '.join(PATHS)}\n".encode())
+            return Answer(404, f"Unknown path. Use one of {', '.join(PATHS)}.\n".encode())
         if query:
-            return Answer(400, f"{path} takes no parameters\n".encode())
+            return Answer(400, f"Cannot use the query: {path} takes no parameters. Remove it.\n".encode())
         try:
             if path == "/stats":
                 return Answer(200, msgspec.json.encode(await self._stats_answer()), _JSON)
@@ -87,9 +87,9 @@ class Routes:
             return await self._state(path)
         except ServerStuckError as error:
             return _json(503, {"status": "stuck", "reason": str(error)})
-        except Exception as error:  # noqa: BLE001 -- a defect of a page does not end the server
+        except Exception as error:  # noqa: BLE001 -- a defect in a page must not stop the server
             event("admin_failed", logging.ERROR, path=path, text=f"{type(error).__name__}: {error}")
-            return Answer(500, b"internal error; see the log of the server\n")
+            return Answer(500, b"Internal error. See the log of the server.\n")
 
     async def _state(self, path: str) -> Answer:
         state, reason = await self._status()
@@ -114,7 +114,7 @@ def _json(status: int, value: Mapping[str, str | None]) -> Answer:
 
 
 def anonymous_bytes() -> int | None:
-    """Return the resident memory that no file backs; None if the system does not report it."""
+    """Return the resident memory not backed by a file. None if the system does not report it."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             for line in status:

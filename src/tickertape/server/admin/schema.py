@@ -1,6 +1,6 @@
-"""Schema: the shape of the answer of `/stats`, as plain data.
+"""Schema of the answer of `/stats`.
 
-Times are seconds, or text in UTC; sizes are bytes; counts begin with this run of the server.
+Durations are in seconds, times are UTC text, sizes are in bytes. Counters start at 0 when the server starts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tickertape.engine.queues.snapshot import QueueSnapshot
 
 
 class Syncs(msgspec.Struct, kw_only=True):
-    """How long it took to write and sync commits, and to sync by itself (policy `interval`)."""
+    """Durations of synced commits, and of separate syncs (policy `interval`)."""
 
     policy: str
     """`always`, `interval` or `never`."""
@@ -20,32 +20,31 @@ class Syncs(msgspec.Struct, kw_only=True):
     total_seconds: float
     highest_seconds: float
     p50_seconds: float | None
-    """Upper bound of the bucket in which the median lies; None before the first sync."""
+    """Upper bound of the bucket with the median. None before the first sync."""
     p99_seconds: float | None
     buckets: list[tuple[float, int]]
-    """Upper bound and how many were at most that long, cumulative; those above the last bound count in
-    `count` only."""
+    """Upper bound and cumulative count of each bucket. Durations above the last bound are in `count` only."""
 
 
 class Retention(msgspec.Struct, kw_only=True):
-    """Retention: removed segments, and the obstacles to removing more."""
+    """Retention: removed segments, and segments that cannot be removed yet."""
 
     first_bookmark: str | None
-    """Of the first message that the log has; None when it has none, or it cannot be read."""
+    """Bookmark of the first message in the log. None if the log is empty or the message is unreadable."""
     first_time: str | None
     """Log time of that message."""
     retired_segments: int
-    """Removed since the log began."""
+    """Segments removed since the journal was created."""
     retired_bytes: int
     removed_segments: int
-    """Removed by this run."""
+    """Segments removed since the server started."""
     held_segments: int
-    """Segments outside `retain` and `retain_size` that are still needed, checked at least once a minute."""
+    """Segments past `retain` or `retain_size` that are still in use. Checked at least once a minute."""
     held_bytes: int
     held_by: str | None
-    """Name of the part that needs the oldest of them."""
+    """Name of the component that uses the oldest of them."""
     failures: int
-    """Attempts of this run that failed; each is made again."""
+    """Failed removals since the server started. Each is retried."""
 
 
 class JournalState(msgspec.Struct, kw_only=True):
@@ -54,31 +53,31 @@ class JournalState(msgspec.Struct, kw_only=True):
     identity: str
     epoch: int
     first_position: int
-    """Position of the first message that the log has."""
+    """Position of the first message in the log."""
     persisted_end: int
     """Position after the last persisted message."""
     accepted_end: int
-    """Position after the last accepted message, persisted or on its way."""
+    """Position after the last accepted message, persisted or not."""
     log_time: str | None
-    """Log time of the last persisted message; None when the log is empty."""
+    """Log time of the last persisted message. None if the log is empty."""
     segments: int
     bytes: int
-    """Bytes of the log in use, without reserves."""
+    """Bytes of the log in use, without preallocated space."""
     file_bytes: int
-    """Bytes of its segment files, reserves included: the bytes that `retain_size` bounds."""
+    """Size of the segment files, with preallocated space. `retain_size` limits this size."""
     commits: int
     publishers: int
-    """Publisher ids that the log knows."""
+    """Publisher ids known to the log."""
     pending_bytes: int
-    """Accepted, and not yet on its way to the disk."""
+    """Accepted bytes not submitted to the disk yet."""
     full: bool
-    """No room for the next segment: publishes are refused."""
+    """Whether the disk has no space for the next segment. The server then rejects publishes."""
     retention: Retention
     syncs: Syncs
 
 
 class Rates(msgspec.Struct, kw_only=True):
-    """Per second, over the last `window_seconds`."""
+    """Rates per second over the last `window_seconds`."""
 
     window_seconds: float
     persisted_messages: float
@@ -89,27 +88,27 @@ class Rates(msgspec.Struct, kw_only=True):
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """Counts since the start."""
+    """Counters since the server started."""
 
     persisted_messages: int
     persisted_bytes: int
     unrecorded_messages: int
     unrecorded_bytes: int
     sent_messages: int
-    """Delivered, each as often as it was sent."""
+    """Messages sent to subscribers. A message counts once for each send."""
     sent_bytes: int
     duplicate_messages: int
-    """Published again and dropped."""
+    """Duplicate messages dropped."""
     logons: int
     refused: dict[str, int]
-    """Refused commands by error code; the connection went on."""
+    """Rejected commands by error code. Their connections stay open."""
     ended: dict[str, int]
-    """Connections that the server ended, by error code."""
+    """Connections closed by the server, by error code."""
     unreadable_messages: int
-    """Bodies that a filter could not read, each as often as one tried; they match no filter on fields."""
+    """Failed attempts of filters to read a body. An unreadable body matches no filter on fields."""
     ended_subscriptions: dict[str, int]
-    """Subscriptions that an error ended, by its code, damage in the log for instance; the connection went
-    on."""
+    """Subscriptions ended by an error (for example log corruption), by error code. Their connections stay
+    open."""
 
 
 class SubscriptionState(msgspec.Struct, kw_only=True):
@@ -120,32 +119,32 @@ class SubscriptionState(msgspec.Struct, kw_only=True):
     filter: str | None
     paused: bool = False
     rate: str | None = None
-    """Rate limit of its delivery, in words; None without a limit."""
+    """Text of its rate limit. None without a limit."""
     conflation_seconds: float | None = None
-    """Interval of its conflation; None without one."""
+    """Interval of its conflation. None without conflation."""
     live: bool = False
-    """It gets accepted messages before they are persisted, once it has caught up."""
+    """Whether the server sends it accepted messages before they are persisted, once it has caught up."""
     reads_with: int | None = None
-    """Other subscriptions that share its reads of the log, or the end of the log. None when the topic is not
-    persistent."""
+    """Number of other subscriptions that share its log reads or its live delivery. None for a non-persistent
+    topic."""
     recorded: bool
     position: int | None = None
-    """Position of the next message that is considered for it; None when the topic is not recorded."""
+    """Position of the next message to evaluate for it. None for a non-persistent topic."""
     lag_messages: int | None = None
-    """Messages of the log, of any topic, between that and the persisted end."""
+    """Number of messages, of any topic, between `position` and the persisted end."""
     credit_bytes: int
-    """Bytes that it may still be sent."""
+    """Flow-control credit in bytes."""
     caught_up: bool
     blocked: bool
-    """There is more for it, and no credit or no room in the connection."""
+    """Whether it has messages to send but no credit, or the outbox of its connection is full."""
     backlog_bytes: int = 0
-    """Unrecorded messages that wait for it."""
+    """Size of its backlog of non-persistent messages."""
     queues: list[str] = []
     """The queues that it consumes."""
     unsettled: int | None = None
-    """Messages of theirs that it holds; None when it consumes none."""
+    """Number of queue messages it holds unacknowledged. None if it consumes no queue."""
     max_backlog: int | None = None
-    """How many it may."""
+    """Limit of `unsettled`."""
 
 
 class SessionState(msgspec.Struct, kw_only=True):
@@ -153,18 +152,18 @@ class SessionState(msgspec.Struct, kw_only=True):
 
     client: str
     address: str
-    """`host:port`; empty for a Unix socket."""
+    """`host:port`. Empty for a Unix socket."""
     connected_seconds: float
     published_messages: int
     published_bytes: int
     sent_messages: int
     sent_bytes: int
     outbox_bytes: int
-    """Bytes that wait to be written to it."""
+    """Bytes waiting to be written to it."""
     backlog_bytes: int
-    """Bytes that wait for its subscriptions, in memory or on disk, beside those."""
+    """Backlog of its subscriptions in memory or on disk, without the outbox."""
     offline: bool
-    """Its backlog is written to disk."""
+    """Whether its backlog spills to disk."""
     subscription_count: int
     subscriptions: list[SubscriptionState]
 
@@ -175,30 +174,30 @@ class TopicState(msgspec.Struct, kw_only=True):
     name: str
     recorded: bool
     messages: int
-    """Since the start of the server: the log may hold more."""
+    """Messages since the server started. The log may hold more."""
     bytes: int
     last_bookmark: str | None
-    """Of the last message since the start; None before it."""
+    """Bookmark of the last message since the server started. None before the first."""
     last_time: str | None
     subscriptions: int | None
-    """None when there are more subscriptions than are counted."""
+    """None if the server has more subscriptions than it counts per topic (`subscriptions_counted_max`)."""
 
 
 class MemoryState(msgspec.Struct, kw_only=True):
-    """Use of memory."""
+    """Memory usage."""
 
     anonymous_bytes: int | None
-    """Resident memory that no file backs; None if the system does not report it."""
+    """Resident memory not backed by a file. None if the system does not report it."""
     tail_cache_bytes: int
-    """The end of the log that is kept in memory."""
+    """Tail of the log cached in memory."""
     outbox_bytes: int
-    """Bytes that wait to be written to all connections."""
+    """Bytes waiting to be written, over all connections."""
     inbound_bytes: int
-    """Large frames that are not complete yet, all connections together."""
+    """Memory of incomplete large frames, over all connections."""
 
 
 class SlowClientsState(msgspec.Struct, kw_only=True):
-    """Messages that wait for slow clients and are not in the log."""
+    """Backlogs of slow clients, for messages that are not in the log."""
 
     memory_bytes: int
     memory_limit_bytes: int
@@ -206,39 +205,39 @@ class SlowClientsState(msgspec.Struct, kw_only=True):
     """Bytes of spill files."""
     disk_limit_bytes: int
     waiting_connections: int
-    """Connections for which something waits."""
+    """Connections with a backlog."""
     offline_connections: int
-    """Those of them whose messages are written to disk."""
+    """Connections whose backlog spills to disk."""
     offline_starts: int
-    """Since the start, as all counts below."""
+    """Counter since the server started, as all fields below."""
     offline_stops: int
     written_bytes: int
-    """Written to disk."""
+    """Bytes written to spill files."""
     read_bytes: int
-    """Read back."""
+    """Bytes read from spill files."""
     failures: int
-    """Writes and reads that failed."""
+    """Failed reads and writes of spill files."""
     live_fallbacks: int
-    """Number of times a `live` subscription was too slow and went back to the log."""
+    """Fallbacks of slow `live` subscriptions to reading the log."""
 
 
 class TransactionsState(msgspec.Struct, kw_only=True):
     """Transactions: staged parts and outcomes."""
 
     committed: int
-    """Written to the log, since the start, as the next three counts."""
+    """Transactions committed since the server started. The next three counters start then, too."""
     repeated: int
-    """Commits of transactions that were committed before; they changed nothing."""
+    """Repeated commits of committed transactions, which change nothing."""
     aborted: int
     expired: int
-    """Dropped because they were not used for `expire_after`."""
+    """Transactions dropped after `expire_after` without use."""
     staged_parts: int
-    """Staged now and not committed."""
+    """Parts that are staged now."""
     staged_bytes: int
-    """Bytes of these parts on disk."""
+    """Size of the staged parts on disk."""
     staged_limit_bytes: int
     waiting: int
-    """Commits that were asked for and are not answered yet, each transaction once."""
+    """Transactions with an unanswered commit request."""
 
 
 class Stats(msgspec.Struct, kw_only=True):
@@ -249,22 +248,22 @@ class Stats(msgspec.Struct, kw_only=True):
     state: str
     """`ready`, `draining` or `failed`."""
     reason: str | None
-    """Why it is not ready."""
+    """Cause when the state is not `ready`."""
     pid: int
     started: str
     uptime_seconds: float
     journal: JournalState
     totals: Totals
     rates: Rates | None = None
-    """None in the first second."""
+    """None in the first half second."""
     connections: int
     session_count: int
     sessions: list[SessionState]
-    """The oldest ones, as many as are listed."""
+    """The oldest sessions, up to `sessions_listed_max`."""
     sessions_left_out: int
     subscription_count: int
     subscriptions_left_out: int
-    """Not listed below the sessions above."""
+    """Subscriptions not listed in `sessions`."""
     topics: list[TopicState]
     memory: MemoryState
     slow_clients: SlowClientsState

@@ -1,7 +1,7 @@
 """Admin server: the socket of the admin address and the thread that serves it.
 
-HTTP, JSON and metrics are made on that thread, from one bounded snapshot of the instance on its event loop.
-The libraries are imported when the server is ready.
+That thread makes HTTP, JSON and metrics from a snapshot. The server's event loop only takes the bounded
+snapshot. The libraries are imported when the server is ready.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _STATUS_INTERVAL_SECONDS: Final = 0.005
 
 
 def admin_server(config: Config, driver: EngineDriver, loop: asyncio.AbstractEventLoop) -> AdminServer | None:
-    """Return the admin server with its port open, not yet started; None when it is off.
+    """Return the admin server with its port open, not yet started. None if it is off.
 
-    Raises `OSError` when the address cannot be used. The default address is given up when it is in use and
-    was not asked for: another server on this machine must not keep this one from starting."""
+    Raises `OSError` if a configured address cannot be used. If the default address cannot be used, the server
+    starts without an admin address, so that several servers can run on one machine."""
     wanted = config.admin.listen
     if wanted == ADMIN_OFF:
         return None
@@ -42,7 +42,9 @@ def admin_server(config: Config, driver: EngineDriver, loop: asyncio.AbstractEve
     except OSError as error:
         if wanted is not None:
             raise
-        text = f"{error.strerror or error}; give --admin an address, or off"
+        reason = error.strerror or error
+        cure = "Pass another address with --admin, or --admin off."
+        text = f"Cannot listen on {ADMIN_DEFAULT}: {reason}. {cure}"
         event("admin_off", logging.WARNING, address=ADMIN_DEFAULT, text=text)
         return None
     hosts = (parse_admin(wanted or ADMIN_DEFAULT).host, *config.admin.hosts)
@@ -67,7 +69,7 @@ def _open(uri: str) -> socket.socket:
 
 
 class AdminServer:
-    """Serves one instance's admin address from a thread."""
+    """Server of one instance's admin address, on a thread of its own."""
 
     def __init__(
         self,
@@ -91,17 +93,17 @@ class AdminServer:
         self._thread = threading.Thread(target=self._run, name="admin", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer. Connections made before wait for it."""
+        """Start answering. Earlier connections wait until then."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer no more; waits a bounded time for the thread."""
+        """Stop answering and wait for the thread, at most 4 s."""
         if not self._thread.is_alive():
             self._listening.close()
             return
         self._started.wait(_STOP_SECONDS_MAX)
         if self._loop is not None and self._done is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._done.set)
         self._thread.join(_STOP_SECONDS_MAX)
 
@@ -110,14 +112,14 @@ class AdminServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except Exception as error:  # noqa: BLE001 -- it is logged, and the server continues
+        except Exception as error:  # noqa: BLE001 -- logged, the server continues without an admin address
             event("admin_failed", logging.ERROR, text=f"{type(error).__name__}: {error}")
             self._listening.close()
         finally:
             self._started.set()
 
     async def _serve(self) -> None:
-        # Late, because these libraries take longer to import than the server takes to start.
+        # Late imports: these libraries take longer to import than the server takes to start.
         from tickertape.server.admin.http import HttpConnection
         from tickertape.server.admin.routes import Routes
         from tickertape.server.admin.snapshot import InstanceSnapshot

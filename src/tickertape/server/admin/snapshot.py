@@ -1,7 +1,7 @@
-"""Instance snapshot: the state of a running instance for `/health`, `/ready` and `/stats`.
+"""Snapshot of a running instance for `/health`, `/ready` and `/stats`.
 
-It is taken on the event loop of the server, so its work is bounded: limits hold for the sessions and
-subscriptions that are listed or read, and for the topics that are counted.
+It is taken on the event loop of the server, so its work is bounded: limits apply to listed sessions,
+subscriptions and topics.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tickertape.server.limits import sessions_listed_max, subscriptions_counted_
 
 
 class Status(NamedTuple):
-    """Whether the server serves."""
+    """State of the server."""
 
     state: str
     """`ready`, `draining` or `failed`."""
@@ -55,7 +55,7 @@ class Status(NamedTuple):
 
 
 class TopicSnapshot(NamedTuple):
-    """A topic as it was counted: made into text elsewhere, because that takes longer than all the rest."""
+    """Counters of a topic. `with_topics` formats them on another thread, because formatting is slow."""
 
     name: str
     recorded: bool
@@ -68,20 +68,20 @@ class TopicSnapshot(NamedTuple):
 
 
 class EngineSnapshot(NamedTuple):
-    """The state of an instance, with topics as they are counted."""
+    """The state of an instance. Topics are not formatted yet."""
 
     stats: Stats
-    """Without its topics."""
+    """`stats.topics` is empty."""
     topics: list[TopicSnapshot]
 
 
 def with_topics(snapshot: EngineSnapshot) -> Stats:
-    """The report with its topics; may run on any thread."""
+    """Return the report with its topics. May run on any thread."""
     return msgspec.structs.replace(snapshot.stats, topics=[_topic(topic) for topic in snapshot.topics])
 
 
 def status(driver: EngineDriver) -> Status:
-    """Whether the instance serves, and why not."""
+    """Return the state of an instance, and the cause if it is not ready."""
     failure = driver.broker.journal.commits.failure
     if failure is not None:
         return Status("failed", f"{failure.code}: {failure}")
@@ -93,7 +93,7 @@ def status(driver: EngineDriver) -> Status:
 
 
 class InstanceSnapshot:
-    """Looks at one instance."""
+    """Snapshots of one instance."""
 
     def __init__(self, driver: EngineDriver, name: str) -> None:
         self._driver = driver
@@ -107,11 +107,11 @@ class InstanceSnapshot:
         return self._driver.broker.statistics
 
     def status(self) -> Status:
-        """Return whether the instance serves."""
+        """Return the state of the instance."""
         return status(self._driver)
 
     def stats(self) -> EngineSnapshot:
-        """Everything but the rates and the memory of the process."""
+        """Return everything except the rates and the memory of the process."""
         driver = self._driver
         state, reason = self.status()
         sessions = driver.broker.sessions
@@ -285,7 +285,7 @@ class InstanceSnapshot:
 
 
 _counts: Final = attrgetter(*TopicSnapshot._fields[1:-1])
-"""The values of `TopicCounters` that a `TopicSnapshot` has, in its order."""
+"""Getter of the fields of `TopicCounters` in the order of `TopicSnapshot`."""
 
 
 def _topic_snapshot(name: str, topic: TopicCounters, subscriptions: int | None) -> TopicSnapshot:
@@ -309,7 +309,7 @@ def _filter(cover: Interest) -> str | None:
 
 
 def _reads_with(delivery: LogDelivery, sub: LogFeed) -> int:
-    """At the end of the log with it, behind it at its place, or resumed together with it."""
+    """Return the number of other subscriptions in its live group, at its cursor, or resumed with it."""
     if isinstance(sub.group, Fanout):
         return len(sub.group) - 1
     return delivery.cursors.reads_with(sub)
@@ -326,7 +326,7 @@ def _feed_state(delivery: LogDelivery, feed: Feed, end: int) -> SubscriptionStat
 
 def _recorded(delivery: LogDelivery, sub: LogFeed, end: int) -> SubscriptionState:
     caught_up = delivery.caught_up(sub)
-    # At the end its own position is not moved by what is of other topics.
+    # Messages of other topics do not advance the position of a subscription that has caught up.
     position = max(end, sub.position) if caught_up else sub.considered_to
     return SubscriptionState(
         sub_id=sub.sub_id,

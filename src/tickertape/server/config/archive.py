@@ -17,25 +17,27 @@ _NEEDED: Final = "deltalake"
 
 
 class ArchiveConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Location of the archive and its use."""
+    """Location and options of the archive."""
 
     location: str
-    """A path, or the URI of a place in an object store."""
+    """A path, or the URI of an object store location."""
     storage_options: dict[str, str] = msgspec.field(default_factory=dict)
-    """Options of the object store, in the words of delta-rs."""
+    """Options of the object store, with the names of delta-rs."""
     require: bool = True
-    """Whether the log keeps everything that the archive does not have, regardless of retention."""
+    """Whether retention keeps segments until they are archived."""
     refresh: float = archive_refresh_seconds_default
-    """Seconds after which it is looked again how far it reaches."""
+    """Interval of the checks for the end of the archive, in seconds."""
 
 
 def read_archive(section: Section, home: str) -> ArchiveConfig:
-    """Read the table. `home`: the file that a relative path belongs to, unless the table's file does."""
+    """Read the table. `home`: file that a relative path is relative to, if the location is not from a
+    file."""
     location = section.required("location", _location, "")
     found = section.values(storage_options=_options, require=flag_of, refresh=_refresh)
     section.finish()
     if find_spec(_NEEDED) is None:
-        section.problem("location", f"an archive needs {_NEEDED}: pip install 'tickertape[spark]'")
+        cure = "Run: pip install 'tickertape[spark]'"
+        section.problem("location", f"Cannot use an archive: the package {_NEEDED} is missing. {cure}")
     if location and "://" not in location:
         source = section.location("location")
         home = source.file if source.line else home
@@ -46,25 +48,25 @@ def read_archive(section: Section, home: str) -> ArchiveConfig:
 def _location(value: Any) -> str:
     location = text_of(value)
     if not location or "\0" in location:
-        raise ConfigurationError('is a path, or a URI such as "s3://bucket/archive"')
+        raise ConfigurationError('must be a path, or a URI such as "s3://bucket/archive"')
     return location
 
 
 def _options(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise ConfigurationError(f"is a table of texts, not {kind_of(value)}")
+        raise ConfigurationError(f"must be a table of strings, not {kind_of(value)}")
     found: dict[str, str] = {}
     for key, node in value.items():
         assert isinstance(node, ConfigNode)
         try:
             found[key] = text_of(node.value)
         except ConfigurationError as error:
-            raise ConfigurationError(f"is a table of texts; {key} {error}") from None
+            raise ConfigurationError(f"must be a table of strings: {key} {error}") from None
     return found
 
 
 def _refresh(value: Any) -> float:
     seconds = seconds_of(value)
     if seconds < REFRESH_SECONDS_MIN:
-        raise ConfigurationError(f"is at least {REFRESH_SECONDS_MIN:g} seconds, not {kind_of(value)}")
+        raise ConfigurationError(f"must be at least {REFRESH_SECONDS_MIN:g} seconds, not {kind_of(value)}")
     return seconds

@@ -1,7 +1,7 @@
 """Server configuration: loads a file and arguments into a checked `Config`, rejects unknown keys.
 
-Invariant: no key is ignored. A key that is unknown, misspelt or contradictory is a problem with its file,
-line and the allowed values. Only the configuration files themselves are opened.
+Invariant: no key is ignored. An unknown, misspelt or contradictory key is reported with its file, line and
+the allowed values. Only the configuration files themselves are opened.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ SYNC_INTERVAL_MIN: Final = 0.001
 SYNC_NAMES: Final[tuple[SyncName, ...]] = ("always", "interval", "never")
 MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
-# Planned features: refused by name, so that they are not silently without effect.
+# Keys of planned features. They are rejected by name, so that they are never silently ignored.
 SECTIONS_LATER: Final = (
     "action", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
 )  # fmt: skip
@@ -82,11 +82,11 @@ INSTANCE_LATER: Final = ("group", "user")
 JOURNAL_LATER: Final = ("archive", "compression", "replication")
 
 _NAME_OVERHEAD_BYTES: Final = 3
-"""Bytes of a name beside its text in the answer to a logon."""
+"""Encoding overhead of a name in the answer to a logon."""
 COMMAND_LINE: Final = "command line"
 """File name shown for values given as arguments."""
 _GIVEN: Final = SourceLocation(COMMAND_LINE, 0)
-_WAYS: Final = "listen on 127.0.0.1, or write insecure = true beside it in a file"
+_CURE: Final = "Listen on 127.0.0.1, or add insecure = true to its table."
 
 
 class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +94,9 @@ class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = NAME_DEFAULT
     data: str = DATA_DEFAULT
-    """The data directory; relative to the working directory."""
+    """The data directory, relative to the working directory."""
     drain_seconds: float = msgspec.field(default=drain_seconds_default, name="drain_timeout")
-    """Time that a stop allows for delivering persisted messages."""
+    """Time limit of a stop for the delivery of persisted messages."""
 
 
 class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,16 +104,16 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     sync: SyncName = "always"
     sync_interval: float = SYNC_INTERVAL_DEFAULT
-    """Seconds; counts with `sync = "interval"` only."""
+    """Seconds. Used only with `sync = "interval"`."""
     segment_size: int = segment_bytes_default
     """Bytes."""
     create: bool = True
     retain: float | None = None
-    """Seconds for which messages are kept at least; None: for ever."""
+    """Minimum age of removed messages, in seconds. None: keep messages for ever."""
     retain_size: int | None = None
-    """Bytes that the files of the log may take before the oldest are removed; None: any."""
+    """Size of the segment files, in bytes, above which the oldest are removed. None: no limit."""
     topics: list[str] | None = None
-    """Names and patterns of the recorded topics; None: every topic."""
+    """Names and patterns of the persistent topics. None: all topics."""
 
 
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,18 +123,18 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     message_type: str = MESSAGE_TYPES[0]
     """One of `MESSAGE_TYPES`."""
     validate: bool = False
-    """Whether bodies that do not match the message type are refused."""
+    """Whether the server rejects bodies that do not match the message type."""
 
 
 class AdminConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the monitoring over HTTP."""
 
     listen: str | None = None
-    """`http://host:port`; None: nothing was said, so the default is tried; `off`: nowhere."""
+    """`http://host:port`, or `off`. None: the default address, if it is free."""
     insecure: bool = False
-    """As for a transport."""
+    """Whether an unencrypted address beyond loopback is allowed."""
     hosts: tuple[str, ...] = ()
-    """Host names that requests may be for, beside addresses, the local host and that of `listen`."""
+    """Accepted host names of requests, besides IP addresses, the local host and the host of `listen`."""
 
 
 class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,12 +145,12 @@ class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole configuration, checked. `Config()` is a server without a configuration file."""
+    """A checked configuration. `Config()` has the defaults of a server without a configuration file."""
 
     instance: InstanceConfig = InstanceConfig()
     transports: list[Transport] = msgspec.field(default_factory=lambda: [Transport()])
     authentication: Authentication | None = None
-    """Authentication of logons; None: everybody may log on."""
+    """Authentication of logons. None: every client may log on."""
     journal: JournalConfig = JournalConfig()
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
     queues: list[QueueDefinition] = msgspec.field(default_factory=list)
@@ -173,15 +173,16 @@ def load_config(
 ) -> Config:
     """Load the configuration of `path` (None: no file), overridden by the arguments.
 
-    `data` is relative to the working directory, in a file to that file; `listen` replaces all transports of
-    the file. `environment` holds the variables for `${VAR}` (default: those of this process). Raises
-    `ConfigurationError` with the first problem; `examine` returns all."""
+    The argument `data` is relative to the working directory. In a file it is relative to that file. `listen`
+    replaces all transports of the file. `environment` holds the variables for `${VAR}` (default: the
+    environment of this process). Raises `ConfigurationError` with the first problem. `examine` returns all
+    problems."""
     config, problems = examine(
         path, name=name, data=data, listen=listen, admin=admin, environment=environment
     )
     if config is None:
         more = (
-            f" (and {len(problems) - 1} more: `tickertape check {path}` lists them)"
+            f" (and {len(problems) - 1} more, listed by `tickertape check {path}`)"
             if len(problems) > 1
             else ""
         )
@@ -198,7 +199,7 @@ def examine(
     admin: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Config | None, ConfigProblems]:
-    """As `load_config`, but returns every problem instead of raising; without a `Config` if there is one."""
+    """Load a configuration like `load_config`, but return all problems. With problems, `Config` is None."""
     problems = ConfigProblems()
     root = ConfigNode({}, SourceLocation("", 0))
     if path is not None:
@@ -214,7 +215,7 @@ def examine(
         tables = [ConfigNode({"listen": ConfigNode(uri, _GIVEN)}, _GIVEN) for uri in listen]
         root.value["transport"] = ConfigNode(tables, _GIVEN)
     config = _config(Section(root, "", problems), "" if path is None else str(path))
-    # A missing key may be on a line that could not be read.
+    # A missing key may be on a line with a syntax error.
     broken = {problem.location.file for problem in problems if not problem.key}
     problems[:] = [p for p in problems if p.text != MISSING or p.location.file not in broken]
     problems.sort(
@@ -259,10 +260,10 @@ def _config(root: Section, file: str) -> Config:
     if total > topic_names_bytes_max:
         root.problem(
             "journal" if journal.topics else "topic",
-            f"the names of recorded topics, of validated ones and of queues take {total} bytes together; "
-            f"at most {topic_names_bytes_max}",
+            f"Too many names: persistent topics, validated topics and queues take {total} bytes (limit "
+            f"{topic_names_bytes_max}). Use shorter names, or patterns.",
         )
-    root.finish("include")  # read_document has carried it out
+    root.finish("include")  # resolved by read_document
     return Config(
         instance=instance,
         transports=transports,
@@ -284,7 +285,8 @@ def _instance(section: Section, file: str) -> InstanceConfig:
     name = section.value("name", _instance_name, NAME_DEFAULT)
     data = section.value("data", partial(path_of, noun="directory"), DATA_DEFAULT)
     drain = section.value("drain_timeout", seconds_of, drain_seconds_default)
-    # In a file, and by default beside one, `data` is relative to that file; given by the caller, to here.
+    # `data` from a file, and the default, are relative to the file. An argument is relative to the working
+    # directory.
     location = section.location("data")
     home = file if not section.has("data") else location.file if location.line else ""
     section.finish()
@@ -307,11 +309,12 @@ def _journal(section: Section) -> JournalConfig:
     sync, size, retain_size = journal.sync, journal.segment_size, journal.retain_size
     known = {key for key in ("sync", "segment_size") if key in found or not section.has(key)}
     if "sync" in known and sync != "interval" and section.has("sync_interval"):
-        section.problem("sync_interval", f'has an effect with sync = "interval" only, and sync is "{sync}"')
+        cure = 'Set sync = "interval", or remove the key.'
+        section.problem("sync_interval", f'has no effect with sync = "{sync}". {cure}')
     least = retained_segments_min * size
     if "segment_size" in known and retain_size is not None and retain_size < least:
-        what = f"{retained_segments_min} times segment_size, which is {size:,} bytes"
-        section.problem("retain_size", f"is at least {least:,} bytes: {what}, not {retain_size:,}")
+        reason = f"{retained_segments_min} times segment_size ({size:,} bytes)"
+        section.problem("retain_size", f"must be at least {least:,} bytes, {reason}, not {retain_size:,}")
     topics = section.tables("topic")
     section.finish()
     return msgspec.structs.replace(journal, topics=None if topics is None else read_recorded(topics))
@@ -323,7 +326,7 @@ def _admin(section: Section) -> AdminConfig:
     hosts = section.value("hosts", _host_names, AdminConfig().hosts)
     section.finish()
     if listen not in (None, ADMIN_OFF) and not insecure and not parse_admin(listen).loopback:
-        section.problem("listen", f"{listen} {BEYOND_LOOPBACK}{_WAYS}")
+        section.problem("listen", f"{listen} {BEYOND_LOOPBACK} {_CURE}")
     return AdminConfig(listen=listen, insecure=insecure, hosts=hosts)
 
 
@@ -352,7 +355,7 @@ def _instance_name(value: Any) -> str:
         check_client_name(name)
     except BadName:
         raise ConfigurationError(
-            f"is 1 to {client_name_bytes_max} bytes of text without control characters, not {shown(name)}"
+            f"must be 1 to {client_name_bytes_max} bytes without control characters, not {shown(name)}"
         ) from None
     return name
 
@@ -371,20 +374,23 @@ def _host_names(value: Any) -> tuple[str, ...]:
 def _sync_interval(value: Any) -> float:
     seconds = seconds_of(value)
     if seconds < SYNC_INTERVAL_MIN:
-        raise ConfigurationError(f"is at least 1 ms, not {kind_of(value)}")
+        raise ConfigurationError(f"must be at least 1 ms, not {kind_of(value)}")
     return seconds
 
 
 def _retain(value: Any) -> float:
     seconds = seconds_of(value)
     if seconds <= 0:
-        raise ConfigurationError(f'is above 0, such as "7d" (without it all is kept), not {kind_of(value)}')
+        raise ConfigurationError(
+            f'must be above 0, such as "7d", not {kind_of(value)}. Remove the key to keep all messages.'
+        )
     return seconds
 
 
 def _message_type(value: Any) -> str:
     if value in MESSAGE_TYPES_LATER:
-        raise ConfigurationError(f'"{value}" is not built yet')
+        types = ", ".join(f'"{name}"' for name in MESSAGE_TYPES)
+        raise ConfigurationError(f'Cannot use message type "{value}": not supported yet. Use one of {types}.')
     if not isinstance(value, str) or value not in MESSAGE_TYPE_ALIASES:
         check_choice(value, MESSAGE_TYPES)
     return message_type(value).name

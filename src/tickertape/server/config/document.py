@@ -1,9 +1,9 @@
 """Configuration documents: TOML files with includes and `${VAR}`, sections, and value converters.
 
-References `${VAR}` and `include` are resolved here. Which keys exist is decided elsewhere (`config.py`). Each
-problem is noted with file, line and key, so that one run shows them all.
+This module resolves `${VAR}` and `include`. `config.py` defines the keys. Problems are collected with file,
+line and key, so that one run reports all of them.
 
-Invariant: no key passes unread: `Section.finish` reports the others as unknown.
+Invariant: no key is ignored. `Section.finish` reports unread keys as unknown.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ _VARIABLE: Final = re.compile(r"\$(\$?)\{([^{}]*)(\}?)")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LINE: Final = re.compile(r"\s*\(at line (\d+), column \d+\)")
 _ONE_LINE_PAIR: Final = re.compile(r"[ \t]*[^\s\[#=][^\[=]*=[ \t]*(?!\[|\{|\"\"\"|''').*")
-"""A line with a key and its value, valid or not; the lines around it are valid without it."""
+"""A line with a key and its value, valid or not. The parser can skip it to find further errors."""
 _SYNTAX_PROBLEMS_MAX: Final = 10
 _SECOND_LOOK_BYTES_MAX: Final = 64 * KIB
-"""A larger file is not read again without its first broken line."""
+"""Largest file that is parsed again without a line that has a syntax error."""
 KEY_CHARACTERS_MAX: Final = 60
-"""Longer keys are cut in messages; valid keys are far shorter."""
+"""Longer keys are cut in messages. Valid keys are far shorter."""
 _INTEGER_MAX: Final = 2**63 - 1
 _HINTS: Final = {
-    "Invalid value": "text is written in quotes; other values are numbers, true, false, times and [lists]",
-    "Illegal character": "a quote that should end the text is missing, or a control character is in it",
-    "Unterminated string": "the quote that ends the text is missing",
-    "Expected '='": "a line is key = value, or [table]",
-    "Invalid statement": "a line is key = value, [table] or # comment",
-    "Expected newline": "there is more on the line than one value; text is written in quotes",
-    "Cannot overwrite": "the key is given twice",
-    "Cannot declare": "the table is written twice; [[name]] begins another table of a list",
-    "Unclosed array": "a list needs commas between its members and a ] at its end",
-    "Unescaped": "write \\\\ for a backslash, or put the text in single quotes",
-    "Invalid initial character": "a table in braces has no comma at its end and stands on one line",
+    "Invalid value": "put strings in quotes, other values are numbers, true, false, times and [lists]",
+    "Illegal character": "add the missing closing quote, or remove the control character",
+    "Unterminated string": "add the missing closing quote",
+    "Expected '='": "write key = value, or [table]",
+    "Invalid statement": "write key = value, [table] or # comment",
+    "Expected newline": "write one value on a line, with strings in quotes",
+    "Cannot overwrite": "remove the duplicate key",
+    "Cannot declare": "remove the duplicate table, or write [[name]] for another element of a list",
+    "Unclosed array": "separate list elements with commas, and end the list with ]",
+    "Unescaped": "write \\\\ for a backslash, or use single quotes",
+    "Invalid initial character": "write an inline table on one line, without a comma at its end",
 }
 
 
 UNUSABLE: Final = object()
-"""Placeholder of a value with a reported problem; nothing more is reported of it."""
+"""Placeholder of a value whose problem is already reported."""
 
 
 class SourceLocation(NamedTuple):
-    """File and line of a value. Line 0: not in a file."""
+    """File and line of a value. Line 0: the value is not from a line of a file."""
 
     file: str
     line: int
@@ -70,7 +70,7 @@ class SourceLocation(NamedTuple):
 
 
 class ConfigNode(NamedTuple):
-    """A value and its place: a table, an array, or a scalar as `tomllib` reads it."""
+    """A value and its location: a table, an array, or a scalar as parsed by `tomllib`."""
 
     value: Any
     """`dict[str, ConfigNode]`, `list[ConfigNode]`, str, int, float, bool, date or time, or `UNUSABLE`."""
@@ -89,12 +89,13 @@ class ConfigProblem(NamedTuple):
 
 
 class ConfigProblems(list[ConfigProblem]):
-    """The problems of one configuration: the first `configuration_problems_max`, and how many more."""
+    """The problems of one configuration: the first `configuration_problems_max`, and a count of the
+    others."""
 
     more = 0
 
     def append(self, problem: ConfigProblem) -> None:
-        """Note a problem, or only count it."""
+        """Add a problem. Above the limit only count it."""
         if len(self) < configuration_problems_max:
             super().append(problem)
         else:
@@ -102,10 +103,11 @@ class ConfigProblems(list[ConfigProblem]):
 
 
 def read_document(path: Path, environment: Mapping[str, str], problems: ConfigProblems) -> ConfigNode:
-    """Return the table of `path` with all its includes and with variables replaced.
+    """Return the table of `path` with its includes merged and variables replaced.
 
-    Included files come first: a scalar of the including file wins, tables are merged key by key, arrays of
-    tables are joined. Never raises: invalid parts are added to `problems` and left out."""
+    A scalar of the including file overrides that key of an included file. Tables are merged key by key.
+    Arrays of tables are concatenated, included files first. Never raises: invalid parts are added to
+    `problems` and left out."""
     try:
         return _DocumentReader(environment, problems).read(path, ())
     except _UnreadableError as error:
@@ -114,7 +116,7 @@ def read_document(path: Path, environment: Mapping[str, str], problems: ConfigPr
 
 
 class _UnreadableError(Exception):
-    """A file that cannot be used at all; line 0 if the problem is not in one line."""
+    """A file that cannot be used at all. Line 0: the problem has no line."""
 
     def __init__(self, location: SourceLocation, text: str) -> None:
         super().__init__(text)
@@ -131,7 +133,7 @@ class _DocumentReader:
         self._bytes = 0
 
     def read(self, path: Path, outer: tuple[Path, ...]) -> ConfigNode:
-        """`outer`: the files that are being read, the outermost first."""
+        """Read a file with its includes. `outer`: the including files, outermost first."""
         file = str(path)
         text = self._text_of(path)
         try:
@@ -140,7 +142,8 @@ class _DocumentReader:
         except TooDeep as error:
             raise _UnreadableError(SourceLocation(file, error.line), str(error)) from None
         except RecursionError:
-            raise _UnreadableError(SourceLocation(file, 0), "nested too deeply") from None
+            text = "Cannot read the file: nested too deeply. Use fewer levels."
+            raise _UnreadableError(SourceLocation(file, 0), text) from None
         include = node.value.pop("include", None)
         return node if include is None else self._include(node, include, path, (*outer, path))
 
@@ -148,41 +151,46 @@ class _DocumentReader:
         data = _bytes_of(path)
         self._bytes += len(data)
         if self._bytes > configuration_total_bytes_max:
-            text = f"all files together are larger than {configuration_total_bytes_max} bytes"
+            text = (
+                f"Configuration too large: its files exceed {configuration_total_bytes_max} bytes. Include "
+                "fewer or smaller files."
+            )
             raise _UnreadableError(SourceLocation(str(path), 0), text)
         try:
             return data.decode("utf-8").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise _UnreadableError(
-                SourceLocation(str(path), line), f"not UTF-8 (byte {error.start})"
+                SourceLocation(str(path), line),
+                f"Cannot read the file: not UTF-8 (byte {error.start}). Save it as UTF-8.",
             ) from None
 
     def _parsed(self, file: str, text: str) -> tuple[dict[str, Any], Mapping[Any, int]]:
-        """The table of `text` and its lines. Broken lines are noted, and the rest is read without them."""
+        """Return the table of `text` and its lines. Lines with syntax errors are reported and skipped."""
         before = 0
         for _ in range(_SYNTAX_PROBLEMS_MAX):
             check_keys(text)
             try:
                 return tomllib.loads(text), find_lines(text)
             except tomllib.TOMLDecodeError as error:
-                line, what = _explained(error, text)
+                line, problem = _explained(error, text)
             except TooDeep:
                 raise
-            except ValueError:  # what Python says of a number of thousands of digits
-                raise _UnreadableError(SourceLocation(file, 0), "a number has too many digits") from None
+            except ValueError:  # raised by Python for a number of thousands of digits
+                problem = "Cannot read the file: a number has too many digits."
+                raise _UnreadableError(SourceLocation(file, 0), problem) from None
             rows = text.split("\n")
             if (
                 line <= before
                 or len(text) > _SECOND_LOOK_BYTES_MAX
                 or _ONE_LINE_PAIR.fullmatch(rows[line - 1]) is None
             ):
-                raise _UnreadableError(SourceLocation(file, line), what)
-            self._problems.append(ConfigProblem(SourceLocation(file, line), "", what))
+                raise _UnreadableError(SourceLocation(file, line), problem)
+            self._problems.append(ConfigProblem(SourceLocation(file, line), "", problem))
             before = line
             rows[line - 1] = ""
             text = "\n".join(rows)
-        raise _UnreadableError(SourceLocation(file, before), "and more lines behind it that are not TOML")
+        raise _UnreadableError(SourceLocation(file, before), "more syntax errors follow this line")
 
     def _locate(
         self, value: Any, path: tuple[str | int, ...], file: str, lines: Mapping[Any, int]
@@ -196,12 +204,13 @@ class _DocumentReader:
         elif isinstance(value, str) and "${" in value:
             value = self._substitute(value, location, path)
         elif isinstance(value, int) and abs(value) > _INTEGER_MAX:
-            self._problems.append(ConfigProblem(location, _key(path), "a number of more than 63 bits"))
-            value = None  # left out: there is no null in TOML
+            problem = f"Number too large (more than 63 bits). Use at most {_INTEGER_MAX}."
+            self._problems.append(ConfigProblem(location, _key(path), problem))
+            value = None  # TOML has no null, so None marks a value to leave out
         return ConfigNode(value, location)
 
     def _substitute(self, text: str, location: SourceLocation, path: tuple[str | int, ...]) -> Any:
-        """`text` with its variables replaced; `UNUSABLE` when one cannot be."""
+        """Return `text` with its variables replaced, or `UNUSABLE` if one is invalid or not set."""
         key, usable = _key(path), True
 
         def replace(match: re.Match[str]) -> str:
@@ -210,14 +219,14 @@ class _DocumentReader:
             if escaped:
                 return match[0][1:]
             if not closing or _VARIABLE_NAME.fullmatch(name) is None:
-                what = f"{shown(match[0])} is no variable: write ${{NAME}}, or $${{ for the text itself"
-                self._problems.append(ConfigProblem(location, key, what))
+                problem = f"Invalid variable {shown(match[0])}. Write ${{NAME}}, or $${{ for a literal ${{."
+                self._problems.append(ConfigProblem(location, key, problem))
             elif name not in self._environment:
-                what = f"the environment variable {shown(name)[1:-1]} is not set"
-                self._problems.append(ConfigProblem(location, key, what))
+                problem = f"environment variable {shown(name)} is not set"
+                self._problems.append(ConfigProblem(location, key, problem))
             elif not is_utf8(self._environment[name]):
-                what = f"the environment variable {shown(name)[1:-1]} is not UTF-8"
-                self._problems.append(ConfigProblem(location, key, what))
+                problem = f"environment variable {shown(name)} is not UTF-8"
+                self._problems.append(ConfigProblem(location, key, problem))
             else:
                 return self._environment[name]
             usable = False
@@ -233,7 +242,7 @@ class _DocumentReader:
         if isinstance(members, list):
             members = [member for member in members if member.value is not UNUSABLE]
         if not isinstance(members, list) or not all(isinstance(m.value, str) and m.value for m in members):
-            text = 'is a list of file names, such as ["topics.toml"]'
+            text = 'must be a list of file names, such as ["topics.toml"]'
             self._problems.append(ConfigProblem(include.location, "include", text))
             return node
         whole = ConfigNode({}, node.location)
@@ -248,7 +257,7 @@ class _DocumentReader:
                 whole = _joined(whole, self.read(inner, files))
             except _UnreadableError as error:
                 inside = error.problem
-                # a file that is not there is the fault of the line that names it
+                # report a missing file at the line that includes it
                 if not inside.location.line:
                     inside = ConfigProblem(member.location, "include", str(inside))
                 self._problems.append(inside)
@@ -256,16 +265,16 @@ class _DocumentReader:
 
     def _refusal(self, inner: Path, files: tuple[Path, ...]) -> str:
         if "\0" in str(inner):
-            return f"{shown(str(inner))} is no file name"
+            return f"Invalid file name {shown(str(inner))}. Remove the NUL character."
         real = os.path.realpath(inner)
         same = [file for file in files if os.path.realpath(file) == real]
         if same:
             names = " -> ".join(str(file) for file in (*files[files.index(same[0]) :], inner))
-            return f"a file cannot include itself: {names}"
+            return f"Circular include: {names}. Remove one of these includes."
         if len(files) > include_depth_max:
-            return f"files include each other more than {include_depth_max} deep"
+            return f"Includes nested more than {include_depth_max} deep. Use fewer levels."
         if self._files >= included_files_max:
-            return f"more than {included_files_max} files are included"
+            return f"More than {included_files_max} included files. Merge some of them."
         return ""
 
 
@@ -275,21 +284,21 @@ def _bytes_of(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(configuration_bytes_max + 1)
     except OSError as error:
-        raise _UnreadableError(location, f"cannot be read: {error.strerror or error}") from None
+        raise _UnreadableError(location, f"Cannot read the file: {error.strerror or error}.") from None
     except ValueError:
-        raise _UnreadableError(SourceLocation(shown(str(path)), 0), "is no file name") from None
+        raise _UnreadableError(SourceLocation(shown(str(path)), 0), "Invalid file name.") from None
     if len(data) > configuration_bytes_max:
-        raise _UnreadableError(location, f"larger than {configuration_bytes_max} bytes")
+        raise _UnreadableError(location, f"File too large: more than {configuration_bytes_max} bytes.")
     return data
 
 
 def _explained(error: tomllib.TOMLDecodeError, text: str) -> tuple[int, str]:
-    """Return the line of a syntax error and the remedy."""
+    """Return the line of a syntax error, and its text with a hint."""
     at = _LINE.search(str(error))
     line = int(at[1]) if at else text.rstrip().count("\n") + 1
-    what = _LINE.sub("", str(error)).replace(" (at end of document)", ", at the end of the file")
-    hint = next((hint for begin, hint in _HINTS.items() if what.startswith(begin)), "")
-    return line, f"not TOML: {shown(what)[1:-1]}" + (f" ({hint})" if hint else "")
+    found = _LINE.sub("", str(error)).replace(" (at end of document)", ", at the end of the file")
+    hint = next((hint for begin, hint in _HINTS.items() if found.startswith(begin)), "")
+    return line, f"Invalid TOML: {shown(found)[1:-1]}" + (f" ({hint})" if hint else "")
 
 
 def _key(path: tuple[str | int, ...]) -> str:
@@ -297,12 +306,12 @@ def _key(path: tuple[str | int, ...]) -> str:
 
 
 def shown_key(key: str) -> str:
-    """Return `key` for a message: ordinary keys as written, others quoted, escaped and cut."""
+    """Return `key` for a message. Long and unprintable keys are quoted, escaped and cut."""
     return key if len(key) <= KEY_CHARACTERS_MAX and key.isprintable() else shown(key)
 
 
 def is_utf8(text: str) -> bool:
-    """Whether `text` can be encoded as UTF-8; text from the system may not be valid."""
+    """Return whether `text` can be encoded as UTF-8. Text from the system may contain surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -311,7 +320,7 @@ def is_utf8(text: str) -> bool:
 
 
 def _joined(under: ConfigNode, over: ConfigNode) -> ConfigNode:
-    """Two values of one key: tables key by key, arrays of tables one after the other, else `over`."""
+    """Merge two values of one key: tables key by key, arrays of tables concatenated, else `over`."""
     if isinstance(under.value, dict) and isinstance(over.value, dict):
         table = dict(under.value)
         for key, node in over.value.items():
@@ -330,14 +339,14 @@ def _is_tables(node: ConfigNode) -> bool:
 
 
 MISSING: Final = "is missing here"
-"""The text of a problem that a broken line beside it may explain."""
+"""Text of a missing key. `examine` drops the problem in files with syntax errors."""
 
 _Value = TypeVar("_Value")
 _Choice = TypeVar("_Choice", bound=str)
 
 
 class Section:
-    """A table: its keys are asked for one by one, then `finish`ed. `name` is how messages call it."""
+    """A table. Callers read its keys one by one, then call `finish`. `name`: its name in messages."""
 
     def __init__(self, node: ConfigNode, name: str, problems: ConfigProblems) -> None:
         self._location = node.location
@@ -349,11 +358,12 @@ class Section:
         if isinstance(node.value, dict):
             self._table = node.value
         else:
-            self.problem("", f"is a table: write [{name}] and its keys below", node.location)
+            self.problem("", f"must be a table: write [{name}] and its keys below", node.location)
 
     def value(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
-        """The value of `key`, or `default` when it is absent, unusable, or `convert` refuses it with a
-        `UsageError`."""
+        """Return the converted value of `key`.
+
+        Return `default` if the key is absent or unusable, or if `convert` raises a `UsageError`."""
         self._asked[key] = None
         node = self._table.get(key)
         if node is None or node.value is UNUSABLE:
@@ -365,47 +375,47 @@ class Section:
             return default
 
     def values(self, **converters: Callable[[Any], Any]) -> dict[str, Any]:
-        """The values of these keys, without those that are absent, unusable or refused."""
+        """Return the converted values of these keys, without absent and invalid keys."""
         found = {key: self.value(key, convert, UNUSABLE) for key, convert in converters.items()}
         return {key: value for key, value in found.items() if value is not UNUSABLE}
 
     def required(self, key: str, convert: Callable[[Any], _Value], default: _Value) -> _Value:
-        """As `value`, of a required key."""
+        """Return the value of a required key, as `value`. Report a missing key."""
         if key not in self._table and not self._later & self._table.keys():
             self.problem(key, MISSING, self._location)
         return self.value(key, convert, default)
 
     def table(self, key: str) -> Section:
-        """The table below `key`; an empty one when it is absent."""
+        """Return the table `key`, or an empty table if it is absent."""
         self._asked[key] = None
         return Section(self._table.get(key, ConfigNode({}, self._location)), self._inner(key), self._problems)
 
     def optional_table(self, key: str) -> Section | None:
-        """The table below `key`; None when it is absent."""
+        """Return the table `key`, or None if it is absent."""
         self._asked[key] = None
         return self.table(key) if key in self._table else None
 
     def tables(self, key: str) -> list[Section] | None:
-        """The tables of an array of tables; None when it is absent or something else."""
+        """Return the tables of the array of tables `key`. None if it is absent or of another type."""
         self._asked[key] = None
         node = self._table.get(key)
         if node is None:
             return None
         name = self._inner(key)
         if not isinstance(node.value, list) or not all(isinstance(m.value, dict) for m in node.value):
-            self.problem(key, f"is a list of tables: write [[{name}]] and its keys below", node.location)
+            self.problem(key, f"must be a list of tables: write [[{name}]] and its keys below", node.location)
             return None
         return [Section(member, name, self._problems) for member in node.value]
 
     def not_built(self, *keys: str) -> None:
-        """Refuse keys of planned features explicitly: they have no effect today."""
+        """Reject keys of planned features by name."""
         self._later = frozenset(keys)
         for key in keys:
             if key in self._table:
-                self.problem(key, "is not built yet; take it out", self._table[key].location)
+                self.problem(key, "is not supported yet. Remove it.", self._table[key].location)
 
     def has(self, key: str) -> bool:
-        """Whether the key is written here."""
+        """Return whether the table has the key."""
         return key in self._table
 
     def location(self, key: str) -> SourceLocation:
@@ -414,23 +424,23 @@ class Section:
         return self._location if node is None else node.location
 
     def problem(self, key: str, text: str, location: SourceLocation | None = None) -> None:
-        """Note a problem of `key`."""
+        """Report a problem of `key`."""
         self._problems.append(
             ConfigProblem(location or self.location(key), self._inner(shown_key(key)), text)
         )
 
     def finish(self, *also: str) -> None:
-        """Report the keys that were not read; `also` names keys that were read elsewhere."""
+        """Report unread keys as unknown. `also`: keys that another module has read."""
         takes = ", ".join([*self._asked, *also])
         where = f"[{self._name}]" if self._name else "the file"
         for key, node in self._table.items():
             if key in self._asked or key in self._later:
                 continue
-            # Close matches are costly, and useless beside that many problems.
+            # Close matches are slow, and not useful with this many problems.
             suggest = not self._problems.more
             close = _close_match(key, [*self._asked, *also, *self._later]) if suggest else ""
-            guess = f"did you mean {shown(close)}? " if close else ""
-            self.problem(key, f"unknown; {guess}{where} takes {takes}", node.location)
+            guess = f" Did you mean {shown(close)}?" if close else ""
+            self.problem(key, f"unknown key.{guess} {where} takes {takes}", node.location)
 
     def _inner(self, key: str) -> str:
         return ".".join(part for part in (self._name, key) if part)
@@ -445,16 +455,16 @@ def _close_match(word: str, words: list[str]) -> str:
 
 
 def text_of(value: Any) -> str:
-    """`value`, which is text. Raises `ConfigurationError`."""
+    """Return `value` if it is a string. Raises `ConfigurationError`."""
     if not isinstance(value, str):
-        raise ConfigurationError(f"is text in quotes, not {kind_of(value)}")
+        raise ConfigurationError(f"must be a string in quotes, not {kind_of(value)}")
     if not is_utf8(value):
-        raise ConfigurationError(f"{shown(value)} is not text in UTF-8")
+        raise ConfigurationError(f"must be UTF-8, not {shown(value)}")
     return value
 
 
 def kind_of(value: Any) -> str:
-    """Return `value` as it is shown in a problem."""
+    """Return the text of `value` for a message."""
     if isinstance(value, dict | list):
         return "a table" if isinstance(value, dict) else "a list"
     return shown(str(value).lower() if isinstance(value, bool) else str(value)).strip("'")
@@ -465,22 +475,22 @@ _DIGITS_MAX: Final = 20
 
 def flag_of(value: Any) -> bool:
     """Read a flag. Raises `ConfigurationError`."""
-    # As text too, because that is all that ${VAR} can give.
+    # Strings are accepted too, because ${VAR} always gives a string.
     flag = {"true": True, "false": False}.get(value) if isinstance(value, str) else value
     if not isinstance(flag, bool):
-        raise ConfigurationError(f"is true or false, not {kind_of(value)}")
+        raise ConfigurationError(f"must be true or false, not {kind_of(value)}")
     return flag
 
 
 def check_choice(value: Any, names: Sequence[str]) -> None:
-    """`value` is one of `names`."""
+    """Raise `ConfigurationError` unless `value` is one of `names`."""
     if value not in names:
         allowed = ", ".join(f'"{name}"' for name in names)
-        raise ConfigurationError(f"is one of {allowed}, not {kind_of(value)}")
+        raise ConfigurationError(f"must be one of {allowed}, not {kind_of(value)}")
 
 
 def choice_of(names: Sequence[_Choice]) -> Callable[[Any], _Choice]:
-    """Return what reads one of `names`."""
+    """Return a converter that accepts one of `names`."""
 
     def convert(value: Any) -> _Choice:
         check_choice(value, names)
@@ -490,45 +500,47 @@ def choice_of(names: Sequence[_Choice]) -> Callable[[Any], _Choice]:
 
 
 def path_of(value: Any, noun: str) -> str:
-    """The path of a file or a directory, which `noun` says."""
+    """Return `value` as a path. `noun`: "file" or "directory", for messages."""
     path = text_of(value)
     if not path or "\0" in path:
-        raise ConfigurationError(f"is the path of a {noun}, not {shown(path)}")
+        raise ConfigurationError(f"must be the path of a {noun}, not {shown(path)}")
     return path
 
 
-def topic_of(value: Any, remedy: str = "a topic is named in full here") -> str:
-    """The name of a topic; the server's own have a $, and count as patterns. Raises `BadTopic` too."""
+def topic_of(value: Any, remedy: str = "Use the full name of a topic.") -> str:
+    """Return `value` as a topic name. Internal topics of the server contain a $ and count as patterns.
+
+    Raises `ConfigurationError` or `BadTopic`."""
     name = text_of(value)
     if is_pattern(name):
-        raise ConfigurationError(f"{shown(name)} is a pattern: {remedy}")
+        raise ConfigurationError(f"must be a topic name, not the pattern {shown(name)}. {remedy}")
     check_topic(name)
     return name
 
 
 def size_of(value: Any, example: str, least: int = 0) -> int:
-    """A size in bytes, at least `least`. Raises `BadOption` too."""
+    """Return `value` as a size in bytes, at least `least`. Raises `ConfigurationError` or `BadOption`."""
     if isinstance(value, dict | list):
-        raise ConfigurationError(f'is a size such as "{example}", not {kind_of(value)}')
+        raise ConfigurationError(f'must be a size such as "{example}", not {kind_of(value)}')
     size = parse_size(value)
     if size < least:
-        raise ConfigurationError(f"is at least {least // MIB}MB, not {kind_of(value)}")
+        raise ConfigurationError(f"must be at least {least // MIB}MB, not {kind_of(value)}")
     return size
 
 
 def seconds_of(value: Any) -> float:
-    """A time in seconds. Raises `BadOption` too."""
+    """Return `value` as a duration in seconds. Raises `ConfigurationError` or `BadOption`."""
     if isinstance(value, dict | list):
-        raise ConfigurationError(f'is a time such as 1 (seconds) or "500ms", not {kind_of(value)}')
+        raise ConfigurationError(f'must be a time such as 1 (seconds) or "500ms", not {kind_of(value)}')
     return parse_interval(value)
 
 
 def count_of(value: Any, least: int, most: int) -> int:
-    """A whole number, `least` to `most`."""
-    # As text too, because that is all that ${VAR} can give.
+    """Return `value` as an integer from `least` to `most`. Raises `ConfigurationError`."""
+    # Strings are accepted too, because ${VAR} always gives a string.
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit():
         count = int(text)
         if least <= count <= most:
             return count
-    raise ConfigurationError(f"is a number, {least:,} to {most:,}, not {kind_of(value)}")
+    raise ConfigurationError(f"must be an integer from {least:,} to {most:,}, not {kind_of(value)}")

@@ -1,6 +1,6 @@
 """Limits configuration: the tables `[limits]`, `[slow_clients]` and `[transactions]`.
 
-Invariant: no limit exceeds what other parts of the product can hold. Directories are not touched.
+Invariant: no limit exceeds the capacity of another component. Directories are not accessed.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from tickertape.server.limits import (
 )
 
 _WHY: Final = {
-    "message_bytes_max": "frames, segments and the stores of clients hold no larger message",
-    "filter_bytes_max": "a longer filter keeps all other clients waiting while it is read",
+    "message_bytes_max": "frames, segments and client stores hold no larger message",
+    "filter_bytes_max": "parsing a longer filter would delay all other clients",
     "subscriptions_per_connection_max": "a bookmark store holds no more subscriptions",
 }
 DIRECTORY_DEFAULT: Final = SPILL_DIRECTORY
-"""Below the data directory."""
+"""Name of the directory in the data directory."""
 NO_AGE: Final = "none"
 _staged_size = partial(size_of, example="4GB", least=transaction_bytes_min)
 
 
 def read_limits(section: Section) -> ClientLimits:
-    """The table."""
+    """Read the table `[limits]`."""
     found = {name: section.value(name, _bounded(name), getattr(DEFAULT, name)) for name in DEFAULT._fields}
     section.finish()
     return ClientLimits(**found)
@@ -59,12 +59,12 @@ def _bounded(name: str) -> Callable[[Any], int]:
 
     def read(value: Any) -> int:
         if isinstance(value, bool | dict | list | float):
-            raise ConfigurationError(f"is a whole number from {low:,} to {high:,}")
+            raise ConfigurationError(f"must be an integer from {low:,} to {high:,}")
         number = parse_size(value)
         if number < low:
-            raise ConfigurationError(f"is at least {low:,}, not {number:,}")
+            raise ConfigurationError(f"must be at least {low:,}, not {number:,}")
         if number > high:
-            raise ConfigurationError(f"is at most {high:,}, not {number:,}: {_WHY[name]}")
+            raise ConfigurationError(f"must be at most {high:,}, not {number:,}: {_WHY[name]}")
         return number
 
     return read
@@ -74,41 +74,43 @@ def _bounded(name: str) -> Callable[[Any], int]:
 
 
 class SlowClientsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of the backlogs of slow clients, in bytes and time, also of `live` subscriptions."""
+    """Limits of the backlogs of slow clients. The age limit also applies to `live` subscriptions."""
 
     memory_limit: int = slow_memory_bytes_default
-    """Bytes, all connections together."""
+    """Bytes in memory, over all connections."""
     connection_limit: int = slow_connection_bytes_default
-    """Bytes for one connection, before they go to disk."""
+    """Bytes in memory for one connection. A larger backlog spills to disk."""
     disk_limit: int = slow_disk_bytes_default
-    """Bytes, all connections together; 0: nothing goes to disk."""
+    """Bytes on disk, over all connections. 0: no spilling."""
     directory: str | None = None
-    """None: `spill` below the data directory."""
+    """Directory of spill files. None: `spill` in the data directory."""
     age_limit: float | None = None
-    """Seconds for which something may wait, or a `live` subscription be behind; None: as long as it likes."""
+    """Seconds that a message may wait, or a `live` subscription may lag. None: no limit."""
 
     @property
     def limits(self) -> SlowConsumerLimits:
-        """The bounds, for the engine."""
+        """The limits in the form of the engine."""
         return SlowConsumerLimits(self.memory_limit, self.connection_limit, self.disk_limit, self.age_limit)
 
     def path(self, data: str) -> str:
-        """Return the directory below the data directory `data`, or the configured one."""
+        """Return the configured directory, or the default directory in the data directory `data`."""
         return str(Path(data) / DIRECTORY_DEFAULT) if self.directory is None else self.directory
 
 
 def read_slow_clients(section: Section, home: str) -> SlowClientsConfig:
-    """Read the table. `home`: the file that a relative path belongs to, unless the table's file does."""
+    """Read the table. `home`: file that a relative path is relative to, if the path is not from a file."""
     memory = section.value("memory_limit", _memory, slow_memory_bytes_default)
     connection = section.value("connection_limit", _size, min(slow_connection_bytes_default, memory))
     disk = section.value("disk_limit", _disk, slow_disk_bytes_default)
     directory = section.value("directory", _directory, None)
     age = section.value("age_limit", _age, None)
     if connection > memory:
-        section.problem("connection_limit", f"{connection} bytes, is above memory_limit, {memory} bytes")
+        section.problem(
+            "connection_limit", f"must be at most memory_limit ({memory} bytes), not {connection} bytes"
+        )
     if directory is not None:
         if disk == 0:
-            section.problem("directory", "has an effect with a disk_limit only, and disk_limit is 0")
+            section.problem("directory", "has no effect with disk_limit = 0. Remove one of the two keys.")
         home = section.location("directory").file if section.location("directory").line else home
         directory = str(Path(home).parent / directory) if home else directory
     section.finish()
@@ -123,14 +125,16 @@ def read_slow_clients(section: Section, home: str) -> SlowClientsConfig:
 
 def _size(value: Any) -> int:
     if isinstance(value, dict | list):
-        raise ConfigurationError('is a size such as "64MB"')
+        raise ConfigurationError('must be a size such as "64MB"')
     return parse_size(value)
 
 
 def _memory(value: Any) -> int:
     size = _size(value)
     if size < slow_memory_bytes_min:
-        raise ConfigurationError(f"is at least {slow_memory_bytes_min // MIB}MB, not {shown(str(value))}")
+        raise ConfigurationError(
+            f"must be at least {slow_memory_bytes_min // MIB}MB, not {shown(str(value))}"
+        )
     return size
 
 
@@ -138,13 +142,13 @@ def _disk(value: Any) -> int:
     size = _size(value)
     if 0 < size < slow_disk_bytes_min:
         least = slow_disk_bytes_min // MIB
-        raise ConfigurationError(f"is 0 (nothing on disk) or at least {least}MB, not {shown(str(value))}")
+        raise ConfigurationError(f"must be 0 (no spilling) or at least {least}MB, not {shown(str(value))}")
     return size
 
 
 def _directory(value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ConfigurationError("is the path of a directory")
+        raise ConfigurationError("must be the path of a directory")
     return value
 
 
@@ -152,10 +156,10 @@ def _age(value: Any) -> float | None:
     if value == NO_AGE:
         return None
     if isinstance(value, dict | list):
-        raise ConfigurationError(f'is a time such as "30s", or "{NO_AGE}"')
+        raise ConfigurationError(f'must be a time such as "30s", or "{NO_AGE}"')
     seconds = parse_interval(value)
     if seconds <= 0:
-        raise ConfigurationError(f'is more than 0, or "{NO_AGE}"')
+        raise ConfigurationError(f'must be more than 0, or "{NO_AGE}"')
     return seconds
 
 
@@ -163,10 +167,10 @@ def _age(value: Any) -> float | None:
 
 
 class TransactionsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of staged transactions, in bytes and time."""
+    """Limits of staged transactions, in bytes and time."""
 
     disk_limit: int = staged_bytes_max_default
-    """Bytes, all transactions together."""
+    """Bytes on disk, over all transactions."""
     bytes_max: int = transaction_bytes_max_default
     """Bytes of one transaction."""
     expire_after: float = staged_age_seconds_default
@@ -174,12 +178,12 @@ class TransactionsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limits(self) -> StagingLimits:
-        """The bounds, for the engine."""
+        """The limits in the form of the engine."""
         return StagingLimits(self.disk_limit, self.bytes_max, self.expire_after)
 
 
 def read_transactions(section: Section) -> TransactionsConfig:
-    """The table."""
+    """Read the table `[transactions]`."""
     chosen_disk = section.value("disk_limit", _staged_size, None)
     disk = staged_bytes_max_default if chosen_disk is None else chosen_disk
     chosen = section.value("bytes_max", _staged_size, None)
@@ -187,15 +191,15 @@ def read_transactions(section: Section) -> TransactionsConfig:
     age = section.value("expire_after", _staged_age, staged_age_seconds_default)
     known = chosen_disk is not None or not section.has("disk_limit")
     if known and one > disk:
-        section.problem("bytes_max", f"{one:,} bytes, is above disk_limit, {disk:,} bytes")
+        section.problem("bytes_max", f"must be at most disk_limit ({disk:,} bytes), not {one:,} bytes")
     section.finish()
     return TransactionsConfig(disk_limit=disk, bytes_max=one, expire_after=age)
 
 
 def _staged_age(value: Any) -> float:
     if isinstance(value, dict | list):
-        raise ConfigurationError(f'is a time such as "1h", not {kind_of(value)}')
+        raise ConfigurationError(f'must be a time such as "1h", not {kind_of(value)}')
     seconds = parse_interval(value)
     if seconds < staged_age_seconds_min:
-        raise ConfigurationError(f"is at least {staged_age_seconds_min:g} second, not {kind_of(value)}")
+        raise ConfigurationError(f"must be at least {staged_age_seconds_min:g} s, not {kind_of(value)}")
     return seconds

@@ -1,7 +1,7 @@
-"""Queue configuration: the tables `[[queue]]`, their defaults, bounds and contradictions.
+"""Queue configuration: the tables `[[queue]]`, their defaults, limits and contradictions.
 
-Invariant: an option without effect is refused, and so is a queue that no message could enter or leave. The
-log is not read.
+Invariant: an option without effect is rejected, and a queue that no message can enter or leave. The log is
+not read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tickertape.filter import TopicSet
 
 NO_END: Final = "none"
-"""A lease without an end."""
+"""Value of a lease that never expires."""
 _OF_LEASES: Final = ("lease_period", "max_deliveries", "max_cancels")
 _POINT_FORM: Final = f"epoch, now, {BOOKMARK_FORM} or {TIME_FORM}"
 _OF_MESSAGES: Final = frozenset({"topics", "bookmarks", "correlation_ids", "sow_keys"})
@@ -60,7 +60,7 @@ class _Known:
     """Other parts of the configuration that queues refer to."""
 
     recorded: TopicSet | None
-    """None: every topic, or unknown because of a reported problem."""
+    """Persistent topics. None: all topics, or unknown because of a reported problem."""
     types: Mapping[str, str]
     """Message types by topic."""
 
@@ -68,18 +68,20 @@ class _Known:
 def read_queues(
     sections: Sequence[Section], recorded: Sequence[str] | None, types: Mapping[str, str]
 ) -> list[QueueDefinition]:
-    """Read the queues. `recorded`: names and patterns of persistent topics, None: all; `types`: configured
-    message types of topics."""
+    """Read the queues.
+
+    `recorded`: names and patterns of persistent topics (None: all topics). `types`: configured message types
+    by topic."""
     known = _Known(_topic_set(recorded), types)
     queues: list[tuple[Section, QueueDefinition]] = []
     names: set[str] = set()
     for number, section in enumerate(sections):
         if number == queues_max:
-            section.problem("", f"is one queue too many: at most {queues_max:,} are read")
+            section.problem("", f"too many queues (limit {queues_max:,}). Remove some.")
             break
         queue = _queue(section, known)
         if queue.name in names:
-            section.problem("name", f"{shown(queue.name)} is given twice")
+            section.problem("name", f"duplicate name {shown(queue.name)}. Rename or remove one of them.")
         elif queue.name:
             names.add(queue.name)
             queues.append((section, queue))
@@ -89,9 +91,9 @@ def read_queues(
 
 
 def _topic_set(names: Iterable[str] | None) -> TopicSet | None:
-    if names is None or "" in (names := list(names)):  # empty: what could not be read
+    if names is None or "" in (names := list(names)):  # an empty name marks an invalid value
         return None
-    from tickertape.filter import TopicSet  # late: most configurations have no queue
+    from tickertape.filter import TopicSet  # late import: most configurations have no queue
 
     try:
         return TopicSet(names)
@@ -115,7 +117,8 @@ def _queue(section: Section, known: _Known) -> QueueDefinition:
     if dead_letter is not None and covered is not None and dead_letter in covered:
         section.problem(
             "dead_letter",
-            f"{shown(dead_letter)} is a topic of the queue itself: what expires would enter it again",
+            f"{shown(dead_letter)} is a topic of the queue itself, so dead letters would enter it again. "
+            "Use a topic outside of the queue.",
         )
     types = _types(underlying, covered, known.types)
     semantics = section.value("semantics", choice_of(SEMANTICS), SEMANTICS[0])
@@ -152,14 +155,14 @@ def _queue(section: Section, known: _Known) -> QueueDefinition:
     return queue
 
 
-# -- what contradicts ---------------------------------------------------------------------------------
+# -- contradictions -----------------------------------------------------------------------------------
 
 
 def _check_recorded(section: Section, key: str, topic: str | None, known: _Known) -> bool:
-    """Whether the log has `topic`; a pattern may match persistent topics with names unknown yet."""
+    """Return whether `topic` is persistent, and report it if not. A pattern may match future topics."""
     if not topic or is_pattern(topic) or known.recorded is None or topic in known.recorded:
         return True
-    section.problem(key, f"the topic {shown(topic)} is not recorded: add a [[journal.topic]] for it")
+    section.problem(key, f"topic {shown(topic)} is not persistent. Add a [[journal.topic]] for it.")
     return False
 
 
@@ -167,25 +170,26 @@ def _check_target(section: Section, target: str, underlying: str, covered: Topic
     if target not in covered:
         section.problem(
             "default_publish_target",
-            f"{shown(target)} is no topic of the queue, which has {shown(underlying)}: what is published to "
-            "the queue would not enter it",
+            f"{shown(target)} is not a topic of the queue, so published messages would not enter the queue. "
+            f"Use a topic of {shown(underlying)}.",
         )
 
 
 def _check_at_most_once(section: Section, fairness: str | None) -> None:
     for key in _OF_LEASES:
         if section.has(key):
-            section.problem(key, 'has no effect with semantics = "at-most-once", which knows no leases')
+            section.problem(
+                key, 'has no effect with semantics = "at-most-once", which has no leases. Remove it.'
+            )
     if fairness not in (None, "round-robin"):
         section.problem(
             "fairness_model",
-            f'is "round-robin" with semantics = "at-most-once", and may be left out; not "{fairness}"',
+            f'must be "round-robin" with semantics = "at-most-once", not "{fairness}". Or remove it.',
         )
 
 
 def _check_detours(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
-    """Refuse references to a queue whose messages go to other topics: no message enters the topic of its
-    name."""
+    """Reject topics that are the name of a queue with other topics: such a topic gets no messages."""
     queues = list(queues)
     by_name = {queue.name: queue for _, queue in queues}
     for section, queue in queues:
@@ -200,13 +204,13 @@ def _check_detours(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
             if section.has(key):
                 section.problem(
                     key,
-                    f"{shown(other.name)} is the name of a queue over {shown(other.underlying)}: name the "
-                    "topic that its messages are published to",
+                    f"{shown(other.name)} is a queue over {shown(other.underlying)}, not a topic. Use the "
+                    "topic that its messages are published to.",
                 )
 
 
 def _check_circles(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
-    """A dead letter that comes back to its queue, by way of others, would go round for ever."""
+    """Reject cycles of dead-letter topics, in which a dead letter would circulate for ever."""
     queues = list(queues)
     for section, queue in queues:
         topic, passed = queue.dead_letter, {queue.name}
@@ -219,8 +223,8 @@ def _check_circles(queues: Iterable[tuple[Section, QueueDefinition]]) -> None:
             if queue.name in passed and len(passed) > 1 and _covers(queue, topic):
                 section.problem(
                     "dead_letter",
-                    f"dead letters of {shown(queue.name)} come back to it by way of other queues and their "
-                    "dead letters: let one of these topics have no queue with dead letters",
+                    f"dead letters of {shown(queue.name)} return to it through the dead-letter topics of "
+                    "other queues. Remove dead_letter from one of these queues.",
                 )
                 break
             if not following:
@@ -255,7 +259,7 @@ def _lease(value: Any) -> float | None:
     seconds = seconds_of(value)
     if not lease_seconds_min <= seconds <= lease_seconds_max:
         least, most = f"{lease_seconds_min * 1000:g} ms", f"{lease_seconds_max / 86_400:g} days"
-        raise ConfigurationError(f'is {least} to {most}, or "{NO_END}", not {kind_of(value)}')
+        raise ConfigurationError(f'must be {least} to {most}, or "{NO_END}", not {kind_of(value)}')
     return seconds
 
 
@@ -264,17 +268,18 @@ def _expiration(value: Any) -> float:
     if not 0 < seconds <= queue_expiration_seconds_max:
         most = f"{queue_expiration_seconds_max / 86_400:,.0f} days"
         raise ConfigurationError(
-            f"is above 0 and at most {most} (without it messages wait for ever), not {kind_of(value)}"
+            f"must be above 0 and at most {most}, not {kind_of(value)}. Remove the key to keep messages for "
+            "ever."
         )
     return seconds
 
 
 def _point(value: Any) -> str:
-    """Return a canonical form of a recovery point, so that another notation is not a change."""
+    """Return the canonical form of a recovery point, so that equal points compare equal."""
     text = text_of(value)
     if text.lower() in ("epoch", "now"):
         return text.lower()
-    refused = ConfigurationError(f"is {_POINT_FORM}, not {kind_of(value)}")
+    refused = ConfigurationError(f"must be {_POINT_FORM}, not {kind_of(value)}")
     if "," in text or text.lstrip()[:1] in ("[", "("):
         raise refused
     try:
@@ -292,7 +297,7 @@ def _point(value: Any) -> str:
 
 
 def _types(underlying: str, covered: TopicSet | None, types: Mapping[str, str]) -> list[MessageType]:
-    """Return the known message types of the topics of a queue, as for a subscription."""
+    """Return the known message types of a queue's topics, by the same rule as for a subscription."""
     if not is_pattern(underlying):
         return [message_type(types.get(underlying, DEFAULT_TYPE))]
     named = {kind for name, kind in types.items() if covered is not None and name in covered}
@@ -307,7 +312,7 @@ def _for_one(types: Iterable[MessageType], make: Callable[[MessageType], _Made])
             return make(kind)
         except BadFilter as error:
             refusal = refusal or error
-    assert refusal is not None, "there is a type"
+    assert refusal is not None, "at least one type"
     raise refusal
 
 
@@ -319,7 +324,7 @@ def _filter(types: Sequence[MessageType]) -> Callable[[Any], str]:
         made = _for_one(types, lambda kind: compile_filter(text, kind))
         if not made.needs <= _OF_MESSAGES:
             raise ConfigurationError(
-                "asks who subscribes or what time it is; what enters a queue does not depend on either"
+                "must not use the subscriber or the current time. Remove these functions from the filter."
             )
         return text
 

@@ -1,6 +1,6 @@
-"""TOML lines: the line of each key and each array element of a document.
+"""TOML line numbers: the line of each key and each array element of a document.
 
-`tomllib` gives values without their lines. This module reads only documents that `tomllib` accepted.
+`tomllib` returns values without lines. This module reads only documents that `tomllib` has accepted.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Final
 from tickertape.server.limits import configuration_depth_max
 
 Path = tuple[str | int, ...]
-"""A place in a document: keys, and indices of array elements."""
+"""Path in a document: keys, and indices of array elements."""
 
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
 _INLINE_BLANK: Final = re.compile(r"[ \t]*")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
-# Possessive, or matching a string would remember every character of it. Groups are atomic instead: the `re`
-# of Python 3.11.2, which Debian 12 has, matches a possessive repeat of a group wrongly.
+# Possessive quantifiers avoid backtracking state for each character of a string. Groups are atomic instead,
+# because `re` of Python 3.11.2 (Debian 12) matches a possessive repeat of a group incorrectly.
 _STRING: Final = re.compile(
     r'"""(?>(?:[^"\\]++|\\.|"(?!""))*)"{3,5}|' + r"'''.*?'{3,5}|" + r'"(?>(?:[^"\\]++|\\.)*)"|' + r"'[^']*'",
     re.DOTALL,
 )
-# A date and its time may have one blank between them; any other scalar ends at the first of these.
+# A date and its time may have one blank between them. Any other scalar ends at the first of these characters.
 _SCALAR: Final = re.compile(r"\d{4}-\d\d-\d\d [^,\]}\s#]+|[^,\]}\s#]+")
 
 
-# The same in a text that may not be TOML: strings of one line end with it.
+# Comments and strings in a text that may be invalid TOML. Single-line strings end with the line.
 _SKIPPED: Final = re.compile(
     r'#[^\n]*+|"""(?>(?:[^"\\]++|\\.|"(?!""))*)"{3,5}|'
     r"'''.*?'{3,5}|"
@@ -41,18 +41,18 @@ _LONG_KEY: Final = re.compile(
 
 
 class TooDeep(ValueError):
-    """Something is nested deeper than `configuration_depth_max`, on line `line`."""
+    """A value on line `line` is nested deeper than `configuration_depth_max`."""
 
     def __init__(self, line: int) -> None:
-        super().__init__(f"nested more than {configuration_depth_max} deep")
+        super().__init__(f"Nested more than {configuration_depth_max} levels deep. Use fewer levels.")
         self.line = line
 
 
 def check_keys(text: str) -> None:
-    """Raise `TooDeep` for a dotted key of too many parts, before `tomllib` sees it.
+    """Raise `TooDeep` for a dotted key with too many parts, before `tomllib` parses it.
 
-    Its time, and the memory for paths here, grow with the square of the parts: a small file could hold a
-    process up for hours.
+    Parsing time and memory grow with the square of the number of parts. A small file could block the process
+    for hours.
     """
     bare = _SKIPPED.sub(_stand_in, text)
     found = _LONG_KEY.search(bare)
@@ -61,12 +61,12 @@ def check_keys(text: str) -> None:
 
 
 def _stand_in(match: re.Match[str]) -> str:
-    """Replacement of a comment or a string, with as many lines."""
+    """Return a replacement of a comment or a string, with the same number of lines."""
     return '""' + "\n" * match[0].count("\n")
 
 
 def find_lines(text: str) -> dict[Path, int]:
-    """The line, from 1, of each table, key and array element of `text`, which `tomllib` accepts.
+    """Return the line number, from 1, of each table, key and array element of a valid document.
 
     Raises `TooDeep`."""
     return _Walk(text).lines
@@ -81,7 +81,7 @@ class _Walk:
         self._at = 0
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._elements: dict[Path, int] = {}
-        """How many tables an array of tables has so far."""
+        """Number of tables of each array of tables, up to the current place."""
         table: Path = ()
         while self._skip(_BLANK):
             if text.startswith("[[", self._at):
@@ -92,7 +92,7 @@ class _Walk:
                 self._pair(table)
 
     def _skip(self, blanks: re.Pattern[str]) -> bool:
-        """Pass blanks; False at the end of the text."""
+        """Skip blanks. Return False at the end of the text."""
         match = blanks.match(self._text, self._at)
         assert match is not None
         self._at = match.end()
@@ -124,7 +124,7 @@ class _Walk:
         return (*path, key)
 
     def _inside(self, path: Path) -> Path:
-        """An array of tables means its last table."""
+        """Return the path of the last table of an array of tables, and any other path as it is."""
         count = self._elements.get(path)
         return path if count is None else (*path, count - 1)
 
@@ -172,7 +172,7 @@ class _Walk:
             self._at = match.end()
 
     def _next_member(self, closing: str) -> bool:
-        """Move to the next member of an array or inline table; False behind its end."""
+        """Move to the next member of an array or inline table. Return False after the last one."""
         self._skip(_BLANK)
         if self._text[self._at] == ",":
             self._at += 1
@@ -184,7 +184,7 @@ class _Walk:
 
 
 def _unquoted(text: str) -> str:
-    """The key that quoted text means."""
+    """Return the key of a quoted text."""
     import tomllib
 
     return next(iter(tomllib.loads(f"{text} = 0")))

@@ -1,6 +1,6 @@
-"""Topic configuration: topics by name, and persistent topics by a pattern.
+"""Topic configuration: topics by name, and persistent topics by name or pattern.
 
-Invariant: a pattern is never taken for a name, and patterns can be matched in linear time.
+Invariants: a pattern is never used as a name. Patterns match in linear time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tickertape.server.config.document import Section, text_of, topic_of
 
 RECORDED_LATER: Final = ("filter", "key", "expiration")
 TOPIC_LATER: Final = (*RECORDED_LATER, "pattern")
-"""Notations of planned features."""
-_recorded_topic = partial(topic_of, remedy="write pattern = ... for it")
+"""Keys of planned features."""
+_recorded_topic = partial(topic_of, remedy="Write pattern = ... for a pattern.")
 
 
 def read_name(section: Section, taken: set[str]) -> str:
-    """The `name` of a topic's table, the last of its keys to be read; each name once."""
+    """Return the `name` of a topic's table, after all its other keys were read. Reports duplicates."""
     section.not_built(*TOPIC_LATER)
     name = section.required("name", topic_of, "")
     section.finish()
@@ -31,7 +31,7 @@ def read_name(section: Section, taken: set[str]) -> str:
 
 
 def read_recorded(sections: Iterable[Section]) -> list[str]:
-    """Names and patterns of persistent topics."""
+    """Return the names and patterns of persistent topics."""
     taken: set[str] = set()
     names = []
     patterns = 0
@@ -43,22 +43,22 @@ def read_recorded(sections: Iterable[Section]) -> list[str]:
             patterns += 1
             name = section.value("pattern", _pattern, "")
             if section.has("name"):
-                section.problem("pattern", "stands beside name: a table has one of the two")
+                section.problem("pattern", "excludes name. Remove one of the two keys.")
             section.value("name", topic_of, "")
         else:
             name = section.required("name", _recorded_topic, "")
-            section.value("pattern", _pattern, "")  # it is one of the keys that may be here
+            section.value("pattern", _pattern, "")  # absent, but listed among the allowed keys
         section.finish()
         _take(section, key, name, taken)
         if patterns == recorded_patterns_max + 1 and key == "pattern":
-            section.problem("pattern", f"is one too many: at most {recorded_patterns_max} are read")
+            section.problem("pattern", f"too many patterns (limit {recorded_patterns_max}). Merge some.")
         names.append(name)
     return names
 
 
 def _take(section: Section, key: str, name: str, taken: set[str]) -> None:
     if name in taken:
-        section.problem(key, f"{shown(name)} is given twice")
+        section.problem(key, f"duplicate {key} {shown(name)}. Remove one of them.")
     elif name:
         taken.add(name)
 
@@ -67,10 +67,10 @@ def _pattern(value: Any) -> str:
     pattern = text_of(value)
     if not is_pattern(pattern):
         raise ConfigurationError(
-            f"{shown(pattern)} has none of {PATTERN_CHARACTERS} and is a name: write name = ... for it, "
-            f"or a pattern such as ^{shown(pattern)[1:-1]} for those that begin so"
+            f"must be a pattern, but {shown(pattern)} has none of {PATTERN_CHARACTERS}. Write name = ... "
+            f"for a topic name, or a pattern such as ^{shown(pattern)[1:-1]} for topics with this prefix."
         )
-    from tickertape.filter import compile_topic_pattern  # late: most configurations have no pattern
+    from tickertape.filter import compile_topic_pattern  # late import: most configurations have no pattern
 
     try:
         compile_topic_pattern(pattern)

@@ -1,4 +1,4 @@
-"""Transport configuration: the listening addresses, and who may log on to them.
+"""Transport configuration: listening addresses, their certificates, and authentication.
 
 Certificates, keys and token files are read when the server starts.
 """
@@ -16,26 +16,24 @@ from tickertape.server.config.document import Section, flag_of, path_of, text_of
 
 LISTEN_DEFAULT: Final = "tcp://127.0.0.1:9007"
 TRANSPORT_LATER: Final = ("name", "slow_client")
-BEYOND_LOOPBACK: Final = "can be reached from other machines and is not encrypted; "
-_WAYS: Final = (
-    "listen on tls:// with a certificate, or on 127.0.0.1, or write insecure = true beside it in a file"
-)
+BEYOND_LOOPBACK: Final = "is reachable from other machines and not encrypted."
+_CURE: Final = "Listen on tls:// with a certificate or on 127.0.0.1, or add insecure = true to its table."
 _OF_TLS: Final = ("certificate", "key", "client_ca")
 _path = partial(path_of, noun="file")
 
 
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
-    """An address to listen on (`address.parse_listen` reads it)."""
+    """A listening address (see `addresses.parse_listen`) and its certificates."""
 
     listen: str = LISTEN_DEFAULT
     insecure: bool = False
-    """Listening beyond loopback without encryption was allowed explicitly."""
+    """Whether an unencrypted address beyond loopback is allowed."""
     certificate: str | None = None
-    """Path of the certificate of a `tls://` address, with those between it and the CA."""
+    """Path of the certificate chain of a `tls://` address, without the root CA."""
     key: str | None = None
-    """Path of its key."""
+    """Path of the private key of `certificate`."""
     client_ca: str | None = None
-    """Path of the certificates that clients' certificates must be signed with; None: clients need none."""
+    """Path of the CA certificates for client certificates. None: clients need no certificate."""
 
 
 class Authentication(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +44,12 @@ class Authentication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_transports(root: Section) -> list[Transport]:
-    """The `[[transport]]` tables; the default one when there is none."""
+    """Read the `[[transport]]` tables. Without one, return the default transport."""
     sections = root.tables("transport")
     if sections is None:
         return [Transport()]
     if not sections:
-        root.problem("transport", "a server listens somewhere; leave it out for the default")
+        root.problem("transport", "must have at least one table. Remove the key for the default address.")
     transports: list[Transport] = []
     taken: set[str] = set()
     for section in sections:
@@ -62,7 +60,7 @@ def read_transports(root: Section) -> list[Transport]:
 
 
 def read_authentication(root: Section) -> Authentication | None:
-    """The `[authentication]` table; None when there is none: everybody may log on."""
+    """Read the `[authentication]` table. None if it is absent: every client may log on."""
     section = root.table("authentication")
     if not root.has("authentication"):
         return None
@@ -86,23 +84,23 @@ def _transport(section: Section, taken: set[str]) -> Transport | None:
     address = parse_listen(listen)
     if address.tls:
         if not (section.has("certificate") and section.has("key")):
-            section.problem("listen", f"{listen} needs certificate and key beside it in a file")
+            section.problem("listen", f"{listen} needs certificate and key in the same table of a file.")
         if section.has("insecure"):
-            section.problem("insecure", "has no effect on a tls:// address; take it out")
+            section.problem("insecure", "has no effect on a tls:// address. Remove it.")
     else:
         for key in _OF_TLS:
             if section.has(key):
-                section.problem(key, f"has an effect on a tls:// address only, and this is {listen}")
+                section.problem(key, f"has an effect on tls:// addresses only, not on {listen}. Remove it.")
         if not insecure and not address.loopback:
-            section.problem("listen", f"{listen} {BEYOND_LOOPBACK}{_WAYS}")
+            section.problem("listen", f"{listen} {BEYOND_LOOPBACK} {_CURE}")
     if listen in taken and (address.path or address.port):
-        section.problem("listen", f"{listen} is given twice")
+        section.problem("listen", f"duplicate address {listen}. Remove one of them.")
     taken.add(listen)
     return Transport(listen=listen, insecure=insecure, **paths)
 
 
 def _beside(section: Section, key: str, path: str) -> str:
-    """`path`, relative to the file that says it."""
+    """Return `path`, resolved against the file that contains it."""
     return str(Path(section.location(key).file).parent / path)
 
 

@@ -1,8 +1,8 @@
-"""Command scheduler: a command that has a filter compiled makes the next ones of its connection wait.
+"""Command scheduler: after a command that compiles a filter, further commands of its connection wait.
 
 Invariants:
 - The commands of a connection keep their order.
-- While commands of a connection wait, nothing more is read from it.
+- The server does not read from a connection with waiting commands.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from tickertape.wire.connection import Received, Violation
 Incoming: TypeAlias = Received | Violation
 
 _TURN_COMMANDS_MAX: Final = 64
-"""Commands that one turn takes while nothing is compiled for them."""
+"""Commands of one turn, if none of them compiles a filter."""
 
 
 class CommandScheduler:
-    """Connections whose commands wait for their turn.
+    """Round-robin scheduler of waiting commands, by connection.
 
-    `take(conn, incoming, now)` passes a command to the engine and returns whether a filter was compiled."""
+    `take(conn, incoming, now)` passes a command to the engine and returns whether it compiled a filter."""
 
     def __init__(self, take: Callable[[int, Incoming, Now], bool]) -> None:
         self._take = take
         self._waiting: dict[int, deque[Incoming]] = {}
-        """By connection, in the order of their turns; an empty queue delays the next command."""
+        """Queues by connection, in the order of their turns. An empty queue delays the next command."""
 
     def received(self, conn: int, incoming: Incoming, now: Now) -> bool:
-        """Take a command at once unless it has to wait; returns whether to stop reading its connection."""
+        """Process a command now, or queue it. Return whether to stop reading from its connection."""
         waiting = self._waiting.get(conn)
         if waiting is None:
             if self._take(conn, incoming, now):
@@ -42,12 +42,13 @@ class CommandScheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would do something."""
+        """Whether commands wait for `step`."""
         return bool(self._waiting)
 
     def step(self, now: Now) -> int | None:
-        """Take commands of the next connection until one has a filter compiled; returns the connection to
-        read from again, if any."""
+        """Process commands of the next connection until one compiles a filter.
+
+        Return the connection to read from again, if any."""
         if not self._waiting:
             return None
         conn, waiting = next(iter(self._waiting.items()))
@@ -61,7 +62,7 @@ class CommandScheduler:
         return conn if waited and not waiting else None
 
     def drop(self, conn: int) -> list[Incoming]:
-        """Forget a closed connection; returns its commands that were not taken."""
+        """Remove a closed connection. Return its unprocessed commands."""
         waiting = self._waiting.get(conn)
         if waiting is None:
             return []

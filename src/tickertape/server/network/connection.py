@@ -1,6 +1,6 @@
-"""Client connections: listening sockets and, for each connection, bytes in and buffers out.
+"""Client connections: listening sockets, and the bytes received and sent on each connection.
 
-Commands are interpreted by the wire machine and by the handler of the connections.
+The wire protocol state machine decodes commands. The connection handler executes them.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from tickertape.wire.heartbeat import Liveness
 
 _BACKLOG: Final = 1024
 _TAKEN: Final = (errno.EAGAIN, errno.EPROTOTYPE)
-"""Errors of a socket that another process listens on: its queue is full, or it is of another type."""
+"""Errors of a socket on which another process listens: full accept queue, or another socket type."""
 
 
 class ConnectionHandler(Protocol):
-    """Receiver of what client connections report, each by the number that `connected` gave it."""
+    """Receiver of the events of client connections. `conn` is the number returned by `connected`."""
 
     scratch: memoryview
-    """Receive buffer of all connections: the bytes of a read are consumed before the next read."""
+    """Receive buffer shared by all connections. The bytes of a read are consumed before the next read."""
     cipher_scratch: memoryview
-    """The same for encrypted bytes."""
+    """Receive buffer for encrypted bytes, shared in the same way."""
 
     def connected(self, connection: ClientConnection) -> int:
-        """Take a new connection; returns its number."""
+        """Register a new connection. Return its number."""
 
     def received(self, conn: int, events: list[Received | Violation]) -> None:
-        """Take the decoded frames of a connection."""
+        """Handle the decoded frames of a connection."""
 
     def violated(self, conn: int, error: TickertapeError) -> None:
-        """End a connection that broke the rules."""
+        """Close a connection after a protocol violation."""
 
     def writable(self, conn: int, *, writable: bool) -> None:
-        """Note whether the outbox of a connection has room."""
+        """Report whether the outbox of a connection is below its limit."""
 
     def large_frame(self, conn: int, size: int, received: int) -> None:
-        """Note how much of an unfinished large frame was received."""
+        """Report the received bytes of an incomplete large frame."""
 
     def large_frame_ended(self, conn: int) -> None:
-        """Note that the large frame of a connection is complete."""
+        """Report that the large frame of a connection is complete."""
 
     def lost(self, conn: int) -> None:
-        """Forget a closed connection."""
+        """Remove a closed connection."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
@@ -74,23 +74,23 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.client = ""
         """Client name of its logon."""
         self.ended = ("", "")
-        """Error code and text with which the server ended it."""
+        """Error code and text with which the server closed it."""
         self.since = time.monotonic()
-        """Monotonic second at which it was accepted."""
+        """Time of the accept, in monotonic seconds."""
         self._heard_at = self._said_at = self.since
         self._read_bytes = 0
         self._descriptor = -1
         self._closing = False
-        """The server sends nothing more."""
+        """Whether the server has stopped sending."""
         self._large = False
-        """A large frame is incomplete."""
+        """Whether a large frame is incomplete."""
         self.takes_logon = True
-        """No logon succeeded yet."""
+        """Whether the connection has no successful logon yet."""
 
     # -- called by the event loop ---------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's.
+        # The transports of uvloop do not inherit from those of asyncio.
         self._transport = stream = cast("asyncio.Transport", transport)
         self._descriptor = stream.get_extra_info("socket").fileno()
         stream.set_write_buffer_limits(high=outbox_bytes_max, low=outbox_bytes_max // 4)
@@ -108,7 +108,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._decode(nbytes)
 
     def _decode(self, nbytes: int) -> None:
-        """Decode `nbytes` that were received into the buffer of the wire machine."""
+        """Decode `nbytes` received into the buffer of the wire state machine."""
         events = self._wire.received(nbytes)
         large = self._wire.large_frame
         if large is not None:
@@ -126,7 +126,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._handler.writable(self._conn, writable=True)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (no error of ours)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (an error of the peer)
         self._descriptor = -1
         self._handler.lost(self._conn)
 
@@ -146,27 +146,27 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._wire.logged_on()
 
     def set_reading(self, *, enabled: bool, reason: str) -> None:
-        """Stop reading from the socket for a reason, or end that reason; without any it is read again."""
+        """Add or remove a reason not to read from the socket. Reading resumes without reasons."""
         assert self._transport is not None
         (self._unread_for.discard if enabled else self._unread_for.add)(reason)
         if not self._unread_for or self._closing:
             self._resume_reading()
             return
-        with contextlib.suppress(RuntimeError):  # closing already
+        with contextlib.suppress(RuntimeError):  # the transport is closing
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
         assert self._transport is not None
-        with contextlib.suppress(RuntimeError):  # closing already
+        with contextlib.suppress(RuntimeError):  # the transport is closing
             self._transport.resume_reading()
 
     def unread_for(self, reason: str) -> bool:
-        """Whether the socket is not read for this reason."""
+        """Return whether the socket is not read for this reason."""
         return reason in self._unread_for
 
     def liveness(self) -> Liveness:
-        """Return the activity that heartbeats judge."""
-        # A client that does not read may be dead; every other reason not to read is the server's.
+        """Return the activity of the connection, for the heartbeat."""
+        # A client that does not read may be dead. All other reasons to stop reading are the server's own.
         excused = bool(self._unread_for - {"outbox"})
         return Liveness(
             heard_at=self._heard_at,
@@ -179,15 +179,15 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def outbox_bytes(self) -> int:
-        """Bytes that wait to be written."""
+        """Bytes waiting to be written."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def close(self, code: str, text: str, *, linger: bool) -> None:
-        """Close with an error code and text once everything sent is written and, with `linger`, the client
-        closed too; later bytes of the client are dropped.
+        """Close with an error code and text, after all sent data is written.
 
-        Closing a socket with unread bytes in it resets the connection, and the goodbye would be lost with
-        it, or acknowledgements before it."""
+        With `linger`, wait until the client has closed too, and drop the bytes that it still sends. Closing a
+        socket with unread bytes resets the connection, which can lose the last frames sent, for example
+        acknowledgements."""
         assert self._transport is not None
         self.ended = code, text
         self._closing = True
@@ -195,7 +195,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not linger:
             self._transport.close()
             return
-        with contextlib.suppress(OSError, RuntimeError):  # gone already
+        with contextlib.suppress(OSError, RuntimeError):  # the connection is closed already
             self._transport.write_eof()
             self._transport.resume_reading()
 
@@ -206,7 +206,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
 
 def _unread_bytes(descriptor: int) -> int:
-    """Return the number of bytes that arrived at a socket and were not read."""
+    """Return the number of unread bytes in the receive buffer of a socket."""
     size = bytearray(4)
     with contextlib.suppress(OSError, ValueError):  # closed already
         fcntl.ioctl(descriptor, termios.FIONREAD, size)
@@ -214,7 +214,7 @@ def _unread_bytes(descriptor: int) -> int:
 
 
 def _address(name: object) -> str:
-    """Return the text of a remote address; empty for a Unix socket."""
+    """Return the text of a remote address. Empty for a Unix socket."""
     if not isinstance(name, tuple) or len(name) < 2:
         return ""
     host, port = name[:2]
@@ -222,8 +222,9 @@ def _address(name: object) -> str:
 
 
 async def listen(uri: str, connect: Callable[[], ClientConnection]) -> tuple[asyncio.Server, str]:
-    """Listen on a `tcp://host:port`, `tls://host:port` or `unix:///path` address; returns the server and the
-    bound address. `connect` makes the object for an accepted connection.
+    """Listen on a `tcp://host:port`, `tls://host:port` or `unix:///path` address.
+
+    `connect` creates the object for an accepted connection. Return the server and the bound address.
     """
     loop = asyncio.get_running_loop()
     address = parse_listen(uri)
@@ -238,13 +239,14 @@ async def listen(uri: str, connect: Callable[[], ClientConnection]) -> tuple[asy
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the socket file that a killed server left behind. Raises `OSError`, as for a TCP port in use,
-    for any other file and for a socket that is answered."""
+    """Remove the socket file of a killed server.
+
+    Raises `OSError` for a socket on which a process listens, as for a TCP port in use."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.setblocking(False)  # a server that is too busy to accept is one
+            probe.setblocking(False)  # a busy server that does not accept counts as a listener
             probe.connect(path)
     except FileNotFoundError:
         return
@@ -255,4 +257,4 @@ def _remove_stale(path: str) -> None:
     except OSError as error:
         if error.errno not in _TAKEN:
             raise
-    raise OSError(errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: a process listens at this path")
+    raise OSError(errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: another process listens at this path")

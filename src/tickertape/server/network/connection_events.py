@@ -1,4 +1,4 @@
-"""Log lines of connections and of effects of the engine."""
+"""Event log entries of connections and of engine effects."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tickertape.server.network.connection import ClientConnection
 ConnectionEffect = LogonRefused | SubscriptionEnded | OfflineStart | OfflineStop
 
 _WARNINGS: Final = (SlowClient.code, FrameStalled.code, HeartbeatMissed.code, AuthenticationFailed.code)
-"""Error codes whose end of a connection is a warning."""
+"""Error codes that are logged as a warning when they close a connection."""
 
 
 def log_effect(effect: LogEvent | Fatal) -> None:
-    """Log an effect of the whole engine."""
+    """Log an engine effect without a connection."""
     if isinstance(effect, LogEvent):
         event(effect.name, logging.WARNING if effect.warning else logging.INFO, **effect.fields)
     else:

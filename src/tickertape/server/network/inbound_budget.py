@@ -1,11 +1,11 @@
-"""Inbound budget: bounds the memory of incomplete large frames over all connections.
+"""Inbound budget: limits the memory of incomplete large frames over all connections.
 
-A large frame is read into memory of its own, of its whole size. That size is counted before the memory is
-taken. A frame that does not fit waits, in the order in which the frames began, and its connection is not
-read; the frame that began first is always read, so one can always proceed. A frame that is read while others
-wait must proceed: `stalled` names one that does not, so that its room goes to the next.
+Each large frame has a buffer of its full size. The size is counted before the buffer is allocated. Frames
+that exceed the budget wait in FIFO order, and the server does not read their connections. A frame is always
+admitted if no other frame is being read, so one frame always makes progress. While frames wait, an admitted
+frame must make progress: `stalled` returns a connection to close, so that the next frame gets its memory.
 
-Pure: times are arguments, and answers say which connections to read.
+Sans-I/O: times are arguments, and results are the connections to read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tickertape.server.limits import inbound_bytes_max, inbound_progress_bytes_m
 
 
 class _InboundFrame:
-    """A frame that is read on."""
+    """An admitted frame."""
 
     __slots__ = ("bytes", "marked", "since")
 
@@ -29,10 +29,10 @@ class _InboundFrame:
 
 
 class InboundBudget:
-    """The unfinished large frames of all connections, by number. Times are monotonic seconds.
+    """The incomplete large frames of all connections, by connection number. Times are monotonic seconds.
 
-    `bytes_max`: bound of all frames that are being read. `stall_seconds`, `progress_bytes`: while others
-    wait, each frame must progress by so many bytes, or end, in this time."""
+    `bytes_max`: limit of all admitted frames. `stall_seconds`, `progress_bytes`: while other frames wait,
+    each admitted frame must progress by `progress_bytes`, or complete, within `stall_seconds`."""
 
     def __init__(
         self,
@@ -41,22 +41,23 @@ class InboundBudget:
         progress_bytes: int = inbound_progress_bytes_min,
     ) -> None:
         self.bytes = 0
-        """Bytes of all frames that are being read; above `bytes_max` only for a single frame."""
+        """Bytes of all admitted frames. Above `bytes_max` only for a single frame."""
         self._bytes_max = bytes_max
         self._stall_seconds = stall_seconds
         self._progress_bytes = progress_bytes
-        self._read: OrderedDict[int, _InboundFrame] = OrderedDict()  # longest without progress first
-        self._waiting: OrderedDict[int, int] = OrderedDict()  # whose frame began longest ago is first
-        self._contended = 0.0  # time from which stalls count
+        self._read: OrderedDict[int, _InboundFrame] = OrderedDict()  # by last progress, oldest first
+        self._waiting: OrderedDict[int, int] = OrderedDict()  # by start of the frame, oldest first
+        self._contended = 0.0  # time since which stalls count
 
     @property
     def waiting(self) -> int:
-        """Number of connections that are not read for lack of room."""
+        """Number of connections that wait for memory."""
         return len(self._waiting)
 
     def came(self, conn: int, size: int, received: int, now: float) -> bool:
-        """Note the received bytes of an unfinished frame of `size` bytes; returns whether its connection may
-        be read."""
+        """Record the received bytes of an incomplete frame of `size` bytes.
+
+        Return whether the server may read its connection."""
         frame = self._read.get(conn)
         if frame is not None:
             if received - frame.marked >= self._progress_bytes:
@@ -64,7 +65,7 @@ class InboundBudget:
                 self._restart(conn, frame, now)
             return True
         if conn in self._waiting:
-            return False  # bytes that were on their way
+            return False  # bytes received before reading stopped
         if not self._waiting:
             if self._fits(size):
                 self._take(conn, size, received, now)
@@ -74,7 +75,8 @@ class InboundBudget:
         return False
 
     def ended(self, conn: int, now: float) -> list[int]:
-        """The frame is complete, or its connection is gone; connections that are read on from now on."""
+        """Remove a complete frame, or the frame of a closed connection. Return the connections to read
+        again."""
         frame = self._read.pop(conn, None)
         if frame is not None:
             self.bytes -= frame.bytes
@@ -91,24 +93,24 @@ class InboundBudget:
         return admitted
 
     def excuse(self, conn: int, now: float) -> None:
-        """The server itself did not let it come on: its time begins again."""
+        """Restart the time of a frame whose connection the server itself did not read."""
         frame = self._read.get(conn)
         if frame is not None:
             self._restart(conn, frame, now)
 
     def excuse_all(self, now: float) -> None:
-        """Restart the time of all frames: the server itself stalled."""
+        """Restart the time of all frames, after the server itself stalled."""
         self._contended = now
 
     def deadline(self) -> float | None:
-        """Return the time at which a frame has stalled without progress; None while no frame waits."""
+        """Return the time at which the next admitted frame counts as stalled. None while no frame waits."""
         if not self._waiting:
             return None
         oldest = next(iter(self._read.values()))
         return max(oldest.since, self._contended) + self._stall_seconds
 
     def stalled(self, now: float) -> int | None:
-        """Return the connection to end now, if any. Call it again after that."""
+        """Return a connection to close now, if any. Call it again after the close."""
         deadline = self.deadline()
         return None if deadline is None or now < deadline else next(iter(self._read))
 

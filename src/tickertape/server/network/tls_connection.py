@@ -1,8 +1,8 @@
-"""TLS client connection: the handshake, and cipher text in and out.
+"""TLS client connection: the handshake, and encryption of received and sent bytes.
 
 Invariants:
-- No byte received before the end of the handshake reaches the wire machine.
-- At most one read of cipher text is held: it waits while the connection is not to be read.
+- No byte received before the end of the handshake reaches the wire state machine.
+- At most one read of cipher text is buffered, while reading from the connection is paused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TlsClientConnection(ClientConnection):
         self._channel = TlsChannel(context, server=True)
         self._handshake_bytes = 0
         self._plain = False
-        """The client speaks our protocol without TLS, so the refusal is sent without TLS."""
+        """Whether the client uses our protocol without TLS. The error is then sent without TLS."""
         self._pumping = False
 
     # -- called by the event loop ---------------------------------------------------------------------
@@ -53,21 +53,21 @@ class TlsClientConnection(ClientConnection):
         """Write buffers in order."""
         if self._plain:
             super().send(buffers)
-        elif self._channel.established:  # nothing can be sent before
+        elif self._channel.established:  # nothing can be sent before the handshake
             try:
                 super().send([self._channel.encrypted(portion) for portion in portions(buffers)])
             except TlsFailed:
                 self.abort()
 
     def close(self, code: str, text: str, *, linger: bool) -> None:
-        """Close as without TLS, with a notice of the end before."""
+        """Send a TLS close notification, then close as without TLS."""
         self._write_out(self._channel.farewell())
         super().close(code, text, linger=linger)
 
-    # -- inside ---------------------------------------------------------------------------------------
+    # -- internals ------------------------------------------------------------------------------------
 
     def _shake(self, data: memoryview) -> bool:
-        """Continue the handshake; returns whether it is done."""
+        """Continue the handshake. Return whether it is done."""
         if not self._handshake_bytes and data[0] != HANDSHAKE_BYTE:
             self._refuse_plain(data[0])
             return False
@@ -76,7 +76,7 @@ class TlsClientConnection(ClientConnection):
         try:
             done = self._channel.shake()
             if not done and self._handshake_bytes > handshake_bytes_max:
-                raise TlsFailed(f"a TLS handshake of more than {handshake_bytes_max} bytes")
+                raise TlsFailed(f"TLS handshake failed: more than {handshake_bytes_max} bytes.")
         except TlsFailed as error:
             self._write_out(self._channel.take())
             self._handler.violated(self._conn, error)
@@ -91,7 +91,7 @@ class TlsClientConnection(ClientConnection):
                 "this address takes connections with TLS only: connect to tls://"
             )
         else:
-            error = TlsFailed("what the client said is no TLS")
+            error = TlsFailed("TLS handshake failed: the client did not send a TLS handshake.")
         self._handler.violated(self._conn, error)
 
     def _write_out(self, cipher_text: bytes) -> None:
@@ -100,18 +100,18 @@ class TlsClientConnection(ClientConnection):
             self._transport.write(cipher_text)
 
     def _pump(self) -> None:
-        """Decode received cipher text while the connection is to be read."""
+        """Decode received cipher text unless reading is paused."""
         if self._pumping:
-            return  # further up on the stack, and goes on there
+            return  # a caller on the stack continues the loop
         self._pumping = True
         try:
             while not self._closing and not self._unread_for:
                 count = self._channel.read_into(self._wire.buffer())
-                if self._channel.answers:  # sent at once, so that it counts as outbox and stops the reading
+                if self._channel.answers:  # send now, so that the outbox limit applies and pauses reading
                     self._write_out(self._channel.take())
                 if count:
                     self._decode(count)
-                if self._channel.closed and self._transport is not None:  # perhaps with the same bytes
+                if self._channel.closed and self._transport is not None:  # the same read may close it
                     self._transport.close()
                     return
                 if self._channel.drained:
@@ -123,7 +123,7 @@ class TlsClientConnection(ClientConnection):
             self._pumping = False
 
     def _resume_reading(self) -> None:
-        # Cipher text received before is decoded first, then more, or the end of the connection, is read.
+        # Decode buffered cipher text first. Then read more, or the end of the connection.
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:

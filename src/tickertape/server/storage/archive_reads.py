@@ -1,11 +1,11 @@
-"""Archive reads: answers the archive requests of the engine on threads, and probes the archive.
+"""Archive reads: executes archive requests of the engine on threads, and probes the archive.
 
-A store that does not answer delays only its readers, not the event loop or the end of the process. A failed
-read is an answer too.
+A slow object store delays only its readers, not the event loop or the end of the process. A failed read
+returns an error as its answer.
 
 Invariants:
-- A connection has at most its share of the threads, and no second turn while another waits for its first.
-- Requests of closed connections are not carried out.
+- A connection uses at most `archive_threads_per_connection_max` threads. Connections take turns.
+- Waiting requests of closed connections are dropped.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ if TYPE_CHECKING:
 
 
 class ArchiveReadQueue:
-    """Requests that wait, by their connection. May be used by several threads."""
+    """Waiting requests, by connection. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._lines: dict[int, deque[ArchiveRead]] = {}
-        """By connection; whose turn comes first is first."""
+        """Requests by connection, in the order of the connections' turns."""
         self._busy: Counter[int] = Counter()
-        """Requests of each connection that are being carried out."""
+        """Number of running requests of each connection."""
         self._stopped = False
 
     def put(self, effect: ArchiveRead) -> None:
-        """It is to be carried out."""
+        """Queue a request."""
         with self._changed:
             self._lines.setdefault(effect.conn, deque()).append(effect)
             self._changed.notify()
 
     def take(self) -> ArchiveRead | None:
-        """Wait for the next one, which counts as under way until `done`; None: no more are carried out."""
+        """Wait for the next request, which counts as running until `done`. Return None after `stop`."""
         with self._changed:
             while not self._stopped:
                 for conn, line in self._lines.items():
@@ -88,11 +88,11 @@ class ArchiveReadQueue:
         self._busy[conn] += 1
         del self._lines[conn]
         if line:
-            self._lines[conn] = line  # at the end: others go first
+            self._lines[conn] = line  # at the end, after the other connections
         return effect
 
     def done(self, effect: ArchiveRead) -> None:
-        """It was carried out."""
+        """Mark a request as done."""
         with self._changed:
             self._busy[effect.conn] -= 1
             if not self._busy[effect.conn]:
@@ -100,53 +100,55 @@ class ArchiveReadQueue:
             self._changed.notify()
 
     def drop(self, conn: int) -> list[ArchiveRead]:
-        """Drop the waiting requests of a closed connection; returns them."""
+        """Remove and return the waiting requests of a closed connection."""
         with self._changed:
             return list(self._lines.pop(conn, ()))
 
     def stop(self) -> None:
-        """Nothing more is carried out."""
+        """End the queue: waiting and later requests are never returned."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
 
 Deliver = Callable[[ArchiveCoverage | ArchiveFailed], None]
-"""Takes the outcome of a probe, on the event loop."""
+"""Callback with the outcome of a probe, on the event loop."""
 
 _FIRST_PROBE_SECONDS: Final = 0.2
-"""The libraries are imported after the server has begun to serve, or by the first request."""
+"""Delay of the first probe, so that the libraries are imported after the server is ready."""
 _END_SECONDS_MAX: Final = 1.0
-"""A stop waits this long for reads under way."""
+"""Time that a stop waits for running reads."""
 
 
 class ArchiveReadHandler(Protocol):
-    """Receiver of answers, on the event loop."""
+    """Receiver of archive answers, on the event loop."""
 
     broker: Broker
 
     def flush(self) -> None:
-        """Carry out the effects of the engine."""
+        """Perform the effects of the engine."""
 
 
 class _ArchiveRead:
-    """A scan that continues where its last answer ended, and reads the next answer ahead."""
+    """A scan that continues after its last answer, and reads one answer ahead."""
 
     def __init__(self, topic: str | None, begin: int, end: int, messages: Iterator[ArchiveExtent]) -> None:
         self.topic = topic
         self.at = begin
-        """Position at which the next answer begins."""
+        """First position of the next answer."""
         self.end = end
-        """Position at which the scan ends; the log may begin later by now."""
+        """End position of the scan. The log may start at a later position by now."""
         self.used = True
-        """It was used since the last probe."""
+        """Whether it was used since the last probe."""
         self._messages = messages
         self._ready: ArchivedParts | None = None
         self._lock = threading.Lock()
 
     def next(self, topic: str | None, begin: int, size: int) -> ArchivedParts | None:
-        """Return the next answer, of about `size` bytes; None unless it begins at `begin`, or if reading
-        ahead failed. Raises `ArchiveFailed`."""
+        """Return the next answer, of about `size` bytes.
+
+        Return None if the next answer does not start at `begin`, or if reading ahead failed. Raises
+        `ArchiveFailed`."""
         self.used = True
         with self._lock:
             if (self.topic, self.at) != (topic, begin):
@@ -156,12 +158,12 @@ class _ArchiveRead:
             return answer
 
     def read_ahead(self, size: int) -> None:
-        """Have the next answer ready."""
+        """Read the next answer in advance."""
         with self._lock:
             if self._ready is None and 0 <= self.at < self.end:
                 try:
                     self._ready = self._read(size)
-                except Exception:  # noqa: BLE001 - the next request begins anew and gets the error
+                except Exception:  # noqa: BLE001 - the next request starts a new scan and gets the error
                     self.at = -1
 
     def _read(self, size: int) -> ArchivedParts:
@@ -178,7 +180,7 @@ class _ArchiveRead:
 
 
 class ArchiveComparison(ReadTask[str]):
-    """Compares the end of the archive with the log. The outcome says what differs, if anything."""
+    """Comparison of the end of the archive with the log. The outcome is the difference, or empty."""
 
     def __init__(
         self,
@@ -192,7 +194,7 @@ class ArchiveComparison(ReadTask[str]):
 
 
 class ArchiveReads:
-    """The archive of the journal with an id; `tier` is what the engine knows of it."""
+    """Access to the archive of a journal. `tier`: the engine's view of the archive."""
 
     def __init__(self, config: ArchiveConfig, journal: str, tier: ArchiveTier) -> None:
         self._config = config
@@ -205,38 +207,38 @@ class ArchiveReads:
         self._queue = ArchiveReadQueue()
         self._threads: list[threading.Thread] = []
         self._waiting = 0
-        """Requests that were not answered."""
+        """Number of unanswered requests."""
         self._stopped = threading.Event()
         self._last_event = ""
         """The last logged event about the archive."""
         self._unfit = ""
-        """Why the archive is not that of this log, for good: the log will grow to where the archive ends,
-        with other messages at its positions."""
+        """Cause why the archive does not belong to this log. Permanent, because the log will grow past the
+        end of the archive with other messages at the same positions."""
         self._last: tuple[tuple[str, Coverage], tuple[int, StoredMessage] | None] | None = None
         """Table and coverage of the last probe, and the last message covered."""
 
     def start(self, loop: asyncio.AbstractEventLoop, handler: ArchiveReadHandler) -> None:
-        """Begin to look how far it reaches. Called once, on the event loop, before the first request."""
+        """Start probing the archive. Called once, on the event loop, before the first request."""
         self._loop = loop
         self._handler = handler
         self._run_thread(self._probe_regularly, "archive-look")
 
     def submit(self, effect: ArchiveRead) -> None:
-        """Answer a request, on a thread."""
+        """Execute a request on a thread."""
         self._waiting += 1
-        busy = len(self._threads) - 1  # one of them looks
+        busy = len(self._threads) - 1  # without the probe thread
         if busy < min(self._waiting, archive_threads_max):
             self._run_thread(self._answer_all, f"archive-read-{busy}")
         self._queue.put(effect)
 
     def drop(self, conn: int) -> None:
-        """Forget the requests of a closed connection that are not under way."""
+        """Drop the waiting requests of a closed connection."""
         for effect in self._queue.drop(conn):
             self._waiting -= 1
-            self._deliver(effect.token, ArchiveFailed("nobody waits for it"))
+            self._deliver(effect.token, ArchiveFailed("Archive read cancelled: its connection is closed."))
 
     def stop(self) -> None:
-        """End the threads; one that waits for a store is left to itself."""
+        """End the threads. Do not wait longer than 1 s for reads that hang."""
         self._stopped.set()
         self._queue.stop()
         for thread in self._threads:
@@ -260,26 +262,27 @@ class ArchiveReads:
         self._handler.flush()
 
     def _check(self, covered: ArchiveCoverage, deliver: Deliver) -> None:
-        """Use the coverage once the log is known to have, or to have had, these messages."""
+        """Verify that the archive belongs to the log, then use its coverage."""
         broker = self._handler.broker
         if covered.begin is None or self._unfit or self._knows(covered):
             self._judged(covered, deliver, "")
         elif covered.end > broker.journal.commits.persisted_end:
-            ends = f"ends at position {covered.end}, and the log at {broker.journal.commits.persisted_end}"
-            self._judged(covered, deliver, f"{ends}: it has lost messages that were archived")
+            log_end = broker.journal.commits.persisted_end
+            ends = f"it ends at position {covered.end}, but the log ends at {log_end}"
+            self._judged(covered, deliver, f"{ends}, so the log has lost archived messages")
         else:
             broker.run(ArchiveComparison(broker.journal.view, covered, deliver))
 
     def compared(self, comparison: ArchiveComparison) -> None:
-        """The engine has compared the archive with the log."""
+        """Handle the result of a comparison by the engine."""
         covered, found = comparison.covered, comparison.outcome
         if isinstance(found, str) and found:
             assert covered.last is not None
             position, (bookmark, stamp) = covered.last
             message = f"{bookmark} of {format_timestamp(stamp)}"
             found = (
-                f"has the message {message} at position {position}, and the log {found}: it has lost "
-                "messages that were archived and gave their positions to others"
+                f"it has message {message} at position {position}, but the log {found}, so the log has lost "
+                "archived messages and reused their positions"
             )
         self._loop.call_soon(self._judged, covered, comparison.deliver, found)
 
@@ -289,9 +292,10 @@ class ArchiveReads:
         deliver: Deliver,
         found: str | TickertapeError,
     ) -> None:
-        """Use or refuse the coverage; `found` names a difference, or is an error if it is unknown."""
+        """Use or reject the coverage. `found`: the difference (empty: none), or an error of the
+        comparison."""
         if isinstance(found, TickertapeError):
-            text = f"{self._config.location} cannot be compared with the log: {found}"
+            text = f"Cannot compare archive {self._config.location} with the log: {found}"
             self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=text)
             deliver(ArchiveFailed(text))
         else:
@@ -304,11 +308,11 @@ class ArchiveReads:
             deliver(ArchiveFailed(self._unfit) if self._unfit else covered)
         self._handler.flush()
 
-    def _refuse(self, what: str) -> None:
-        """It is not used any more: nothing of it is served, and nothing is removed for being in it."""
+    def _refuse(self, cause: str) -> None:
+        """Stop using the archive: the server neither reads it nor removes archived segments."""
         self._unfit = (
-            f"{self._config.location} {what}, perhaps it was restored from a copy. The archive is not used, "
-            "and nothing is removed for being in it; begin a new one at another place"
+            f"Cannot use archive {self._config.location}: {cause}. Was the log restored from a copy? The "
+            "server uses the archive neither for reads nor for retention. Start a new archive elsewhere."
         )
         self._tier.cover(ArchiveCoverage(None))
         self._handler.broker.archive_changed(clock())  # retention reports the segments that it holds
@@ -345,7 +349,7 @@ class ArchiveReads:
                 covered = self._probe()
             except TickertapeError as error:
                 self._record("archive_failed", logging.WARNING, code=error.code, text=str(error))
-            except Exception as defect:  # noqa: BLE001 - it is logged, and probed again
+            except Exception as defect:  # noqa: BLE001 - logged, and the archive is probed again
                 self._record("archive_failed", logging.WARNING, code="archive_failed", text=repr(defect))
             else:
                 self._to_loop(self._probed, covered)
@@ -357,8 +361,8 @@ class ArchiveReads:
                 answer = self._answer(effect.request)
             except TickertapeError as error:
                 answer = error
-            except Exception as defect:  # noqa: BLE001 - without an answer its reader would wait for ever
-                answer = ArchiveFailed(f"internal error: {defect!r}")
+            except Exception as defect:  # noqa: BLE001 - without an answer the reader would wait for ever
+                answer = ArchiveFailed(f"Internal error: {defect!r}")
             self._to_loop(self._answered, effect.token, answer)
             self._read_ahead(effect.request)
             self._queue.done(effect)
@@ -394,7 +398,7 @@ class ArchiveReads:
         return ArchiveCoverage(coverage.begin, coverage.end, holds, coverage.topics, self._last_of(coverage))
 
     def _last_of(self, coverage: Coverage) -> tuple[int, StoredMessage] | None:
-        """The last message that it covers, and its position."""
+        """Return the position and identity of the last archived message. None if the archive is empty."""
         archive, known = self._opened(), self._last
         found = archive.table_id, coverage
         if known is None or known[0] != found:
@@ -404,7 +408,7 @@ class ArchiveReads:
         return known[1]
 
     def _record(self, name: str, level: int, **fields: str) -> None:
-        """Log an event unless it was the last one."""
+        """Log an event unless it equals the last one."""
         logged = f"{name} {fields}"
         if logged != self._last_event:
             self._last_event = logged
@@ -439,7 +443,7 @@ class ArchiveReads:
         return answer
 
     def _drop_unused(self) -> None:
-        """Close readers that were not used since the last probe."""
+        """Close scans that were not used since the last probe."""
         with self._readers_lock:
             for scan, reader in list(self._readers.items()):
                 if not reader.used:

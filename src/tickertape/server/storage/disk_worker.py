@@ -1,6 +1,6 @@
-"""Disk worker: threads that carry out the journal's jobs, each kind in order, one at a time.
+"""Disk worker: threads that execute the journal's jobs, in order for each kind of job.
 
-An error is the answer to its job; the group commit decides about it.
+An error is returned as the answer to its job. The group commit handles it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Answer = Callable[[JournalJob, OSError | None, int], None]
 
 
 class DiskWorker:
-    """One thread for commits, one for preparing segments, and one for removing old segments and writing
-    checkpoints of queues: neither reserving space, nor freeing it, nor a checkpoint ever delays a commit.
+    """Threads for journal jobs: one for commits, one for preallocation, one for removals and checkpoints.
 
-    `answer(job, error, salt)` is called on the thread: it must hand over to the event loop."""
+    Separate threads keep preallocation, removal and queue checkpoints from delaying commits.
+    `answer(job, error, salt)` is called on a worker thread and must pass the answer to the event loop."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class DiskWorker:
         workers: Workers = Workers(),  # noqa: B008 - a constant
     ) -> None:
         self.syncs = Histogram()
-        """Seconds of each synced write, and of each sync by itself."""
+        """Durations of synced writes and separate syncs, in seconds."""
         self._executor = executor
         self._answer = answer
         self._commits: Worker[JournalJob] = workers.make(self._do, "journal-commit")
@@ -57,7 +57,7 @@ class DiskWorker:
             self._commits.submit(job)
 
     def run_inline(self, job: JournalJob) -> OSError | None:
-        """Carry out a job on the calling thread (sync policy `never`: a write into the page cache)."""
+        """Execute a job on the calling thread (sync policy `never`: a write into the page cache)."""
         try:
             self._executor.run(job)
         except OSError as error:
@@ -65,7 +65,7 @@ class DiskWorker:
         return None
 
     def stop(self) -> None:
-        """Finish queued jobs and end the threads."""
+        """Finish the queued jobs and end the threads."""
         for worker in (self._commits, self._prepares, self._removals):
             worker.stop()
 
@@ -77,7 +77,7 @@ class DiskWorker:
         except OSError as failed:
             error = failed
         except Exception as defect:  # noqa: BLE001 - without an answer the journal would wait for ever
-            error = OSError(errno.EIO, f"internal error: {defect!r}")
+            error = OSError(errno.EIO, f"Internal error: {defect!r}")
         if isinstance(job, SyncSegment) or (isinstance(job, WriteCommit) and job.sync):
             seconds = time.perf_counter() - began
             self.syncs.add(seconds)

@@ -1,6 +1,8 @@
-"""Segment reads: from the page cache at once, else on a small pool of threads.
+"""Segment reads: directly from the page cache, or on a small thread pool.
 
-Invariants: the event loop never waits for a disk, and no file is closed while a thread reads it.
+Invariants:
+- The event loop never waits for a disk.
+- No file is closed while a thread reads it.
 """
 
 from __future__ import annotations
@@ -24,19 +26,20 @@ Answer = Callable[[int, Buffer | OSError], None]
 
 
 class CachingDisk(Disk, Protocol):
-    """A disk that can read from memory without waiting."""
+    """A disk that can read from the page cache without blocking."""
 
     def close_all(self) -> None:
-        """Close every file, and let go of the lock."""
+        """Close all files and release the lock."""
 
     def read_nowait(self, handle: int, offset: int, size: int) -> Buffer | None:
-        """As `read`; None if that would wait for the disk."""
+        """Read as `read`, or return None if that would block."""
 
 
 class SegmentReads:
     """Read-only files of the segments and the threads that read them.
 
-    `answer(token, data or error)` may be called on a pool thread: it must hand over to the event loop."""
+    `answer(token, data or error)` may be called on a pool thread and must pass the answer to the event
+    loop."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class SegmentReads:
         """Removed segments that are still open."""
 
     def try_now(self, request: ReadRequest) -> Buffer | None:
-        """The bytes when they are in the page cache, else None. Raises `OSError`."""
+        """Return the bytes if they are in the page cache, else None. Raises `OSError`."""
         handle = self._handle(request.segment)
         if not request.pieces:
             return self._disk.read_nowait(handle, request.offset, request.size)
@@ -73,7 +76,7 @@ class SegmentReads:
         future.add_done_callback(partial(self._done, token))
 
     def finished(self, request: ReadRequest) -> None:
-        """The event loop has taken the answer to a submitted request."""
+        """Release a submitted request, after the event loop has its answer."""
         left = self._busy.get(request.segment, 1) - 1
         if left:
             self._busy[request.segment] = left
@@ -82,7 +85,7 @@ class SegmentReads:
             self._close_gone()
 
     def removed(self, numbers: Iterable[int]) -> None:
-        """Close the files of removed segments once no read uses them, which frees their room."""
+        """Close the files of removed segments when no read uses them, to free their disk space."""
         self._gone.update(number for number in numbers if number in self._handles)
         self._close_gone()
 
@@ -106,8 +109,8 @@ class SegmentReads:
             self._answer(token, future.result())
         elif isinstance(error, OSError):
             self._answer(token, error)
-        else:  # without an answer its reader would wait for ever
-            self._answer(token, OSError(errno.EIO, f"internal error: {error!r}"))
+        else:  # without an answer the reader would wait for ever
+            self._answer(token, OSError(errno.EIO, f"Internal error: {error!r}"))
 
     def _handle(self, number: int) -> int:
         handle = self._handles.get(number)

@@ -1,10 +1,10 @@
-"""Spill files: messages that wait for slow clients, written, read and deleted on threads.
+"""Spill files: backlogs of slow clients on disk, written, read and deleted on threads.
 
-The files are not part of the log, and nothing in them outlives the run: a start deletes what it finds.
+The files are not part of the log and are valid for one run only. A start deletes the files of earlier runs.
 
 Invariants:
 - The event loop never waits for these files.
-- Only files of this kind are deleted.
+- Only spill files are deleted.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ _FILE_MODE: Final = 0o600
 
 
 class SpillFiles:
-    """The spill files of one directory. Answers arrive on a thread and must be handed to the event loop.
+    """The spill files of one directory. Answers are given on a thread and must be passed to the event loop.
 
-    The constructor creates a missing directory, locks it for `owner` (None: it lies in a locked directory),
-    and deletes the files of an earlier run. With `within`, a descriptor, the directory is the one of that
-    name there, not a link; otherwise the directory that the path names now is used until `stop`. Raises
-    `SpillFailed`."""
+    The constructor creates a missing directory, locks it for `owner` (None: the parent directory is locked),
+    and deletes the files of an earlier run. With `within`, a directory descriptor, the directory is opened
+    relative to it, without following links. Otherwise the path is resolved once. Raises `SpillFailed`."""
 
     def __init__(self, directory: str | Path, owner: str | None = None, *, within: int | None = None) -> None:
         self.directory = Path(directory)
@@ -48,7 +47,7 @@ class SpillFiles:
         self._answer: Answer | None = None
         self._files: dict[int, int] = {}
         self._threads: tuple[ThreadWorker[Job], ...] = ()
-        """For writes and deletions, and for reads; made with the first job."""
+        """One thread for writes and deletions, one for reads. Created with the first job."""
         self._stopped = False
         try:
             self._directory = self._open_directory()
@@ -58,8 +57,8 @@ class SpillFiles:
             if self._directory >= 0:
                 os.close(self._directory)
             raise SpillFailed(
-                f"the directory for what waits for slow clients, {self.directory}, cannot be used: {error}; "
-                "name another one in [slow_clients], or write disk_limit = 0 there"
+                f"Cannot use spill directory {self.directory}: {error}. Set another directory in "
+                "[slow_clients], or set disk_limit = 0 there."
             ) from None
 
     def _open_directory(self) -> int:
@@ -80,9 +79,7 @@ class SpillFiles:
         except OSError:
             holder = os.pread(lock, 4096, 0).decode("utf-8", "replace").strip()
             os.close(lock)
-            raise BlockingIOError(
-                errno.EWOULDBLOCK, f"it is in use by {holder or 'another process'}"
-            ) from None
+            raise BlockingIOError(errno.EWOULDBLOCK, f"in use by {holder or 'another process'}") from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{owner}\n".encode(), 0)
         return lock
@@ -97,7 +94,7 @@ class SpillFiles:
         self._answer = answer
 
     def submit(self, job: Job) -> None:
-        """Queue a job. A file is read or deleted only after its writes were answered."""
+        """Queue a job. Read or delete a file only after its writes were answered."""
         if self._stopped:
             return  # no answer is awaited
         if not self._threads:
@@ -105,7 +102,7 @@ class SpillFiles:
         self._threads[isinstance(job, SpillRead)].submit(job)
 
     def stop(self) -> None:
-        """Finish queued jobs, end the threads, delete the files and unlock the directory."""
+        """Finish the queued jobs, end the threads, delete the files and unlock the directory."""
         self._stopped = True
         for thread in self._threads:
             thread.stop()
@@ -129,7 +126,7 @@ class SpillFiles:
         except OSError as error:
             data = error
         except Exception as defect:  # noqa: BLE001 - every job needs an answer
-            data = OSError(errno.EIO, f"internal error: {defect!r}")
+            data = OSError(errno.EIO, f"Internal error: {defect!r}")
         if isinstance(data, OSError):
             self._log_failure("read" if isinstance(job, SpillRead) else "write", job.file, data)
         assert self._answer is not None
@@ -146,7 +143,7 @@ class SpillFiles:
         while views:
             written = os.pwritev(fd, views, offset)
             if not written:
-                raise OSError(errno.EIO, "the file system took none of the bytes")
+                raise OSError(errno.EIO, "the file system wrote 0 bytes")
             offset += written
             while views and written >= views[0].nbytes:
                 written -= views.pop(0).nbytes

@@ -1,7 +1,7 @@
 """Staging files: threads that write, prepare, drop and read the files of staged transaction parts.
 
-Invariant: no two things are done to one file at once. Files are written, prepared and dropped in order on one
-thread; whole files are read and checked on another.
+Invariant: at most one operation runs on a file. One thread writes, prepares and drops files in order. Another
+thread reads and verifies complete files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StagingFiles:
-    """The files below one data directory. `answer` is called on a thread: it hands over to the event loop."""
+    """The staging files of one data directory.
+
+    `answer` is called on a worker thread and must pass the answer to the event loop."""
 
     def __init__(
         self,
@@ -35,13 +37,13 @@ class StagingFiles:
         self._answer = answer
         self._workers = workers
         self._threads: tuple[Worker[StagingJob], Worker[StagingJob]] | None = None
-        """For writing, and for opening; made with the first job."""
+        """One worker for writes, one for reads. Created with the first job."""
         self._stopped = False
 
     def submit(self, job: StagingJob) -> None:
-        """Queue a job. A file is opened only once prepared, and dropped only while no job opens it."""
+        """Queue a job. Open a file only after it is prepared, and drop it only while no job opens it."""
         if self._stopped:
-            return  # what is left of unprepared parts goes at the next start
+            return  # the next start deletes files of unprepared parts
         if self._threads is None:
             self._threads = (
                 self._workers.make(self._do, "staging-write"),
@@ -50,7 +52,7 @@ class StagingFiles:
         self._threads[isinstance(job.task, StageOpen)].submit(job)
 
     def stop(self) -> None:
-        """Finish queued jobs, end the threads and close the files."""
+        """Finish the queued jobs, end the threads and close the files."""
         self._stopped = True
         for thread in self._threads or ():
             thread.stop()
@@ -62,9 +64,11 @@ class StagingFiles:
             result = self._staging.run(job.task)
         except OSError as error:
             kind = StagingFull if error.errno in _NO_ROOM else StagingFailed
-            result = kind(f"what is staged for a transaction could not be kept: {error}")
+            result = kind(f"Cannot stage a transaction part: {error}. Stage the transaction again.")
         except StagedFileDamaged as error:
-            result = StagingFailed(f"what was staged for a transaction is damaged: {error}")
+            result = StagingFailed(
+                f"Cannot read a staged transaction part: corrupt file: {error}. Stage the transaction again."
+            )
         except Exception as defect:  # noqa: BLE001 - every job needs an answer
-            result = StagingFailed(f"internal error: {defect!r}")
+            result = StagingFailed(f"Internal error: {defect!r}")
         self._answer(job.token, result)

@@ -1,4 +1,4 @@
-"""Workers: threads that carry out one thing after the other, off the event loop."""
+"""Worker threads that process queued items one at a time, off the event loop."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Worker(Protocol[T_contra]):
-    """Carries out items one at a time, in the order in which they are submitted."""
+    """Worker that processes items one at a time, in the order of submission."""
 
     def submit(self, item: T_contra) -> None:
         """Queue an item."""
 
     def stop(self) -> None:
-        """Finish the queued items; nothing is submitted afterwards."""
+        """Finish the queued items. Submit nothing afterwards."""
 
 
 class ThreadWorker(Generic[T]):
@@ -46,9 +46,9 @@ class ThreadWorker(Generic[T]):
 
 
 class Workers(NamedTuple):
-    """Makers of workers and pools that work beside an event loop."""
+    """Factories of the workers and pools for blocking operations."""
 
     make: Callable[[Callable[[Any], None], str], Worker[Any]] = ThreadWorker
-    """Makes a worker that calls a function, which must not raise, with each item; the name is for people."""
+    """Factory of a worker. Arguments: a function for each item, which must not raise, and a thread name."""
     pool: Executor | None = None
-    """For reads, any number at once; None: threads of their own."""
+    """Pool for concurrent reads. None: a pool of their own."""

@@ -22,8 +22,8 @@ def test_check_tells_every_problem_with_its_line(tmp_path: Path) -> None:
     file.write_text("x = 1\n[journal]\ncreate = 5\n")
     result = run("check", str(file))
     first, second = result.stdout.splitlines()
-    assert first.startswith(f"{file}:1: x: unknown; ")
-    assert second == f"{file}:3: journal.create: is true or false, not 5"
+    assert first.startswith(f"{file}:1: x: unknown key. ")
+    assert second == f"{file}:3: journal.create: must be true or false, not 5"
     assert (result.stderr, result.exit_code) == (f"tickertape: {file}: 2 problems\n", 1)
 
 
@@ -73,7 +73,12 @@ def test_all_that_is_wrong_is_told_at_once_over_files_lines_and_variables(tmp_pa
         "c.toml:10:", "inner.toml:1:",
     ]  # fmt: skip
     texts = "\n".join(text for _, text in told)
-    for part in ("did you mean 'name'", "did you mean 'journal'", "NOT_SET_ANYWHERE is not set", "not built"):
+    for part in (
+        "Did you mean 'name'",
+        "Did you mean 'journal'",
+        "'NOT_SET_ANYWHERE' is not set",
+        "not supported",
+    ):
         assert part in texts
     assert "missing" not in texts, "the listen address is there, on a line that is not TOML"
     assert result.stderr.endswith("8 problems\n")
@@ -90,7 +95,7 @@ def test_for_programs_it_is_one_document(tmp_path: Path) -> None:
         "file": str(file),
         "line": 3,
         "key": "journal.create",
-        "text": "is true or false, not 5",
+        "text": "must be true or false, not 5",
     }
     file.write_text("[instance]\nname = 'a'\n")
     result = run("check", str(file), "--json")
@@ -119,7 +124,7 @@ def test_bad_usage_is_2_and_a_name_that_is_no_text_is_told_all_the_same(tmp_path
     assert run("check", "a", "b").exit_code == 2
     odd = os.fsdecode(bytes(tmp_path) + b"/\xff.toml")
     result = run("check", odd)
-    assert (result.exit_code, "cannot be read: No such file" in result.stdout) == (1, True)
+    assert (result.exit_code, "Cannot read the file: No such file" in result.stdout) == (1, True)
 
 
 def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
@@ -163,7 +168,7 @@ def test_check_shows_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_check_suggests_archive_for_a_misspelt_section(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[archve]\nlocation = "a"\n')
-    assert "did you mean 'archive'?" in run("check", str(file)).stdout
+    assert "Did you mean 'archive'?" in run("check", str(file)).stdout
 
 
 def test_tokens_for_every_client_name_are_warned_about_beside_others(tmp_path: Path) -> None:
@@ -176,7 +181,10 @@ def test_tokens_for_every_client_name_are_warned_about_beside_others(tmp_path: P
     warnings = [line for line in result.stdout.splitlines() if "warning" in line]
     assert result.exit_code == 0
     assert warnings == [
-        "  warning   token desk may use every client name, also those of other tokens: give it clients ="
+        (
+            "  warning   Token 'desk' may use every client name, including those of other "
+            "tokens. Add clients = to it."
+        )
     ]
     document = json.loads(run("check", str(file), "--json").stdout)
     assert len(document["warnings"]) == 1

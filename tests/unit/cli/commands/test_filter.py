@@ -62,7 +62,7 @@ def test_test_prints_the_lines_that_match(tmp_path: Path) -> None:
 
 def test_test_tells_when_nothing_matches() -> None:
     result = run("test", "/a > 100", stdin=b'{"a":1}\n')
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "tickertape: no line matches\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "tickertape: No line matches.\n")
     assert run("test", "/a > 100", "--count", stdin=b'{"a":1}\n').stdout == "0\n"
 
 
@@ -72,5 +72,7 @@ def test_test_of_other_types() -> None:
 
 def test_test_refuses_what_a_line_does_not_have() -> None:
     result = run("test", "TOPIC_NAME() = 'x' AND USER() = 'y'", stdin=b"{}")
-    assert result.stderr == "tickertape: lines have no topics, user, which this filter asks for\n"
+    assert result.stderr == (
+        "tickertape: Cannot test the filter: it uses topics, user, which a line does not have. Remove them.\n"
+    )
     assert result.exit_code == 1

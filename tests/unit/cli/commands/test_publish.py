@@ -29,7 +29,7 @@ def test_a_line_as_long_as_a_message_may_be_and_one_longer() -> None:
     longest = b"x" * message_bytes_max
     messages = _messages(BytesIO(longest + b"\r\n" + longest + b"y\n"), json=False)
     assert next(messages) == longest
-    with pytest.raises(_BadLineError, match=f"line 2 is longer than {message_bytes_max} bytes"):
+    with pytest.raises(_BadLineError, match=f"line 2 is too long \\(limit {message_bytes_max} bytes\\)"):
         next(messages)
 
 

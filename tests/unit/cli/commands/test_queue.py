@@ -155,8 +155,7 @@ def test_a_message_that_nobody_labelled_stays_and_is_told(client: Client) -> Non
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (1, "1 message requeued\n")
     assert result.stderr == (
-        "tickertape: 1 message without the label of a dead letter left in 'work-dead': "
-        "say with --to where they go\n"
+        "tickertape: 1 message without a dead-letter label left in 'work-dead'. Pass --to to requeue them.\n"
     )
     assert [call for call in client.calls if call[0] == "ack"] == [("ack", "work-dead", ["7|2|"], None)]
 
@@ -181,7 +180,7 @@ def test_a_queue_that_keeps_nothing_is_not_requeued_from(client: Client) -> None
     client.waiting = [out_of("work-dead", dead(label("a")), once=True)]
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "'work-dead' is at-most-once" in result.stderr
+    assert "'work-dead': the queue is at-most-once" in result.stderr
     assert client.calls == [("browse", "work-dead", {})]
 
 
@@ -216,14 +215,14 @@ def test_what_is_no_label(text: str | None) -> None:
 def test_a_purge_is_asked_for_twice(client: Client) -> None:
     result = run("queue", "purge", "work")
     assert (result.exit_code, client.calls) == (2, [])
-    assert "there is no terminal to ask at: say --yes" in result.stderr
+    assert "Confirmation needed. Pass --yes when not on a terminal." in result.stderr
 
 
 @pytest.mark.parametrize(("answer", "code", "calls"), [(True, 0, 2), (False, 1, 0)])
 def test_a_person_at_the_terminal_decides(
     client: Client, monkeypatch: pytest.MonkeyPatch, answer: bool, code: int, calls: int
 ) -> None:
-    question = "Acknowledge the messages that pass /a = 1 of the queue work, so that they leave it?"
+    question = "Acknowledge the messages that match /a = 1 of the queue work, so that they leave it?"
     monkeypatch.setattr(commands, "confirmed", {question: answer}.__getitem__)
     assert run("queue", "purge", "work", "--filter", "/a = 1").exit_code == code
     assert len(client.calls) == calls
@@ -266,7 +265,10 @@ def test_a_server_without_the_queue_is_told_before_anything_is_purged(
     reporting(monkeypatch, commands, stats_of(IDLE))
     result = run("queue", "purge", "work", "--yes", "--admin", "http://127.0.0.1:9008")
     assert (result.exit_code, client.calls) == (1, [])
-    assert result.stderr == "tickertape: the server at http://127.0.0.1:9008 has no queue 'work'\n"
+    assert (
+        result.stderr
+        == "tickertape: The server at http://127.0.0.1:9008 has no queue 'work'. Run `tickertape queue ls`.\n"
+    )
 
 
 # -- ls, browse -----------------------------------------------------------------------------------------
@@ -292,7 +294,7 @@ def test_queues_as_json_and_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None
     assert [queue["name"] for queue in report["queues"]] == ["idle", "work"]
     assert report["queues"][1] == msgspec.to_builtins(stats_of(WORK).queues[0])
     assert run("queue", "ls", "--output", "json").stdout == '{"queues":[]}\n'
-    assert run("queue", "ls").stdout.startswith("no queues: ")
+    assert run("queue", "ls").stdout.startswith("no queues (")
 
 
 def test_browsing_prints_what_waits_and_ends(client: Client) -> None:
@@ -338,21 +340,24 @@ def test_what_became_of_messages_is_persisted(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ack", "work"], "give BOOKMARKS or --filter"),
-        (["ack", "work", "1|2|", "--filter", "/a"], "give BOOKMARKS or --filter"),
+        (["ack", "work"], "Pass either BOOKMARKS or --filter"),
+        (["ack", "work", "1|2|", "--filter", "/a"], "Pass either BOOKMARKS or --filter"),
         (["ack", "^work", "1|2|"], "Invalid topic '^work': '^' makes it a pattern"),
-        (["ack", "work", "1|2"], "'1|2' is not a bookmark (publisher|sequence|)"),
-        (["ack", "work", "1|2|,"], "'' is not a bookmark (publisher|sequence|)"),
-        (["ack", "work", "0"], "'0' is not a bookmark (publisher|sequence|)"),
-        (["ack", "work", "now"], "'now' is not a bookmark (publisher|sequence|)"),
-        (["ack", "work", "1|2|", "--option", "done"], "'done' is not cancel, expire or lease_extension=60s"),
-        (["ack", "work", "1|2|", "--option", "lease_extension=0"], "is not cancel, expire or lease_ext"),
+        (["ack", "work", "1|2"], "Invalid bookmark '1|2'. Use a bookmark (publisher|sequence|)"),
+        (["ack", "work", "1|2|,"], "Invalid bookmark ''. Use a bookmark (publisher|sequence|)"),
+        (["ack", "work", "0"], "Invalid bookmark '0'. Use a bookmark (publisher|sequence|)"),
+        (["ack", "work", "now"], "Invalid bookmark 'now'. Use a bookmark (publisher|sequence|)"),
+        (
+            ["ack", "work", "1|2|", "--option", "done"],
+            "Invalid option 'done'. Use cancel, expire or lease_extension=60s",
+        ),
+        (["ack", "work", "1|2|", "--option", "lease_extension=0"], "Use cancel, expire or lease_ext"),
         (["ack", "work", "1|2|", "--option", "lease_extension=soon"], "Invalid interval 'soon'"),
         (["queue", "requeue", "work", "--to", "a*"], "Invalid topic 'a*': '*' makes it a pattern"),
         (["queue", "browse", "work", "--count", "0"], "0"),
         (["queue", "purge", "work", "--admin", "tcp://127.0.0.1:9007"], "tcp://127.0.0.1:9007"),
-        (["subscribe", "work", "--ack", "--bookmark", "epoch"], "--bookmark replays its topic"),
-        (["subscribe", "work", "--max-backlog", "5", "--bookmark", "now"], "--bookmark replays its topic"),
+        (["subscribe", "work", "--ack", "--bookmark", "epoch"], "exclude --bookmark"),
+        (["subscribe", "work", "--max-backlog", "5", "--bookmark", "now"], "exclude --bookmark"),
         (["subscribe", "work", "--max-backlog", "0"], "0"),
     ],
 )

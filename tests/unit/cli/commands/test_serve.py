@@ -71,10 +71,10 @@ def test_options_win_over_the_file(started: list[Config], tmp_path: Path) -> Non
 def test_a_bad_option_is_bad_usage_and_a_bad_file_is_an_error(started: list[Config], tmp_path: Path) -> None:
     result = run("serve", "--listen", "tcp://0.0.0.0:9007")
     assert result.exit_code == 2
-    assert "--listen: tcp://0.0.0.0:9007 can be reached from other machines" in result.stderr
+    assert "--listen: tcp://0.0.0.0:9007 is reachable from other machines" in result.stderr
     result = run("serve", "--admin", "http://0.0.0.0:9008")
     assert result.exit_code == 2
-    assert "--admin: http://0.0.0.0:9008 can be reached from other machines" in result.stderr
+    assert "--admin: http://0.0.0.0:9008 is reachable from other machines" in result.stderr
     file = tmp_path / "c.toml"
     file.write_text("y = 2\n")
     bad = "--listen", "udp://1", "--admin", "tcp://x", "--listen", "tcp://1", "--name", ""
@@ -82,17 +82,17 @@ def test_a_bad_option_is_bad_usage_and_a_bad_file_is_an_error(started: list[Conf
     assert result.exit_code == 2
     told = [line.split(": ")[0] for line in result.stderr.splitlines()]
     assert sorted(told[:4]) == ["--admin", "--listen", "--listen", "--name"]
-    assert f"\n{file}:1: y: unknown; " in result.stderr
-    assert result.stderr.endswith("Error: 5 problems; nothing was started\n")
+    assert f"\n{file}:1: y: unknown key. " in result.stderr
+    assert result.stderr.endswith("Error: 5 problems, server not started\n")
     file.write_text("x = 1\ny = 2\n")
     result = run("serve", str(file))
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"{file}:1: x: unknown; ")
-    assert result.stderr.splitlines()[1].startswith(f"{file}:2: y: unknown; ")
-    assert result.stderr.endswith(f"tickertape: {file}: 2 problems; nothing was started\n")
+    assert result.stderr.startswith(f"{file}:1: x: unknown key. ")
+    assert result.stderr.splitlines()[1].startswith(f"{file}:2: y: unknown key. ")
+    assert result.stderr.endswith(f"tickertape: {file}: 2 problems, server not started\n")
     file.write_text("y = 2\n")
-    assert run("serve", str(file)).stderr.startswith(f"tickertape: {file}:1: y: unknown; ")
+    assert run("serve", str(file)).stderr.startswith(f"tickertape: {file}:1: y: unknown key. ")
     assert run("serve", str(tmp_path / "none.toml")).stderr == (
-        f"tickertape: {tmp_path}/none.toml: cannot be read: No such file or directory\n"
+        f"tickertape: {tmp_path}/none.toml: Cannot read the file: No such file or directory.\n"
     )
     assert started == []

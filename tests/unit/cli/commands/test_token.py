@@ -79,11 +79,11 @@ def test_a_token_that_was_not_made_leaves_no_file(file: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["A b"], "Invalid token name. Use 1 to 64"),
-        (["a", "--expires", "tomorrow"], "'tomorrow' is no moment with its zone"),
-        (["a", "--expires", "2099-01-01"], "is no moment with its zone"),
-        (["a", "--expires", "2099-01-01T00:00:00+01:00:30"], "is no moment with its zone"),
-        (["a", "--clients", "it's"], "is to be written by hand"),
+        (["A b"], "the name of a token is 1 to 64"),
+        (["a", "--expires", "tomorrow"], "Invalid time 'tomorrow'. Use a time with a time zone"),
+        (["a", "--expires", "2099-01-01"], "Use a time with a time zone"),
+        (["a", "--expires", "2099-01-01T00:00:00+01:00:30"], "Use a time with a time zone"),
+        (["a", "--clients", "it's"], "Add it to the tokens_file by hand"),
     ],
 )
 def test_bad_usage(file: Path, arguments: list[str], says: str) -> None:
@@ -96,9 +96,9 @@ def test_bad_usage(file: Path, arguments: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "says"),
     [
-        ("[a]\nsha256 = '" + "0" * 64 + "'\n", ["a"], "has a token a: take it out first"),
-        ("[a\n", ["b"], "is not TOML"),
-        ("", ["b", "--clients", "("], "clients is no regular expression"),
+        ("[a]\nsha256 = '" + "0" * 64 + "'\n", ["a"], "already has it. Remove it, or use another name"),
+        ("[a\n", ["b"], "not TOML"),
+        ("", ["b", "--clients", "("], "clients is an invalid regular expression"),
     ],
 )
 def test_a_file_that_would_not_be_good_is_left_as_it_was(
@@ -119,7 +119,7 @@ def test_a_token_is_never_written_over_another(file: Path, tmp_path: Path) -> No
     out.write_text("precious")
     result = new("a", "--add", str(file), "--out", str(out))
     assert result.exit_code == 1
-    assert "is there already" in result.stderr
+    assert "the file exists" in result.stderr
     assert out.read_text() == "precious"
     assert not file.exists()
 
@@ -127,5 +127,5 @@ def test_a_token_is_never_written_over_another(file: Path, tmp_path: Path) -> No
 def test_token_without_clients_is_warned_about(file: Path) -> None:
     result = new("desk", "--add", str(file))
     assert result.exit_code == 0
-    assert "warning: token desk may use every client name" in result.stderr
+    assert "warning: token 'desk' may use every client name" in result.stderr
     assert "warning" not in new("spark", "--add", str(file), "--clients", "^spark-").stderr

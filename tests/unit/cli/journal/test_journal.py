@@ -82,7 +82,7 @@ def test_ls_as_json_claims_nothing_about_what_it_does_not_read(directory: Path) 
     for name in ("begun", "last"):
         assert all(1_700_000_000_000_000 <= s[name] < 1_700_000_001_000_000 for s in report["segments"][:2])
     text = " ".join(run("ls", "--help").stdout.split())
-    assert '"journal verify" checks them' in text
+    assert '"journal verify" also checks its messages' in text
     assert "begun and last are microseconds since 1970, UTC" in text
 
 

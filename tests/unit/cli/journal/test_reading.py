@@ -159,13 +159,13 @@ def test_every_kind_of_extent(log: Log) -> None:
     [
         (["--from", "yesterday"], "timestamp"),
         (["--to", "[0:0|1|)"], "EPOCH and NOW"),
-        (["--to", "[20261120T090000:20261120T090001)"], "no single place"),
-        (["--from", "[20261120T090000:20261120T090001)", "--to", "7"], "leave --to out"),
-        (["--from", "garbage"], "a position (a number), epoch, now, a bookmark ("),
-        (["--to", "garbage"], "a position (a number), a bookmark ("),
-        (["--to", "epoch"], "Invalid start point 'epoch': not a timestamp"),
-        (["--commits", "--topic", "orders"], "leave the other options out"),
-        (["--commits", "--output", "data"], "leave --output out"),
+        (["--to", "[20261120T090000:20261120T090001)"], ": a range. Use"),
+        (["--from", "[20261120T090000:20261120T090001)", "--to", "7"], "Remove --to"),
+        (["--from", "garbage"], "allowed are a position (a number), epoch, now, a bookmark ("),
+        (["--to", "garbage"], "allowed are a position (a number), a bookmark ("),
+        (["--to", "epoch"], "'epoch' is not a timestamp"),
+        (["--commits", "--topic", "orders"], "Remove the others"),
+        (["--commits", "--output", "data"], "Remove --output"),
         (["--count", "0"], "--count"),
     ],
 )
@@ -226,7 +226,7 @@ def test_of_an_unsealed_segment_only_what_is_known_to_be_durable(tmp_path: Path)
     assert positions(run("dump", log.directory, "--unsynced")) == everything
     absent = run("find", log.directory, everything[-1])
     assert absent.exit_code == 1
-    assert "not known to be on the disk yet" in absent.stderr
+    assert "may not be synced yet" in absent.stderr
     assert run("find", log.directory, everything[-1], "--unsynced").exit_code == 0
     log.written.rest()
     log.save()
@@ -280,11 +280,11 @@ def test_grep_options(log: Log) -> None:
     assert [line.split("\t")[0] for line in first.stdout.splitlines()] == [sent.bookmark for sent in wanted]
     nothing = run("grep", log.directory, "GOOG")
     assert (nothing.exit_code, nothing.stdout) == (1, "")
-    assert nothing.stderr == "tickertape: no message matches\n"
+    assert nothing.stderr == "tickertape: No message matches.\n"
     for bad in ("(", r"(a)\1", "(?=a)"):
         result = run("grep", log.directory, bad)
         assert result.exit_code == 2
-        assert "not an RE2 regular expression" in result.stderr
+        assert "Invalid RE2 expression" in result.stderr
 
 
 # -- find ---------------------------------------------------------------------------------------------

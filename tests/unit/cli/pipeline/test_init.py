@@ -20,7 +20,7 @@ def test_a_project_is_whole(tmp_path: Path, example: str) -> None:
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     files = {path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file()}
-    assert result.stdout == f"{place}: {len(files)} files; README.md there says what to do next\n"
+    assert result.stdout == f"{place}: {len(files)} files created. See README.md for the next steps.\n"
     assert {"README.md", "spark-pipeline.yml", ".gitignore", "tests/conftest.py"} < files
     assert len([name for name in files if name.startswith("transformations/")]) == 1
     assert len([name for name in files if name.startswith("tests/test_")]) == 1
@@ -76,6 +76,6 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "letters"):
         result = CliRunner().invoke(cli, ["pipeline", "init", str(place)])
         assert result.exit_code == 1
-        assert result.stderr.startswith(f"tickertape: {place} is ")
+        assert result.stderr.startswith(f"tickertape: Cannot create a project: '{place}' is ")
     assert [path.name for path in tmp_path.iterdir()] == ["letters"]
     assert (tmp_path / "letters").read_text() == "dear aunt"

@@ -40,12 +40,12 @@ def test_without_pyspark_a_line_says_how_to_install_it(monkeypatch: pytest.Monke
 def test_without_java_a_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(Failure, match=r"no java on the path.*pip install 'tickertape\[spark\]'"):
+    with pytest.raises(Failure, match=r"java is not on the PATH\. Install Java 17"):
         require_spark()
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(Failure, match=f"JAVA_HOME is {tmp_path}, and there is no bin/java in it"):
+    with pytest.raises(Failure, match=rf"JAVA_HOME \({tmp_path}\) has no bin/java"):
         require_spark()
     java.write_text("#!/bin/sh\n")
     java.chmod(0o755)
@@ -60,7 +60,7 @@ def test_without_java_a_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             "none answers",
         ),
         ("\n[TABLE] no table\n== SQL ==", "[TABLE] no table"),
-        ("", "Spark failed without a word"),
+        ("", "Spark failed without a message"),
     ],
 )
 def test_what_spark_says_becomes_a_line(text: str, line: str) -> None:

@@ -68,7 +68,7 @@ def test_an_error_is_one_line_and_an_exit_code(error: BaseException, code: int, 
 def test_unexpected_exception_is_one_line_that_names_the_debug_variable() -> None:
     result = CliRunner().invoke(OneCommand(raising(ZeroDivisionError("by 0"))), ["fail"])
     assert result.exit_code == 1
-    assert result.stderr.startswith("tickertape: unexpected ZeroDivisionError: by 0. ")
+    assert result.stderr.startswith("tickertape: Unexpected ZeroDivisionError: by 0. ")
     assert "TICKERTAPE_DEBUG=1" in result.stderr
     assert result.stderr.count("\n") == 1
 

@@ -37,7 +37,7 @@ def test_what_goes_wrong_is_one_line_and_an_exit_code(
     def tell(self: story.Story) -> None:
         raise error
 
-    monkeypatch.setattr(story.Story, "tell", tell)
+    monkeypatch.setattr(story.Story, "run", tell)
     monkeypatch.setattr(sys, "argv", ["demo", "--no-spark", "--data", str(tmp_path / "log")])
     assert demo.main() == code
     assert capsys.readouterr() == ("", line)
@@ -49,7 +49,7 @@ def test_what_spark_misses_is_told_before_anything_is_done(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "argv", ["demo", "--data", str(tmp_path / "log")])
     assert demo.main() == 2
-    assert capsys.readouterr().err.startswith("demo: Spark needs Java 17 or later")
+    assert capsys.readouterr().err.startswith("demo: Cannot find Java 17 or later")
     assert not list(tmp_path.iterdir())
 
 

@@ -53,7 +53,10 @@ def test_a_right_token_gives_its_name(tokens: Tokens, token: Token) -> None:
 
 
 def test_without_one_it_is_said_what_is_missing(tokens: Tokens) -> None:
-    assert refusal(tokens, Logon(name="any")) == "this server wants a token, and the logon has none"
+    assert (
+        refusal(tokens, Logon(name="any"))
+        == "Authentication failed: this server requires a token (--token-file)."
+    )
 
 
 def test_whatever_is_wrong_is_told_alike(tokens: Tokens, token: Token) -> None:
@@ -71,7 +74,7 @@ def test_whatever_is_wrong_is_told_alike(tokens: Tokens, token: Token) -> None:
         "\ud800",
     ]
     assert {refusal(tokens, Logon(name="any", password=text)) for text in wrong} == {
-        "the token is not one of this server's"
+        "Authentication failed: unknown token."
     }
 
 
@@ -81,7 +84,7 @@ def test_a_token_counts_until_it_expires(tmp_path: Path, token: Token) -> None:
     before = Now(0.0, NOW.wall - 1)
     assert tokens.user_of(logon, before) == "spark"
     assert tokens.still_good("spark", "any", before)
-    assert refusal(tokens, logon) == "the token 'spark' has expired"
+    assert refusal(tokens, logon) == "Authentication failed: token 'spark' has expired. Ask for a new token."
     assert not tokens.still_good("spark", "any", NOW)
 
 
@@ -104,7 +107,7 @@ def test_a_token_may_expire_in_a_year_that_utc_does_not_have(
 def test_what_the_library_cannot_read_is_an_error_of_the_file(
     tmp_path: Path, token: Token, text: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"tokens\.toml is not TOML$"):
+    with pytest.raises(ConfigurationError, match=r"tokens\.toml': not TOML"):
         known(tmp_path, token, f"expires = {text}")
 
 
@@ -118,7 +121,8 @@ def test_a_token_may_be_for_some_clients(tmp_path: Path, token: Token) -> None:
     tokens = known(tmp_path, token, "clients = '^spark-'")
     assert tokens.user_of(Logon(name="spark-1", password=token.text), NOW) == "spark"
     assert refusal(tokens, Logon(name="x-spark-1", password=token.text)) == (
-        "the token 'spark' is for clients with names like '^spark-', not for 'x-spark-1'"
+        "Authentication failed: the token 'spark' is for clients with names like '^spark-', "
+        "not for 'x-spark-1'."
     )
     assert tokens.still_good("spark", "spark-1", NOW)
     assert not tokens.still_good("spark", "x-spark-1", NOW), "who came before the names were bound"
@@ -127,7 +131,7 @@ def test_a_token_may_be_for_some_clients(tmp_path: Path, token: Token) -> None:
     with pytest.raises(AuthenticationFailed, match="names like '\\^spark-', not for 'billing'"):
         tokens.check_name("spark", "billing")
     for user in ("gone", None):
-        with pytest.raises(AuthenticationFailed, match="was taken back"):
+        with pytest.raises(AuthenticationFailed, match="was revoked"):
             tokens.check_name(user, "spark-1")
 
 
@@ -141,27 +145,29 @@ def test_another_token_of_a_name_is_told_from_the_same_one() -> None:
 
 def test_nobody_is_another_user_than_his_token_says(tokens: Tokens, token: Token) -> None:
     text = refusal(tokens, Logon(name="any", user="boss", password=token.text))
-    assert text == "the user is the name of the token, which is 'spark', not 'boss'; leave it out"
+    assert text == (
+        "Authentication failed: the user must be the name of the token, 'spark', not 'boss'. Remove the user."
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[a", "is not TOML"),
-        ("a = 1\n", r"\[a\] is a table with the key sha256"),
-        ("[A_B]\n", "'A_B' is no name of a token"),
-        ("[a]\n", r"\[a\] sha256 is 64 digits"),
-        ("[a]\nsha256 = 'tickertape_a_secret'\n", r"\[a\] sha256 is 64 digits"),
-        ("[tickertape_a_secretsecretsecret]\n", "a key of 31 characters is no name of a token"),
-        ("[a]\ntickertape_a_secretsecretsecret = 1\n", "a key of 31 characters is unknown"),
-        (f"[a]\nsha256 = '{'g' * 64}'\n", r"\[a\] sha256 is 64 digits"),
-        (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01\n", "is a moment with its zone"),
-        (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01T00:00:00\n", "is a moment with its zone"),
-        (f"[a]\nsha256 = '{'0' * 64}'\nclients = 1\n", "is a regular expression in quotes"),
-        (f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n", "is no regular expression"),
+        ("[a", "not TOML"),
+        ("a = 1\n", r"\[a\] must be a table with the key sha256"),
+        ("[A_B]\n", "invalid token name 'A_B'"),
+        ("[a]\n", r"\[a\] sha256 must be 64 hexadecimal digits"),
+        ("[a]\nsha256 = 'tickertape_a_secret'\n", r"\[a\] sha256 must be 64 hexadecimal digits"),
+        ("[tickertape_a_secretsecretsecret]\n", "invalid token name a key of 31 characters"),
+        ("[a]\ntickertape_a_secretsecretsecret = 1\n", "unknown key a key of 31 characters"),
+        (f"[a]\nsha256 = '{'g' * 64}'\n", r"\[a\] sha256 must be 64 hexadecimal digits"),
+        (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01\n", "must be a time with a time zone"),
+        (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01T00:00:00\n", "must be a time with a time zone"),
+        (f"[a]\nsha256 = '{'0' * 64}'\nclients = 1\n", "must be a regular expression in quotes"),
+        (f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n", "is an invalid regular expression"),
         (
             f"[a]\nsha256 = '{'0' * 64}'\ntopics = []\n",
-            "'topics' is unknown; it takes sha256, expires, clients",
+            "unknown key 'topics'. Use sha256, expires, clients",
         ),
     ],
 )

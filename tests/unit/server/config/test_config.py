@@ -19,7 +19,7 @@ from tickertape.server.config.config import (
 from tickertape.server.config.transports import Transport
 from tickertape.server.limits import configuration_bytes_max, include_depth_max, included_files_max
 
-VALUES = "text is written in quotes; other values are numbers, true, false, times and [lists]"
+VALUES = "put strings in quotes, other values are numbers, true, false, times and [lists]"
 FULL = """
 [instance]
 name = "ny-1"
@@ -136,23 +136,23 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
 
 def test_what_is_given_is_checked_too() -> None:
     _, problems = examine(None, name="", data="", listen=["tcp://0.0.0.0:9007", "x"])
-    assert [(str(problem.location), problem.key, problem.text.split(";")[0]) for problem in problems] == [
+    assert [(str(problem.location), problem.key, problem.text.split(". ")[0]) for problem in problems] == [
         (
             "command line",
             "instance.name",
-            "is 1 to 256 bytes of text without control characters, not ''",
+            "must be 1 to 256 bytes without control characters, not ''",
         ),
-        ("command line", "instance.data", "is the path of a directory, not ''"),
+        ("command line", "instance.data", "must be the path of a directory, not ''"),
         (
             "command line",
             "transport.listen",
-            "tcp://0.0.0.0:9007 can be reached from other machines and is not encrypted",
+            "tcp://0.0.0.0:9007 is reachable from other machines and not encrypted",
         ),
-        ("command line", "transport.listen", "'x' is no address to listen on"),
+        ("command line", "transport.listen", "Invalid listen address 'x'"),
     ]
 
 
-PATTERN = "'^orders/' is a pattern: write pattern = ... for it"
+PATTERN = "must be a topic name, not the pattern '^orders/'. Write pattern = ... for a pattern."
 
 
 # -- variables and includes ---------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_exact_12_a_variable_cannot_write_toml(tmp_path: Path) -> None:
     path = write(tmp_path / "c.toml", '[instance]\nname = "${NAME}"\n')
     hostile = 'x"\ndata = "/etc'
     assert problems_of(path, NAME=hostile) == [
-        f"c.toml:2: instance.name: is 1 to 256 bytes of text without control characters, not {hostile!r}",
+        f"c.toml:2: instance.name: must be 1 to 256 bytes without control characters, not {hostile!r}",
     ]
 
 
@@ -198,9 +198,9 @@ def test_exact_12_a_variable_that_is_not_set_or_not_well_formed_is_refused(tmp_p
         """,
     )
     assert problems_of(path) == [
-        "c.toml:3: instance.name: the environment variable NOWHERE is not set",
-        "c.toml:4: instance.data: '${not closed' is no variable: write ${NAME}, or $${ for the text itself",
-        "c.toml:6: journal.topic.name: '${A B}' is no variable: write ${NAME}, or $${ for the text itself",
+        "c.toml:3: instance.name: environment variable 'NOWHERE' is not set",
+        "c.toml:4: instance.data: Invalid variable '${not closed'. Write ${NAME}, or $${ for a literal ${.",
+        "c.toml:6: journal.topic.name: Invalid variable '${A B}'. Write ${NAME}, or $${ for a literal ${.",
     ]
 
 
@@ -229,7 +229,7 @@ def test_a_variable_that_is_not_set_is_one_problem_wherever_it_stands(tmp_path: 
         """,
     )
     found = problems_of(path)
-    assert [text.rpartition(": ")[2] for text in found] == ["the environment variable NOPE is not set"] * len(
+    assert [text.rpartition(": ")[2] for text in found] == ["environment variable 'NOPE' is not set"] * len(
         found
     )
     assert [int(text.split(":")[1]) for text in found] == [2, 4, 5, 8, 10, 13, 14, 17, 19]
@@ -272,10 +272,10 @@ def test_exact_12_a_problem_in_an_included_file_names_that_file(tmp_path: Path) 
     write(tmp_path / "broken.toml", "a = 1\nb = \n")
     path = write(tmp_path / "c.toml", 'include = [\n  "inner.toml",\n  "broken.toml",\n  "absent.toml",\n]\n')
     assert problems_of(path) == [
-        "c.toml:4: include: absent.toml: cannot be read: No such file or directory",
-        f"broken.toml:1: a: unknown; the file takes {TAKES}",
-        f"broken.toml:2: not TOML: Invalid value ({VALUES})",
-        'inner.toml:4: journal.sync: is one of "always", "interval", "never", not maybe',
+        "c.toml:4: include: absent.toml: Cannot read the file: No such file or directory.",
+        f"broken.toml:1: a: unknown key. the file takes {TAKES}",
+        f"broken.toml:2: Invalid TOML: Invalid value ({VALUES})",
+        'inner.toml:4: journal.sync: must be one of "always", "interval", "never", not maybe',
     ]
 
 
@@ -283,7 +283,7 @@ def test_exact_12_a_cycle_of_includes_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.toml", '# first\ninclude = ["b.toml"]\n')
     write(tmp_path / "b.toml", 'include = ["./a.toml"]\n')
     assert problems_of(tmp_path / "a.toml") == [
-        "b.toml:1: include: a file cannot include itself: a.toml -> b.toml -> a.toml",
+        "b.toml:1: include: Circular include: a.toml -> b.toml -> a.toml. Remove one of these includes.",
     ]
 
 
@@ -291,13 +291,19 @@ def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> N
     for n in range(include_depth_max + 2):
         write(tmp_path / f"{n}.toml", f'include = ["{n + 1}.toml"]\n')
     assert problems_of(tmp_path / "0.toml") == [
-        f"{include_depth_max}.toml:1: include: files include each other more than {include_depth_max} deep",
+        (
+            f"{include_depth_max}.toml:1: include: Includes nested more than "
+            f"{include_depth_max} deep. Use fewer levels."
+        ),
     ]
     write(tmp_path / "leaf.toml", "")
     members = ",\n".join(['"leaf.toml"'] * (included_files_max + 1))
     path = write(tmp_path / "many.toml", f"include = [\n{members}]\n")
     assert problems_of(path) == [
-        f"many.toml:{included_files_max + 2}: include: more than {included_files_max} files are included",
+        (
+            f"many.toml:{included_files_max + 2}: include: More than {included_files_max} "
+            f"included files. Merge some of them."
+        ),
     ]
 
 
@@ -312,44 +318,53 @@ TAKES = (
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        ("a = ", [f"1: not TOML: Invalid value, at the end of the file ({VALUES})"]),
+        ("a = ", [f"1: Invalid TOML: Invalid value, at the end of the file ({VALUES})"]),
         (
             "a = 1\na = 2\n",
             [
-                f"1: a: unknown; the file takes {TAKES}",
-                "2: not TOML: Cannot overwrite a value (the key is given twice)",
+                f"1: a: unknown key. the file takes {TAKES}",
+                "2: Invalid TOML: Cannot overwrite a value (remove the duplicate key)",
             ],
         ),
-        ("x = " + "[" * 5000, [": nested too deeply"]),
-        ("\ninclude = 'a.toml'\n", ['2: include: is a list of file names, such as ["topics.toml"]']),
-        ("include = [1]\n", ['1: include: is a list of file names, such as ["topics.toml"]']),
+        ("x = " + "[" * 5000, [": Cannot read the file: nested too deeply. Use fewer levels."]),
+        ("\ninclude = 'a.toml'\n", ['2: include: must be a list of file names, such as ["topics.toml"]']),
+        ("include = [1]\n", ['1: include: must be a list of file names, such as ["topics.toml"]']),
         # unknown keys
-        ("\n[jornal]\n", [f"2: jornal: unknown; did you mean 'journal'? the file takes {TAKES}"]),
-        ("zzz = 1\n", [f"1: zzz: unknown; the file takes {TAKES}"]),
+        ("\n[jornal]\n", [f"2: jornal: unknown key. Did you mean 'journal'? the file takes {TAKES}"]),
+        ("zzz = 1\n", [f"1: zzz: unknown key. the file takes {TAKES}"]),
         (
             "[instance]\nname = 'a'\nDATA = 'b'\n",
-            ["3: instance.DATA: unknown; did you mean 'data'? [instance] takes name, data, drain_timeout"],
+            [
+                (
+                    "3: instance.DATA: unknown key. Did you mean 'data'? [instance] takes "
+                    "name, data, drain_timeout"
+                )
+            ],
         ),
         (
             "[journal]\nsync-interval = 1\n",
             [
                 (
-                    "2: journal.sync-interval: unknown; did you mean 'sync_interval'? [journal] takes sync, "
+                    "2: journal.sync-interval: unknown key. Did you mean 'sync_interval'? [journal] takes "
+                    "sync, "
                     "sync_interval, segment_size, create, retain, retain_size, topic"
                 )
             ],
         ),
         # not built yet
-        ("[[view]]\nname = 'q'\n", ["1: view: is not built yet; take it out"]),
-        ("[[sow]]\nname = 's'\n", ["1: sow: is not built yet; take it out"]),
-        ("\n[view]\n", ["2: view: is not built yet; take it out"]),
+        ("[[view]]\nname = 'q'\n", ["1: view: is not supported yet. Remove it."]),
+        ("[[sow]]\nname = 's'\n", ["1: sow: is not supported yet. Remove it."]),
+        ("\n[view]\n", ["2: view: is not supported yet. Remove it."]),
         (
             "[journal]\nretain = 0\nretain_size = '767MB'\n",
             [
-                '2: journal.retain: is above 0, such as "7d" (without it all is kept), not 0',
                 (
-                    "3: journal.retain_size: is at least 805,306,368 bytes: 3 times segment_size, "
-                    "which is 268,435,456 bytes, not 804,257,792"
+                    '2: journal.retain: must be above 0, such as "7d", not 0. Remove the '
+                    "key to keep all messages."
+                ),
+                (
+                    "3: journal.retain_size: must be at least 805,306,368 bytes, 3 times segment_size "
+                    "(268,435,456 bytes), not 804,257,792"
                 ),
             ],
         ),
@@ -360,56 +375,73 @@ TAKES = (
                     "2: journal.retain: Invalid interval '7 days'. Use a number with us, ms, s, m, h, d or "
                     "w, such as '500ms'."
                 ),
-                '3: journal.retain_size: is a size such as "256MB", not a list',
+                '3: journal.retain_size: must be a size such as "256MB", not a list',
             ],
         ),
         (
             "[[topic]]\npattern = '^orders/'\n",
-            ["2: topic.pattern: is not built yet; take it out"],
+            ["2: topic.pattern: is not supported yet. Remove it."],
         ),
         (
             "[[topic]]\nname = 'a'\nmessage_type = 'xml'\n",
-            ['3: topic.message_type: "xml" is not built yet'],
+            [
+                (
+                    '3: topic.message_type: Cannot use message type "xml": not supported yet. Use one of '
+                    '"json", "messagepack", "nvfix", "fix", "bson", "binary".'
+                )
+            ],
         ),
         (
             "[[topic]]\nname = 'a'\nmessage_type = 'joson'\n",
             [
                 (
-                    '3: topic.message_type: is one of "json", "messagepack", "nvfix", "fix", "bson", '
+                    '3: topic.message_type: must be one of "json", "messagepack", "nvfix", "fix", "bson", '
                     '"binary", not joson'
                 )
             ],
         ),
         (
             "[[topic]]\nname = 'a'\nvalidate = 1\n",
-            ["3: topic.validate: is true or false, not 1"],
+            ["3: topic.validate: must be true or false, not 1"],
         ),
         (
             "[[topic]]\nname = 'a'\nfilter = '/x = 1'\n",
-            ["3: topic.filter: is not built yet; take it out"],
+            ["3: topic.filter: is not supported yet. Remove it."],
         ),
         # wrong kinds
-        ("instance = 1\n", ["1: instance: is a table: write [instance] and its keys below"]),
-        ("transport = 1\n", ["1: transport: is a list of tables: write [[transport]] and its keys below"]),
+        ("instance = 1\n", ["1: instance: must be a table: write [instance] and its keys below"]),
+        (
+            "transport = 1\n",
+            ["1: transport: must be a list of tables: write [[transport]] and its keys below"],
+        ),
         (
             "[transport]\nlisten = 'unix:///a'\n",
-            ["1: transport: is a list of tables: write [[transport]] and its keys below"],
+            ["1: transport: must be a list of tables: write [[transport]] and its keys below"],
         ),
-        ("transport = [1]\n", ["1: transport: is a list of tables: write [[transport]] and its keys below"]),
-        ("transport = []\n", ["1: transport: a server listens somewhere; leave it out for the default"]),
-        ("[instance]\nname = 1\n", ["2: instance.name: is text in quotes, not 1"]),
-        ("[instance]\ndata = ['a']\n", ["2: instance.data: is text in quotes, not a list"]),
-        ("[journal]\ncreate = 'yes'\n", ["2: journal.create: is true or false, not yes"]),
-        ("[journal]\ncreate = 0\n", ["2: journal.create: is true or false, not 0"]),
+        (
+            "transport = [1]\n",
+            ["1: transport: must be a list of tables: write [[transport]] and its keys below"],
+        ),
+        (
+            "transport = []\n",
+            ["1: transport: must have at least one table. Remove the key for the default address."],
+        ),
+        ("[instance]\nname = 1\n", ["2: instance.name: must be a string in quotes, not 1"]),
+        ("[instance]\ndata = ['a']\n", ["2: instance.data: must be a string in quotes, not a list"]),
+        ("[journal]\ncreate = 'yes'\n", ["2: journal.create: must be true or false, not yes"]),
+        ("[journal]\ncreate = 0\n", ["2: journal.create: must be true or false, not 0"]),
         (
             "[journal]\nsync = true\n",
-            ['2: journal.sync: is one of "always", "interval", "never", not true'],
+            ['2: journal.sync: must be one of "always", "interval", "never", not true'],
         ),
-        ("[journal]\nsync = {}\n", ['2: journal.sync: is one of "always", "interval", "never", not a table']),
+        (
+            "[journal]\nsync = {}\n",
+            ['2: journal.sync: must be one of "always", "interval", "never", not a table'],
+        ),
         # values out of bounds
         (
             "[journal]\nsegment_size = '512KB'\n",
-            ["2: journal.segment_size: is at least 1MB, not 512KB"],
+            ["2: journal.segment_size: must be at least 1MB, not 512KB"],
         ),
         (
             "[journal]\nsegment_size = '1 parsec'\n",
@@ -422,11 +454,16 @@ TAKES = (
         ),
         (
             "[journal]\nsync = 'interval'\nsync_interval = 0\n",
-            ["3: journal.sync_interval: is at least 1 ms, not 0"],
+            ["3: journal.sync_interval: must be at least 1 ms, not 0"],
         ),
         (
             "[journal]\nsync_interval = 1\n",
-            ['2: journal.sync_interval: has an effect with sync = "interval" only, and sync is "always"'],
+            [
+                (
+                    '2: journal.sync_interval: has no effect with sync = "always". Set sync '
+                    '= "interval", or remove the key.'
+                )
+            ],
         ),
         # topics
         ("[[journal.topic]]\n", ["1: journal.topic.name: is missing here"]),
@@ -440,13 +477,13 @@ TAKES = (
         ),
         (
             "[[journal.topic]]\nname = 'a'\n[[journal.topic]]\nname = 'a'\n",
-            ["4: journal.topic.name: 'a' is given twice"],
+            ["4: journal.topic.name: duplicate name 'a'. Remove one of them."],
         ),
         # transports
         ("\n[[transport]]\n", ["2: transport.listen: is missing here"]),
         (
             "[[transport]]\nlisten = 'unix:///a'\n[[transport]]\nlisten = 'unix:///a'\n",
-            ["4: transport.listen: unix:///a is given twice"],
+            ["4: transport.listen: duplicate address unix:///a. Remove one of them."],
         ),
     ],
 )
@@ -462,28 +499,32 @@ def test_all_problems_are_found_in_the_order_of_their_lines(tmp_path: Path) -> N
     assert [problem.split(":")[1] for problem in problems_of(path)] == ["1", "3", "5"]
     with pytest.raises(ConfigurationError) as caught:
         load_config(path)
-    assert str(caught.value).startswith(f"{path}:1: x: unknown; ")
-    assert str(caught.value).endswith(f" (and 2 more: `tickertape check {path}` lists them)")
+    assert str(caught.value).startswith(f"{path}:1: x: unknown key. ")
+    assert str(caught.value).endswith(f" (and 2 more, listed by `tickertape check {path}`)")
 
 
 def test_a_single_problem_is_told_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "c.toml", "[instance]\nname = 3\n")
     with pytest.raises(ConfigurationError) as caught:
         load_config(path)
-    assert str(caught.value) == f"{path}:2: instance.name: is text in quotes, not 3"
+    assert str(caught.value) == f"{path}:2: instance.name: must be a string in quotes, not 3"
 
 
 def test_windows_line_ends_do_not_move_lines(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_bytes(b"[instance]\r\n\r\nname = 3\r\n")
-    assert problems_of(tmp_path / "c.toml") == ["c.toml:3: instance.name: is text in quotes, not 3"]
+    assert problems_of(tmp_path / "c.toml") == ["c.toml:3: instance.name: must be a string in quotes, not 3"]
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    assert problems_of(tmp_path / "none.toml") == ["none.toml: cannot be read: No such file or directory"]
-    assert problems_of(tmp_path) == [f"{tmp_path.name}: cannot be read: Is a directory"]
+    assert problems_of(tmp_path / "none.toml") == [
+        "none.toml: Cannot read the file: No such file or directory."
+    ]
+    assert problems_of(tmp_path) == [f"{tmp_path.name}: Cannot read the file: Is a directory."]
     (tmp_path / "latin.toml").write_bytes(b"a = 1\nb = '\xe9'\n")
-    assert problems_of(tmp_path / "latin.toml") == ["latin.toml:2: not UTF-8 (byte 11)"]
+    assert problems_of(tmp_path / "latin.toml") == [
+        "latin.toml:2: Cannot read the file: not UTF-8 (byte 11). Save it as UTF-8."
+    ]
     (tmp_path / "large.toml").write_bytes(b"#" * (configuration_bytes_max + 1))
     assert problems_of(tmp_path / "large.toml") == [
-        f"large.toml: larger than {configuration_bytes_max} bytes"
+        f"large.toml: File too large: more than {configuration_bytes_max} bytes."
     ]

@@ -40,23 +40,29 @@ def test_everything_a_file_can_say_and_what_wins_over_it(tmp_path: Path) -> None
     [
         (
             '[admin]\nlisten = "http://0.0.0.0:9008"',
-            "2: admin.listen: http://0.0.0.0:9008 can be",
+            "2: admin.listen: http://0.0.0.0:9008 is reachable",
         ),
-        ('[admin]\nlisten = "tcp://127.0.0.1:9008"', "2: admin.listen: 'tcp://127.0.0.1:9008' is no address"),
-        ('[admin]\nlisten = "https://127.0.0.1:9008"', "2: admin.listen: https:// is not built yet"),
-        ("[admin]\nlisten = 9008", "2: admin.listen: is text in quotes, not 9008"),
-        ("[admin]\nport = 9008", "2: admin.port: unknown; [admin] takes listen, insecure, hosts"),
-        ('[admin]\nhosts = ["a:80"]', "2: admin.hosts: 'a:80' is not a host name without a port"),
-        ("[admin]\nhosts = [1]", "2: admin.hosts: is text in quotes, not 1"),
-        ("[admin]\nhosts = ''", "2: admin.hosts: '' is not a host name without a port"),
-        ("[admin]\nhosts = {}", "2: admin.hosts: is text in quotes, not a table"),
-        ('[logging]\nformat = "xml"', '2: logging.format: is one of "text", "json", not xml'),
+        (
+            '[admin]\nlisten = "tcp://127.0.0.1:9008"',
+            "2: admin.listen: Invalid admin address 'tcp://127.0.0.1:9008'",
+        ),
+        (
+            '[admin]\nlisten = "https://127.0.0.1:9008"',
+            "2: admin.listen: Cannot listen on https://: not supported yet.",
+        ),
+        ("[admin]\nlisten = 9008", "2: admin.listen: must be a string in quotes, not 9008"),
+        ("[admin]\nport = 9008", "2: admin.port: unknown key. [admin] takes listen, insecure, hosts"),
+        ('[admin]\nhosts = ["a:80"]', "2: admin.hosts: Invalid host name 'a:80'. Use a name without a port"),
+        ("[admin]\nhosts = [1]", "2: admin.hosts: must be a string in quotes, not 1"),
+        ("[admin]\nhosts = ''", "2: admin.hosts: Invalid host name ''. Use a name without a port"),
+        ("[admin]\nhosts = {}", "2: admin.hosts: must be a string in quotes, not a table"),
+        ('[logging]\nformat = "xml"', '2: logging.format: must be one of "text", "json", not xml'),
         (
             "[logging]\nlevel = []",
-            '2: logging.level: is one of "debug", "info", "warning", "error", not a',
+            '2: logging.level: must be one of "debug", "info", "warning", "error", not a',
         ),
-        ("[instance]\ndrain_timeout = -1", "2: instance.drain_timeout: Invalid interval -1"),
-        ("[instance]\ndrain_timeout = []", "2: instance.drain_timeout: is a time such as 1 (seconds)"),
+        ("[instance]\ndrain_timeout = -1", "2: instance.drain_timeout: an interval is a number of seconds"),
+        ("[instance]\ndrain_timeout = []", "2: instance.drain_timeout: must be a time such as 1 (seconds)"),
     ],
 )
 def test_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
@@ -86,5 +92,5 @@ def test_admin_addresses(text: str, host: str, loopback: bool) -> None:
     "text", ["", "9008", "http://", "http://a", "http://a:b", "http://a:1/stats", "unix:///a"]
 )
 def test_no_admin_addresses(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"use http://127\.0\.0\.1:9008|0 to 65535"):
+    with pytest.raises(ConfigurationError, match=r"Use (http://127\.0\.0\.1:9008|0 to 65535)"):
         parse_admin(text)

@@ -60,21 +60,21 @@ AWS_SECRET_ACCESS_KEY = "${SECRET}"
         ("[archive]", "1: archive.location: is missing here"),
         (
             '[archive]\nlocation = ""',
-            '2: archive.location: is a path, or a URI such as "s3://bucket/archive"',
+            '2: archive.location: must be a path, or a URI such as "s3://bucket/archive"',
         ),
-        ("[archive]\nlocation = 1", "2: archive.location: is text in quotes, not 1"),
+        ("[archive]\nlocation = 1", "2: archive.location: must be a string in quotes, not 1"),
         (
             '[archive]\nlocation = "a"\nrefresh = "10ms"',
-            "3: archive.refresh: is at least 0.1 seconds, not 10ms",
+            "3: archive.refresh: must be at least 0.1 seconds, not 10ms",
         ),
-        ('[archive]\nlocation = "a"\nrequire = 1', "3: archive.require: is true or false, not 1"),
+        ('[archive]\nlocation = "a"\nrequire = 1', "3: archive.require: must be true or false, not 1"),
         (
             '[archive]\nlocation = "a"\nstorage_options = "x"',
-            "3: archive.storage_options: is a table of texts, not x",
+            "3: archive.storage_options: must be a table of strings, not x",
         ),
         (
             '[archive]\nlocation = "a"\nstorage_options = {b = 1}',
-            "3: archive.storage_options: is a table of texts; b is text in quotes, not 1",
+            "3: archive.storage_options: must be a table of strings: b must be a string in quotes, not 1",
         ),
         (
             '[archive]\nlocation = "a"\nlocaton = "b"',
@@ -86,7 +86,7 @@ def test_what_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     found = problems(tmp_path, text + "\n")
     assert len(found) == 1
     if "unknown" in problem:
-        assert "did you mean 'location'?" in found[0]
+        assert "Did you mean 'location'?" in found[0]
     else:
         assert found[0] == problem
 
@@ -95,5 +95,6 @@ def test_without_the_library_it_says_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setattr(archive_config, "_NEEDED", "no_such_library")
     (problem,) = problems(tmp_path, '[archive]\nlocation = "a"\n')
     assert problem == (
-        "2: archive.location: an archive needs no_such_library: pip install 'tickertape[spark]'"
+        "2: archive.location: Cannot use an archive: the package no_such_library is "
+        "missing. Run: pip install 'tickertape[spark]'"
     )

@@ -10,7 +10,7 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.server.config.config import examine, load_config
 from tickertape.server.limits import queues_max
 
-ELSEWHERE = "'q' is the name of a queue over 'w': name the topic that its messages are published to"
+ELSEWHERE = "'q' is a queue over 'w', not a topic. Use the topic that its messages are published to."
 
 
 def write(path: Path, text: str) -> Path:
@@ -127,48 +127,60 @@ def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("name = 'x*'", "name: 'x*' is a pattern: a topic is named in full here"),
-        ("name = '$queue'", "name: '$queue' is a pattern: "),
-        ("name = 5", "name: is text in quotes, not 5"),
-        ("underlying = '(?=a)b'", "underlying: Invalid topic pattern '(?=a)b' at position 0: look-ahead "),
-        ("underlying = ''", "underlying: Invalid topic '': it must not be empty"),
-        ("default_publish_target = '^w'", "default_publish_target: '^w' is a pattern: "),
+        ("name = 'x*'", "name: must be a topic name, not the pattern 'x*'. Use the full name of a topic."),
+        ("name = '$queue'", "name: must be a topic name, not the pattern '$queue'. "),
+        ("name = 5", "name: must be a string in quotes, not 5"),
+        ("underlying = '(?=a)b'", "underlying: the pattern of topics '(?=a)b': look-ahead "),
+        ("underlying = ''", "underlying: a topic name must not be empty"),
+        (
+            "default_publish_target = '^w'",
+            "default_publish_target: must be a topic name, not the pattern '^w'. ",
+        ),
         (
             "default_publish_target = 'other'",
-            "default_publish_target: 'other' is no topic of the queue, which has 'q': ",
+            "default_publish_target: 'other' is not a topic of the queue, ",
         ),
-        ("dead_letter = 'q'", "dead_letter: 'q' is a topic of the queue itself: "),
+        ("dead_letter = 'q'", "dead_letter: 'q' is a topic of the queue itself, "),
         ("filter = '/a ='", "filter: "),
-        ("filter = 5", "filter: is text in quotes, not 5"),
-        ("filter = \"USER() = 'a'\"", "filter: asks who subscribes or what time it is; "),
-        ("barrier_expression = '/t < UNIX_TIMESTAMP()'", "barrier_expression: asks who subscribes or "),
+        ("filter = 5", "filter: must be a string in quotes, not 5"),
+        ("filter = \"USER() = 'a'\"", "filter: must not use the subscriber or the current time. "),
+        ("barrier_expression = '/t < UNIX_TIMESTAMP()'", "barrier_expression: must not use the subscriber "),
         ("priority = '/a +'", "priority: "),
-        ("priority = 'BOOKMARK()'", "priority: Invalid filter at column 1: BOOKMARK is not available here"),
-        ("semantics = 'exactly-once'", 'semantics: is one of "at-least-once", "at-most-once", not exactly-'),
+        ("priority = 'BOOKMARK()'", "priority: line 1, column 1: BOOKMARK is no part of the message's body"),
+        (
+            "semantics = 'exactly-once'",
+            'semantics: must be one of "at-least-once", "at-most-once", not exactly-',
+        ),
         (
             "fairness_model = 'fair'",
-            'fairness_model: is one of "fast", "round-robin", "proportional", not fa',
+            'fairness_model: must be one of "fast", "round-robin", "proportional", not fa',
         ),
-        ("expiration_model = 'max'", 'expiration_model: is one of "minimum", "message", "queue", not max'),
-        ("leasing = true", 'leasing: is one of "lenient", "strict", not true'),
-        ("lease_period = 0", 'lease_period: is 10 ms to 366 days, or "none", not 0'),
-        ("lease_period = '367d'", 'lease_period: is 10 ms to 366 days, or "none", not 367d'),
-        ("lease_period = []", 'lease_period: is a time such as 1 (seconds) or "500ms", not a list'),
-        ("expiration = 0", "expiration: is above 0 and at most 36,600 days (without it messages wait for "),
-        ("expiration = '36601d'", "expiration: is above 0 and at most 36,600 days"),
-        ("max_backlog = 0", "max_backlog: is a number, 1 to 1,000,000, not 0"),
-        ("max_backlog = true", "max_backlog: is a number, 1 to 1,000,000, not true"),
-        ("max_backlog = '1.5'", "max_backlog: is a number, 1 to 1,000,000, not 1.5"),
-        ("max_per_subscription_backlog = 1000001", "max_per_subscription_backlog: is a number, 1 to "),
-        ("max_deliveries = 0", "max_deliveries: is a number, 1 to 1,000,000, not 0"),
-        ("max_cancels = -1", "max_cancels: is a number, 0 to 1,000,000, not -1"),
-        ("target_queue_depth = 0", "target_queue_depth: is a number, 1 to "),
-        ("file_backed_metadata = 'yes'", "file_backed_metadata: is true or false, not yes"),
-        ("recovery_point = '1|2|,3|4|'", "recovery_point: is epoch, now, a bookmark "),
-        ("recovery_point = '[0:1|2|]'", "recovery_point: is epoch, now, a bookmark "),
-        ("recovery_point = 'x|y|'", "recovery_point: is epoch, now, a bookmark "),
+        (
+            "expiration_model = 'max'",
+            'expiration_model: must be one of "minimum", "message", "queue", not max',
+        ),
+        ("leasing = true", 'leasing: must be one of "lenient", "strict", not true'),
+        ("lease_period = 0", 'lease_period: must be 10 ms to 366 days, or "none", not 0'),
+        ("lease_period = '367d'", 'lease_period: must be 10 ms to 366 days, or "none", not 367d'),
+        ("lease_period = []", 'lease_period: must be a time such as 1 (seconds) or "500ms", not a list'),
+        ("expiration = 0", "expiration: must be above 0 and at most 36,600 days, not "),
+        ("expiration = '36601d'", "expiration: must be above 0 and at most 36,600 days"),
+        ("max_backlog = 0", "max_backlog: must be an integer from 1 to 1,000,000, not 0"),
+        ("max_backlog = true", "max_backlog: must be an integer from 1 to 1,000,000, not true"),
+        ("max_backlog = '1.5'", "max_backlog: must be an integer from 1 to 1,000,000, not 1.5"),
+        (
+            "max_per_subscription_backlog = 1000001",
+            "max_per_subscription_backlog: must be an integer from 1 to ",
+        ),
+        ("max_deliveries = 0", "max_deliveries: must be an integer from 1 to 1,000,000, not 0"),
+        ("max_cancels = -1", "max_cancels: must be an integer from 0 to 1,000,000, not -1"),
+        ("target_queue_depth = 0", "target_queue_depth: must be an integer from 1 to "),
+        ("file_backed_metadata = 'yes'", "file_backed_metadata: must be true or false, not yes"),
+        ("recovery_point = '1|2|,3|4|'", "recovery_point: must be epoch, now, a bookmark "),
+        ("recovery_point = '[0:1|2|]'", "recovery_point: must be epoch, now, a bookmark "),
+        ("recovery_point = 'x|y|'", "recovery_point: must be epoch, now, a bookmark "),
         ("recovery_point = 'yesterday'", "recovery_point: "),
-        ("max_backlogs = 5", "max_backlogs: unknown; did you mean 'max_backlog'? [queue] takes name, "),
+        ("max_backlogs = 5", "max_backlogs: unknown key. Did you mean 'max_backlog'? [queue] takes name, "),
     ],
 )
 def test_what_is_refused(tmp_path: Path, line: str, problem: str) -> None:
@@ -180,7 +192,7 @@ def test_what_is_refused(tmp_path: Path, line: str, problem: str) -> None:
 @pytest.mark.parametrize("line", ["lease_period = '1m'", "max_deliveries = 2", "max_cancels = 2"])
 def test_at_most_once_knows_no_leases(tmp_path: Path, line: str) -> None:
     text = f"[[queue]]\nname = 'q'\nsemantics = 'at-most-once'\n{line}\n"
-    what = 'has no effect with semantics = "at-most-once", which knows no leases'
+    what = 'has no effect with semantics = "at-most-once", which has no leases. Remove it.'
     assert problems(tmp_path, text) == [f"4: queue.{line.split(maxsplit=1)[0]}: {what}"]
 
 
@@ -188,17 +200,17 @@ def test_at_most_once_knows_no_leases(tmp_path: Path, line: str) -> None:
 def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -> None:
     text = f"[[queue]]\nname = 'q'\nsemantics = 'at-most-once'\nfairness_model = '{fairness}'\n"
     (found,) = problems(tmp_path, text)
-    assert found.startswith('4: queue.fairness_model: is "round-robin" with semantics = "at-most-once"')
+    assert found.startswith('4: queue.fairness_model: must be "round-robin" with semantics = "at-most-once"')
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         ("[[queue]]\n", ["1: queue.name: is missing here"]),
-        ("[queue]\nname = 'q'\n", ["1: queue: is a list of tables: write [[queue]] and its keys below"]),
+        ("[queue]\nname = 'q'\n", ["1: queue: must be a list of tables: write [[queue]] and its keys below"]),
         (
             "[[queue]]\nname = 'q'\n[[queue]]\nname = 'q'\nunderlying = 'w'\n",
-            ["4: queue.name: 'q' is given twice"],
+            ["4: queue.name: duplicate name 'q'. Rename or remove one of them."],
         ),
         (
             (
@@ -206,9 +218,9 @@ def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -
                 "[[queue]]\nname = 'r'\nunderlying = 'b'\ndead_letter = 'c'\n"
             ),
             [
-                "4: queue.name: the topic 'q' is not recorded: add a [[journal.topic]] for it",
-                "7: queue.underlying: the topic 'b' is not recorded: add a [[journal.topic]] for it",
-                "8: queue.dead_letter: the topic 'c' is not recorded: add a [[journal.topic]] for it",
+                "4: queue.name: topic 'q' is not persistent. Add a [[journal.topic]] for it.",
+                "7: queue.underlying: topic 'b' is not persistent. Add a [[journal.topic]] for it.",
+                "8: queue.dead_letter: topic 'c' is not persistent. Add a [[journal.topic]] for it.",
             ],
         ),
         (
@@ -218,8 +230,8 @@ def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -
             ),
             [
                 (
-                    "6: queue.default_publish_target: the topic 'wx' is not recorded: "
-                    "add a [[journal.topic]] for it"
+                    "6: queue.default_publish_target: topic 'wx' is not persistent. "
+                    "Add a [[journal.topic]] for it."
                 )
             ],
         ),
@@ -227,8 +239,8 @@ def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -
             "[[queue]]\nname = 'q'\nunderlying = '^w'\ndead_letter = 'w/dead'\n",
             [
                 (
-                    "4: queue.dead_letter: 'w/dead' is a topic of the queue itself: "
-                    "what expires would enter it again"
+                    "4: queue.dead_letter: 'w/dead' is a topic of the queue itself, so dead letters "
+                    "would enter it again. Use a topic outside of the queue."
                 )
             ],
         ),
@@ -266,20 +278,20 @@ def test_a_queue_may_take_over_the_dead_letters_of_another(tmp_path: Path) -> No
 
 def test_a_journal_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
     text = "[[journal.topic]]\nname = 'w*'\n[[queue]]\nname = 'w'\n"
-    assert [line[:24] for line in problems(tmp_path, text)] == ["2: journal.topic.name: '"]
+    assert [line[:38] for line in problems(tmp_path, text)] == ["2: journal.topic.name: must be a topic"]
 
 
 def test_so_many_queues_and_no_more(tmp_path: Path) -> None:
     text = "".join(f"[[queue]]\nname = '{n}'\n" for n in range(queues_max + 2))
     problem = problems(tmp_path, text)
-    assert problem == [f"{2 * queues_max + 1}: queue: is one queue too many: at most 1,000 are read"]
+    assert problem == [f"{2 * queues_max + 1}: queue: too many queues (limit 1,000). Remove some."]
 
 
 def test_clients_are_told_the_names_of_queues_too_and_that_has_a_bound(tmp_path: Path) -> None:
     names = [f"{n:0>250}" for n in range(800)]
     text = "".join(f"[[queue]]\nname = '{name}'\n" for name in names)
     (found,) = problems(tmp_path, text)
-    assert "of validated ones and of queues take 202400 bytes together" in found
+    assert "validated topics and queues take 202400 bytes" in found
 
 
 def test_dead_letters_that_come_back_are_refused(tmp_path: Path) -> None:
@@ -287,4 +299,4 @@ def test_dead_letters_that_come_back_are_refused(tmp_path: Path) -> None:
     assert len(queues(tmp_path, circle)) == 2
     found = problems(tmp_path, circle + "[[queue]]\nname = 'c'\ndead_letter = 'a'\n")
     assert len(found) == 3
-    assert all("come back to it by way of other queues" in problem for problem in found)
+    assert all("return to it through the dead-letter topics of other queues" in problem for problem in found)

@@ -39,22 +39,22 @@ def test_less_memory_than_a_connection_has_by_default_needs_no_second_key(tmp_pa
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('memory_limit = "39MB"', "memory_limit: is at least 40MB, not '39MB'"),
-        ("memory_limit = []", 'memory_limit: is a size such as "64MB"'),
+        ('memory_limit = "39MB"', "memory_limit: must be at least 40MB, not '39MB'"),
+        ("memory_limit = []", 'memory_limit: must be a size such as "64MB"'),
         (
             'connection_limit = "65MB"',
-            "connection_limit: 68157440 bytes, is above memory_limit, 67108864 bytes",
+            "connection_limit: must be at most memory_limit (67108864 bytes), not 68157440 bytes",
         ),
-        ('disk_limit = "1MB"', "disk_limit: is 0 (nothing on disk) or at least 64MB, not '1MB'"),
+        ('disk_limit = "1MB"', "disk_limit: must be 0 (no spilling) or at least 64MB, not '1MB'"),
         (
             'disk_limit = 0\ndirectory = "d"',
-            "directory: has an effect with a disk_limit only, and disk_limit is 0",
+            "directory: has no effect with disk_limit = 0. Remove one of the two keys.",
         ),
-        ("directory = 5", "directory: is the path of a directory"),
-        ("age_limit = 0", 'age_limit: is more than 0, or "none"'),
+        ("directory = 5", "directory: must be the path of a directory"),
+        ("age_limit = 0", 'age_limit: must be more than 0, or "none"'),
         ('age_limit = "never"', "age_limit: "),
-        ("age_limit = {}", 'age_limit: is a time such as "30s", or "none"'),
-        ("disk_limits = 1", "disk_limits: unknown; did you mean 'disk_limit'? "),
+        ("age_limit = {}", 'age_limit: must be a time such as "30s", or "none"'),
+        ("disk_limits = 1", "disk_limits: unknown key. Did you mean 'disk_limit'? "),
     ],
 )
 def test_what_is_refused(tmp_path: Path, line: str, problem: str) -> None:

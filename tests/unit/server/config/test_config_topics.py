@@ -27,15 +27,16 @@ def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
             "[[journal.topic]]\n[[journal.topic]]\npattern = '^a'\nname = 'b'\n",
             [
                 "1: journal.topic.name: is missing here",
-                "3: journal.topic.pattern: stands beside name: a table has one of the two",
+                "3: journal.topic.pattern: excludes name. Remove one of the two keys.",
             ],
         ),
         (
             "[[journal.topic]]\npattern = 'orders'\n",
             [
                 (
-                    "2: journal.topic.pattern: 'orders' has none of *+?[](){}^$\\| and is a name: "
-                    "write name = ... for it, or a pattern such as ^orders for those that begin so"
+                    "2: journal.topic.pattern: must be a pattern, but 'orders' has none of *+?[](){}^$\\|. "
+                    "Write name = ... for a topic name, or a pattern such as ^orders "
+                    "for topics with this prefix."
                 )
             ],
         ),
@@ -50,15 +51,20 @@ def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
         ),
         (
             "[[journal.topic]]\npattern = '^a'\n[[journal.topic]]\npattern = '^a'\n",
-            ["4: journal.topic.pattern: '^a' is given twice"],
+            ["4: journal.topic.pattern: duplicate pattern '^a'. Remove one of them."],
         ),
         (
             "".join(f"[[journal.topic]]\npattern = '^{n}'\n" for n in range(recorded_patterns_max + 2)),
-            ["130: journal.topic.pattern: is one too many: at most 64 are read"],
+            ["130: journal.topic.pattern: too many patterns (limit 64). Merge some."],
         ),
         (
             "[[journal.topic]]\npatern = '^a'\nname = 'a'\n",
-            ["2: journal.topic.patern: unknown; did you mean 'pattern'? [journal.topic] takes name, pattern"],
+            [
+                (
+                    "2: journal.topic.patern: unknown key. Did you mean 'pattern'? "
+                    "[journal.topic] takes name, pattern"
+                )
+            ],
         ),
     ],
 )

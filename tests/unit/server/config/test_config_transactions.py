@@ -38,13 +38,16 @@ def test_a_smaller_disk_limit_needs_no_second_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('disk_limit = "1023KB"', "disk_limit: is at least 1MB, not 1023KB"),
-        ("disk_limit = []", 'disk_limit: is a size such as "4GB", not '),
-        ("bytes_max = 0", "bytes_max: is at least 1MB, not 0"),
-        ('bytes_max = "17GB"', "bytes_max: 18,253,611,008 bytes, is above disk_limit, 17,179,869,184 bytes"),
-        ('disk_limit = "2MB"\nbytes_max = "3MB"', "bytes_max: 3,145,728 bytes, is above disk_limit"),
-        ("expire_after = 0", "expire_after: is at least 1 second, not 0"),
-        ("expire_after = {}", 'expire_after: is a time such as "1h", not '),
+        ('disk_limit = "1023KB"', "disk_limit: must be at least 1MB, not 1023KB"),
+        ("disk_limit = []", 'disk_limit: must be a size such as "4GB", not '),
+        ("bytes_max = 0", "bytes_max: must be at least 1MB, not 0"),
+        (
+            'bytes_max = "17GB"',
+            "bytes_max: must be at most disk_limit (17,179,869,184 bytes), not 18,253,611,008 bytes",
+        ),
+        ('disk_limit = "2MB"\nbytes_max = "3MB"', "bytes_max: must be at most disk_limit"),
+        ("expire_after = 0", "expire_after: must be at least 1 s, not 0"),
+        ("expire_after = {}", 'expire_after: must be a time such as "1h", not '),
         ('expire_after = "never"', "expire_after: "),
         ("expires = 1", "expires: unknown"),
     ],

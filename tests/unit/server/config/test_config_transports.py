@@ -10,7 +10,7 @@ from tickertape.server.config.config import Config, examine
 from tickertape.server.config.transports import Authentication, Transport
 
 TLS = "listen = 'tls://0.0.0.0:9007'\n"
-ONLY = "has an effect on a tls:// address only, and this is tcp://127.0.0.1:9007"
+ONLY = "has an effect on tls:// addresses only, not on tcp://127.0.0.1:9007. Remove it."
 PAIR = "certificate = 'a.pem'\nkey = 'a.key'\n"
 
 
@@ -53,15 +53,17 @@ def test_paths_belong_to_the_file_that_says_them(tmp_path: Path) -> None:
     [
         (
             f"[[transport]]\n{TLS}",
-            ["c.toml:2: transport.listen: tls://0.0.0.0:9007 needs certificate and key beside it in a file"],
+            [("c.toml:2: transport.listen: tls://0.0.0.0:9007 needs certificate and key "
+"in the same table of a file.")],
         ),
         (
             f"[[transport]]\n{TLS}key = 'a.key'\n",
-            ["c.toml:2: transport.listen: tls://0.0.0.0:9007 needs certificate and key beside it in a file"],
+            [("c.toml:2: transport.listen: tls://0.0.0.0:9007 needs certificate and key "
+"in the same table of a file.")],
         ),
         (
             f"[[transport]]\n{TLS}{PAIR}insecure = true\n",
-            ["c.toml:5: transport.insecure: has no effect on a tls:// address; take it out"],
+            ["c.toml:5: transport.insecure: has no effect on a tls:// address. Remove it."],
         ),
         (
             f"[[transport]]\nlisten = 'tcp://127.0.0.1:9007'\n{PAIR}",
@@ -73,17 +75,17 @@ def test_paths_belong_to_the_file_that_says_them(tmp_path: Path) -> None:
         (
             f"[[transport]]\n{TLS}certificate = ''\nkey = 1\n",
             [
-                "c.toml:3: transport.certificate: is the path of a file, not ''",
-                "c.toml:4: transport.key: is text in quotes, not 1",
+                "c.toml:3: transport.certificate: must be the path of a file, not ''",
+                "c.toml:4: transport.key: must be a string in quotes, not 1",
             ],
         ),
         (
             "[[transport]]\nlisten = 'tcp://0.0.0.0:9007'\n",
             [
                 (
-                    "c.toml:2: transport.listen: tcp://0.0.0.0:9007 can be reached from other machines and "
-                    "is not encrypted; listen on tls:// with a certificate, or on "
-                    "127.0.0.1, or write insecure = true beside it in a file"
+                    "c.toml:2: transport.listen: tcp://0.0.0.0:9007 is reachable from other machines and "
+                    "not encrypted. Listen on tls:// with a certificate or on 127.0.0.1, or add "
+                    "insecure = true to its table."
                 )
             ],
         ),
@@ -91,7 +93,7 @@ def test_paths_belong_to_the_file_that_says_them(tmp_path: Path) -> None:
             "[[transport]]\nlisten = 'unix:///a'\ninsecur = true\n",
             [
                 (
-                    "c.toml:3: transport.insecur: unknown; did you mean 'insecure'? [transport] takes "
+                    "c.toml:3: transport.insecur: unknown key. Did you mean 'insecure'? [transport] takes "
                     "listen, insecure, certificate, key, client_ca"
                 )
             ],
@@ -99,11 +101,11 @@ def test_paths_belong_to_the_file_that_says_them(tmp_path: Path) -> None:
         ("[authentication]\n", ["c.toml:1: authentication.tokens_file: is missing here"]),
         (
             "authentication = 1\n",
-            ["c.toml:1: authentication: is a table: write [authentication] and its keys below"],
+            ["c.toml:1: authentication: must be a table: write [authentication] and its keys below"],
         ),
         (
             "[authentication]\ntokens_file = 'a'\nusers = 1\n",
-            ["c.toml:3: authentication.users: unknown; [authentication] takes tokens_file"],
+            ["c.toml:3: authentication.users: unknown key. [authentication] takes tokens_file"],
         ),
     ],
 )  # fmt: skip
@@ -118,5 +120,5 @@ def test_what_is_wrong(tmp_path: Path, text: str, problems: list[str]) -> None:
 def test_an_address_with_tls_is_none_for_the_command_line() -> None:
     _, problems = examine(None, listen=["tls://127.0.0.1:9007"])
     assert [problem.text for problem in problems] == [
-        "tls://127.0.0.1:9007 needs certificate and key beside it in a file"
+        "tls://127.0.0.1:9007 needs certificate and key in the same table of a file."
     ]

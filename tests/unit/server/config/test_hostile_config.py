@@ -24,10 +24,10 @@ from tickertape.server.limits import (
 MEMORY_BYTES_MAX = 64 * MIB
 """What judging any configuration may take; its files have `configuration_total_bytes_max`."""
 
-DEEP = f"nested more than {configuration_depth_max} deep"
+DEEP = f"Nested more than {configuration_depth_max} levels deep"
 
 FILES: dict[str, tuple[bytes, str]] = {
-    "a huge file": (b"#" * (configuration_bytes_max + 1), "larger than"),
+    "a huge file": (b"#" * (configuration_bytes_max + 1), "File too large"),
     "a huge line of brackets": (b"a = " + b"[" * (configuration_bytes_max - 10), "nested too deeply"),
     "brackets that close": (b"a = " + b"[" * 200 + b"]" * 200, DEEP),
     "tables in tables": (b"a = " + b"{a = " * 200 + b"1" + b"}" * 200, DEEP),
@@ -35,13 +35,13 @@ FILES: dict[str, tuple[bytes, str]] = {
     "a quoted key of many parts": (b'"a"' + b' . "a"' * 100_000 + b" = 1", DEEP),
     "a heading of 300,000 parts": (b"\n\n[a" + b".a" * 300_000 + b"]", f":3: {DEEP}"),
     "a binary file": (bytes(range(256)) * 100, "not UTF-8 (byte 128)"),
-    "zeros": (bytes(4096), "not TOML"),
+    "zeros": (bytes(4096), "Invalid TOML"),
     "UTF-16": ('[instance]\nname = "a"\n'.encode("utf-16"), "not UTF-8"),
-    "a broken character in line 3": (b"\n\nx = '\xff'\n", ":3: not UTF-8"),
-    "a quote that never ends": (b'a = """' + b"x" * 900_000, "the quote that ends the text is missing"),
+    "a broken character in line 3": (b"\n\nx = '\xff'\n", ":3: Cannot read the file: not UTF-8"),
+    "a quote that never ends": (b'a = """' + b"x" * 900_000, "add the missing closing quote"),
     "a number of 5,000 digits": (b"[journal]\nsegment_size = " + b"9" * 5000, "too many digits"),
     "a number of 5,000 hexadecimal digits": (
-        b"[journal]\nsegment_size = 0x" + b"f" * 5000, ":2: journal.segment_size: a number of more than",
+        b"[journal]\nsegment_size = 0x" + b"f" * 5000, ":2: journal.segment_size: Number too large",
     ),
     "a size that is not finite": (b"[journal]\nsegment_size = inf", ":2: journal.segment_size: "),
     "a time that is none": (b'[journal]\nsync = "interval"\nsync_interval = nan', "journal.sync_interval: "),
@@ -51,7 +51,7 @@ FILES: dict[str, tuple[bytes, str]] = {
     "an address with a line in it": (b'[[transport]]\nlisten = "tcp://a\\nb:1"', ":2: transport.listen: "),
     "a key with a line in it": (b'"a\\nb" = 1', r"'a\nb'"),
     "a very long key": (b"k" * 900_000 + b" = 1", "kkkk..."),
-    "a file name with a zero": (b'include = ["a\\u0000b"]', ":1: include: '/"),
+    "a file name with a zero": (b'include = ["a\\u0000b"]', ":1: include: Invalid file name '/"),
     "a variable with a strange name": (b'[instance]\nname = "${' + b"A" * 9999 + b'}"', "is not set"),
 }  # fmt: skip
 
@@ -79,8 +79,8 @@ def test_a_directory_a_loop_and_a_file_that_is_not_there_are_told(tmp_path: Path
         (tmp_path / "loop", "symbolic links"),
         (tmp_path / "absent", "No such file"),
         (tmp_path / ("x" * 300), "too long"),
-        (Path("/dev/zero"), "larger than"),
-        (Path("a\0b"), "is no file name"),
+        (Path("/dev/zero"), "File too large"),
+        (Path("a\0b"), "Invalid file name"),
     ):
         _, problems = examine(path, environment={})
         assert text in str(problems[0])
@@ -94,7 +94,7 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.touch(mode=0)
     _, problems = examine(file, environment={})
-    assert str(problems[0]) == f"{file}: cannot be read: Permission denied"
+    assert str(problems[0]) == f"{file}: Cannot read the file: Permission denied."
 
 
 def test_include_bombs_are_bounded_in_number_depth_and_bytes(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_include_bombs_are_bounded_in_number_depth_and_bytes(tmp_path: Path) -> 
     texts = {problem.text.split(":")[0] for problem in problems}
     assert len(problems) <= configuration_problems_max + 1
     assert any(
-        text in (f"more than {included_files_max} files are included", "a file cannot include itself")
+        text in (f"More than {included_files_max} included files", "Circular include")
         or f"more than {include_depth_max} deep" in text
         for text in texts
     )
@@ -116,14 +116,14 @@ def test_include_bombs_are_bounded_in_number_depth_and_bytes(tmp_path: Path) -> 
         (tmp_path / f"big{number}.toml").symlink_to(big)
     (tmp_path / "c.toml").write_text(f"include = [{text}]\n")
     _, problems = examine(tmp_path / "c.toml", environment={})
-    assert f"all files together are larger than {configuration_total_bytes_max} bytes" in str(problems[0])
+    assert f"its files exceed {configuration_total_bytes_max} bytes" in str(problems[0])
 
 
 def test_a_variable_that_is_no_text_is_told(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[instance]\nname = "${NAME}"\n')
     _, problems = examine(file, environment={"NAME": os.fsdecode(b"\xff")})
-    assert str(problems[0]) == f"{file}:2: instance.name: the environment variable NAME is not UTF-8"
+    assert str(problems[0]) == f"{file}:2: instance.name: environment variable 'NAME' is not UTF-8"
 
 
 def test_arguments_that_are_no_text_are_told() -> None:
@@ -131,7 +131,7 @@ def test_arguments_that_are_no_text_are_told() -> None:
     for given in ({"name": odd}, {"data": odd}, {"listen": [f"unix:///{odd}"]}):
         config, problems = examine(**given, environment={})
         assert config is None
-        assert "is not text in UTF-8" in str(problems[0])
+        assert "must be UTF-8, not" in str(problems[0])
 
 
 def test_topic_names_that_no_answer_to_a_logon_could_hold_are_refused(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_topic_names_that_no_answer_to_a_logon_could_hold_are_refused(tmp_path: 
     file = tmp_path / "c.toml"
     file.write_text("".join(f"[[journal.topic]]\nname = '{name}'\n" for name in names))
     _, problems = examine(file, environment={})
-    assert f"at most {topic_names_bytes_max}" in str(problems[0])
+    assert f"(limit {topic_names_bytes_max})" in str(problems[0])
     file.write_text("".join(f"[[journal.topic]]\nname = '{name}'\n" for name in names[:-1]))
     assert examine(file, environment={})[1] == []
 

@@ -33,10 +33,10 @@ def test_limits_take_their_bounds_and_nothing_beyond(tmp_path: Path, name: str) 
     for value in (low, high):
         assert getattr(_limits(tmp_path, f"{name} = {value}\n"), name) == value
     for value, says in (
-        (low - 1, "is at least"),
-        (high + 1, "is at most"),
-        ("1.5", "whole"),
-        ("true", "whole"),
+        (low - 1, "must be at least"),
+        (high + 1, "must be at most"),
+        ("1.5", "must be an integer"),
+        ("true", "must be an integer"),
     ):
         with pytest.raises(ConfigurationError, match=says) as caught:
             _limits(tmp_path, f"{name} = {value}\n")
@@ -44,7 +44,7 @@ def test_limits_take_their_bounds_and_nothing_beyond(tmp_path: Path, name: str) 
 
 
 def test_an_unknown_limit_is_refused_with_a_near_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="did you mean 'message_bytes_max'"):
+    with pytest.raises(ConfigurationError, match="Did you mean 'message_bytes_max'"):
         _limits(tmp_path, "message_byte_max = 1\n")
 
 
@@ -57,4 +57,4 @@ def test_check_shows_the_limits_and_finds_mistakes(tmp_path: Path) -> None:
     file.write_text('[limits]\nmessage_bytes_max = "17MB"\n')
     code, out, error = run_tickertape("check", str(file))
     assert code
-    assert "limits.message_bytes_max: is at most 16,777,216, not 17,825,792: frames" in out + error
+    assert "limits.message_bytes_max: must be at most 16,777,216, not 17,825,792: frames" in out + error

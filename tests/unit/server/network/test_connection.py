@@ -81,7 +81,7 @@ def test_the_path_of_a_running_server_is_not_taken_away(path: str, waiting: int)
             client.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 client.connect(path)
-        with pytest.raises(OSError, match="Address already in use: a process listens at this path"):
+        with pytest.raises(OSError, match="Address already in use: another process listens at this path"):
             listens(path)
         assert stat.S_ISSOCK(os.stat(path).st_mode), "it is there for the next client"
 

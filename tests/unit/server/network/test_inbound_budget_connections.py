@@ -138,7 +138,7 @@ def test_who_stands_still_while_others_wait_is_told_and_its_room_is_given_on(tmp
         third.send(data)
         said = first.until(Goodbye)[-1]
         assert isinstance(said, Goodbye)
-        assert (said.code, "others waited" in said.text) == ("frame_stalled", True)
+        assert (said.code, "other frames waited" in said.text) == ("frame_stalled", True)
         check_persisted(third, 1)
         second.send(data[-8:])
         check_persisted(second, 1)

@@ -306,11 +306,13 @@ def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
             ArchiveCoverage,
             *[ArchiveFailed] * 2,
         ]
-        assert "cannot be compared with the log: cannot be read" in str(answers[0])
+        assert "with the log: cannot be read" in str(answers[0])
         position, publisher, sequence, *_ = messages_of(LOG)[-1]
-        expected = f"has the message {publisher}|{sequence}| of "
+        expected = f"has message {publisher}|{sequence}| of "
         assert expected in str(answers[3])
-        assert f" at position {position}, and the log has no message there: it has lost" in str(answers[3])
+        assert f" at position {position}, but the log has no message there, so the log has lost" in str(
+            answers[3]
+        )
         assert str(answers[4]) == str(answers[3])
 
     caplog.set_level(logging.INFO)
@@ -347,7 +349,9 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
         reads.stop()
         for _, answer in driver.broker.answers:
             assert isinstance(answer, ArchiveFailed)
-            assert f"ends at position {END}, and the log at {END - 1}: it has lost" in str(answer)
+            assert f"ends at position {END}, but the log ends at {END - 1}, so the log has lost" in str(
+                answer
+            )
         assert reads._tier.known, "that it holds segments is told"
         assert reads._tier.end == 0
 

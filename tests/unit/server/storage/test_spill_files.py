@@ -85,7 +85,9 @@ def test_a_link_in_the_data_directory_is_not_followed(tmp_path: Path) -> None:
     (data / "spill").symlink_to(outside)
     within = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with pytest.raises(SpillFailed, match=r"/spill, cannot be used: .*Not a directory.*\[slow_clients\]"):
+        with pytest.raises(
+            SpillFailed, match=r"Cannot use spill directory .*/spill: .*Not a directory.*\[slow_clients\]"
+        ):
             SpillFiles(data / "spill", within=within)
     finally:
         os.close(within)
@@ -110,12 +112,12 @@ def test_a_data_directory_that_is_renamed_takes_its_files_along(tmp_path: Path, 
 
 def test_a_directory_in_use_or_that_is_none_is_refused(tmp_path: Path, files: SpillFiles) -> None:
     with pytest.raises(
-        SpillFailed, match=r"it is in use by instance a; name another one in \[slow_clients\]"
+        SpillFailed, match=r"in use by instance a\. Set another directory in \[slow_clients\]"
     ):
         SpillFiles(files.directory, "instance b")
     (tmp_path / "file").touch()
     for unusable in (tmp_path / "file", tmp_path / "absent" / "below"):
-        with pytest.raises(SpillFailed, match="cannot be used"):
+        with pytest.raises(SpillFailed, match="Cannot use spill directory"):
             SpillFiles(unusable, "instance b")
 
 

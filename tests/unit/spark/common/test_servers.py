@@ -71,6 +71,6 @@ def test_a_server_with_tls_and_tokens_is_reached(tmp_path: Path) -> None:
             client.publish("t", b"1")
             client.publish_flush()
         options.pop("tokenFile")
-        with pytest.raises(Disconnected, match="this server wants a token"):
+        with pytest.raises(Disconnected, match="this server requires a token"):
             connect(read_options(options).servers, 10)
         assert token.text not in str(servers)
