@@ -15,7 +15,7 @@ validated topics."""
 searches_per_connection_max: Final = 256
 """Concurrent searches for start points of one connection. Further searches are rejected."""
 bookmarks_sought_per_connection_max: Final = 4_000
-"""Concurrent look-ups of bookmarks of one connection, beside one list. Above it, the connection is not read
+"""Concurrent look-ups of bookmarks of one connection, plus one list. Above it, the connection is not read
 until they are found."""
 bookmarks_sought_max: Final = 400_000
 """Concurrent look-ups of bookmarks of all connections. Further look-ups are rejected."""

@@ -90,8 +90,7 @@ class PublishChecks:
         if len(recorded) > 1 or (command.sequenced and False in recorded):
             raise BadTopic(
                 "Cannot publish this frame: non-persistent topics cannot have sequences or share a "
-                "frame with "
-                "persistent topics. Send a separate frame."
+                "frame with persistent topics. Send a separate frame."
             )
         return recorded.pop()
 
@@ -118,8 +117,7 @@ class PublishChecks:
             if not self._catalog.recorded(topic):
                 raise BadTopic(
                     f"Cannot commit messages for {shown(topic)}: after a configuration change, the topic "
-                    "is not "
-                    "persistent. Make it persistent again, or abort the transaction."
+                    "is not persistent. Make it persistent again, or abort the transaction."
                 )
             if self._catalog.publish_target(topic) != topic:
                 raise BadTopic(
@@ -179,6 +177,5 @@ def _check_rising(batch: MessageBatch) -> None:
         # A higher sequence would lock its clients out: they reject a server that persisted it.
         raise BadBatch(
             f"Cannot store sequence {last}: the highest sequence is {last_persisted_max}. Publish under "
-            "another "
-            "client name, which starts at 1."
+            "another client name, which starts at 1."
         )

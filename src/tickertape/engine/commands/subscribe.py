@@ -499,6 +499,5 @@ def _check_replaces(sub: Subscription) -> None:
     if waiting > replaces_waiting_max:
         raise NotReady(
             f"Cannot replace the subscription: {waiting} earlier replacements wait until it consumes its "
-            "messages. "
-            "Consume them first."
+            "messages. Consume them first."
         )

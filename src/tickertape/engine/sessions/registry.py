@@ -73,8 +73,7 @@ class SessionRegistry:
             versions = shown(str(list(command.versions)))[1:-1]
             raise BadVersion(
                 f"Cannot log on: this server supports version {WIRE_VERSION}, the client supports "
-                f"{versions}. "
-                "Install a matching client."
+                f"{versions}. Install a matching client."
             )
         conflation = 0.0
         for option, value in parse_options(command.options).items():

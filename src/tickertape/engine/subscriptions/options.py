@@ -148,8 +148,7 @@ def read_conflation(options: Mapping[str, str | None]) -> ConflationOptions | No
     if text == _AUTO:
         raise BadOption(
             "conflation=auto is not supported: an interval that depends on the speed of the client "
-            "would give "
-            "another result in every replay. Use an interval such as conflation=1s."
+            "would give another result in every replay. Use an interval such as conflation=1s."
         )
     seconds = _interval("conflation", text)
     if not conflation_seconds_min <= seconds <= conflation_seconds_max:

@@ -211,8 +211,7 @@ class TransactionCoordinator:
         if self._asked[session.conn] >= commits_waiting_each_max:
             raise LimitReached(
                 f"Cannot commit: {commits_waiting_each_max} commits of this connection wait for their "
-                "answers. "
-                "Wait for some of them."
+                "answers. Wait for some of them."
             )
         committing = self._under_way.get(transaction)
         if committing is None:

@@ -55,8 +55,7 @@ class TransactionIdCache:
         if publisher not in self._names and len(self._names) >= transaction_publishers_max:
             raise LimitReached(
                 f"Cannot commit: transaction names of {transaction_publishers_max} publishers are "
-                "stored, and "
-                "this publisher is new. Commit under a publisher that stays the same."
+                "stored, and this publisher is new. Commit under a publisher that stays the same."
             )
 
     def place(self, publisher: str) -> int:
@@ -142,8 +141,7 @@ class CommittedTransactions:
         elif key not in self._numbers and len(self._numbers) >= transaction_spaces_max:
             raise LimitReached(
                 f"Cannot commit: {transaction_spaces_max} transaction spaces are stored, and this space "
-                "is new. "
-                "Use one space for all batches of a query."
+                "is new. Use one space for all batches of a query."
             )
 
     def highest(self, transaction: Transaction) -> int:

@@ -184,8 +184,7 @@ class StagingArea:
         if part is None or part.conn != session.conn:
             raise TransactionUnknown(
                 f"Cannot prepare {describe(transaction, name)}: this connection has staged no messages "
-                "for it. "
-                "Stage the part again."
+                "for it. Stage the part again."
             )
         part.touched = self._clock.mono
         task = StagePrepare(part.file, part.offset, part.messages, part.blocks)
@@ -202,20 +201,17 @@ class StagingArea:
         if sum([part.offset for part in parts]) + size > limits.transaction_bytes:
             raise TransactionTooLarge(
                 f"Cannot stage more than {limits.transaction_bytes} bytes for {describe(transaction)}. "
-                "Commit "
-                "smaller transactions, or raise bytes_max of [transactions]."
+                "Commit smaller transactions, or raise bytes_max of [transactions]."
             )
         if sum([part.blocks for part in parts]) >= transaction_batches_max:
             raise TransactionTooLarge(
                 f"Cannot stage more than {transaction_batches_max} batches for {describe(transaction)}. "
-                "Stage "
-                "larger batches, or commit smaller transactions."
+                "Stage larger batches, or commit smaller transactions."
             )
         if self.bytes - freed + size > limits.disk_bytes:
             raise StagingFull(
                 f"Cannot stage more than {limits.disk_bytes} bytes in total. Commit or abort staged "
-                "transactions, "
-                "or raise disk_limit of [transactions]."
+                "transactions, or raise disk_limit of [transactions]."
             )
         if beginning and self.count >= staged_parts_max:
             raise LimitReached(
