@@ -199,7 +199,7 @@ class Broker:
         self._outbox.forget(conn)
         session = self._sessions.remove(conn)
         if session is not None:
-            session.ack_conflation = 0.0  # acknowledgements that become due now are held back for nobody
+            session.ack_conflation = 0.0  # no acknowledgement is held for a closed connection
             self._publish_handler.drop(session)
             self.transactions.gone(conn)
             self.subscriptions.drop(session)

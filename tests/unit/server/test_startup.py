@@ -40,7 +40,7 @@ def test_a_malformed_record_does_not_keep_an_instance_from_starting(tmp_path: Pa
     persisted(opened)
     again = open_instance(config)
     (line,) = again.report
-    assert ", position 0: a control record that cannot be read" in line
+    assert ", position 0: invalid control record" in line
     assert line.endswith("All other messages are available.")
     assert not again.broker.draining
     persisted(again)

@@ -167,7 +167,7 @@ class SubscribeHandler:
             self._consume(sub, command.topic, content, workers, backlog)
             self._begin_transient(sub, interest if of_rest else None, conflating_rest)
             if self._registry.of(session.conn).get(sub.sub_id) is not sub:
-                return  # its connection turned out to be slow, and was closed
+                return  # its connection was closed as a slow consumer
         feed = sub.feed(LogFeed)
         if feed is not None:
             self.services.log.credit(feed)

@@ -345,7 +345,7 @@ class TransientDelivery:
         """Release all conflated messages in bounded pieces, then stop conflation and call `done`."""
         batches = []
         if sub.conflating is not None:
-            self._forget_interval(sub)  # at its end something would be handed on behind `done`
+            self._forget_interval(sub)  # at its end, messages would be queued behind `done`
             sub.conflating.flush(conflation_piece_messages_max)
             batches = sub.conflating.take()
         if not batches:

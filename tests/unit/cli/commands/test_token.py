@@ -79,7 +79,7 @@ def test_a_token_that_was_not_made_leaves_no_file(file: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["A b"], "the name of a token is 1 to 64"),
+        (["A b"], "Invalid token name. Use 1 to 64"),
         (["a", "--expires", "tomorrow"], "Invalid time 'tomorrow'. Use a time with a time zone"),
         (["a", "--expires", "2099-01-01"], "Use a time with a time zone"),
         (["a", "--expires", "2099-01-01T00:00:00+01:00:30"], "Use a time with a time zone"),

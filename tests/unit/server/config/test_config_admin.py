@@ -61,7 +61,7 @@ def test_everything_a_file_can_say_and_what_wins_over_it(tmp_path: Path) -> None
             "[logging]\nlevel = []",
             '2: logging.level: must be one of "debug", "info", "warning", "error", not a',
         ),
-        ("[instance]\ndrain_timeout = -1", "2: instance.drain_timeout: an interval is a number of seconds"),
+        ("[instance]\ndrain_timeout = -1", "2: instance.drain_timeout: Invalid interval -1"),
         ("[instance]\ndrain_timeout = []", "2: instance.drain_timeout: must be a time such as 1 (seconds)"),
     ],
 )

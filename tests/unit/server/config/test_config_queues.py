@@ -130,8 +130,8 @@ def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
         ("name = 'x*'", "name: must be a topic name, not the pattern 'x*'. Use the full name of a topic."),
         ("name = '$queue'", "name: must be a topic name, not the pattern '$queue'. "),
         ("name = 5", "name: must be a string in quotes, not 5"),
-        ("underlying = '(?=a)b'", "underlying: the pattern of topics '(?=a)b': look-ahead "),
-        ("underlying = ''", "underlying: a topic name must not be empty"),
+        ("underlying = '(?=a)b'", "underlying: Invalid topic pattern '(?=a)b' at position 0: look-ahead "),
+        ("underlying = ''", "underlying: Invalid topic '': it must not be empty"),
         (
             "default_publish_target = '^w'",
             "default_publish_target: must be a topic name, not the pattern '^w'. ",
@@ -146,7 +146,7 @@ def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
         ("filter = \"USER() = 'a'\"", "filter: must not use the subscriber or the current time. "),
         ("barrier_expression = '/t < UNIX_TIMESTAMP()'", "barrier_expression: must not use the subscriber "),
         ("priority = '/a +'", "priority: "),
-        ("priority = 'BOOKMARK()'", "priority: line 1, column 1: BOOKMARK is no part of the message's body"),
+        ("priority = 'BOOKMARK()'", "priority: Invalid filter at column 1: BOOKMARK is not available here"),
         (
             "semantics = 'exactly-once'",
             'semantics: must be one of "at-least-once", "at-most-once", not exactly-',
