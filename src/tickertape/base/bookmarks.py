@@ -93,6 +93,9 @@ NOW: Final = "0|1|"
 MOST_RECENT: Final = "recent"
 """Start where the client's bookmark store says. Known to clients only; never on the wire."""
 
+START_WORDS: Final = {"epoch": EPOCH, "now": NOW, "recent": MOST_RECENT, "most_recent": MOST_RECENT}
+"""Words for start points, in any case, and their texts."""
+
 UNKNOWN: Final = "?|?|"
 """How an unknown bookmark is written: of a bookmark's shape, and none."""
 
@@ -204,13 +207,13 @@ def _parse(text: str) -> StartPoint | Range:
 
 
 def bookmark_text(value: str | datetime | Bookmark | Sequence[str | Bookmark]) -> str:
-    """Return the text of a start point: text as it is, a `datetime` as a time (naive = UTC), a list or tuple
-    as a list of bookmarks.
+    """Return the text of a start point: a word (`START_WORDS`) as its text, other text unchanged, a
+    `datetime` as a time (naive = UTC), a list or tuple as a list of bookmarks.
 
-    Raises `BadBookmark` for what is none of these.
+    Raises `BadBookmark` for other types.
     """
     if isinstance(value, str):
-        return value
+        return START_WORDS.get(value.lower(), str(value))
     if isinstance(value, datetime):
         return format_timestamp(to_micros(value))
     if isinstance(value, Bookmark):

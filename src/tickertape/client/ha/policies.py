@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tickertape.base.bookmarks import bookmark_text
 from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
 from tickertape.base.options import parse_options
 from tickertape.client.bookmark_store.protocol import BookmarkStore
@@ -235,7 +236,7 @@ def stored_of(request: SubscribeRequest) -> StoredSubscription:
 def request_of(stored: StoredSubscription, store: BookmarkStore | None) -> SubscribeRequest:
     """The request that brings it back: a bookmark subscription goes on where the store knows it to be."""
     options = parse_options(stored.options)
-    bookmark = stored.bookmark
+    bookmark = None if stored.bookmark is None else bookmark_text(stored.bookmark)
     if bookmark is not None and store is not None:
         tracker = StoredBookmarkTracker(store, stored.sub_id)
         replay = ReplayState(bookmark, stored.options, tracker, until_caught_up=False)
