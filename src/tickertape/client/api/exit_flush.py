@@ -4,7 +4,7 @@ Clients are closed by `atexit`: non-daemon threads have ended by then, receive t
 registers that when it is imported, so that exit handlers of the application run before. An asyncio client is
 flushed before, while its loop shuts down its asynchronous generators, as `asyncio.run` does, since `atexit`
 finds that loop closed. All clients together get `client_timeout_seconds`. Messages that could not be sent are
-reported on standard error, in one line for each client.
+logged as errors, one for each client.
 
 Invariants:
 - A forked child sends nothing for its parent; a child of `multiprocessing` flushes its own clients.
@@ -23,6 +23,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from tickertape.client.common.client_log import LOG
 from tickertape.client.limits import client_timeout_seconds
 
 
@@ -110,11 +111,12 @@ def _report(ended: Iterable[ProgramEnd | None]) -> None:
     some = [one for one in ended if one is not None]
     for name, unsent in some:
         if unsent:
-            with suppress(Exception):  # there may be no standard error any more
-                sys.stderr.write(
-                    f"tickertape: Cannot send {unsent} message(s) of client {name!r} before the program "
-                    "ends. Call close(), or use the client in a with statement.\n"
-                )
+            LOG.error(
+                "Cannot send %d message(s) of client %r before the program ends. Call close(), or use the "
+                "client in a with statement.",
+                unsent,
+                name,
+            )
     for name, _ in some:
         warnings.warn(
             f"client {name!r} was not closed: call close(), or use it in a with statement",

@@ -102,7 +102,7 @@ class ClientFrontend:
         self._driver.logon.set_ack_conflation(interval)
 
     def set_exception_listener(self, listener: ExceptionListener | None) -> None:
-        """Call `listener(exception)` for what handlers raise; None (default): print it on standard error."""
+        """Call `listener(exception)` for what handlers raise; None (default): log it."""
         self._driver.handlers.set_listener(listener)
 
     def set_duplicate_message_handler(self, handler: Handler | None) -> None:

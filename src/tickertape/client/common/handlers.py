@@ -5,12 +5,11 @@ Invariant: no such exception reaches the receive thread.
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable
 from threading import current_thread, main_thread
 
 from tickertape.batch.message_batch import Message
+from tickertape.client.common.client_log import LOG
 
 Handler = Callable[[Message], object]
 """Application callback for the messages of a subscription."""
@@ -18,7 +17,7 @@ ExceptionListener = Callable[[BaseException], object]
 
 
 class HandlerRunner:
-    """Runs handlers one by one. `listener` is told what they raise; None prints it on standard error."""
+    """Runs handlers one by one. `listener` is told what they raise; None logs it."""
 
     def __init__(self) -> None:
         self.listener: ExceptionListener | None = None
@@ -42,7 +41,7 @@ class HandlerRunner:
         self.tell(error)
 
     def tell(self, error: BaseException) -> None:
-        """Report `error` to the listener, or on standard error."""
+        """Report `error` to the listener, or log it."""
         if self.listener is None:
             _show(error)
             return
@@ -53,5 +52,4 @@ class HandlerRunner:
 
 
 def _show(error: BaseException) -> None:
-    sys.stderr.write("tickertape: this happened where no caller could be told:\n")
-    traceback.print_exception(error, file=sys.stderr)
+    LOG.error("An exception had no caller that could handle it.", exc_info=error)
