@@ -44,6 +44,8 @@ class AsyncMessageStream(StreamBase):
     context manager that closes itself. In a forked child everything but `close` raises `Forked`.
     """
 
+    __slots__ = ("_changed", "_current", "_in_a_row_bytes", "_iterator")
+
     _lock = nullcontext()
 
     def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
@@ -219,6 +221,8 @@ class AsyncHandledStream(AsyncMessageStream):
     raises, the next message is handed on all the same. A slow one holds up its own subscription only, and
     those that were resumed together with it: their handlers are called by a `HandlerOrder`, in one order.
     """
+
+    __slots__ = ("_by_itself", "_handler", "_handlers", "_order", "_own_batches", "_settles")
 
     def __init__(
         self, request: SubscribeRequest, owner: StreamOwner, *, handler: Handler, handlers: HandlerRunner

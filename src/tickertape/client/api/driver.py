@@ -19,7 +19,7 @@ from tickertape.batch.queue_lease import AckAccumulator, Action, Marks
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common import effects
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.address import Address
+from tickertape.client.common.address import NO_ADDRESS, Address
 from tickertape.client.common.client_log import LOG
 from tickertape.client.common.connection_state import ConnectionState, StateListener
 from tickertape.client.common.credentials import Credentials
@@ -110,6 +110,12 @@ class ClientDriver(ABC):
     def remove_state_listener(self, listener: StateListener) -> None:
         """Call it no more, if it was added."""
         self._state_listeners = tuple(one for one in self._state_listeners if one != listener)
+
+    def shown(self, kind: str) -> str:
+        """Return the `repr` of a client of class `kind`."""
+        state = "closed" if self.logon.closed else "connected" if self.logon.connected else "not connected"
+        where = "" if self._address is NO_ADDRESS else f" of {self._address.uri}"
+        return f"<{kind} {self.core.name!r}{where}, {state}>"
 
     def check_not_forked(self) -> None:
         """Raise `Forked` in a forked child."""

@@ -38,6 +38,18 @@ class StreamOwner(Protocol):
 class StreamBase(ABC):
     """Base of the streams of both fronts."""
 
+    __slots__ = (
+        "__weakref__",
+        "_auto_ack",
+        "_forked",
+        "_in_loop",
+        "_owner",
+        "buffer",
+        "request",
+        "sub_id",
+        "timeout",
+    )
+
     _lock: AbstractContextManager[object]
     """Held while the buffer changes; on an event loop there is nothing to hold."""
 
@@ -55,6 +67,10 @@ class StreamBase(ABC):
         self._in_loop = False
         """Whether a loop asks, so that it has to come back before the next loop."""
         self._forked = False
+
+    def __repr__(self) -> str:
+        state = "running" if self.end_reason is None else f"ended: {self.end_reason}"
+        return f"<{type(self).__name__} {self.sub_id!r} on {self.request.topic!r}, {state}>"
 
     # -- the application --------------------------------------------------------------------------------
 

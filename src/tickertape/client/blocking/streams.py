@@ -50,6 +50,8 @@ class MessageStream(StreamBase):
     `close` raises `Forked`.
     """
 
+    __slots__ = ("_changed", "_iterator", "_lock", "_owns_lock", "_place")
+
     _lock: threading.RLock
 
     def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
@@ -253,6 +255,8 @@ class HandledStream(MessageStream):
 
     `handlers` runs it; whatever it raises, the next message is handed on all the same.
     """
+
+    __slots__ = ("_handlers", "handler")
 
     def __init__(
         self, request: SubscribeRequest, owner: StreamOwner, *, handler: Handler, handlers: HandlerRunner

@@ -42,6 +42,15 @@ class ProgressStore(ClosesItself):
         self._refusal: TickertapeError = Closed("this bookmark store is closed")
         forks.register(self)
 
+    def __repr__(self) -> str:
+        where = "" if self.path is None else f" {self.path!r}"
+        return f"<{type(self).__name__}{where}, {len(self._progress)} subscription(s)>"
+
+    @property
+    def path(self) -> str | None:
+        """The file; None in memory."""
+        return None
+
     # -- what a client asks -------------------------------------------------------------------------------
 
     def started(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:

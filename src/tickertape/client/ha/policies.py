@@ -208,6 +208,10 @@ def chooser_of(servers: str | Sequence[str] | None, chooser: ServerChooser | Non
     """The chooser that is meant by a list of servers, or the one that was given. Raises `BadOption`."""
     if (servers is None) == (chooser is None):
         raise BadOption("give either servers or server_chooser")
+    if chooser is None and not servers:
+        raise BadOption(
+            "Invalid servers: the list is empty. Give at least one address, such as tcp://host:9007."
+        )
     return DefaultServerChooser(servers or ()) if chooser is None else chooser
 
 

@@ -83,6 +83,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         super().__init__(bytes_max, when_full)
         if sync not in ("never", "always"):
             raise BadOption(f"sync={sync!r}: use 'never' or 'always'")
+        self.path = Path(path)
         self._sync = sync == "always"
         self._refusal: TickertapeError = Closed("the publish store was closed")
         self._ledger = UnpersistedIndex(self._read)

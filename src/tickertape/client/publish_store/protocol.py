@@ -6,7 +6,9 @@ told of their bound.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from tickertape.base.errors import BadOption, StoreOfAnother
@@ -118,12 +120,24 @@ class LogonNotingPublishStore(PublishStore, Protocol):
         """A server accepted a logon: durable, like a message, when it returns. Raises `StoreError`."""
 
 
-class StoreOptions:
+class StoreOptions(ABC):
     """What every publish store is told of its bound; see `PublishStore`. Raises `BadOption`."""
 
     def __init__(self, bytes_max: int | str, when_full: WhenFull) -> None:
         self._bytes_max = checked_size(bytes_max, when_full)
         self._when_full = when_full
+
+    def __repr__(self) -> str:
+        where = "" if self.path is None else f" {str(self.path)!r}"
+        return f"<{type(self).__name__}{where}, {self.size_bytes:,} of {self.bytes_max:,} bytes>"
+
+    path: Path | None = None
+    """Directory of the store; None in memory."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of encoded batches that the store holds."""
 
     @property
     def bytes_max(self) -> int:
