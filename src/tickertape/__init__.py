@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tickertape.base.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
+    from tickertape.base.bookmarks import Bookmark
     from tickertape.base.errors import (
         AlreadyLoggedOn,
         ArchiveFailed,
@@ -114,6 +114,7 @@ if TYPE_CHECKING:
     )
     from tickertape.client.common.connection_state import ConnectionState
     from tickertape.client.common.handlers import Handler
+    from tickertape.client.common.start_points import EPOCH, MOST_RECENT, NOW
     from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator
     from tickertape.client.ha.delay_strategy import (
         DelayStrategy,
@@ -256,7 +257,8 @@ _HOMES: Final = {
     "tickertape.client.protocol.transactions": ("CommittedTransaction",),
     "tickertape.client.aio.transactions": ("AsyncClientTransaction",),
     "tickertape.client.blocking.transactions": ("ClientTransaction",),
-    "tickertape.base.bookmarks": ("EPOCH", "MOST_RECENT", "NOW", "Bookmark"),
+    "tickertape.base.bookmarks": ("Bookmark",),
+    "tickertape.client.common.start_points": ("EPOCH", "MOST_RECENT", "NOW"),
     "tickertape.base.version": ("__version__",),
     "tickertape.batch": ("Message", "MessageBatch"),
     "tickertape.client.aio.client": ("AsyncClient",),

@@ -91,6 +91,6 @@ def test_program_that_just_ends_without_a_server_says_how_much_is_lost(server: R
     command = [sys.executable, "-c", program, server.uri, "lost"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stderr == (
-        f"tickertape: Cannot send {MESSAGES} message(s) of client 'p' before the program ends. Call close(), "
+        f"Cannot send {MESSAGES} message(s) of client 'p' before the program ends. Call close(), "
         "or use the client in a with statement.\n"
     )

@@ -95,6 +95,9 @@ NOW: Final = "0|1|"
 MOST_RECENT: Final = "recent"
 """Start at the recovery point of the client's bookmark store. For clients only, never on the wire."""
 
+START_WORDS: Final = {"epoch": EPOCH, "now": NOW, "recent": MOST_RECENT, "most_recent": MOST_RECENT}
+"""Words for start points, in any case, and their texts."""
+
 UNKNOWN: Final = "?|?|"
 """Text of an unknown bookmark. It looks like a bookmark but is not one."""
 
@@ -204,12 +207,14 @@ def _parse(text: str) -> StartPoint | Range:
 
 
 def bookmark_text(value: str | datetime | Bookmark | Sequence[str | Bookmark]) -> str:
-    """Return the text of a start point. A naive `datetime` is UTC, a list or tuple holds bookmarks.
+    """Return the text of a start point: a word of `START_WORDS` as its text, other text unchanged.
+
+    A naive `datetime` is UTC, a list or tuple holds bookmarks.
 
     Raises `BadBookmark` for other types.
     """
     if isinstance(value, str):
-        return value
+        return START_WORDS.get(value.lower(), str(value))
     if isinstance(value, datetime):
         return format_timestamp(to_micros(value))
     if isinstance(value, Bookmark):

@@ -13,6 +13,10 @@ from typing import Any, ClassVar, Final
 _CAPITAL: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
+PUBLIC_MODULE: Final = "tickertape"
+"""Module that tracebacks show for errors: the one from which users import them."""
+
+
 class TickertapeError(Exception):
     """Base class of all errors. `code` is stable across versions, the text is not."""
 
@@ -21,8 +25,13 @@ class TickertapeError(Exception):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         # Errors of this module without an explicit code derive it from the class name (BadTopic: bad_topic).
-        if cls.__module__ == __name__ and "code" not in cls.__dict__:
-            cls.code = _CAPITAL.sub("_", cls.__name__).lower()
+        if cls.__module__ == __name__:
+            if "code" not in cls.__dict__:
+                cls.code = _CAPITAL.sub("_", cls.__name__).lower()
+            cls.__module__ = PUBLIC_MODULE
+
+
+TickertapeError.__module__ = PUBLIC_MODULE
 
 
 # -- the caller ---------------------------------------------------------------------------------------

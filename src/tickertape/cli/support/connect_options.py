@@ -50,8 +50,12 @@ class Server(NamedTuple):
 
     def client(self, name: str, **options: Any) -> Client:
         """Return a client that is logged on to the server."""
-        from tickertape.client.blocking.client import Client
+        import logging
 
+        from tickertape.client.blocking.client import Client
+        from tickertape.client.common.client_log import LOG
+
+        LOG.addHandler(logging.NullHandler())  # the command reports errors itself
         ways: dict[str, Any] = {"token": self.token, "tls": self.tls}
         options |= {key: way for key, way in ways.items() if way is not None}
         return Client(name, self.uri, **options)

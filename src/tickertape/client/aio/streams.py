@@ -55,6 +55,8 @@ class AsyncMessageStream(StreamBase):
         2
     """
 
+    __slots__ = ("_changed", "_current", "_in_a_row_bytes", "_iterator")
+
     _lock = nullcontext()
 
     def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
@@ -289,6 +291,8 @@ class AsyncHandledStream(AsyncMessageStream):
     of the handler, the next message is still delivered. A slow handler delays its own subscription, and the
     subscriptions that were resumed together with it: a `HandlerOrder` calls their handlers in one order.
     """
+
+    __slots__ = ("_by_itself", "_handler", "_handlers", "_order", "_own_batches", "_settles")
 
     def __init__(
         self, request: SubscribeRequest, owner: StreamOwner, *, handler: Handler, handlers: HandlerRunner

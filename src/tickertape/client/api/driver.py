@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
 from tickertape.batch.message_batch import MessageBatch
@@ -19,7 +19,8 @@ from tickertape.batch.queue_lease import AckAccumulator, Action, Marks
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common import effects
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.address import Address
+from tickertape.client.common.address import NO_ADDRESS, Address
+from tickertape.client.common.client_log import LOG
 from tickertape.client.common.connection_state import ConnectionState, StateListener
 from tickertape.client.common.credentials import Credentials
 from tickertape.client.common.handlers import Handler, HandlerRunner
@@ -33,6 +34,11 @@ from tickertape.client.publish_store.protocol import PublishStore
 
 FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
 Step = Callable[[], None]
+_LOGGED: Final = {
+    ConnectionState.LOGGED_ON: "Client %r is connected to %s.",
+    ConnectionState.RESUBSCRIBED: "Client %r is connected to %s again, with its subscriptions.",
+}
+"""Log texts of states."""
 
 
 class OpenConnection(Protocol):
@@ -108,6 +114,12 @@ class ClientDriver(ABC):
     def closed_error(self) -> Closed:
         """Return the error of a call on the closed client."""
         return Closed(f"Client {self.core.name!r} is closed.")
+
+    def shown(self, kind: str) -> str:
+        """Return the `repr` of a client of class `kind`."""
+        state = "closed" if self.logon.closed else "connected" if self.logon.connected else "not connected"
+        where = "" if self._address is NO_ADDRESS else f" of {self._address.uri}"
+        return f"<{kind} {self.core.name!r}{where}, {state}>"
 
     def check_not_forked(self) -> None:
         """Raise `Forked` in a forked child."""
@@ -253,6 +265,8 @@ class ClientDriver(ABC):
                 if connection is not None:
                     connection.hang_up()
             elif isinstance(effect, effects.ConnectionDown):
+                name, uri = self.core.name, self._address.uri
+                LOG.warning("Client %r lost its connection to %s. Cause: %s", name, uri, effect.error)
                 self._connection_lost(effect)
             elif isinstance(effect, effects.State):
                 self._report_state(effect.state)
@@ -278,6 +292,9 @@ class ClientDriver(ABC):
             sink.again()
 
     def _report_state(self, state: ConnectionState) -> None:
+        message = _LOGGED.get(state)
+        if message is not None:
+            LOG.info(message, self.core.name, self._address.uri)
         for listener in self._state_listeners:
             self._handle(listener, state)
 

@@ -3,8 +3,8 @@
 `atexit` closes the clients: non-daemon threads have ended by then, receive threads still run. The package
 registers this on import, so exit handlers of the application run earlier. The loop of an asyncio client is
 closed before `atexit`. So its flush runs when the loop shuts down its asynchronous generators, as
-`asyncio.run` does. All clients together have `client_timeout_seconds`. Unsent messages are reported on
-standard error, in one line per client.
+`asyncio.run` does. All clients together have `client_timeout_seconds`. Unsent messages are logged
+as errors, one per client.
 
 Invariants:
 - A forked child never sends messages of its parent. A child of `multiprocessing` flushes its own clients.
@@ -23,6 +23,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from tickertape.client.common.client_log import LOG
 from tickertape.client.limits import client_timeout_seconds
 
 
@@ -112,11 +113,12 @@ def _report(ended: Iterable[ProgramEnd | None]) -> None:
     some = [one for one in ended if one is not None]
     for name, unsent in some:
         if unsent:
-            with suppress(Exception):  # standard error may be closed
-                sys.stderr.write(
-                    f"tickertape: Cannot send {unsent} message(s) of client {name!r} before the program "
-                    "ends. Call close(), or use the client in a with statement.\n"
-                )
+            LOG.error(
+                "Cannot send %d message(s) of client %r before the program ends. Call close(), or use the "
+                "client in a with statement.",
+                unsent,
+                name,
+            )
     for name, _ in some:
         warnings.warn(
             f"Client {name!r} was not closed. Call close(), or use the client in a with statement.",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tickertape.base.version import __version__
 from tickertape.client.api.driver import ClientDriver, DriverSettings
+from tickertape.client.api.strict import StrictAttributes
 from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
 from tickertape.client.common.address import parse_uri
 from tickertape.client.common.connection_state import StateListener
@@ -23,7 +24,7 @@ DisconnectHandler = Callable[[Any], object]
 SOFTWARE: Final = f"tickertape-python {__version__}"
 
 
-class ClientFrontend:
+class ClientFrontend(StrictAttributes):
     """Base of all clients: the calls that do not wait. The driver of the client does the work."""
 
     _driver: ClientDriver
@@ -63,6 +64,11 @@ class ClientFrontend:
             self.set_bookmark_store(bookmark_store)
         if publish_store is not None:
             driver.set_publish_store(publish_store)
+
+    def __repr__(self) -> str:
+        driver = getattr(self, "_driver", None)
+        kind = type(self).__name__
+        return f"<{kind}>" if driver is None else driver.shown(kind)
 
     @property
     def name(self) -> str:
@@ -135,8 +141,7 @@ class ClientFrontend:
         """Set the listener for exceptions of handlers, and for errors without a waiting caller.
 
         Args:
-            listener: Called as `listener(exception)`. None: print them on standard error (the default of a
-                client).
+            listener: Called as `listener(exception)`. None: log them (the default of a client).
 
         Example:
             >>> errors = []

@@ -16,6 +16,7 @@ from tickertape.base.errors import Disconnected, StoreError, TickertapeError, Ti
 from tickertape.base.units import within
 from tickertape.client.api.driver import ClientDriver, DriverSettings
 from tickertape.client.api.streams import StreamBase
+from tickertape.client.common.client_log import LOG
 from tickertape.client.common.connection_state import ConnectionState
 from tickertape.client.common.effects import ConnectionDown, End, SinkEffect, State, Waiter
 from tickertape.client.common.handlers import Handler
@@ -78,6 +79,8 @@ class HADriver(ClientDriver):
         self._instance = ""
         self._connection_number = 1
         """Number of the connection of the last attempt."""
+        self._failed: machine.ReportFailure | None = None
+        """Last failed attempt, until it is logged."""
         self._dialling = False
         """An attempt is connecting its socket, which cannot be interrupted."""
         self._connect_waiters: dict[Waiter, int] = {}
@@ -224,10 +227,13 @@ class HADriver(ClientDriver):
         elif isinstance(action, machine.AskChooser):
             self.feed(policies.choose())
         elif isinstance(action, machine.AskDelay):
-            self.feed(policies.delay(action.uri, now().mono, random()))
+            delay = policies.delay(action.uri, now().mono, random())
+            self._log_attempt(delay.seconds)
+            self.feed(delay)
         elif isinstance(action, machine.ReportSuccess):
             policies.succeeded(action.uri, self._instance)
         elif isinstance(action, machine.ReportFailure):
+            self._failed = action
             policies.failed(action.error, action.uri)
         elif isinstance(action, machine.ResumePublishing):
             with self.lock:
@@ -243,6 +249,15 @@ class HADriver(ClientDriver):
             told = self._settle_waiters(action.begun, action.error)
             if not (told or action.known):
                 self.handlers.tell(action.error)
+
+    def _log_attempt(self, seconds: float | None) -> None:
+        """Log the attempt that failed, and the delay before the next one."""
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            following = "Giving up." if seconds is None else f"Next attempt in {seconds:.3g} s."
+            error, uri = failed
+            text = "Client %r could not connect to %s. %s Cause: %s"
+            LOG.warning(text, self.core.name, uri, following, error)
 
     def _attempt(self, action: machine.Connect) -> Generator[Step, Any, Event]:
         try:

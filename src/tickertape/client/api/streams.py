@@ -38,6 +38,18 @@ class StreamOwner(Protocol):
 class StreamBase(ABC):
     """Base of the streams of both clients."""
 
+    __slots__ = (
+        "__weakref__",
+        "_auto_ack",
+        "_forked",
+        "_in_loop",
+        "_owner",
+        "buffer",
+        "request",
+        "sub_id",
+        "timeout",
+    )
+
     _lock: AbstractContextManager[object]
     """Held while the buffer changes. The asyncio stream uses a null context."""
 
@@ -56,6 +68,10 @@ class StreamBase(ABC):
         self._in_loop = False
         """Whether a loop is active: a new loop releases the message at which an earlier loop stopped."""
         self._forked = False
+
+    def __repr__(self) -> str:
+        state = "running" if self.end_reason is None else f"ended: {self.end_reason}"
+        return f"<{type(self).__name__} {self.sub_id!r} on {self.request.topic!r}, {state}>"
 
     # -- the application --------------------------------------------------------------------------------
 

@@ -44,6 +44,10 @@ class TransactionBase(TransactionBuffer):
         self._pin = ConnectionPin()
         """Binds one attempt to one connection."""
 
+    def __repr__(self) -> str:
+        state = "aborted" if self.aborted else "open" if self.result is None else "committed"
+        return f"<{type(self).__name__} {self.key.name!r}, {state}>"
+
     def _commit_steps(self, seconds: float | None, deadline: float | None) -> CommitSteps:
         while True:
             self._pin = ConnectionPin()

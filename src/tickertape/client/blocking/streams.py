@@ -66,6 +66,8 @@ class MessageStream(StreamBase):
         2
     """
 
+    __slots__ = ("_changed", "_iterator", "_lock", "_owns_lock", "_place")
+
     _lock: threading.RLock
 
     def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
@@ -337,6 +339,8 @@ class HandledStream(MessageStream):
 
     `handlers` runs the handler. After an exception of the handler, the next message is still delivered.
     """
+
+    __slots__ = ("_handlers", "handler")
 
     def __init__(
         self, request: SubscribeRequest, owner: StreamOwner, *, handler: Handler, handlers: HandlerRunner

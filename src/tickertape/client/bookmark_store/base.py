@@ -44,6 +44,15 @@ class ProgressStore(ClosesItself):
         self._refusal: TickertapeError = Closed("The bookmark store is closed.")
         forks.register(self)
 
+    def __repr__(self) -> str:
+        where = "" if self.path is None else f" {self.path!r}"
+        return f"<{type(self).__name__}{where}, {len(self._progress)} subscription(s)>"
+
+    @property
+    def path(self) -> str | None:
+        """File of the store. None in memory."""
+        return None
+
     # -- calls of the client ------------------------------------------------------------------------------
 
     def started(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:

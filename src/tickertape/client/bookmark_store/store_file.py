@@ -24,6 +24,7 @@ from tickertape.base.errors import BadOption, StoreCorrupt, StoreFailed, StoreLo
 from tickertape.client.bookmark_store.base import ProgressStore
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.common import fork_safety as forks
+from tickertape.client.common.directories import make_parents
 
 _MAGIC_BYTES: Final = 8
 _VERSION_END: Final = 10
@@ -105,6 +106,7 @@ class StoreFile:
         """Number of replacements of the file since it was opened."""
         forks.register(self)
         with self._errors("lock"):
+            make_parents(self.path)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._lock = os.open(f"{self.path}.lock", flags, _MODE)
         try:

@@ -5,12 +5,11 @@ Invariant: no exception of a callback reaches the receive thread.
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable
 from threading import current_thread, main_thread
 
 from tickertape.batch.message_batch import Message
+from tickertape.client.common.client_log import LOG
 
 Handler = Callable[[Message], object]
 """Application callback for the messages of a subscription."""
@@ -18,7 +17,7 @@ ExceptionListener = Callable[[BaseException], object]
 
 
 class HandlerRunner:
-    """Runner of handlers. `listener` receives their exceptions. None prints them to standard error."""
+    """Runner of handlers. `listener` receives their exceptions. None logs them."""
 
     def __init__(self) -> None:
         self.listener: ExceptionListener | None = None
@@ -45,7 +44,7 @@ class HandlerRunner:
         self.tell(error)
 
     def tell(self, error: BaseException) -> None:
-        """Report `error` to the listener, or to standard error."""
+        """Report `error` to the listener, or log it."""
         if self.listener is None:
             _show(error)
             return
@@ -56,5 +55,4 @@ class HandlerRunner:
 
 
 def _show(error: BaseException) -> None:
-    sys.stderr.write("tickertape: error outside of a call (set_exception_listener receives such errors):\n")
-    traceback.print_exception(error, file=sys.stderr)
+    LOG.error("Unhandled exception outside of a call.", exc_info=error)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from tickertape.base.bookmarks import bookmark_text
 from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
 from tickertape.base.options import parse_options
 from tickertape.client.bookmark_store.protocol import BookmarkStore
@@ -213,6 +214,10 @@ def chooser_of(servers: str | Sequence[str] | None, chooser: ServerChooser | Non
     """Return the chooser for a list of servers, or the given chooser. Raises `BadOption`."""
     if (servers is None) == (chooser is None):
         raise BadOption("Invalid servers. Give either servers or server_chooser.")
+    if chooser is None and not servers:
+        raise BadOption(
+            "Invalid servers: the list is empty. Give at least one address, such as tcp://host:9007."
+        )
     return DefaultServerChooser(servers or ()) if chooser is None else chooser
 
 
@@ -241,7 +246,7 @@ def stored_of(request: SubscribeRequest) -> StoredSubscription:
 def request_of(stored: StoredSubscription, store: BookmarkStore | None) -> SubscribeRequest:
     """Return the request that restores a subscription. It resumes at the recovery point of the store."""
     options = parse_options(stored.options)
-    bookmark = stored.bookmark
+    bookmark = None if stored.bookmark is None else bookmark_text(stored.bookmark)
     if bookmark is not None and store is not None:
         tracker = StoredBookmarkTracker(store, stored.sub_id)
         replay = ReplayState(bookmark, stored.options, tracker, until_caught_up=False)

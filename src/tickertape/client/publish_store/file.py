@@ -103,6 +103,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         super().__init__(bytes_max, when_full)
         if sync not in ("never", "always"):
             raise BadOption(f"Invalid sync {sync!r}. Use 'never' or 'always'.")
+        self.path = Path(path)
         self._sync = sync == "always"
         self._refusal: TickertapeError = Closed(f"The publish store {str(path)!r} is closed.")
         self._ledger = UnpersistedIndex(self._read)

@@ -62,6 +62,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
     ) -> None:
         self._memory_bytes_max = checked_size(memory_bytes_max, when_full, "memory_bytes_max")
         super().__init__(bytes_max, when_full)
+        self.path = Path(path)
         self._file = FilePublishStore(path, bytes_max, when_full, sync)
         self._memory = MemoryPublishStore(bytes_max, when_full)
         self._ahead = self._file.last_sequence

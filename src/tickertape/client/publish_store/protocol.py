@@ -6,7 +6,9 @@ all stores.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from tickertape.base.errors import BadOption, StoreOfAnother
@@ -119,12 +121,24 @@ class LogonNotingPublishStore(PublishStore, Protocol):
         """Record, as durably as a message, that a server accepted a logon. Raises `StoreError`."""
 
 
-class StoreOptions:
+class StoreOptions(ABC):
     """Capacity options of every publish store (see `PublishStore`). Raises `BadOption`."""
 
     def __init__(self, bytes_max: int | str, when_full: WhenFull) -> None:
         self._bytes_max = checked_size(bytes_max, when_full)
         self._when_full = when_full
+
+    def __repr__(self) -> str:
+        where = "" if self.path is None else f" {str(self.path)!r}"
+        return f"<{type(self).__name__}{where}, {self.size_bytes:,} of {self.bytes_max:,} bytes>"
+
+    path: Path | None = None
+    """Directory of the store. None for a store in memory."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes of encoded batches that the store holds."""
 
     @property
     def bytes_max(self) -> int:

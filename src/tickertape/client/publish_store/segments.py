@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tickertape.base.errors import NotAStore, StoreCorrupt, StoreFailed, StoreLocked
+from tickertape.client.common.directories import make_parents
 from tickertape.client.publish_store.format import HEADER_BYTES
 
 _SEGMENT: Final = re.compile(r"([0-9]{10})\.segment")
@@ -41,6 +42,7 @@ class SegmentDirectory:
         self._durable = False
         """Whether the name of the directory is synced in its parent."""
         with self._told("open"):
+            make_parents(self.path)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.path, 0o700)
             foreign = sorted(

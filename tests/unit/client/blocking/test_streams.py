@@ -239,12 +239,15 @@ def test_a_stream_with_a_handler_gives_no_messages() -> None:
         next(stream)
 
 
-def test_without_a_listener_exceptions_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_handler_exceptions_without_listener_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     HandlerRunner().run(int, "x")
-    assert "ValueError" in capsys.readouterr().err
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("tickertape.client", "ERROR")
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ValueError
 
 
-def test_a_listener_that_raises_is_shown_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exceptions_of_a_listener_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     handlers = HandlerRunner()
 
     def listener(error: BaseException) -> None:
@@ -252,4 +255,4 @@ def test_a_listener_that_raises_is_shown_too(capsys: pytest.CaptureFixture[str])
 
     handlers.listener = listener
     handlers.run(int, "x")
-    assert "KeyError" in capsys.readouterr().err
+    assert "KeyError" in caplog.text
