@@ -12,7 +12,7 @@ from tests.bench.registry import Bench
 
 BEGIN = "<!-- script/bench writes below this line -->"
 END = "<!-- script/bench writes above this line -->"
-HEAD = ("what", "median", "at least", "aim", "met", "worst to best", "note")
+HEAD = ("measurement", "median", "at least", "aim", "met", "worst to best", "note")
 
 
 @dataclass
@@ -64,7 +64,7 @@ def table(outcomes: Sequence[Outcome], machine: Sequence[str], peers: Peers | No
         lines += ["", f"### {group}", "", *_rows(HEAD, rows)]
     if peers is not None:
         lines += ["", "### peers, in the same run", "", *(f"* {note}" for note in peers.notes), ""]
-        lines += _rows(("what", "figure"), peers.rows)
+        lines += _rows(("measurement", "figure"), peers.rows)
     return "\n".join(lines)
 
 
