@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -57,7 +58,7 @@ def line(outcome: Outcome) -> str:
 
 def table(outcomes: Sequence[Outcome], machine: Sequence[str], peers: Peers | None = None) -> str:
     """The Markdown between the markers: the machine, a table for each group, the peers."""
-    lines = [*(f"* {line}" for line in machine)]
+    lines = [textwrap.fill(f"* {line}", 100, subsequent_indent="  ") for line in machine]
     groups = list(dict.fromkeys(outcome.bench.group for outcome in outcomes))
     for group in groups:
         rows = [cells(outcome) for outcome in outcomes if outcome.bench.group == group]

@@ -52,8 +52,8 @@ def table(state: State) -> str:
     never = sum(name.startswith("pair: ") for name in missing(counts))
     said_on_the_wire = sum(bool(counts.get(f"command: {name}")) for name in COMMANDS)
     said = (
-        f"{sum(state.lived.values()):,} simulations ({shapes}) in {state.seconds / 60:.0f} minutes, "
-        f"{counts.get('messages', 0):,} messages. Failures: {len(state.failures)}. "
+        f"{sum(state.lived.values()):,} simulations ({shapes}) in {state.seconds / 60:.0f} minutes,\n"
+        f"{counts.get('messages', 0):,} messages.\nFailures: {len(state.failures)}.\n"
         f"Simulations since the last failure: {state.since:,}.\n"
         f"{there - never} of {there} pairs of options occurred, "
         f"and {said_on_the_wire} of {len(COMMANDS)} commands."
