@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from tickertape.client.aio.streams import AsyncMessageStream
     from tickertape.client.aio.transactions import AsyncClientTransaction
     from tickertape.client.api.command import Command
+    from tickertape.client.api.start_points import EPOCH, MOST_RECENT, NOW
     from tickertape.client.blocking.client import Client
     from tickertape.client.blocking.ha_client import HAClient
     from tickertape.client.blocking.streams import MessageStream
@@ -114,7 +115,6 @@ if TYPE_CHECKING:
     )
     from tickertape.client.common.connection_state import ConnectionState
     from tickertape.client.common.handlers import Handler
-    from tickertape.client.common.start_points import EPOCH, MOST_RECENT, NOW
     from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator
     from tickertape.client.ha.delay_strategy import (
         DelayStrategy,
@@ -258,7 +258,7 @@ _HOMES: Final = {
     "tickertape.client.aio.transactions": ("AsyncClientTransaction",),
     "tickertape.client.blocking.transactions": ("ClientTransaction",),
     "tickertape.base.bookmarks": ("Bookmark",),
-    "tickertape.client.common.start_points": ("EPOCH", "MOST_RECENT", "NOW"),
+    "tickertape.client.api.start_points": ("EPOCH", "MOST_RECENT", "NOW"),
     "tickertape.base.version": ("__version__",),
     "tickertape.batch": ("Message", "MessageBatch"),
     "tickertape.client.aio.client": ("AsyncClient",),

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 readings[name].append((values[order[0]][name], values[order[1]][name]))
         print(f"round {turn + 1} of {chosen.rounds}", file=sys.stderr, flush=True)
     reached = True
-    print("| what | other | this | ratio | 95 % interval |\n|---|---|---|---|---|")
+    print("| measurement | other | this | ratio | 95 % interval |\n|---|---|---|---|---|")
     for bench in benches:
         if not (pairs := readings[bench.name]):
             print(f"| {bench.title} | not in both | | | |")

@@ -128,7 +128,7 @@ def many_subscriptions(room: Room) -> Reading:
 
 @bench(
     "filters",
-    "10,000 subscriptions on 4 connections that stood still while all was published, until all is delivered",
+    "10,000 subscriptions on 4 connections suspended during the publish, until all is delivered",
     unit="msg/s",
     repeat=1,
 )

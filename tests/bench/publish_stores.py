@@ -38,7 +38,7 @@ def publish_memory_store(room: Room) -> Reading:
 )
 def publish_file_store(room: Room) -> Reading:
     with tt.FilePublishStore(room.directory / "store") as store:
-        return _publish(room, store, "what publish returned is in the mapped file; sync always on the server")
+        return _publish(room, store, "published messages are in the mapped file, sync always on the server")
 
 
 @bench(

@@ -17,7 +17,7 @@ LIVE = 10
 STALLED_RATE = 20_000
 
 
-@bench("replay control", "rate=10000 over 10 s: deviation of what is delivered", unit="%", floor=1, aim=0.2)
+@bench("replay control", "rate=10000 over 10 s: deviation of the delivered rate", unit="%", floor=1, aim=0.2)
 def rate_deviation(room: Room) -> Reading:
     seconds = 2 if room.quick else 10
     with stage(room.directory) as server, tt.Client("bench-reader", server.uri) as client:

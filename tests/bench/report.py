@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ from tests.bench.registry import Bench
 
 BEGIN = "<!-- script/bench writes below this line -->"
 END = "<!-- script/bench writes above this line -->"
-HEAD = ("what", "median", "at least", "aim", "met", "worst to best", "note")
+HEAD = ("measurement", "median", "at least", "aim", "met", "worst to best", "note")
 
 
 @dataclass
@@ -57,14 +58,14 @@ def line(outcome: Outcome) -> str:
 
 def table(outcomes: Sequence[Outcome], machine: Sequence[str], peers: Peers | None = None) -> str:
     """The Markdown between the markers: the machine, a table for each group, the peers."""
-    lines = [*(f"* {line}" for line in machine)]
+    lines = [textwrap.fill(f"* {line}", 100, subsequent_indent="  ") for line in machine]
     groups = list(dict.fromkeys(outcome.bench.group for outcome in outcomes))
     for group in groups:
         rows = [cells(outcome) for outcome in outcomes if outcome.bench.group == group]
         lines += ["", f"### {group}", "", *_rows(HEAD, rows)]
     if peers is not None:
         lines += ["", "### peers, in the same run", "", *(f"* {note}" for note in peers.notes), ""]
-        lines += _rows(("what", "figure"), peers.rows)
+        lines += _rows(("measurement", "figure"), peers.rows)
     return "\n".join(lines)
 
 

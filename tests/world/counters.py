@@ -22,7 +22,7 @@ HAPPENED: Final = (
     "a start refused what was lost",
     "stopped cleanly", "connections sliced", "connections of a process that ended", "connection refused",
     "silence noticed", "call timed out", "lease ended", "committed before", "commit without an answer",
-    "flush without an answer", "flushed", "replay cut short", "stream cut short", "comes again",
+    "flush without an answer", "flushed", "replay cut short", "stream cut short", "redelivered",
     "plain subscriptions judged", "worker interrupted", "given back", "publish stores opened",
     "bookmark stores opened", "queue browsed", "expired by a worker", "leases extended",
     "ranges with a start", "ranges with an end", "frames behind the first of a transaction",
@@ -52,19 +52,20 @@ def table(state: State) -> str:
     never = sum(name.startswith("pair: ") for name in missing(counts))
     said_on_the_wire = sum(bool(counts.get(f"command: {name}")) for name in COMMANDS)
     said = (
-        f"{sum(state.lived.values()):,} worlds ({shapes}) in {state.seconds / 60:.0f} minutes, "
-        f"{counts.get('messages', 0):,} messages; failures: {len(state.failures)}, "
-        f"worlds since the last: {state.since:,}. {there - never} of {there} pairs of options occurred, "
+        f"{sum(state.lived.values()):,} simulations ({shapes}) in {state.seconds / 60:.0f} minutes,\n"
+        f"{counts.get('messages', 0):,} messages.\nFailures: {len(state.failures)}.\n"
+        f"Simulations since the last failure: {state.since:,}.\n"
+        f"{there - never} of {there} pairs of options occurred, "
         f"and {said_on_the_wire} of {len(COMMANDS)} commands."
     )
     lines = [
         said,
         "",
-        "| went wrong | times |",
+        "| fault | times |",
         "|---|---|",
         *(f"| {name} | {counts.get(name, 0):,} |" for name in (*FAULTS, *CLIENT_FAULTS, *DISK_HARMS)),
         "",
-        "| happened | times |",
+        "| event | times |",
         "|---|---|",
         *(f"| {name} | {counts.get(name, 0):,} |" for name in HAPPENED),
     ]
@@ -77,4 +78,4 @@ def write_page(state: State) -> None:
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     head, _, _ = PAGE.read_text().partition(MARK)
-    PAGE.write_text(f"{head}{MARK}\n\nAt commit {commit.stdout.strip()}: {table(state)}\n")
+    PAGE.write_text(f"{head}{MARK}\n\nAt commit {commit.stdout.strip()}:\n{table(state)}\n")

@@ -200,7 +200,7 @@ class Reader(Client, UnusedSink):
             assert effect.outcome == [] or isinstance(effect.outcome, Disconnected), effect.outcome
         else:
             assert not isinstance(effect, DeliverShared), "it has one subscription"
-            self.engine.counts["comes again"] += isinstance(effect, WillRedeliver)
+            self.engine.counts["redelivered"] += isinstance(effect, WillRedeliver)
 
     def _place(self) -> None:
         if self._placed:

@@ -60,7 +60,7 @@ def _parts(shape: Shape | MachineShape) -> list[Any]:
 @pytest.mark.parametrize("seeds", _parts(MACHINES), ids=str)
 def test_the_machines_alone_keep_their_promises(seeds: range) -> None:
     """Each world with a crash of the server and a start from what it left."""
-    _lived(MACHINES, seeds, "power lost in a start", "comes again", "flushed", "closed", "sectors_dropped")
+    _lived(MACHINES, seeds, "power lost in a start", "redelivered", "flushed", "closed", "sectors_dropped")
 
 
 @pytest.mark.parametrize("seeds", _parts(SMALL), ids=str)

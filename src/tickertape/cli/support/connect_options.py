@@ -53,7 +53,7 @@ class Server(NamedTuple):
         import logging
 
         from tickertape.client.blocking.client import Client
-        from tickertape.client.common.client_log import LOG
+        from tickertape.client.common.handlers import LOG
 
         LOG.addHandler(logging.NullHandler())  # the command reports errors itself
         ways: dict[str, Any] = {"token": self.token, "tls": self.tls}

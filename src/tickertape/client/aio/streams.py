@@ -164,7 +164,7 @@ class AsyncMessageStream(StreamBase):
                 return message
             batch = await self._next_batch(timeout)
             if batch is None:
-                raise self.buffer.over()
+                raise self._buffer.over()
             self._current = self._auto_ack.over(iter(batch), batch)
 
     async def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
@@ -187,7 +187,7 @@ class AsyncMessageStream(StreamBase):
             {'id': 1}
         """
         seconds = self._owner.seconds(timeout)
-        buffer = self.buffer
+        buffer = self._buffer
         who = object()
         try:
             self._locked(buffer.begin_catch_up, who)
@@ -251,15 +251,15 @@ class AsyncMessageStream(StreamBase):
     async def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
         while True:
             batch = await self._take_next(timeout)
-            if batch is None or not self.buffer.passed:
+            if batch is None or not self._buffer.passed:
                 return batch
 
     async def _take_next(self, timeout: Timeout, *, whole: bool = False) -> MessageBatch | None:
         self._check_not_forked()
-        buffer = self.buffer
+        buffer = self._buffer
         due = buffer.settle()
         if due:
-            self._owner.consumed(self.request, due)
+            self._owner.consumed(self._request, due)
         if not buffer.ready:
             await self._wait(self.timeout if timeout is DEFAULT else timeout)
         elif self._in_a_row_bytes >= batch_bytes_target:
@@ -273,8 +273,8 @@ class AsyncMessageStream(StreamBase):
     async def _wait(self, timeout: float | str | None) -> None:
         self._in_a_row_bytes = 0
         seconds = seconds_of(timeout)
-        if not await self._changed.wait_for(lambda: self.buffer.ready, seconds):
-            raise self.buffer.late(seconds)
+        if not await self._changed.wait_for(lambda: self._buffer.ready, seconds):
+            raise self._buffer.late(seconds)
 
     def _drop_current(self) -> None:
         deque(bare(self._current), maxlen=0)  # A loop may still use this iterator.
@@ -309,13 +309,13 @@ class AsyncHandledStream(AsyncMessageStream):
 
     def again(self) -> None:
         """Internal: drop unprocessed messages, which a new connection redelivers."""
-        self.buffer.void()
+        self._buffer.void()
 
     # -- in its own task --------------------------------------------------------------------------------
 
     async def hand_on(self) -> None:
         """Internal: call the handler for each message until the end of the stream or a handler order."""
-        buffer = self.buffer
+        buffer = self._buffer
         try:
             while self._order is None or self._own_batches:
                 self.settle()
@@ -352,7 +352,7 @@ class AsyncHandledStream(AsyncMessageStream):
     def join(self, order: HandlerOrder) -> None:
         """Internal: let `order` process all later messages."""
         self._order = order
-        self._own_batches = self.buffer.waiting
+        self._own_batches = self._buffer.waiting
         self._changed.wake()
 
     def push_share(self, batch: MessageBatch) -> None:
@@ -383,7 +383,7 @@ class AsyncHandledStream(AsyncMessageStream):
     @property
     def running(self) -> bool:
         """Internal: whether the subscription runs."""
-        return self.buffer.end_reason is None and not self.buffer.closed
+        return self._buffer.end_reason is None and not self._buffer.closed
 
     async def caught_up_by_itself(self) -> None:
         """Internal: wait until the own task has processed all batches from before the handler order."""
@@ -393,20 +393,20 @@ class AsyncHandledStream(AsyncMessageStream):
     def take(self) -> MessageBatch | None:
         """Internal: return the next batch."""
         self.settle()
-        return self.buffer.take(whole=True)
+        return self._buffer.take(whole=True)
 
     def settle(self) -> None:
         """Internal: settle the last batch, unless the stream was closed within it."""
-        due = 0 if self.buffer.closed else self.buffer.settle()
+        due = 0 if self._buffer.closed else self._buffer.settle()
         if due:
-            self._owner.consumed(self.request, due)
+            self._owner.consumed(self._request, due)
 
     async def hand(self, message: Message) -> None:
         """Internal: call the handler, unless the stream is closed.
 
         Skips a message that will be redelivered, and a redelivered message that was discarded meanwhile.
         """
-        if self.buffer.closed or self.buffer.voided or is_over(message):
+        if self._buffer.closed or self._buffer.voided or is_over(message):
             return
         try:
             outcome = self._handler(message)

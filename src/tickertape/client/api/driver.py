@@ -20,10 +20,9 @@ from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common import effects
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.address import NO_ADDRESS, Address
-from tickertape.client.common.client_log import LOG
 from tickertape.client.common.connection_state import ConnectionState, StateListener
 from tickertape.client.common.credentials import Credentials
-from tickertape.client.common.handlers import Handler, HandlerRunner
+from tickertape.client.common.handlers import LOG, Handler, HandlerRunner
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import MadeUpId
 from tickertape.client.common.waiting import DEFAULT, Timeout, now, seconds_of

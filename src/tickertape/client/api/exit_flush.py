@@ -23,7 +23,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from tickertape.client.common.client_log import LOG
+from tickertape.client.common.handlers import LOG
 from tickertape.client.limits import client_timeout_seconds
 
 

@@ -16,10 +16,9 @@ from tickertape.base.errors import Disconnected, StoreError, TickertapeError, Ti
 from tickertape.base.units import within
 from tickertape.client.api.driver import ClientDriver, DriverSettings
 from tickertape.client.api.streams import StreamBase
-from tickertape.client.common.client_log import LOG
 from tickertape.client.common.connection_state import ConnectionState
 from tickertape.client.common.effects import ConnectionDown, End, SinkEffect, State, Waiter
-from tickertape.client.common.handlers import Handler
+from tickertape.client.common.handlers import LOG, Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import now
 from tickertape.client.ha import reconnect as machine
@@ -170,7 +169,7 @@ class HADriver(ClientDriver):
 
     def _inform_sink(self, effect: SinkEffect) -> None:
         super()._inform_sink(effect)
-        if isinstance(effect, End) and isinstance(effect.sink, StreamBase) and effect.sink.request.handled:
+        if isinstance(effect, End) and isinstance(effect.sink, StreamBase) and effect.sink._request.handled:
             # Another subscription with this id may run: the replaced one or the replacement.
             with self._managing:
                 sub_id = effect.sink.sub_id

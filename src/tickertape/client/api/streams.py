@@ -41,11 +41,11 @@ class StreamBase(ABC):
     __slots__ = (
         "__weakref__",
         "_auto_ack",
+        "_buffer",
         "_forked",
         "_in_loop",
         "_owner",
-        "buffer",
-        "request",
+        "_request",
         "sub_id",
         "timeout",
     )
@@ -54,7 +54,7 @@ class StreamBase(ABC):
     """Held while the buffer changes. The asyncio stream uses a null context."""
 
     def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
-        self.request = request
+        self._request = request
         self.sub_id = request.context.sub_id
         """Id of the subscription."""
         self.timeout: float | str | None = None
@@ -62,7 +62,7 @@ class StreamBase(ABC):
 
         Seconds or text (`"500ms"`). None (default): no timeout. After `TimedOut` the stream remains usable.
         """
-        self.buffer = MessageBuffer(self.sub_id, limited=request.limited and not request.handled)
+        self._buffer = MessageBuffer(self.sub_id, limited=request.limited and not request.handled)
         self._owner = owner
         self._auto_ack = AutoAckReader()
         self._in_loop = False
@@ -71,7 +71,7 @@ class StreamBase(ABC):
 
     def __repr__(self) -> str:
         state = "running" if self.end_reason is None else f"ended: {self.end_reason}"
-        return f"<{type(self).__name__} {self.sub_id!r} on {self.request.topic!r}, {state}>"
+        return f"<{type(self).__name__} {self.sub_id!r} on {self._request.topic!r}, {state}>"
 
     # -- the application --------------------------------------------------------------------------------
 
@@ -87,12 +87,12 @@ class StreamBase(ABC):
             >>> len(list(stream)), stream.end_reason
             (0, 'complete')
         """
-        return self.buffer.end_reason
+        return self._buffer.end_reason
 
     @property
     def end_error(self) -> TickertapeError | None:
         """The error that ended the subscription, or None."""
-        return self.buffer.end_error
+        return self._buffer.end_error
 
     @property
     def started_after(self) -> str | None:
@@ -101,7 +101,7 @@ class StreamBase(ABC):
         It is EPOCH at the beginning of the log. After a reconnect it is the start on the new connection. None
         for a plain subscription, and if the server does not know it yet.
         """
-        return self.buffer.started_after
+        return self._buffer.started_after
 
     @property
     def bookmark_found(self) -> bool | None:
@@ -109,7 +109,7 @@ class StreamBase(ABC):
 
         If False, the subscription started as `bookmark_not_found` requests.
         """
-        return self.buffer.bookmark_found
+        return self._buffer.bookmark_found
 
     @property
     def recovery_point(self) -> str | None:
@@ -119,7 +119,7 @@ class StreamBase(ABC):
         about once a second while no message matches and the stream is empty. A subscription from here
         receives the current batch again.
         """
-        return self.buffer.recovery_point
+        return self._buffer.recovery_point
 
     def conflate(self, by: str = "sow_key") -> None:
         """Keep only the newest waiting message of each key from now on.
@@ -148,45 +148,45 @@ class StreamBase(ABC):
         """
         superseded = self._locked(self._begin_conflation, by)
         self._discard(superseded)
-        self._pay(early=self.buffer.credit_early)
+        self._pay(early=self._buffer.credit_early)
 
     # -- called by the driver ---------------------------------------------------------------------------
 
     def push(self, batch: MessageBatch) -> None:
         """Internal: add a delivered batch."""
         with self._lock:
-            due = self.buffer.push(batch)
-            superseded = self.buffer.take_superseded()
+            due = self._buffer.push(batch)
+            superseded = self._buffer.take_superseded()
             self._wake()  # also for waiters that an exception has interrupted
         if superseded is not None:
             self._discard(superseded)
         if due:
-            self._owner.consumed(self.request, due)
+            self._owner.consumed(self._request, due)
 
     def started(self, after: str, found: bool) -> None:
         """Internal: record the start of the subscription at the server."""
         with self._lock:
-            self.buffer.started(after, found=found)
+            self._buffer.started(after, found=found)
 
     def caught_up(self) -> None:
         """Internal: record that the replay has caught up or reached its stop."""
         with self._lock:
-            self.buffer.catch_up()
+            self._buffer.catch_up()
             self._wake()
 
     def noticed(self, bookmark: str) -> None:
         """Internal: record that all messages up to `bookmark` were delivered."""
         with self._lock:
-            self.buffer.notice(bookmark)
+            self._buffer.notice(bookmark)
 
     def again(self) -> None:
         """Internal: drop unprocessed messages, which a new connection redelivers."""
-        self.buffer.restart()
+        self._buffer.restart()
 
     def end(self, reason: str, error: TickertapeError | None) -> None:
         """Internal: end the subscription. Waiting messages remain readable."""
         with self._lock:
-            self.buffer.end(reason, error)
+            self._buffer.end(reason, error)
             self._wake()
 
     # -- inside -----------------------------------------------------------------------------------------
@@ -212,20 +212,20 @@ class StreamBase(ABC):
     def _end_subscription(self) -> None:
         if self._forked:
             return
-        running = self._locked(self.buffer.close)
+        running = self._locked(self._buffer.close)
         self._drop_current()
         if running:
-            self._owner.leave(self.request)
+            self._owner.leave(self._request)
 
     def _pay(self, *, early: int, due: int = 0) -> None:
         if early or due:
-            self._owner.consumed(self.request, early + due)
+            self._owner.consumed(self._request, early + due)
             # After the report: an exception from it means that nothing was reported.
-            self.buffer.paid(early=early, due=due)
+            self._buffer.paid(early=early, due=due)
 
     def _begin_conflation(self, by: str) -> Superseded | None:
-        self.buffer.conflate(by)
-        return self.buffer.take_superseded()
+        self._buffer.conflate(by)
+        return self._buffer.take_superseded()
 
     def _discard(self, superseded: Superseded | None) -> None:
         error = None if superseded is None else discard_superseded(superseded)

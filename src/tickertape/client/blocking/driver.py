@@ -620,7 +620,7 @@ class ThreadDriver(ClientDriver):
                 sink.push(share)
         if handled:
             push_all(effect.shared.bodies(), handled, self.handlers.caught)
-            takings = [(sink.request, share.cost) for sink, share, _ in handled]
+            takings = [(sink._request, share.cost) for sink, share, _ in handled]
             with self.lock:
                 self.core.consumed_all(takings)
                 connection, later = self.connection, self._take_sends()

@@ -186,7 +186,7 @@ class MessageStream(StreamBase):
                 return message
             batch = self._next_batch(timeout)
             if batch is None:
-                raise self.buffer.over()
+                raise self._buffer.over()
             self._begin(batch)
 
     def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
@@ -212,7 +212,7 @@ class MessageStream(StreamBase):
             {'id': 1}
         """
         seconds = self._owner.seconds(timeout)
-        buffer = self.buffer
+        buffer = self._buffer
         who = object()
         try:
             self._locked(buffer.begin_catch_up, who)
@@ -268,7 +268,7 @@ class MessageStream(StreamBase):
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
         """Return the next batch. Until the caller sets `_place`, the next call returns the same batch."""
-        buffer = self.buffer
+        buffer = self._buffer
         batch = buffer.at_hand
         if batch is not None and self._place.at_hand is not batch and not buffer.passed:
             return batch
@@ -313,13 +313,13 @@ class MessageStream(StreamBase):
             raise
 
     def _wait_caught_up(self, seconds: float | None) -> None:
-        self._wait_until(lambda: self.buffer.settled, seconds)
-        self.buffer.check_caught_up(seconds)
+        self._wait_until(lambda: self._buffer.settled, seconds)
+        self._buffer.check_caught_up(seconds)
 
     def _wait(self, timeout: float | str | None) -> None:
         seconds = seconds_of(timeout)
-        if not self._wait_until(lambda: self.buffer.ready, seconds):
-            raise self.buffer.late(seconds)
+        if not self._wait_until(lambda: self._buffer.ready, seconds):
+            raise self._buffer.late(seconds)
 
     def _wait_until(self, is_so: Callable[[], bool], seconds: float | None) -> bool:
         try:
@@ -331,7 +331,7 @@ class MessageStream(StreamBase):
 
     def _drop_current(self) -> None:
         deque(bare(self._place.messages), maxlen=0)  # A loop may still use this iterator.
-        self._place = ReadPosition.end(self.buffer.at_hand)
+        self._place = ReadPosition.end(self._buffer.at_hand)
 
 
 class HandledStream(MessageStream):
@@ -352,7 +352,7 @@ class HandledStream(MessageStream):
 
     def push(self, batch: MessageBatch) -> None:
         """Internal: call the handler for each message of a batch, until the stream is closed."""
-        handler, run, buffer = handler_for(self.handler, batch), self._handlers.run, self.buffer
+        handler, run, buffer = handler_for(self.handler, batch), self._handlers.run, self._buffer
         generation = buffer.generation
         for message in batch:
             if buffer.closed or buffer.generation != generation:
@@ -360,7 +360,7 @@ class HandledStream(MessageStream):
             run(handler, message)
         else:
             buffer.done(batch)
-        self._owner.consumed(self.request, batch.cost)
+        self._owner.consumed(self._request, batch.cost)
 
     def _begin_conflation(self, by: str) -> Superseded | None:  # noqa: ARG002 - overrides
         raise UsageError(f"Cannot conflate subscription {self.sub_id!r}: its messages go to on_message.")
@@ -382,7 +382,7 @@ def push_all(
     """
     order: list[tuple[int, int, MessageBatch, MessageBuffer, int, Handler]] = []
     for stream, share, rows in parts:
-        buffer = stream.buffer
+        buffer = stream._buffer
         handler, generation = unless_over(stream.handler, share), buffer.generation
         order += [(row, index, share, buffer, generation, handler) for index, row in enumerate(rows)]
     order.sort(key=itemgetter(0))
@@ -393,4 +393,4 @@ def push_all(
             except BaseException as error:  # noqa: BLE001 - code of the application may raise anything
                 caught(error)
     for stream, share, _ in parts:
-        stream.buffer.done(share)
+        stream._buffer.done(share)

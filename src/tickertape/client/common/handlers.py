@@ -5,12 +5,16 @@ Invariant: no exception of a callback reaches the receive thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from threading import current_thread, main_thread
+from typing import Final
 
 from tickertape.batch.message_batch import Message
-from tickertape.client.common.client_log import LOG
 
+LOG: Final = logging.getLogger("tickertape.client")
+"""Log of clients. Python prints its warnings and errors to standard error if the program does not configure
+logging."""
 Handler = Callable[[Message], object]
 """Application callback for the messages of a subscription."""
 ExceptionListener = Callable[[BaseException], object]

@@ -101,8 +101,9 @@ def test_a_newer_version_is_refused(make: Make, tmp_path: Path) -> None:
 
 @BOTH
 def test_what_the_system_refuses_is_an_error_of_ours(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(tt.StoreFailed, match="No such file"):
-        make(tmp_path / "missing" / "store")
+    (tmp_path / "file").touch()
+    with pytest.raises(tt.StoreFailed, match="Not a directory"):
+        make(tmp_path / "file" / "store")
     (tmp_path / "folder").mkdir()
     with pytest.raises(tt.StoreFailed):
         make(tmp_path / "folder")
