@@ -54,7 +54,7 @@ def test_a_block_commits_what_it_published(any_client: tt.Client, topic: str, ot
         transaction.publish_arrow(topic, pa.table({"data": [b"4", b"5"]}))
         assert held(any_client, topic) == []
     result = transaction.result
-    assert (result.messages, result.repeated) == (6, False)
+    assert (result.message_count, result.repeated) == (6, False)
     messages = list(any_client.replay(topic))
     assert [message.data for message in messages] == [b"1", b"2", b"3", b"4", b"5"]
     assert messages[0].correlation_id == "c"
@@ -79,7 +79,7 @@ def test_a_name_is_committed_once(any_client: tt.Client, topic: str, name: str) 
         transaction = begin(any_client, f"{name}-tx")
         transaction.publish(topic, b"%d" % number)
         result = transaction.commit()
-        assert (result.repeated, result.messages) == (repeated, 1 - repeated)
+        assert (result.repeated, result.message_count) == (repeated, 1 - repeated)
         assert (result.bookmark is None) is repeated
     assert held(any_client, topic) == [b"1"]
 
@@ -178,7 +178,7 @@ def test_callers_of_one_commit_share_its_result(front: Front, relay: Relay, name
         relay.release()
         results = [commit.result(SECONDS) for commit in commits]
     assert results == [transaction.result] * 3
-    assert transaction.result.messages == 1
+    assert transaction.result.message_count == 1
     assert [type(command).__name__ for command in relay.asked].count("Commit") == 1
     assert transaction.commit() == transaction.result
     assert held(client, topic) == [b"1"]
@@ -240,7 +240,7 @@ def test_what_somebody_drops_between_two_frames_is_not_committed_without_them(
         with pytest.raises(tt.TransactionUnknown, match="1 of 3 messages"):
             transaction.commit(timeout=SECONDS)
         assert held(client, topic) == []
-        assert transaction.commit(timeout=SECONDS).messages == 3
+        assert transaction.commit(timeout=SECONDS).message_count == 3
         assert held(client, topic) == [b"1", b"2", b"3"]
 
 
@@ -292,7 +292,7 @@ def test_connections_lost_at_any_byte_commit_each_transaction_once(
             way = proxy.to_server if rng.random() < 0.5 else proxy.to_client
             event = way.after(rng.randrange(1_500 if way is proxy.to_server else 90), rng.choice(faults))
             result = transaction.commit(timeout=SECONDS)
-            assert result.repeated or result.messages == len(bodies)
+            assert result.repeated or result.message_count == len(bodies)
             struck += event.is_set()
             expected += bodies
         wait_until(lambda: client.connected, SECONDS)

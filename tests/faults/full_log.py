@@ -182,7 +182,7 @@ class FullLog:
         wait_until(self._flushed, SECONDS)
         transaction = self._bare.transaction("while full")
         transaction.publish(TOPIC, b"transaction")
-        assert transaction.commit().messages == 1
+        assert transaction.commit().message_count == 1
         assert self.server.pid == pid
         wait_until(lambda: " journal_resumed" in self.server.errors()[before:], SECONDS)
         assert not stats_of(self.server).journal.full

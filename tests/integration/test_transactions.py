@@ -70,7 +70,7 @@ def test_a_large_transaction_is_mapped_and_not_read_into_memory() -> None:
         for _ in range(count):
             transaction.publish("t", body)
         with Watch(server.pid) as watch:
-            assert transaction.commit(timeout=SECONDS).messages == count
+            assert transaction.commit(timeout=SECONDS).message_count == count
         grown = watch.highest - watch.before
         assert grown < GROWTH_BYTES_MAX, f"{grown / MIB:.0f} MiB more"
         stats = stats_of(server)
@@ -165,7 +165,7 @@ def held_back() -> Iterator[tuple[RunningServer, Relay, tt.Client, tt.ClientTran
 def test_what_an_attempt_left_staged_does_not_count_against_the_next() -> None:
     with held_back() as (server, _, client, transaction):
         assert not transaction.uncertain
-        assert transaction.commit().messages == 3
+        assert transaction.commit().message_count == 3
         assert stats_of(server).transactions.staged_bytes == 0
         assert len(list(client.replay("t"))) == 3
 
@@ -175,7 +175,7 @@ def test_an_abort_drops_what_an_attempt_left_staged() -> None:
         transaction.abort()
         stats = stats_of(server).transactions
         assert (stats.staged_parts, stats.staged_bytes, stats.aborted) == (0, 0, 1)
-        assert invoice(client).commit().messages == 3
+        assert invoice(client).commit().message_count == 3
 
 
 def test_an_abort_that_the_server_does_not_hear_is_one_all_the_same() -> None:
@@ -187,7 +187,7 @@ def test_an_abort_that_the_server_does_not_hear_is_one_all_the_same() -> None:
             transaction.commit()
         wait_until(lambda: stats_of(server).transactions.staged_bytes == 0, SECONDS)
         client.connect()
-        assert invoice(client).commit().messages == 3
+        assert invoice(client).commit().message_count == 3
 
 
 def test_parts_of_a_process_that_ended_do_not_count_against_its_successor(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_parts_of_a_process_that_ended_do_not_count_against_its_successor(tmp_pa
         tt.Client("c", server.uri, timeout=SECONDS) as client,
     ):
         assert stats_of(server).transactions.staged_parts == 1
-        assert invoice(client).commit().messages == 3
+        assert invoice(client).commit().message_count == 3
         assert stats_of(server).transactions.staged_parts == 0
         assert len(list(client.replay("t"))) == 3
 

@@ -247,7 +247,7 @@ class Publisher(App):
                 await self.again()
                 continue
             self.world.counts["committed before"] += result.repeated
-            if result.messages != len(self.transactions[number]) * (not result.repeated):
+            if result.message_count != len(self.transactions[number]) * (not result.repeated):
                 self.world.wrong.append(f"{self.name}: {result} of {len(self.transactions[number])} messages")
             self.committed.add(number)
             return

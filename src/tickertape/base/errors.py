@@ -338,7 +338,7 @@ class StoreLocked(StoreError):
     """Store that another process, or another object of this process, holds."""
 
 
-class StoreOfAnother(StoreError):
+class StoreOwnerMismatch(StoreError):
     """Store that belongs to another client name."""
 
 

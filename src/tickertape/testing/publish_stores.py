@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tickertape.base.errors import StoreFull, StoreOfAnother
+from tickertape.base.errors import StoreFull, StoreOwnerMismatch
 from tickertape.base.names import publisher_id
 from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.derive import slice_batch
@@ -253,7 +253,7 @@ def _again(make: Make) -> PublishStore:
 def _refuses_another(store: PublishStore) -> None:
     try:
         store.attach("another")
-    except StoreOfAnother:
+    except StoreOwnerMismatch:
         return
     raise AssertionError("it holds messages and accepts a client of another name")
 

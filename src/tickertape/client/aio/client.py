@@ -65,7 +65,7 @@ class AsyncClient(
     Raises:
         BadName: The client name is invalid.
         BadOption: Another parameter is invalid.
-        StoreOfAnother: A store belongs to another client name.
+        StoreOwnerMismatch: A store belongs to another client name.
         Forked: Every call except `close` in a forked child.
 
     Example:

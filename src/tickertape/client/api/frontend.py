@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, Final
 
 from tickertape.base.version import __version__
 from tickertape.client.api.driver import ClientDriver, DriverSettings
-from tickertape.client.api.strict import StrictAttributes
 from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
 from tickertape.client.common.address import parse_uri
 from tickertape.client.common.connection_state import StateListener
@@ -22,6 +22,27 @@ from tickertape.wire.commands import LoggedOn
 
 DisconnectHandler = Callable[[Any], object]
 SOFTWARE: Final = f"tickertape-python {__version__}"
+
+
+class StrictAttributes:
+    """Base of clients. A subclass of the application may have attributes of its own, except misspelt ones."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        kind = type(self)
+        if not (name.startswith("_") or hasattr(kind, name)):
+            near = get_close_matches(
+                name, [one for one in dir(kind) if is_settable(kind, one)], n=1, cutoff=0.8
+            )
+            if near or kind.__module__.startswith("tickertape."):
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise AttributeError(f"Cannot set {name!r}: {kind.__name__} has no such attribute.{hint}")
+        super().__setattr__(name, value)
+
+
+def is_settable(kind: type, name: str) -> bool:
+    """Whether objects of `kind` have a public property that can be set."""
+    found = getattr(kind, name, None)
+    return not name.startswith("_") and isinstance(found, property) and found.fset is not None
 
 
 class ClientFrontend(StrictAttributes):
@@ -227,7 +248,7 @@ class ClientFrontend(StrictAttributes):
 
         Raises:
             UsageError: The current store still holds messages, or `store` is not a publish store.
-            StoreOfAnother: The store belongs to another client name.
+            StoreOwnerMismatch: The store belongs to another client name.
             StoreError: The store failed.
             Forked: The process is a forked child.
 
@@ -252,7 +273,7 @@ class ClientFrontend(StrictAttributes):
         Raises:
             UsageError: A bookmark subscription runs, or the recovery point adapter of the store uses this
                 client.
-            StoreOfAnother: The store belongs to another client name.
+            StoreOwnerMismatch: The store belongs to another client name.
             Forked: The process is a forked child.
 
         Example:

@@ -102,7 +102,7 @@ class HAFrontend(ClientFrontend):
 
         Raises:
             StoreLocked: Another process uses one of the stores.
-            StoreOfAnother: A store belongs to another client name.
+            StoreOwnerMismatch: A store belongs to another client name.
             StoreError: Another error of a store, such as `StoreFailed` or `StoreCorrupt`.
             BadName: The client name is invalid.
             BadOption: Another parameter is invalid.

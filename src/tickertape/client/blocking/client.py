@@ -68,7 +68,7 @@ class Client(
     Raises:
         BadName: The client name is invalid.
         BadOption: Another parameter is invalid.
-        StoreOfAnother: A store belongs to another client name.
+        StoreOwnerMismatch: A store belongs to another client name.
         Disconnected, TimedOut, AuthenticationFailed, NameInUse: See `connect`.
         Forked: Every call except `close` in a forked child.
 

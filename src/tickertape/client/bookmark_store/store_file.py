@@ -20,7 +20,7 @@ from typing import ClassVar, Final, Literal
 
 from crc32c import crc32c
 
-from tickertape.base.errors import BadOption, StoreCorrupt, StoreFailed, StoreLocked, StoreOfAnother
+from tickertape.base.errors import BadOption, StoreCorrupt, StoreFailed, StoreLocked, StoreOwnerMismatch
 from tickertape.client.bookmark_store.base import ProgressStore
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.common import fork_safety as forks
@@ -286,8 +286,8 @@ class FileBackedStore(ProgressStore, ABC):
     def bind_client_name(self, name: str) -> None:
         """Bind the store to the client `name`. Clients call it when they use the store.
 
-        A store without subscriptions can be bound to another name. Raises `StoreOfAnother`, `StoreFailed`,
-        `Closed`.
+        A store without subscriptions can be bound to another name. Raises `StoreOwnerMismatch`,
+        `StoreFailed`, `Closed`.
         """
         owner = owner_named(name)
         with self._lock:
@@ -295,7 +295,7 @@ class FileBackedStore(ProgressStore, ABC):
             if owner == self._owner:
                 return
             if self._owner and self._progress:
-                raise StoreOfAnother(
+                raise StoreOwnerMismatch(
                     f"Cannot use {self._kind} {self.path!r} for client {name!r}: it has the positions of "
                     "another client name. Use a separate file for each name, or remove these positions with "
                     "purge()."

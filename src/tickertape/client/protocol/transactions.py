@@ -98,7 +98,7 @@ class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     repeated: bool
     """Whether the transaction was committed before, so that nothing was published now."""
-    messages: int
+    message_count: int
     """Number of messages published now."""
     bookmark: str | None
     """Bookmark of the last published message. None for an empty or a repeated transaction."""
@@ -276,7 +276,7 @@ class TransactionBuffer:
         self.result = CommittedTransaction(
             name=self.key.name,
             repeated=answer.repeated,
-            messages=answer.messages,
+            message_count=answer.messages,
             bookmark=str(last) if answer.sequence else None,
         )
         self._frames, self.uncertain, self._left = [], False, False

@@ -168,7 +168,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._oldest = min(set(numbers) - set(found.remove))
 
     def attach(self, name: str) -> None:
-        """Prepare for use by the client `name`. Raises `StoreOfAnother`, `StoreFailed`, `Closed`."""
+        """Prepare for use by the client `name`. Raises `StoreOwnerMismatch`, `StoreFailed`, `Closed`."""
         directory = self._directory
         if directory is None:
             raise self._refusal

@@ -69,7 +69,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         forks.register(self)
 
     def attach(self, name: str) -> None:
-        """Prepare for use by the client `name`. Raises `StoreOfAnother`, `StoreFailed`."""
+        """Prepare for use by the client `name`. Raises `StoreOwnerMismatch`, `StoreFailed`."""
         self._file.attach(name)
 
     def close(self) -> None:

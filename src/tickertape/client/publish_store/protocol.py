@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from tickertape.base.errors import BadOption, StoreOfAnother
+from tickertape.base.errors import BadOption, StoreOwnerMismatch
 from tickertape.base.units import parse_size
 from tickertape.batch.message_batch import MessageBatch
 
@@ -35,7 +35,7 @@ class PublishStore(Protocol):
     """
 
     def attach(self, name: str) -> None:
-        """Prepare for use by the client `name`. Raises `StoreOfAnother` if another name owns the store."""
+        """Prepare for use by client `name`. Raises `StoreOwnerMismatch` if another name owns the store."""
 
     def close(self) -> None:
         """Release files and locks. Stored messages stay stored."""
@@ -161,9 +161,9 @@ def checked_size(bytes_max: int | str, when_full: str, option: str = "bytes_max"
     return size
 
 
-def another(what: str, owner: str, name: str) -> StoreOfAnother:
+def another(what: str, owner: str, name: str) -> StoreOwnerMismatch:
     """Return the error for a client name that does not own the store."""
-    return StoreOfAnother(
+    return StoreOwnerMismatch(
         f"Cannot use {what} for client {name!r}: it belongs to client {owner!r}, and its messages have "
         "sequences of that client. Use that client name, or another store."
     )

@@ -73,7 +73,7 @@ class BrokenStore(MemoryPublishStore):
         raise RuntimeError("of the application")
 
 
-def test_clients_are_flushed_though_the_store_of_another_one_raises(server: SocketServer) -> None:
+def test_clients_are_flushed_though_the_store_owner_mismatch_one_raises(server: SocketServer) -> None:
     broken = tt.Client("broken", server.uri, publish_store=BrokenStore())
     clients = [tt.Client(f"a{i}", server.uri) for i in range(3)]
     for client in clients:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tickertape as tt
-from tickertape.base.errors import StoreOfAnother
+from tickertape.base.errors import StoreOwnerMismatch
 from tickertape.client.bookmark_store import LoggedBookmarkStore, RingBookmarkStore
 from tickertape.client.bookmark_store.store_file import OWNER_AT, OWNER_END, FileBackedStore
 
@@ -33,7 +33,7 @@ def test_file_with_positions_is_refused_to_another_client_name(kind: Kind, tmp_p
     store.bind_client_name("a")
     store.close()
     again = kind(tmp_path / "s")
-    with pytest.raises(StoreOfAnother, match=r"for client 'b'.*purge"):
+    with pytest.raises(StoreOwnerMismatch, match=r"for client 'b'.*purge"):
         again.bind_client_name("b")
     again.bind_client_name("a")
     assert [str(bookmark) for bookmark in again.most_recent("s")] == ["7|1|"]
@@ -46,7 +46,7 @@ def test_file_without_positions_is_free_for_each_client_name(kind: Kind, tmp_pat
     store.bind_client_name("a")
     store.bind_client_name("b")
     used(store)
-    with pytest.raises(StoreOfAnother):
+    with pytest.raises(StoreOwnerMismatch):
         store.bind_client_name("a")
     store.purge()
     store.bind_client_name("a")
@@ -66,7 +66,7 @@ def test_file_of_an_earlier_version_keeps_its_positions_and_is_bound_at_its_firs
     assert [str(bookmark) for bookmark in store.most_recent("s")] == ["7|1|"]
     store.close()
     store = kind(tmp_path / "s")
-    with pytest.raises(StoreOfAnother):
+    with pytest.raises(StoreOwnerMismatch):
         store.bind_client_name("b")
     store.close()
 
@@ -94,7 +94,7 @@ def test_pruned_file_keeps_its_binding(tmp_path: Path) -> None:
     store.prune()
     store.close()
     store = LoggedBookmarkStore(tmp_path / "s")
-    with pytest.raises(StoreOfAnother):
+    with pytest.raises(StoreOwnerMismatch):
         store.bind_client_name("b")
     store.close()
 
@@ -106,7 +106,7 @@ def test_ring_that_changes_its_sync_keeps_its_binding(tmp_path: Path) -> None:
     store.close()
     RingBookmarkStore(tmp_path / "s", sync="always").close()  # writes the header anew
     store = RingBookmarkStore(tmp_path / "s", sync="always")
-    with pytest.raises(StoreOfAnother):
+    with pytest.raises(StoreOwnerMismatch):
         store.bind_client_name("b")
     store.close()
 
@@ -121,7 +121,7 @@ def test_clients_of_every_kind_bind_their_store(
     options = target | ({"connect": False} if client is tt.Client else {})
     client("a", bookmark_store=store, **options)
     used(store)
-    with pytest.raises(tt.StoreOfAnother):
+    with pytest.raises(tt.StoreOwnerMismatch):
         client("b", bookmark_store=store, **options)
     client("a", bookmark_store=store, **options)
     store.close()

@@ -135,7 +135,7 @@ def test_a_commit_that_was_asked_for_is_asked_for_again_before_anything_is_stage
     assert asked(again) == commit
     with pytest.raises(StopIteration) as done:
         onward(again, Committed(id=1, messages=1))
-    assert made.committed(done.value.value).messages == 1
+    assert made.committed(done.value.value).message_count == 1
     with pytest.raises(UsageError, match="is finished"):
         asked(made.committing())
 

@@ -104,7 +104,7 @@ def test_exact_31_a_second_owner_is_refused_and_told_who_has_it(tmp_path: Path) 
 def test_a_store_belongs_to_one_client_name(tmp_path: Path) -> None:
     attached(tmp_path / "s").close()
     store = FilePublishStore(tmp_path / "s")
-    with pytest.raises(tt.StoreOfAnother, match="client 'pricing-2': it belongs to client 'pricing-1'"):
+    with pytest.raises(tt.StoreOwnerMismatch, match="client 'pricing-2': it belongs to client 'pricing-1'"):
         Peer(store, name="pricing-2")
     store.close()
 
