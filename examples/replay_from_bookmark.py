@@ -23,6 +23,7 @@ def main() -> None:
         print("the log ends with", [message.json()["celsius"] for message in stored][-4:])
 
         bookmark = stored[-3].bookmark  # of the second reading of this run
+        assert bookmark is not None  # replayed messages always have one
         after = client.replay("temperatures", bookmark)
         print("after the bookmark", [message.json()["celsius"] for message in after])
 
