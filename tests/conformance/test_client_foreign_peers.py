@@ -13,6 +13,7 @@ from msgspec.structs import replace
 import tickertape as tt
 from tests.conformance.fronts import Front
 from tests.helpers.wire import LOGGED_ON
+from tickertape.testing import running_server
 from tickertape.wire.connection import Connection
 
 
@@ -49,4 +50,22 @@ def test_wire_version_that_was_not_offered_is_refused(front: Front) -> None:
         with pytest.raises(tt.BadVersion, match="version 7"):
             client.connect()
         assert not client.connected
+        client.close()
+
+
+@pytest.mark.slow
+def test_admin_address_is_refused_at_once_and_named(front: Front) -> None:
+    with running_server() as server:
+        client = front.make("c", server.admin_url.replace("http://", "tcp://"))
+        with pytest.raises(tt.NotTickertape, match="Is it the admin address"):
+            client.connect()
+        client.close()
+
+
+def test_silent_address_is_named(front: Front) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        client = front.make("c", uri)
+        with pytest.raises(tt.TimedOut, match=f"No Tickertape server answered at {uri} within 0.2 s"):
+            client.connect(timeout=0.2)
         client.close()

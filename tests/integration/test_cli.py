@@ -135,8 +135,8 @@ def test_a_server_that_does_not_answer_is_exit_code_3_after_the_time_given() -> 
         address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
         done = run("subscribe", "orders", "--server", address, "--timeout", "200ms")
     assert (done.returncode, done.stdout) == (3, b"")
-    expected = b"tickertape: The server did not answer the logon within 0.2 s. The outcome is unknown.\n"
-    assert done.stderr == expected
+    expected = f"tickertape: No Tickertape server answered at {address} within 0.2 s. Check host and port.\n"
+    assert done.stderr.decode() == expected
 
 
 def test_a_reader_that_has_enough_ends_it_quietly(server: RunningServer) -> None:

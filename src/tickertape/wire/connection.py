@@ -224,9 +224,10 @@ class Connection:
             return NotTickertape("Cannot log on: this address expects TLS. Connect to tls://.")
         if not all(byte in _TEXT for byte in first[:_JUDGED_BYTES]):
             return None
+        hint = " Is it the admin address?" if first.startswith(b"HTTP") else ""
         return NotTickertape(
             f"Cannot log on: the peer is not a Tickertape server, it sent {first[:_SHOWN_BYTES]!r}. "
-            "Check host and port."
+            f"Check host and port.{hint}"
         )
 
     def _event(self, frame: Frame) -> Event:

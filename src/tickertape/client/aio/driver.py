@@ -27,7 +27,7 @@ from tickertape.client.common.effects import ConnectionDown, DeliverShared, Effe
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.sockets import not_connected
-from tickertape.client.common.waiting import Timeout, now
+from tickertape.client.common.waiting import Timeout, no_logon, now
 from tickertape.client.limits import cancelled_handler_seconds_max
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.wire.commands import LoggedOn
@@ -364,7 +364,7 @@ class AsyncioDriver(ClientDriver):
         except TickertapeError:
             raise
         except TimeoutError as error:
-            late = TimedOut(f"Cannot log on to {self._address.uri}: no answer {within(seconds)}")
+            late = no_logon(self._address.uri, seconds)
             connection.discard(Disconnected(str(late)))
             raise late from error
         except (OSError, UnicodeError) as error:

@@ -30,7 +30,7 @@ from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.connection_state import ConnectionState
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
-from tickertape.client.common.waiting import Timeout, now, remaining
+from tickertape.client.common.waiting import Timeout, no_logon, now, remaining
 from tickertape.client.limits import acknowledger_idle_seconds
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publishing.send_buffer import NOBODY
@@ -528,7 +528,10 @@ class ThreadDriver(ClientDriver):
             self._arm_beats()
             self._keep_notifying()
             self._carry_out(connection, later)
-            answer = call.wait(remaining(deadline), "the logon", seconds)
+            try:
+                answer = call.wait(remaining(deadline), "the logon", seconds)
+            except TimedOut:
+                raise no_logon(self._address.uri, seconds) from None
         except BaseException as error:
             why = str(error) if isinstance(error, TimedOut) else "The connection attempt was interrupted"
             self._abandon(connection, Disconnected(why))

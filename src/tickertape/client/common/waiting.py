@@ -41,6 +41,11 @@ def no_answer(what: str, seconds: float | None) -> TimedOut:
     return TimedOut(f"The server did not answer {what} {within(seconds)}. The outcome is unknown.")
 
 
+def no_logon(uri: str, seconds: float | None) -> TimedOut:
+    """Return the error of a logon that got no answer in time."""
+    return TimedOut(f"No Tickertape server answered at {uri} {within(seconds)}. Check host and port.")
+
+
 def now() -> Now:
     """Return the current monotonic and wall-clock time."""
     return Now(time.monotonic(), time.time_ns() // 1000)

@@ -19,6 +19,7 @@ import h11
 
 from tickertape.server.config.addresses import is_address
 from tickertape.server.limits import admin_connections_max, admin_request_bytes_max, admin_request_seconds_max
+from tickertape.wire.commands import PREFACE
 
 _METHODS: Final = (b"GET", b"HEAD")
 
@@ -80,6 +81,9 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(503, f"Too many connections (limit {admin_connections_max}). Try again later.\n")
 
     def data_received(self, data: bytes) -> None:
+        if data.startswith(PREFACE[:-1]):  # h11 would wait for the end of a request line
+            self._refuse(400, "Connect Tickertape clients to the listen address, not to the admin address.\n")
+            return
         self._http.receive_data(data)
         self._read_on()
 
