@@ -1,4 +1,4 @@
-"""Files in deploy/: the configuration is valid, and the unit and the image use what the project has."""
+"""Files in deploy/: valid configuration, existing sources, and exit codes of the server."""
 
 from __future__ import annotations
 
