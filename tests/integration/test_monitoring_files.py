@@ -109,7 +109,7 @@ def test_reasons_in_rules_are_reasons_of_queues(written: Path) -> None:
 
 def test_each_alert_has_a_section_in_the_runbook() -> None:
     found = rules(Path(tt.__file__).parent / "cli/monitoring/prometheus-rules.yml")
-    headings = re.findall(r"^## (.*)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^### (.*)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
     assert [rule["alert"] for rule in found if rule["alert"] not in headings] == []
     for rule in found:
         assert rule["annotations"]["runbook"] == f"docs/operations/runbook.md#{rule['alert'].lower()}"
