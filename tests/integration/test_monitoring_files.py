@@ -21,6 +21,7 @@ from tickertape.testing import running_server
 pytestmark = pytest.mark.slow
 
 QUEUE = '[[queue]]\nname = "work"\nunderlying = "orders"\n'
+RUNBOOK = Path(__file__).parents[2] / "docs/operations/runbook.md"
 LABEL = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"')
 
 
@@ -104,3 +105,11 @@ def test_reasons_in_rules_are_reasons_of_queues(written: Path) -> None:
     source = Path(tt.__file__).parent / "engine" / "queues"
     code = "".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
     assert {reason for reason in named if reason not in code} == set()
+
+
+def test_each_alert_has_a_section_in_the_runbook() -> None:
+    found = rules(Path(tt.__file__).parent / "cli/monitoring/prometheus-rules.yml")
+    headings = re.findall(r"^### (.*)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
+    assert [rule["alert"] for rule in found if rule["alert"] not in headings] == []
+    for rule in found:
+        assert rule["annotations"]["runbook"] == f"docs/operations/runbook.md#{rule['alert'].lower()}"
