@@ -44,8 +44,7 @@ LEASE = round(LEASE_SECONDS * 1_000_000)
 CLOCK = 50_000
 """Microseconds by which what a process wrote and what the server saw may differ."""
 STUCK = 20_000_000
-"""Microseconds after the end of a lease from which on a message that is not redelivered counts as stuck. A busy
-machine takes a second or two."""
+"""Microseconds after the end of a lease from which on a message that is not redelivered counts as stuck."""
 CONFIG = (
     '[journal]\nsegment_size = "1MB"\n'
     + queue(LEASED, underlying=TOPIC, lease_period=f"{LEASE_SECONDS:g}s")

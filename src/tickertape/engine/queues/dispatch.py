@@ -37,8 +37,9 @@ class DeferredDelivery(NamedTuple):
 
     end: int
     consumer: QueueFeed
-    """Not sent when it is over by then: another subscription may have its id."""
+    """Not sent when its subscription is over by then: another one may have its id."""
     send: Send
+    cost: int
 
 
 class QueueDispatch:
@@ -235,7 +236,8 @@ class QueueDispatch:
             command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
             send = Send(consumer.session.conn, encode_frame(command, shown))
             if once:
-                self._deferred.append(DeferredDelivery(end, consumer, send))
+                consumer.allowance.deferred += shown.cost
+                self._deferred.append(DeferredDelivery(end, consumer, send, shown.cost))
             else:
                 self._outbox.put(send)
 

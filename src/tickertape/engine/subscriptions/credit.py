@@ -11,12 +11,14 @@ from tickertape.engine.limits import outbox_bytes_max
 class CreditWindow:
     """The credit of one subscription, whatever parts it has, in bytes of cost."""
 
-    __slots__ = ("credit", "window")
+    __slots__ = ("credit", "deferred", "window")
 
     def __init__(self, credit: int) -> None:
         self.credit = credit
         self.window = credit
         """Credit when nothing is outstanding."""
+        self.deferred = 0
+        """Cost of deliveries that wait for the disk, which was spent already."""
 
     def grant(self, credit: int) -> None:
         """Add bytes that the client has taken."""
@@ -35,7 +37,7 @@ class CreditWindow:
 
     def renew(self, credit: int) -> None:
         """Start again with a credit: what was outstanding is not granted again."""
-        self.credit = self.window = credit
+        self.window, self.credit = credit, credit - self.deferred
 
 
 def affordable_rows(batch: MessageBatch, low: int, high: int, allowed: int) -> int:

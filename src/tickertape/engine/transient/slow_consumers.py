@@ -99,7 +99,7 @@ class SlowConsumerBuffers:
         """Since the start, how often a connection went offline, and how often that was over."""
         self.offline_stops = 0
         self.waiting: dict[Session, ConnectionBacklog] = {}
-        """What connections wait for."""
+        """What connections wait for, by session."""
         self.newest: NewestFrames | None = None
         self._outbox = outbox
         self._clock = clock
@@ -110,11 +110,6 @@ class SlowConsumerBuffers:
         self._wanted: deque[BacklogBlock] = deque()
         """Blocks to be read back."""
         self._next_age_check = 0.0
-
-    @property
-    def waiting_connections(self) -> int:
-        """How many connections wait for something."""
-        return len(self.waiting)
 
     @property
     def offline_connections(self) -> int:
