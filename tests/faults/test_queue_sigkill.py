@@ -43,8 +43,8 @@ KINDS = ("worker", "server", "worker", "both", "worker", "server")
 LEASE = round(LEASE_SECONDS * 1_000_000)
 CLOCK = 50_000
 """Microseconds by which what a process wrote and what the server saw may differ."""
-IN_TIME = 1_000_000
-"""Microseconds behind the end of a lease within which a message comes again."""
+STUCK = 20_000_000
+"""Microseconds after the end of a lease from which on a message that is not redelivered counts as stuck."""
 CONFIG = (
     '[journal]\nsegment_size = "1MB"\n'
     + queue(LEASED, underlying=TOPIC, lease_period=f"{LEASE_SECONDS:g}s")
@@ -220,7 +220,7 @@ class Judge:
         later = [at for at in (*hidden, *self.world.ready) if over <= at <= after.begin]
         late = after.begin - max([over, *later])
         self.counts["latest ms"] = max(self.counts["latest ms"], late // 1000)
-        assert late <= IN_TIME, f"{late} us late: {_shown(before)} and {_shown(after)}"
+        assert late <= STUCK, f"{late} us late: {_shown(before)} and {_shown(after)}"
 
     def stays_done(self, delivery: Delivery, last: Delivery) -> None:
         """One who knew that his word was on disk, and held it all the while, was the last."""

@@ -146,7 +146,7 @@ class LiveLife:
         for session in {sub.session for sub in waiting}:
             state = backlogs.waiting[session]
             assert state.bytes == sum(sub.backlog_bytes for sub in waiting if sub.session is session)
-        assert backlogs.waiting_connections == len({sub.session for sub in waiting})
+        assert len(backlogs.waiting) == len({sub.session for sub in waiting})
 
     def check_order(self) -> None:
         """Nobody has got anything but the beginning of what it is to get."""

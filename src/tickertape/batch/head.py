@@ -24,16 +24,8 @@ class BatchHead:
         self._batch = MessageBatch(count, run_count, head_bytes, body_bytes, columns, topics, places)
         self._batch._table = source
         self._batch.bodies = memoryview(b"")
-
-    @property
-    def count(self) -> int:
-        """Number of messages in the batch."""
-        return self._batch.count
-
-    @property
-    def body_bytes(self) -> int:
+        self.body_bytes = body_bytes
         """Size of all bodies in bytes."""
-        return self._batch.body_bytes
 
     def runs_with(self, topic: str) -> Int64s:
         """Return the increasing indices of the runs with a message of `topic`."""

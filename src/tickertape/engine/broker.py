@@ -124,6 +124,7 @@ class Broker:
             self.statistics,
             exclusive=not catalog.records_nothing,
         )
+        self.sessions: Mapping[int, Session] = self._sessions.by_conn  # in the order of their logons
         self._writer = LogWriter(journal, registry, self._clock)
         checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max))
         self._throttle = throttle = ReadThrottle(self._outbox)
@@ -353,11 +354,6 @@ class Broker:
         """Add the parts of transactions that recovery found on disk."""
         self._clock.set(now)
         self.transactions.restore(found)
-
-    @property
-    def sessions(self) -> Mapping[int, Session]:
-        """Sessions by connection, in the order of their logons."""
-        return self._sessions.by_conn
 
     @property
     def duplicates(self) -> int:

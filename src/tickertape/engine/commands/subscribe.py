@@ -166,8 +166,6 @@ class SubscribeHandler:
             sub = self._begin(session, command, old)
             self._consume(sub, command.topic, content, workers, backlog)
             self._begin_transient(sub, interest if of_rest else None, conflating_rest)
-            if self._registry.of(session.conn).get(sub.sub_id) is not sub:
-                return  # its connection was closed as a slow consumer
         feed = sub.feed(LogFeed)
         if feed is not None:
             self.services.log.credit(feed)
@@ -189,6 +187,13 @@ class SubscribeHandler:
             self._search(_StartSearch(feed, command, search, self._journal.commits.accepted_end, backlog))
             return
         self._outbox.send(session.conn, Ack(id=command.id, backlog=backlog))
+        self._go_on(sub)
+
+    def _go_on(self, sub: Subscription) -> None:
+        """Deliver messages that wait for renewed credit. The client counts it only after the answer."""
+        feed = sub.feed(TransientFeed)
+        if feed is not None:
+            self.services.transient.credit(feed)  # may close the connection: nothing follows
 
     def _begin(self, session: Session, command: Subscribe, old: Subscription | None) -> Subscription:
         """Return the subscription that a command without a bookmark starts or replaces in place."""
@@ -298,7 +303,6 @@ class SubscribeHandler:
         else:
             sub.feeds.remove(old)
             transient.replace(old, feed)
-            transient.credit(feed)
 
     def _search(self, search: _StartSearch | _RangeLookup) -> None:
         if self.searches.begin(search):
@@ -354,6 +358,7 @@ class SubscribeHandler:
         self._outbox.send(search.conn, answer)
         feed.begin(extent, search.target)
         self.services.log.begin(feed)
+        self._go_on(sub)
 
     def _resolved(self, search: _RangeLookup, extent: ReplayRange) -> None:
         assert extent.stop is not None
@@ -487,6 +492,7 @@ class SubscribeHandler:
                 feed.close()
                 held = self._registry.of(sub.session.conn)
                 if not sub.feeds and held.get(sub.sub_id) is sub:
+                    sub.close()
                     del held[sub.sub_id]
                     self._registry.forget_if_empty(sub.session.conn)
 

@@ -37,8 +37,9 @@ class DeferredDelivery(NamedTuple):
 
     end: int
     consumer: QueueFeed
-    """Not sent if the consumer has ended meanwhile, because another subscription may have its id."""
+    """Not sent if its subscription has ended meanwhile, because another subscription may have its id."""
     send: Send
+    cost: int
 
 
 class QueueDispatch:
@@ -236,7 +237,8 @@ class QueueDispatch:
             command = Deliver(sub_id=consumer.sub_id, queue=queue.name, lease=expires, once=once)
             send = Send(consumer.session.conn, encode_frame(command, shown))
             if once:
-                self._deferred.append(DeferredDelivery(end, consumer, send))
+                consumer.allowance.deferred += shown.cost
+                self._deferred.append(DeferredDelivery(end, consumer, send, shown.cost))
             else:
                 self._outbox.put(send)
 

@@ -273,7 +273,8 @@ class QueueRegistry:
         end = self._journal.commits.persisted_end
         while self._due and self._due[0].end <= end:
             due = self._due.popleft()
-            if due.consumer.queues:
+            due.consumer.allowance.deferred -= due.cost
+            if not due.consumer.subscription.closed:
                 self._outbox.put(due.send)
         if self._begun:
             for worker in self._workers.values():

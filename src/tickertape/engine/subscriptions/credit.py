@@ -11,12 +11,14 @@ from tickertape.engine.limits import outbox_bytes_max
 class CreditWindow:
     """The credit of one subscription, shared by all its feeds, in bytes of cost."""
 
-    __slots__ = ("credit", "window")
+    __slots__ = ("credit", "deferred", "window")
 
     def __init__(self, credit: int) -> None:
         self.credit = credit
         self.window = credit
         """Credit when no sent message is outstanding."""
+        self.deferred = 0
+        """Cost of deliveries that wait for the disk. It is spent already."""
 
     def grant(self, credit: int) -> None:
         """Add bytes that the client has consumed."""
@@ -35,7 +37,7 @@ class CreditWindow:
 
     def renew(self, credit: int) -> None:
         """Restart with a new credit. Outstanding bytes will not be granted again."""
-        self.credit = self.window = credit
+        self.window, self.credit = credit, credit - self.deferred
 
 
 def affordable_rows(batch: MessageBatch, low: int, high: int, allowed: int) -> int:

@@ -60,13 +60,14 @@ FeedT = TypeVar("FeedT", bound=Feed)
 class Subscription:
     """One subscription of a connection."""
 
-    __slots__ = ("allowance", "feeds", "session", "sub_id")
+    __slots__ = ("allowance", "closed", "feeds", "session", "sub_id")
 
     def __init__(self, session: Session, sub_id: str, credit: int) -> None:
         self.session = session
         self.sub_id = sub_id
         self.allowance = CreditWindow(credit)
         self.feeds: list[Feed] = []
+        self.closed = False
 
     def feed(self, kind: type[FeedT]) -> FeedT | None:
         """Return the feed of a class, or None."""
@@ -82,7 +83,8 @@ class Subscription:
             feed.credit_granted()
 
     def close(self) -> None:
-        """End its feeds."""
+        """End it, and its feeds."""
+        self.closed = True
         for feed in self.feeds:
             feed.close()
         self.feeds.clear()

@@ -100,7 +100,7 @@ class SlowConsumerBuffers:
         ended."""
         self.offline_stops = 0
         self.waiting: dict[Session, ConnectionBacklog] = {}
-        """Backlogs of connections."""
+        """Backlogs of connections, by session."""
         self.newest: NewestFrames | None = None
         self._outbox = outbox
         self._clock = clock
@@ -111,11 +111,6 @@ class SlowConsumerBuffers:
         self._wanted: deque[BacklogBlock] = deque()
         """Blocks to read back."""
         self._next_age_check = 0.0
-
-    @property
-    def waiting_connections(self) -> int:
-        """Number of connections with a backlog."""
-        return len(self.waiting)
 
     @property
     def offline_connections(self) -> int:

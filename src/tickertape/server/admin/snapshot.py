@@ -210,7 +210,7 @@ class InstanceSnapshot:
             memory_limit_bytes=backlogs.limits.memory_bytes,
             disk_bytes=spill.disk_bytes,
             disk_limit_bytes=spill.disk_bytes_max,
-            waiting_connections=backlogs.waiting_connections,
+            waiting_connections=len(backlogs.waiting),
             offline_connections=backlogs.offline_connections,
             offline_starts=backlogs.offline_starts,
             offline_stops=backlogs.offline_stops,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tickertape.base.limits import message_cost_bytes
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
-from tickertape.wire.commands import Ack
+from tickertape.wire.commands import Ack, Unsubscribe
 from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement
 
 NOT_TO_DISK = SlowConsumerLimits(disk_bytes=0, connection_bytes=50_000)
@@ -180,3 +183,66 @@ def test_pattern_refused_for_too_many_searches_delivers_nothing() -> None:
     assert code_of(peer, command) == "not_ready"
     assert peer.heard["s"] == []
     assert "s" not in world.broker.subscriptions.of(peer.conn)
+
+
+@pytest.mark.parametrize("topic", ["u", "u2", "r", "^[ru]$"])
+def test_replace_delivers_what_waits_only_after_its_answer(topic: str) -> None:
+    world = EngineWorld(1, recorded=frozenset({"r"}))
+    publisher, peer = world.connect("p"), world.connect("peer")
+    cost = 60 + message_cost_bytes
+    peer.subscribe("s", "u", credit=cost)
+    for number in range(3):
+        publisher.publish("u", [b"%060d" % number], sequenced=False)
+    work_off(world)
+    assert [one.body for one in peer.heard["s"]] == [b"%060d" % 0]
+    came = len(peer.received)
+    replace = peer.subscribe("s", topic, options="replace", credit=2 * cost)
+    work_off(world)
+    kinds = [type(one) for one, _ in peer.received[came:]]
+    assert kinds[: kinds.index(Ack)] == []
+    assert code_of(peer, replace) == ""
+    assert [one.body for one in peer.heard["s"]] == [b"%060d" % number for number in (1, 2)]
+
+
+def at_most_once(world: QueueEngine) -> tuple[Peer, Peer]:
+    """A consumer to which a message is on its way: its outcome is not persisted yet."""
+    publisher, peer = world.connect("p"), world.connect("peer")
+    publisher.publish("q", [bytes(60)])
+    world.settle()
+    peer.subscribe("s", "q", credit=1_000, options="max_backlog=10")
+    while not world.jobs:
+        world.work()
+    assert peer.heard["s"] == []
+    return publisher, peer
+
+
+def test_replace_of_an_at_most_once_consumer_counts_deliveries_that_wait_for_the_disk() -> None:
+    world = QueueEngine(QueueDefinition("q", semantics="at-most-once"))
+    publisher, peer = at_most_once(world)
+    cost = 60 + message_cost_bytes
+    peer.subscribe(
+        "s", "q", options="replace,max_backlog=10", credit=cost
+    )  # the waiting delivery uses all of it
+    publisher.publish("q", [bytes(60)])
+    finish_jobs(world)  # without credit from the peer
+    assert len(peer.heard["s"]) == 1
+    peer.give_credit("s")
+    world.settle()
+    assert len(peer.heard["s"]) == 2
+
+
+def test_replace_of_an_at_most_once_consumer_by_a_topic_delivers_what_waits_for_the_disk() -> None:
+    world = QueueEngine(QueueDefinition("q", semantics="at-most-once"))
+    _, peer = at_most_once(world)
+    peer.subscribe("s", "other", options="replace")
+    world.settle()
+    assert [one.topic for one in peer.heard["s"]] == ["q"]
+
+
+def test_end_of_an_at_most_once_consumer_drops_what_waits_for_the_disk() -> None:
+    world = QueueEngine(QueueDefinition("q", semantics="at-most-once"))
+    _, peer = at_most_once(world)
+    peer.send(Unsubscribe(id=99, sub_ids=("s",)))
+    peer.subscribe("s", "other")
+    world.settle()
+    assert peer.heard["s"] == []
