@@ -347,7 +347,7 @@ def _nothing_is_deleted(before: Files, after: Files) -> None:
 
 
 def test_every_row_of_the_document_has_a_test() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8").split("## What recovery sees and does")[1].split("\n## ")[0]
+    text = DOCUMENT.read_text(encoding="utf-8").split("## Recovery")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| .+ \|$", text, re.MULTILINE)[1:]
     assert {row.seen for row in ROWS} | ELSEWHERE == set(rows)
 
