@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ FLIGHTS_MIN: Final = 100
 def main() -> int:
     """Run the demo. Return 0 if all checks pass, 1 if one fails, 2 if a requirement is missing."""
     arguments = _arguments()
+    logging.getLogger("tickertape.client").setLevel(logging.ERROR)  # the server is killed on purpose
     if arguments.spark and (missing := missing_for_spark()):
         return _fail(missing, EXIT_MISSING)
     try:

@@ -240,7 +240,7 @@ def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_does_not_use_i
             assert [number for _, number, _ in found] == list(range(620))
         told = next(line for line in server.errors().splitlines() if "archive_failed" in line)
         assert "but the log has " in told
-        assert " there, so the log has lost archived messages" in told
+        assert " there, so " in told
 
 
 def test_the_archive_of_another_journal(tmp_path: Path) -> None:

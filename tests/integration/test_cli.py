@@ -200,7 +200,7 @@ def test_a_publisher_whose_server_dies_does_not_end_well(tmp_path: Path) -> None
         with contextlib.suppress(BrokenPipeError):
             publisher.stdin.close()
         publisher.stdin = None
-        for process, says in ((publisher, b"messages may not be persisted"), (listener, b"")):
+        for process, says in ((publisher, b"messages may not be persisted."), (listener, b"")):
             code, out, errors = end(process)
             assert (code, out) == (1, b"")
             assert errors.startswith(b"tickertape: ")

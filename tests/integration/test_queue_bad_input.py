@@ -26,7 +26,7 @@ CONFIG = "".join(
     [
         queue("unknown"),
         queue("other"),
-        queue("twice"),
+        queue("duplicate name"),
         queue("shared"),
         queue("handler", max_deliveries=3, dead_letter="handler-dead"),
         queue("mixed"),
@@ -72,17 +72,17 @@ def test_what_is_no_bookmark_is_refused_before_it_is_sent(a: tt.Client, bookmark
 
 @pytest.mark.slow
 def test_an_acknowledgement_counts_once(server: RunningServer, a: tt.Client) -> None:
-    numbers(server, "twice", 4)
-    stream = a.subscribe("twice", max_backlog=2)
+    numbers(server, "duplicate name", 4)
+    stream = a.subscribe("duplicate name", max_backlog=2)
     first, second = take(stream, 2)
     for _ in range(3):
         first.ack()
-    a.ack("twice", [first, first, second, second])
+    a.ack("duplicate name", [first, first, second, second])
     first.cancel()
     second.expire()
     assert of(take(stream, 2)) == [2, 3], "room for two, not for more"
     assert nothing(stream)
-    found = wait_state(server, "twice", acknowledged=2)
+    found = wait_state(server, "duplicate name", acknowledged=2)
     assert (found.leased, found.returned, found.expired) == (2, {}, {})
 
 
@@ -299,10 +299,13 @@ def test_bodies_that_are_no_json_neither_pass_a_filter_nor_have_a_priority() -> 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ('[[journal.topic]]\nname = "t"\n' + queue("q"), "not recorded"),
-        ('[[journal.topic]]\nname = "t"\n' + queue("q", underlying="t", dead_letter="d"), "not recorded"),
-        ("[journal]\ntopic = []\n" + queue("q"), "not recorded"),
-        (queue("q") + queue("q", underlying="t"), "twice"),
+        ('[[journal.topic]]\nname = "t"\n' + queue("q"), "is not persistent"),
+        (
+            '[[journal.topic]]\nname = "t"\n' + queue("q", underlying="t", dead_letter="d"),
+            "is not persistent",
+        ),
+        ("[journal]\ntopic = []\n" + queue("q"), "is not persistent"),
+        (queue("q") + queue("q", underlying="t"), "duplicate name"),
         (queue("q", underlying="("), "underlying"),
         (queue("q", filter="/a ="), "filter"),
         (queue("q", priority="/a ="), "priority"),

@@ -106,7 +106,9 @@ def test_a_link_named_spill_is_not_followed(tmp_path: Path) -> None:
     (data / "spill").rmdir()
     (data / "spill").symlink_to(outside)
     with (
-        pytest.raises(ServerNotReady, match=r"(?s)exit code \d.*spill, cannot be used.*\[slow_clients\]"),
+        pytest.raises(
+            ServerNotReady, match=r"(?s)exit code \d.*Cannot use spill directory.*\[slow_clients\]"
+        ),
         running_server(data),
     ):
         pass

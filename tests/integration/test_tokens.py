@@ -248,9 +248,9 @@ def test_nobody_commits_under_a_name_that_the_token_is_not_for(front: Front, sit
                 with pytest.raises(tt.AuthenticationFailed, match="not for 'billing'"):
                     transaction.commit()
             else:
-                assert transaction.commit().messages == 1
+                assert transaction.commit().message_count == 1
     with front.connect(f"desk-tx-{front.kind}", site.server.uri, token=site.text("desk")) as client:
-        assert begin(client, publisher="billing").commit().messages == 0
+        assert begin(client, publisher="billing").commit().message_count == 0
 
 
 def reload(site: Site, times: int) -> None:
@@ -260,7 +260,7 @@ def reload(site: Site, times: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [(None, "cannot be read"), ("[a]\n", "[a] sha256 must be 64 hexadecimal digits")],
+    [(None, "Cannot read tokens_file"), ("[a]\n", "[a] sha256 must be 64 hexadecimal digits")],
 )
 def test_a_server_whose_tokens_cannot_be_read_does_not_start(
     tmp_path: Path, text: str | None, says: str

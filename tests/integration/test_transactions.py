@@ -131,7 +131,7 @@ def test_stats_and_metrics_count_transactions() -> None:
         ):
             assert line in shown
         said = CliRunner().invoke(cli, ["stats", "--admin", str(server.admin_url)]).stdout
-        assert "1 committed, 1 aborted, 1 expired; 0 parts staged, 0 bytes, 0 waiting" in said
+        assert "1 committed, 1 aborted, 1 expired, 0 parts staged, 0 bytes, 0 waiting" in said
 
 
 SMALL = '[transactions]\nbytes_max = "2MB"\n'
@@ -256,7 +256,7 @@ def test_what_was_prepared_outlives_a_killed_server_and_any_client_commits_it(tm
         stats = stats_of(server).transactions
         assert stats.staged_parts == 1
         assert stats.staged_bytes > 0
-        kept = "bytes that were staged for transactions and not committed are kept, in 1 files"
+        kept = "bytes of staged, uncommitted transaction parts, in 1 files"
         wait_until(lambda: kept in server.errors())
         with tt.Client("driver", server.uri, timeout=SECONDS) as driver:
             answer = driver.ask(lambda n: Commit(id=n, transaction=key, parts=("part",)), None, SECONDS)

@@ -218,7 +218,7 @@ def test_a_state_that_is_none_is_forgotten_whole(kind: str, field: str) -> None:
             one.state = msgspec.structs.replace(one.state, **{field: wrong})
     write_queues(world.disk, journal_id, encode_covered(covered))
     world.reopen()
-    assert [line.split(":")[0] for line in world.report] == [f"queue {kind}"]
+    assert [line.split(":")[0] for line in world.report] == [f"Cannot use the checkpoint of queue {kind}"]
     assert states(world) == before
 
 

@@ -20,7 +20,7 @@ from typing import IO, Final
 
 import click
 
-from tickertape.cli.pipeline.session import error_line, require_spark, stop_signals_to
+from tickertape.cli.pipeline.session import OUR_ERROR, error_line, require_spark, stop_signals_to
 from tickertape.cli.support.command_group import EXIT_USAGE, Failure
 
 SPEC_NAMES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
@@ -234,7 +234,7 @@ class _Signals:
 def reason(lines: Sequence[str], code: int) -> str:
     """Return the line of the output with the cause of the failure."""
     text = "\n".join(lines)
-    if "tickertape.base.errors." in text:
+    if OUR_ERROR.search(text):
         return error_line(text)
     found = [match[1] for line in lines if (match := _ERROR.match(line.strip()))]
     if found:

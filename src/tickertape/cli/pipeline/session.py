@@ -30,7 +30,7 @@ MASTER_DEFAULT: Final = "local[*]"
 DRIVER_MEMORY_DEFAULT: Final = "1g"
 
 _ERROR_TEXT_CHARACTERS_MAX: Final = 600
-_OUR_ERROR: Final = re.compile(r"tickertape\.base\.errors\.\w+: (.*)")
+OUR_ERROR: Final = re.compile(r"tickertape\.[A-Z]\w+: (.*)")
 _START_ERROR: Final = re.compile(r"(?i).*(?:error|exception|unsupported|not found|no such|denied).*")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -109,7 +109,7 @@ def require_spark() -> None:
 
 def error_line(text: str) -> str:
     """Return the error line of Spark's output: the line of a Tickertape error, else the first line."""
-    ours = _OUR_ERROR.findall(text)
+    ours = OUR_ERROR.findall(text)
     if ours:
         return str(ours[-1]).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -56,7 +56,7 @@ def test_without_java_a_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     ("text", "line"),
     [
         (
-            "[X] a\nTraceback\n  tickertape.base.errors.Disconnected: none answers\n\tat org.apache",
+            "[X] a\nTraceback\n  tickertape.Disconnected: none answers\n\tat org.apache",
             "none answers",
         ),
         ("\n[TABLE] no table\n== SQL ==", "[TABLE] no table"),

@@ -168,7 +168,7 @@ def test_a_failure_is_one_line(spark_home: Path, project: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        (["[X] a", "x tickertape.base.errors.Disconnected: none answers", "at y"], "none answers"),
+        (["[X] a", "x tickertape.Disconnected: none answers", "at y"], "none answers"),
         (["a: warning", "pyspark.errors.AnalysisException: [NO_TABLE] none", "rest"], "[NO_TABLE] none"),
         (["2026-11-23 19:49:53: Loading", "something else", ""], "something else"),
         (["2026-11-23 19:49:53: Loading"], "Spark's runner ended with exit code 7"),
