@@ -5,20 +5,14 @@ Blocks with a title show another system and are not run.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tickertape.testing import running_server
+from tests.helpers.page_blocks import check_blocks
 
 MIGRATION = Path(__file__).parents[2] / "docs/migration"
-ADDRESS = "tcp://127.0.0.1:9007"
-BLOCK = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-CONFIGURATION = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FOREIGN = re.compile(r'^```python title="\w+"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 PAGES = ["amps", "kafka", "nats", "rabbitmq", "redis-streams"]
 
@@ -43,14 +37,4 @@ def test_code_of_the_other_system_is_valid_python(page: str) -> None:
 def test_migration_page_blocks_print_the_output_of_the_page(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (MIGRATION / f"{page}.md").read_text(encoding="utf-8")
-    found = BLOCK.findall(text)
-    assert len(found) == text.count("```python\n") > 0
-    names: dict[str, Any] = {}
-    with running_server(tmp_path / "data", "\n".join(CONFIGURATION.findall(text)) or None) as server:
-        for source, printed in found:
-            output = io.StringIO()
-            with contextlib.redirect_stdout(output):
-                exec(source.replace(ADDRESS, server.uri), names)
-            assert output.getvalue() == printed, source
+    check_blocks(MIGRATION / f"{page}.md", tmp_path, monkeypatch)
