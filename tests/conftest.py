@@ -41,6 +41,8 @@ settings.register_profile(
     phases=(Phase.explicit, Phase.generate),
     report_multiple_bugs=False,
 )
+for _name in ("dev", "ci", "planted"):
+    settings.register_profile(f"{_name}-seeded", parent=settings.get_profile(_name), derandomize=False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,7 +50,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the Hypothesis profile; `--hypothesis-profile` on the command line wins."""
+    """Choose the Hypothesis profile; `--hypothesis-profile` on the command line wins.
+
+    Hypothesis ignores `--hypothesis-seed` in profiles that derandomize, so a seed needs a profile of its own.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: the same interpreter
     # The threads that NumPy starts for linear algebra are a third of what the start of a server costs.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -57,7 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--full"):
         settings.load_profile("full")
     else:
-        settings.load_profile("ci" if os.environ.get("CI") else "dev")
+        seeded = "-seeded" if config.getoption("--hypothesis-seed", default=None) else ""
+        settings.load_profile(("ci" if os.environ.get("CI") else "dev") + seeded)
 
 
 def _tier(path: Path, root: Path) -> int:

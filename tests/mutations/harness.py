@@ -64,12 +64,19 @@ def copy_project(target: Path) -> None:
             shutil.copy2(ROOT / name, target / name)
 
 
-def run_tests(project: Path, tests: Iterable[str]) -> Noticed | None:
-    """Run test files of a copy, up to the first failure; None when all pass. Raises `MutationError`."""
+def run_tests(project: Path, tests: Iterable[str], seed: int | None = None) -> Noticed | None:
+    """Run test files of a copy, up to the first failure; None when all pass. Raises `MutationError`.
+
+    `seed` is the seed of the property tests. They find the same examples in each run without one.
+    """
     report = project / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider"]
     command += [
-        "--hypothesis-profile=planted",
+        *(
+            ("--hypothesis-profile=planted",)
+            if seed is None
+            else ("--hypothesis-profile=planted-seeded", f"--hypothesis-seed={seed}")
+        ),
         f"--timeout={TEST_SECONDS_MAX}",
         f"--junitxml={report}",
         *(f"tests/{test}" for test in tests),
@@ -103,9 +110,9 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
-def notice(mutation: Mutation, target: Path) -> Noticed | None:
-    """Plant a defect in a fresh copy in `target` and run its tests; None when nobody notices."""
+def notice(mutation: Mutation, target: Path, seed: int | None = None) -> Noticed | None:
+    """Plant a defect in a fresh copy in `target` and run its tests; None when all of them pass."""
     copy_project(target)
     file = source(mutation, target)
     file.write_text(planted(mutation, file.read_text()))
-    return run_tests(target, mutation.tests)
+    return run_tests(target, mutation.tests, seed)
