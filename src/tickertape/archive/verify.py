@@ -1,4 +1,4 @@
-"""Checksums of an archived range, computed from the files and compared with those of the log.
+"""Checksums of an archived range, computed from its files, for a comparison with the log.
 
 Statistics in the table's log are not used.
 """

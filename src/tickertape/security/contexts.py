@@ -1,4 +1,4 @@
-"""Create TLS contexts from certificates, keys and trusted authorities.
+"""TLS contexts of clients and servers, and the public class `tickertape.TLS`.
 
 Client contexts always verify the certificate and the name of the server. Password prompts for keys are
 disabled.

@@ -1,4 +1,4 @@
-"""Blocking client: the public class `tickertape.Client`."""
+"""Blocking client: the public class `tickertape.Client`, with its connection and publish calls."""
 
 from __future__ import annotations
 

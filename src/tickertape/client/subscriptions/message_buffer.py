@@ -1,4 +1,4 @@
-"""Message buffer: delivered and unconsumed batches of one subscription.
+"""Message buffer: delivered and unconsumed batches of one subscription, and their conflation by key.
 
 A stream of either client guards it against concurrent calls and reports due credit. A signal handler may
 raise an exception between any two steps. Therefore one assignment counts a taken batch, which stays available

@@ -1,4 +1,4 @@
-"""Body validation: finds messages of a publish frame that do not conform to their topic.
+"""Body validation: splits off messages that are too large or do not match the type of their topic.
 
 A frame with valid and invalid messages is split. Bodies are not changed. Bodies of other topics are not read.
 """

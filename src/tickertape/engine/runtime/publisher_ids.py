@@ -1,4 +1,4 @@
-"""Publisher directory: client names by publisher id, restored from control records in the log.
+"""Publisher directory: client names by publisher id, and the other control records of the log.
 
 Invariants:
 - A publisher id belongs to one name: a logon with a colliding name is rejected.

@@ -1,4 +1,4 @@
-"""Staging files: format of staged transaction parts, and the executor of tasks on their files.
+"""Staging files: format of staged transaction parts, file tasks, and the recovery of prepared parts.
 
 The format is in docs/formats/staging.md. Staged parts are not part of the log.
 
