@@ -37,7 +37,7 @@ settings.register_profile(
 settings.register_profile(
     "planted",  # that a defect is found is enough; to find its smallest example can take minutes
     parent=settings.get_profile("ci"),
-    max_examples=80,
+    max_examples=400,
     phases=(Phase.explicit, Phase.generate),
     report_multiple_bugs=False,
 )
