@@ -263,7 +263,7 @@ class FrameReader:
             return False
         header = data[header_at : header_at + header_bytes].tobytes()
         if crc32c(header) != header_crc:
-            self.error = BadFrame("Invalid frame: the header does not match its checksum.")
+            self.error = _checksum_error(header, header_bytes, header_crc)
             return True
         total: int | None = None
         batch_bytes = at + frame_bytes - batch_at
@@ -322,7 +322,7 @@ class FrameReader:
             return False
         padded, header = header, header[:header_bytes]
         if crc32c(header) != header_crc:
-            self.error = BadFrame("Invalid frame: the header does not match its checksum.")
+            self.error = _checksum_error(header, header_bytes, header_crc)
             return False
         if len(padded) != header_bytes and padded[header_bytes:] != _PADDING[len(padded) - header_bytes]:
             self.error = BadFrame("Invalid frame: the padding after the header is not zero.")
@@ -350,6 +350,13 @@ def _header_that_ends(part: memoryview, header_bytes: int, header_crc: int) -> B
     if crc32c(part[:end]) != header_crc:
         return None
     return BadFrame(f"Invalid frame: its header has {end} bytes, but claims {header_bytes} bytes.")
+
+
+def _checksum_error(header: bytes, header_bytes: int, header_crc: int) -> BadFrame:
+    """Return the error for a complete header with another checksum. It does not depend on the split of bytes."""
+    part = memoryview(header)[:_JUDGED_BYTES_MAX]
+    ends = _header_that_ends(part, header_bytes, header_crc)
+    return ends or BadFrame("Invalid frame: the header does not match its checksum.")
 
 
 def _length_error(frame_bytes: int, header_bytes: int, frame_bytes_limit: int) -> PeerError:

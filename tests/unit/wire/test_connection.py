@@ -397,7 +397,18 @@ def test_a_wrong_length_of_a_header_is_not_waited_for_once_its_bytes_are_there()
     data[4] ^= 0x20
     found = only_error(read_in(server_logged_on(), bytes(data[:400])))
     assert isinstance(found, BadFrame)
-    assert "checksum" in str(found)
+    assert "its header has 12 bytes, but claims 44 bytes" in str(found)
+
+
+@pytest.mark.parametrize("change", [0x01, 0x02, 0x20])
+def test_error_of_wrong_header_length_is_the_same_for_every_split_of_the_bytes(change: int) -> None:
+    data = bytearray(joined(Connection("client").send(Publish(frame=1), batch_of(3, 100))))
+    data[4] ^= change
+    whole = str(only_error(read_in(server_logged_on(), bytes(data))))
+    for cut in range(1, len(data)):
+        server = server_logged_on()
+        found = only_error([*server.feed(bytes(data[:cut])), *server.feed(bytes(data[cut:]))])
+        assert str(found) == whole, f"cut at {cut}"
 
 
 def test_what_is_no_command_is_said_before_all_of_its_frame_has_come() -> None:
