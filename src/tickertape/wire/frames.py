@@ -353,7 +353,7 @@ def _header_that_ends(part: memoryview, header_bytes: int, header_crc: int) -> B
 
 
 def _checksum_error(header: bytes, header_bytes: int, header_crc: int) -> BadFrame:
-    """Return the error for a complete header with another checksum. It does not depend on the split of bytes."""
+    """Return the error for a complete header with another checksum, alike for every split of the bytes."""
     part = memoryview(header)[:_JUDGED_BYTES_MAX]
     ends = _header_that_ends(part, header_bytes, header_crc)
     return ends or BadFrame("Invalid frame: the header does not match its checksum.")
