@@ -71,7 +71,7 @@ def expected(sent: list[Sent]) -> list[Seen]:
 
 
 @pytest.mark.parametrize("step", [1, 3, 16, 1000, 50_000, None])
-def test_every_exchange_gives_the_same_events_however_the_bytes_come(step: int | None) -> None:
+def test_connection_gives_the_same_events_for_every_read_size(step: int | None) -> None:
     pair = Pair(step)
     pair.log_on()
     to_server, to_client = from_role("client"), from_role("server")
@@ -83,7 +83,7 @@ def test_every_exchange_gives_the_same_events_however_the_bytes_come(step: int |
 
 
 @pytest.mark.parametrize("step", [1, None])
-def test_feed_is_the_same_as_reading(step: int | None) -> None:
+def test_connection_feed_gives_the_same_events_as_reads(step: int | None) -> None:
     stream = b"".join(joined(Connection("client").send(*sent)) for sent in from_role("client"))
     server = server_logged_on()
     events: list[Event] = []
@@ -92,7 +92,7 @@ def test_feed_is_the_same_as_reading(step: int | None) -> None:
     assert [seen(event) for event in events] == expected(from_role("client"))
 
 
-def test_connections_of_one_thread_share_their_scratch() -> None:
+def test_connections_with_a_shared_scratch_buffer_read_independent_streams() -> None:
     scratch = memoryview(bytearray(receive_buffer_bytes))
     stream = b"".join(joined(Connection("client").send(*sent)) for sent in from_role("client"))
     servers = [server_logged_on(scratch) for _ in range(3)]
@@ -104,7 +104,7 @@ def test_connections_of_one_thread_share_their_scratch() -> None:
         assert [seen(event) for event in events] == expected(from_role("client"))
 
 
-def test_batches_are_kept_safe_from_later_reads() -> None:
+def test_received_batches_do_not_change_with_later_reads() -> None:
     server = server_logged_on()
     batches = [batch_of(1, 200), batch_of(100, 1000), batch_of(3, 10)]
     stream = b"".join(joined(Connection("client").send(Publish(frame=1), batch)) for batch in batches)
@@ -139,33 +139,35 @@ def test_only_a_client_has_a_preface() -> None:
         (joined(Connection("client").send(LOGON)), NotTickertape),
     ],
 )
-def test_a_wrong_preface(data: bytes, error: type[Exception], step: int | None) -> None:
+def test_connection_with_wrong_protocol_preface_is_rejected(
+    data: bytes, error: type[Exception], step: int | None
+) -> None:
     server = Connection("server")
     found = only_error(read_in(server, data, step))
     assert type(found) is error
     assert read_in(server, PREFACE + joined(Connection("client").send(LOGON))) == []
 
 
-def test_half_a_preface_is_nothing_yet() -> None:
+def test_partial_preface_gives_no_event() -> None:
     assert read_in(Connection("server"), PREFACE[:-1]) == []
 
 
 @pytest.mark.parametrize("step", [1, None])
-def test_the_logon_is_first(step: int | None) -> None:
+def test_command_before_logon_is_rejected(step: int | None) -> None:
     server = Connection("server")
     data = PREFACE + joined(Connection("client").send(Heartbeat()))
     assert isinstance(only_error(read_in(server, data, step)), LogonRequired)
 
 
 @pytest.mark.parametrize("step", [1, None])
-def test_the_logon_is_once(step: int | None) -> None:
+def test_second_logon_is_rejected(step: int | None) -> None:
     data = joined(Connection("client").send(LOGON))
     assert isinstance(only_error(read_in(server_logged_on(), data, step)), AlreadyLoggedOn)
     data = joined(Connection("server").send(LOGGED_ON))
     assert isinstance(only_error(read_in(client_logged_on(), data, step)), AlreadyLoggedOn)
 
 
-def test_a_second_logon_before_the_first_was_answered_is_too_many() -> None:
+def test_second_logon_before_the_answer_to_the_first_is_rejected() -> None:
     server = Connection("server")
     logon = joined(Connection("client").send(LOGON))
     first, second = read_in(server, PREFACE + logon + logon)
@@ -174,7 +176,7 @@ def test_a_second_logon_before_the_first_was_answered_is_too_many() -> None:
 
 
 @pytest.mark.parametrize("command", [Goodbye(code="name_in_use", text=""), Heartbeat()])
-def test_a_server_may_refuse_the_logon(command: Command) -> None:
+def test_client_accepts_goodbye_and_heartbeat_before_logon_answer(command: Command) -> None:
     (event,) = read_in(Connection("client"), joined(Connection("server").send(command)))
     assert seen(event).command == command
 
@@ -182,13 +184,13 @@ def test_a_server_may_refuse_the_logon(command: Command) -> None:
 @pytest.mark.parametrize(
     "sent", [(Ack(id=1), None), (Deliver(sub_id="s"), batch_of()), (Persisted(frame=1), None)]
 )
-def test_a_server_answers_the_logon_first(sent: Sent) -> None:
+def test_client_rejects_other_server_commands_before_logon_answer(sent: Sent) -> None:
     data = joined(Connection("server").send(*sent))
     assert isinstance(only_error(read_in(Connection("client"), data)), LogonRequired)
 
 
 @pytest.mark.parametrize("step", [1, None])
-def test_strangers_send_small_frames(step: int | None) -> None:
+def test_frame_above_the_limit_before_logon_is_rejected(step: int | None) -> None:
     server = Connection("server")
     too_long = Logon(name="x" * frame_bytes_before_logon_max)
     data = PREFACE + joined(Connection("client").send(too_long))
@@ -198,7 +200,7 @@ def test_strangers_send_small_frames(step: int | None) -> None:
     assert server.held_bytes == 0
 
 
-def test_the_logon_lifts_the_limit() -> None:
+def test_logon_lifts_the_frame_size_limit() -> None:
     publish = joined(Connection("client").send(Publish(frame=1), batch_of(20, 1000)))
     assert len(publish) > frame_bytes_before_logon_max
     server = Connection("server")
@@ -208,14 +210,14 @@ def test_the_logon_lifts_the_limit() -> None:
 
 
 @pytest.mark.parametrize("step", [1, None])
-def test_oversized_frames_after_the_logon(step: int | None) -> None:
+def test_oversized_frame_after_logon_is_rejected(step: int | None) -> None:
     prefix = struct.pack("<IIII", frame_bytes_max + 8 & ~7, 8, 0, 0)
     for connection in (server_logged_on(), client_logged_on()):
         assert isinstance(only_error(read_in(connection, prefix + bytes(100), step)), FrameTooLarge)
         assert connection.held_bytes == 0
 
 
-def test_a_client_takes_a_long_answer_to_its_logon() -> None:
+def test_client_accepts_logon_answer_with_five_thousand_topics() -> None:
     recorded = tuple(f"topic-{i}" for i in range(5000))
     answer = msgspec.structs.replace(LOGGED_ON, recorded=recorded)
     (event,) = read_in(Connection("client"), joined(Connection("server").send(answer)))
@@ -258,14 +260,14 @@ def header_of(**fields: object) -> bytes:
         (header_of(c="hb")[:-1], "truncated"),
     ],
 )
-def test_headers_that_are_no_command(header: bytes, match: str, step: int | None) -> None:
+def test_invalid_command_header_is_rejected(header: bytes, match: str, step: int | None) -> None:
     found = only_error(read_in(server_logged_on(), frame_of(header), step))
     assert isinstance(found, BadCommand)
     assert match in str(found)
     assert len(str(found)) < 300
 
 
-def test_commands_of_the_wrong_side() -> None:
+def test_command_of_the_wrong_role_is_rejected() -> None:
     for role, command, batch in examples().values():
         if isinstance(command, Heartbeat):
             continue
@@ -282,25 +284,25 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     assert seen(event).command == Flush(id=7)
 
 
-def test_a_missing_batch() -> None:
+def test_publish_without_batch_is_rejected() -> None:
     found = only_error(read_in(server_logged_on(), frame_of(header_of(c="p", frame=1))))
     assert isinstance(found, BadFrame)
     assert "requires a batch, but has none" in str(found)
 
 
-def test_an_unexpected_batch() -> None:
+def test_heartbeat_with_batch_is_rejected() -> None:
     found = only_error(read_in(server_logged_on(), frame_of(header_of(c="hb"), batch_of().encode())))
     assert isinstance(found, BadFrame)
     assert "must not have a batch" in str(found)
 
 
 @pytest.mark.parametrize("batch", [bytes(8), bytes(32), b"\xff" * 64, batch_of().encode()[:-8]])
-def test_a_batch_that_is_none(batch: bytes) -> None:
+def test_publish_with_invalid_batch_is_rejected(batch: bytes) -> None:
     found = only_error(read_in(server_logged_on(), frame_of(header_of(c="p", frame=1), batch)))
     assert isinstance(found, BadBatch)
 
 
-def test_what_came_before_a_violation_is_not_lost_and_nothing_comes_after() -> None:
+def test_violation_ends_the_events_and_keeps_earlier_commands() -> None:
     server = server_logged_on()
     good = joined(Connection("client").send(Flush(id=1)))
     bad = frame_of(header_of(c="p", frame=1))
@@ -312,7 +314,7 @@ def test_what_came_before_a_violation_is_not_lost_and_nothing_comes_after() -> N
     assert len(server.buffer()) > 0
 
 
-def test_a_checksum_error_comes_after_the_frames_before_it() -> None:
+def test_checksum_error_is_reported_after_earlier_frames() -> None:
     good = joined(Connection("client").send(Flush(id=1)))
     bad = bytearray(good)
     bad[8] ^= 1
@@ -323,20 +325,22 @@ def test_a_checksum_error_comes_after_the_frames_before_it() -> None:
 
 
 def longer(frame: bytes, by: int) -> bytes:
-    """`frame` with one bit changed, which makes it say that it has `by` more bytes."""
+    """`frame` with one bit changed, so that its length field claims `by` more bytes."""
     (size,) = struct.unpack_from("<I", frame)
     assert not size & by
     return struct.pack("<I", size | by) + frame[4:]
 
 
-BEATS = 3 * joined(Connection("client").send(Heartbeat()))
+HEARTBEATS = 3 * joined(Connection("client").send(Heartbeat()))
 
 
 @pytest.mark.parametrize("step", [1, 8, None])
 @pytest.mark.parametrize("by", [1 << 10, 1 << 12, 1 << 20])
 @pytest.mark.parametrize("role", ["client", "server"])
-def test_a_length_that_is_wrong_is_not_waited_for(role: Role, by: int, step: int | None) -> None:
-    """One bit of it changed: what beats bring is no part of that frame."""
+def test_frame_with_corrupt_length_is_rejected_without_waiting_for_more_bytes(
+    role: Role, by: int, step: int | None
+) -> None:
+    """One bit of the length changed: the heartbeats that follow are not part of the frame."""
     command: Command
     carrier: Command
     if role == "client":
@@ -345,11 +349,11 @@ def test_a_length_that_is_wrong_is_not_waited_for(role: Role, by: int, step: int
         end, command, carrier = server_logged_on, Flush(id=1), Publish(frame=1)
     peer = Connection("server" if role == "client" else "client")
     good = joined(peer.send(command))
-    *before, last = read_in(end(), good + longer(good, by) + BEATS, step)
+    *before, last = read_in(end(), good + longer(good, by) + HEARTBEATS, step)
     assert [seen(event).command for event in before] == [command]
     assert type(only_error([last])) is BadFrame
     data = joined(peer.send(carrier, batch_of(3, 100)))
-    *before, last = read_in(end(), good + longer(data, by) + BEATS, step)
+    *before, last = read_in(end(), good + longer(data, by) + HEARTBEATS, step)
     assert [seen(event).command for event in before] == [command]
     assert type(only_error([last])) is BadBatch
 
@@ -369,7 +373,7 @@ def test_frame_with_two_wrong_lengths_ends_the_connection_though_nothing_follows
         wrong = struct.pack("<II", len(frame) + by, header_bytes) + frame[8:]
         found = only_error(read_in(end(), wrong, step))
         assert type(found) is BadFrame
-        if by > 8:  # else what follows counts as its end, and its checksum is wrong
+        if by > 8:  # otherwise the next bytes are read as its end, with a wrong checksum
             assert f"its header has {header_bytes - by} bytes, but claims {header_bytes} bytes" in str(found)
 
 
@@ -384,7 +388,7 @@ def test_frame_without_a_batch_and_with_a_wrong_length_ends_the_connection_thoug
 
 
 @pytest.mark.parametrize("step", [1000, None])
-def test_a_wrong_length_of_a_large_frame_is_not_waited_for(step: int | None) -> None:
+def test_large_frame_with_corrupt_length_is_rejected_at_the_end_of_real_bytes(step: int | None) -> None:
     server = server_logged_on()
     data = joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000)))
     assert isinstance(only_error(read_in(server, longer(data, 1 << 20), step)), BadBatch)
@@ -392,7 +396,7 @@ def test_a_wrong_length_of_a_large_frame_is_not_waited_for(step: int | None) -> 
     assert len(server.buffer()) > 0
 
 
-def test_a_wrong_length_of_a_header_is_not_waited_for_once_its_bytes_are_there() -> None:
+def test_frame_with_corrupt_header_length_is_rejected_once_the_header_arrived() -> None:
     data = bytearray(joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000))))
     data[4] ^= 0x20
     found = only_error(read_in(server_logged_on(), bytes(data[:400])))
@@ -411,13 +415,13 @@ def test_error_of_wrong_header_length_is_the_same_for_every_split_of_the_bytes(c
         assert str(found) == whole, f"cut at {cut}"
 
 
-def test_what_is_no_command_is_said_before_all_of_its_frame_has_come() -> None:
+def test_invalid_command_is_reported_before_the_whole_frame_arrives() -> None:
     data = frame_of(header_of(c="nonsense"), batch_of(1, 1000).encode())
     assert isinstance(only_error(read_in(server_logged_on(), longer(data, 1 << 12)[:200])), BadCommand)
 
 
 @pytest.mark.parametrize("step", [1, 7, 40])
-def test_a_frame_behind_a_large_one_is_judged_too(step: int) -> None:
+def test_frame_with_corrupt_length_after_a_large_frame_is_rejected(step: int) -> None:
     server = server_logged_on()
     good = joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000)))
     bad = longer(joined(Connection("client").send(Flush(id=1))), 1 << 12)
@@ -425,10 +429,10 @@ def test_a_frame_behind_a_large_one_is_judged_too(step: int) -> None:
     assert read_in(server, good[:-1]) == []
     (event,) = read_in(server, good[-1:])
     assert isinstance(event, Received)
-    assert isinstance(only_error(read_in(server, bad + BEATS, step)), BadFrame)
+    assert isinstance(only_error(read_in(server, bad + HEARTBEATS, step)), BadFrame)
 
 
-def test_goodbye_can_be_said_after_a_violation() -> None:
+def test_server_can_send_goodbye_after_a_violation() -> None:
     server = Connection("server")
     error = only_error(read_in(server, b"GET / HTTP/1.1\r\n"))
     data = joined(server.send(Goodbye(code=error.code, text=str(error))))
@@ -436,11 +440,11 @@ def test_goodbye_can_be_said_after_a_violation() -> None:
     assert seen(event).command == Goodbye(code="not_tickertape", text=str(error))
 
 
-def test_a_truncated_stream_is_no_violation() -> None:
+def test_truncated_stream_gives_no_violation() -> None:
     server = server_logged_on()
     data = joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000)))
     assert read_in(server, data[:-1]) == []
-    assert server.held_bytes == len(data) - 1, "no memory for a frame that may never be read on"
+    assert server.held_bytes == len(data) - 1, "no memory is allocated before the next read of the frame"
     assert server.large_frame == (len(data), len(data) - 1)
     assert len(server.buffer()) == 1
     assert server.held_bytes == len(data)
@@ -451,7 +455,7 @@ def test_a_truncated_stream_is_no_violation() -> None:
 
 
 @pytest.mark.parametrize("read_on", [False, True])
-def test_what_is_abandoned_holds_nothing_and_hears_nothing(read_on: bool) -> None:
+def test_abandoned_connection_holds_no_memory_and_ignores_input(read_on: bool) -> None:
     server = server_logged_on()
     data = joined(Connection("client").send(Publish(frame=1), batch_of(100, 1000)))
     assert read_in(server, data[:-1]) == []
@@ -462,7 +466,7 @@ def test_what_is_abandoned_holds_nothing_and_hears_nothing(read_on: bool) -> Non
     assert server.feed(data) == []
 
 
-def test_send_refuses_what_the_peer_would_refuse() -> None:
+def test_send_rejects_commands_that_the_peer_would_reject() -> None:
     client = Connection("client")
     with pytest.raises(BadCommand, match="requires a batch, but has none"):
         client.send(Publish(frame=1))
@@ -472,7 +476,7 @@ def test_send_refuses_what_the_peer_would_refuse() -> None:
         client.send(Subscribe(id=1, sub_id="s", topic="t", bookmark="1|2|," * 60_000, credit=1))
 
 
-def test_a_batch_for_many_is_summed_once() -> None:
+def test_batch_with_known_checksum_is_sent_to_several_subscriptions() -> None:
     batch = batch_of(3)
     server = Connection("server")
     crc = batch.crc()

@@ -36,20 +36,20 @@ def test_server_that_speaks_text_is_not_tickertape(name: str, cut: int) -> None:
     assert "Check host and port" in str(error)
 
 
-def test_four_bytes_of_text_are_enough() -> None:
+def test_four_bytes_of_text_are_enough_to_reject_a_foreign_server() -> None:
     assert error_of(b"220", 1) is None
     assert isinstance(error_of(b"220 ", 1), NotTickertape)
 
 
 @pytest.mark.parametrize("data", [b"\x15\x03\x01\x00\x02\x02\x46", b"\x16\x03\x03\x00\x31\x02\x00\x00"])
-def test_server_that_speaks_tls_is_named(data: bytes) -> None:
+def test_server_that_answers_with_tls_is_rejected_with_a_tls_hint(data: bytes) -> None:
     error = error_of(data, 1)
     assert isinstance(error, NotTickertape)
     assert "tls://" in str(error)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 5, 1_000])
-def test_frames_of_a_server_are_taken_however_they_are_cut(cut: int) -> None:
+def test_server_frame_is_read_in_pieces_of_every_size(cut: int) -> None:
     frame = joined(Connection("server").send(LOGGED_ON))
     connection = Connection("client")
     events = [event for at in range(0, len(frame), cut) for event in connection.feed(frame[at : at + cut])]

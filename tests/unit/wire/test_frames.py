@@ -23,13 +23,13 @@ from tickertape.wire.frames import Frame, FrameReader, encode_frame
 
 
 def by_hand(header: bytes, batch: bytes = b"", *, padding: bytes | None = None) -> bytes:
-    """A frame made from the words of docs/formats/wire.md, not by the code under test."""
+    """A frame built from the documentation (docs/formats/wire.md), not by the code under test."""
     pad = bytes(-len(header) % 8) if padding is None else padding
     size = 16 + len(header) + len(pad) + len(batch)
     return struct.pack("<IIII", size, len(header), crc32c(header), crc32c(batch)) + header + pad + batch
 
 
-def test_a_frame_is_as_documented() -> None:
+def test_encoded_frame_matches_the_documented_layout() -> None:
     header = msgspec.msgpack.encode({"c": "cr", "sub_id": "s", "bytes": 4096})
     assert joined(encode_frame(Credit(sub_id="s", bytes=4096))) == by_hand(header)
     batch = batch_of(3)
@@ -55,7 +55,7 @@ def test_bodies_are_not_copied_when_a_frame_is_made() -> None:
     assert any(start <= address < start + size for start, size in ranges)
 
 
-def test_a_known_batch_checksum_is_taken_as_it_is() -> None:
+def test_encode_frame_uses_a_given_batch_checksum_unchecked() -> None:
     batch = batch_of()
     assert encode_frame(Publish(frame=1), batch, batch_crc=batch.crc()) == encode_frame(
         Publish(frame=1), batch
@@ -66,12 +66,12 @@ def test_a_known_batch_checksum_is_taken_as_it_is() -> None:
     assert isinstance(reader.error, BadFrame)
 
 
-def test_a_header_that_no_one_would_take_is_not_sent() -> None:
+def test_encode_frame_rejects_an_oversized_header() -> None:
     with pytest.raises(FrameTooLarge, match="Cannot encode Goodbye: its header"):
         encode_frame(Goodbye(code="", text="x" * header_bytes_max))
 
 
-def test_a_batch_that_no_one_would_take_is_not_sent() -> None:
+def test_encode_frame_rejects_an_oversized_batch() -> None:
     bodies = [bytes(15 << 20), bytes(2 << 20)]
     with pytest.raises(FrameTooLarge, match="Cannot encode Publish: its batch"):
         encode_frame(Publish(frame=1), batch_from_bodies("t", bodies))
@@ -99,7 +99,7 @@ STREAM = b"".join(
 
 
 @pytest.mark.parametrize("step", [1, 7, 15, 16, 17, 24, 1000, 4096, 32 * 1024, 100_001, len(STREAM)])
-def test_cutting_does_not_depend_on_how_the_bytes_come(step: int) -> None:
+def test_frame_reader_gives_the_same_frames_for_every_read_size(step: int) -> None:
     whole = FrameReader()
     expected = [(f.header, f.batch and bytes(f.batch)) for f in whole.feed(STREAM)]
     assert len(expected) == 7
@@ -111,7 +111,7 @@ def test_cutting_does_not_depend_on_how_the_bytes_come(step: int) -> None:
     assert reader.held_bytes == 0
 
 
-def test_frames_own_their_memory() -> None:
+def test_frames_do_not_change_when_the_read_buffer_is_overwritten() -> None:
     reader = FrameReader()
     frames = reader.feed(STREAM)
     before = [(f.header, f.batch and bytes(f.batch)) for f in frames]
@@ -128,7 +128,7 @@ def test_batches_lie_on_eight_byte_boundaries() -> None:
                 assert np.frombuffer(frame.batch, np.uint8).ctypes.data % 8 == 0
 
 
-def test_a_large_frame_is_read_straight_into_its_own_memory() -> None:
+def test_large_frame_is_received_directly_into_frame_memory() -> None:
     batch = batch_of(300, 1000)
     data = joined(encode_frame(Publish(frame=1), batch))
     reader = FrameReader()
@@ -142,7 +142,7 @@ def test_a_large_frame_is_read_straight_into_its_own_memory() -> None:
     assert np.frombuffer(frame.batch, np.uint8).ctypes.data + len(frame.batch) == at_end
 
 
-def test_readers_of_one_thread_share_their_scratch() -> None:
+def test_frame_readers_with_a_shared_scratch_buffer_read_independent_streams() -> None:
     scratch = memoryview(bytearray(receive_buffer_bytes))
     readers = [FrameReader(scratch=scratch) for _ in range(5)]
     got: list[list[Frame]] = [[] for _ in readers]
@@ -156,7 +156,7 @@ def test_readers_of_one_thread_share_their_scratch() -> None:
         assert frames == expected
 
 
-def test_scratch_must_have_room_for_what_is_kept() -> None:
+def test_frame_reader_rejects_a_scratch_buffer_that_is_too_small() -> None:
     with pytest.raises(ValueError, match="scratch"):
         FrameReader(scratch=memoryview(bytearray(frame_in_place_bytes_max)))
 
@@ -194,7 +194,7 @@ def put(data: bytes, at: int, form: str, value: int) -> bytes:
     ],
 )
 @pytest.mark.parametrize("step", [1, 1000])
-def test_wrong_frames_are_refused_and_nothing_follows(
+def test_invalid_frame_is_rejected_and_later_frames_are_ignored(
     data: bytes, error: type[Exception], match: str, step: int
 ) -> None:
     reader = FrameReader()
@@ -207,13 +207,13 @@ def test_wrong_frames_are_refused_and_nothing_follows(
     assert reader.received(len(HB)) == []
 
 
-def test_hand_made_frames_are_what_they_should_be() -> None:
+def test_frames_built_by_hand_are_valid() -> None:
     assert len(HB) == 24
     assert len(FrameReader().feed(HB + P)) == 2
 
 
 @pytest.mark.parametrize("limit", [64, 16 * 1024, frame_bytes_max])
-def test_the_limit_is_exact_and_checked_before_memory_is_taken(limit: int) -> None:
+def test_frame_limit_is_exact_and_checked_before_allocation(limit: int) -> None:
     prefix: Callable[[int], bytes] = lambda size: struct.pack("<IIII", size, 8, 0, 0)  # noqa: E731
     at_limit = limit - limit % 8
     at_limit = min(at_limit, batch_bytes_max + 24 & ~7)
@@ -227,7 +227,7 @@ def test_the_limit_is_exact_and_checked_before_memory_is_taken(limit: int) -> No
     assert reader.held_bytes == 0
 
 
-def test_the_largest_message_passes() -> None:
+def test_frame_reader_accepts_the_largest_message() -> None:
     batch = batch_from_bodies("t" * 1024, [bytes(16 << 20)])
     reader = FrameReader()
     frames = reader.feed(joined(encode_frame(Publish(frame=1), batch)))

@@ -14,13 +14,13 @@ EXAMPLES = examples()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_frames_are_byte_for_byte_as_they_were(name: str) -> None:
+def test_encoded_frames_equal_the_golden_files(name: str) -> None:
     _, command, batch = EXAMPLES[name]
     assert joined(encode_frame(command, batch)) == golden_path(name).read_bytes()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_frames_of_the_past_are_still_read(name: str) -> None:
+def test_golden_frames_decode_to_the_same_commands(name: str) -> None:
     role, command, batch = EXAMPLES[name]
     if isinstance(command, Logon):
         reader = Connection("server")
