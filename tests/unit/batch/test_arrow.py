@@ -14,7 +14,7 @@ from tickertape.batch import BatchBuilder, MessageBatch, batch_from_arrow, batch
 from tickertape.batch.arrow import array_pieces
 
 
-def test_default_columns_and_types() -> None:
+def test_to_arrow_gives_the_default_columns_and_types() -> None:
     batch = batch_from_bodies("t", [b"1", b"22"], publisher=2**64 - 1, first_sequence=5, timestamp=1_000_000)
     record = batch.to_arrow()
     record.validate(full=True)
@@ -34,7 +34,7 @@ def test_default_columns_and_types() -> None:
     assert record.column("data").to_pylist() == [b"1", b"22"]
 
 
-def test_bodies_and_offsets_are_not_copied() -> None:
+def test_to_arrow_does_not_copy_bodies_and_offsets() -> None:
     encoded = batch_from_bodies("t", [b"1", b"22"]).encode()
     batch = MessageBatch.parse(encoded)
     whole = pa.py_buffer(encoded)
@@ -49,7 +49,7 @@ def test_tables_of_batches_with_other_topics_can_be_joined() -> None:
     assert table.column("topic").to_pylist() == ["a", "b", "a", "b"]
 
 
-def test_optional_columns_are_null_where_there_is_none() -> None:
+def test_to_arrow_fills_missing_optional_columns_with_null_or_zero() -> None:
     names = ["kind", "sow_key", "correlation_id", "expiration_ms"]
     plain = batch_from_bodies("t", [b"1"]).to_arrow(names)
     assert plain.to_pylist() == [{"kind": 0, "sow_key": None, "correlation_id": None, "expiration_ms": None}]
@@ -65,7 +65,7 @@ def test_optional_columns_are_null_where_there_is_none() -> None:
     assert record.column("kind").to_pylist() == [1, 0]
 
 
-def test_unknown_column_is_refused_with_the_names_there_are() -> None:
+def test_to_arrow_refuses_unknown_column_and_lists_the_known() -> None:
     with pytest.raises(UsageError, match=r"Unknown column 'body'\. Use one of topic, publisher"):
         batch_from_bodies("t", [b"1"]).to_arrow(["data", "body"])
 
@@ -74,7 +74,7 @@ def test_unknown_column_is_refused_with_the_names_there_are() -> None:
     "kind",
     [pa.binary(), pa.string(), pa.large_binary(), pa.large_string(), pa.binary_view(), pa.string_view()],
 )
-def test_every_kind_of_binary_array_is_taken(kind: pa.DataType) -> None:
+def test_every_kind_of_binary_array_is_accepted(kind: pa.DataType) -> None:
     array = pa.array(["xx", "a", "", "bcd", "yy"]).cast(kind).slice(1, 3)
     batch = MessageBatch.parse(
         batch_from_arrow("t", array, publisher=1, first_sequence=2, timestamp=3).encode()
@@ -84,11 +84,11 @@ def test_every_kind_of_binary_array_is_taken(kind: pa.DataType) -> None:
     assert batch.run(0)[:4] == (1, 2, 3, 3)
 
 
-def test_array_of_empty_values() -> None:
+def test_array_of_empty_values_gives_empty_bodies() -> None:
     assert batch_from_arrow("t", pa.array([b"", b""], pa.binary())).bodies_list() == [b"", b""]
 
 
-def test_arrays_that_are_no_bodies_are_refused() -> None:
+def test_arrow_arrays_without_valid_bodies_are_refused() -> None:
     with pytest.raises(BadMessage, match="of type int64"):
         batch_from_arrow("t", pa.array([1, 2]))
     with pytest.raises(BadMessage, match="1 of 2 values are null"):
@@ -131,14 +131,14 @@ def array_with(kind: pa.DataType, offsets: list[int], data: bytes = b"hello") ->
     ],
 )
 def test_array_with_invalid_offsets_is_refused(array: pa.Array) -> None:
-    # Arrow takes them: it looks at the offsets only on validate(full=True).
+    # Arrow accepts them: it checks the offsets only on validate(full=True).
     with pytest.raises(BadMessage, match="Cannot publish an Arrow array"):
         list(array_pieces(array, 1_000))
     with pytest.raises(BadMessage, match="Cannot publish an Arrow array"):
         batch_from_arrow("t", array)
 
 
-def test_array_of_a_slice_far_behind_the_first_offset_is_taken() -> None:
+def test_array_slice_with_a_nonzero_first_offset_is_accepted() -> None:
     array = array_with(pa.large_binary(), [2, 2, 4, 5])[1:]
     assert batch_from_arrow("t", array).bodies_list() == [b"ll", b"o"]
     assert [piece.to_pylist() for piece in array_pieces(array, 1)] == [[b"ll"], [b"o"]]

@@ -1,4 +1,4 @@
-"""What parse refuses: each rule of docs/formats/batch.md broken alone."""
+"""Decoding refuses a batch that breaks a single rule of docs/formats/batch.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies, merg
 
 
 def rich() -> bytearray:
-    """Two runs, two topics, every column; places below."""
+    """Two runs, two topics, every column. The constants below are its offsets."""
     one, two = BatchBuilder(), BatchBuilder()
     one.add("ab", b"12345", sequence=3, correlation_id="é", key="kk", expiration_ms=9)
     one.add("cd", b"", sequence=6, kind=1)
@@ -25,7 +25,7 @@ RUN_0, RUN_1, OFFSETS, TOPICS = 32, 72, 112, 128
 INDEX, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS = 144, 160, 184, 208, 232, 256
 
 
-def test_places_of_the_example() -> None:
+def test_example_batch_has_the_expected_section_offsets() -> None:
     batch = MessageBatch.parse(rich())
     assert batch._places == (INDEX, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS)
 
@@ -78,7 +78,7 @@ def test_places_of_the_example() -> None:
         (KINDS, "B", 2, "kind is above"),
     ],
 )
-def test_one_wrong_number_is_refused(at: int, form: str, value: int | bytes, text: str) -> None:
+def test_batch_with_one_wrong_field_is_refused(at: int, form: str, value: int | bytes, text: str) -> None:
     encoded = rich()
     struct.pack_into("<" + form, encoded, at, value)
     with pytest.raises(BadBatch, match=text):
@@ -111,13 +111,13 @@ def _with_topic(size: int) -> bytes:
     return header + struct.pack("<QQqIIII", 1, 1, 1, 1, 0, 0, 0) + bytes(8) + table
 
 
-def test_topic_name_limit() -> None:
+def test_topic_name_above_the_limit_is_refused() -> None:
     assert MessageBatch.parse(_with_topic(topic_bytes_max)).topics == ("t" * topic_bytes_max,)
     with pytest.raises(BadBatch, match="topic name has offsets 0 to 1025"):
         MessageBatch.parse(_with_topic(topic_bytes_max + 1))
 
 
-def test_label_limit() -> None:
+def test_label_above_the_limit_is_refused() -> None:
     builder = BatchBuilder()
     builder.add("t", b"", key="k" * label_bytes_max)
     builder.add("t", b"", key="l")
@@ -129,7 +129,7 @@ def test_label_limit() -> None:
 
 
 @pytest.mark.parametrize("others", [[], [b""]])
-def test_body_limit(others: list[bytes]) -> None:
+def test_body_above_the_limit_is_refused(others: list[bytes]) -> None:
     fits = batch_from_bodies("t", [bytes(message_bytes_max), *others])
     assert MessageBatch.parse(fits.encode()).body_bytes == message_bytes_max
     encoded = bytearray(fits.encode())
@@ -143,14 +143,14 @@ def test_body_limit(others: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 8, 31, 33])
-def test_too_short_or_odd_is_refused(size: int) -> None:
+def test_batch_of_too_short_or_odd_size_is_refused(size: int) -> None:
     with pytest.raises(BadBatch, match=f"but has {size}|batch of {size} bytes"):
         MessageBatch.parse(bytes(size))
 
 
 @pytest.mark.parametrize("shift", range(9))
 @pytest.mark.parametrize("writable", [False, True])
-def test_any_offset_is_read(shift: int, writable: bool) -> None:
+def test_batch_at_any_buffer_offset_is_read(shift: int, writable: bool) -> None:
     encoded = bytes(rich())
     raw = bytes(8 + shift) + encoded
     view = memoryview(bytearray(raw) if writable else raw)[8 + shift :]
@@ -161,10 +161,10 @@ def test_any_offset_is_read(shift: int, writable: bool) -> None:
     assert not batch.offsets.flags.writeable
     assert batch.bodies.readonly
     copied = batch.bodies.obj is not view.obj
-    assert copied == (shift % 8 != 0), "copied only when the address is no multiple of 8"
+    assert copied == (shift % 8 != 0), "copied only when the address is not a multiple of 8"
 
 
-def test_other_shapes_of_buffers_are_read() -> None:
+def test_batch_in_buffers_of_other_shapes_is_read() -> None:
     encoded = bytes(rich())
     words = memoryview(array("Q", encoded))
     assert MessageBatch.parse(words).encode() == encoded

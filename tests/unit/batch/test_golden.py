@@ -1,4 +1,4 @@
-"""Two small batches, byte by byte as docs/formats/batch.md says; the files are rebuilt here."""
+"""Two small batches, byte by byte as docs/formats/batch.md documents them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def full() -> MessageBatch:
 
 
 @pytest.mark.parametrize(("name", "batch"), [("plain", plain()), ("full", full())])
-def test_golden_file_is_what_is_built(name: str, batch: MessageBatch) -> None:
+def test_golden_batch_file_equals_the_built_batch(name: str, batch: MessageBatch) -> None:
     golden = (GOLDEN / f"batch-{name}.bin").read_bytes()
     assert batch.encode() == golden
     parsed = MessageBatch.parse(golden)
@@ -45,7 +45,7 @@ def test_golden_file_is_what_is_built(name: str, batch: MessageBatch) -> None:
     assert b"".join(bytes(buffer) for buffer in batch.buffers()) == golden
 
 
-def test_golden_plain_is_what_the_format_document_says() -> None:
+def test_golden_plain_batch_matches_the_format_document() -> None:
     golden = (GOLDEN / "batch-plain.bin").read_bytes()
     assert golden[:32].hex(" ", 4) == (
         "80000000 00000000 03000000 01000000 01000000 68000000 12000000 00000000"  # header
@@ -59,7 +59,7 @@ def test_golden_plain_is_what_the_format_document_says() -> None:
     assert golden[104:] == b'{"id": 1}{"id": 3}' + bytes(6)
 
 
-def test_golden_full_is_read_as_it_was_written() -> None:
+def test_golden_full_batch_decodes_to_the_written_values() -> None:
     batch = MessageBatch.parse((GOLDEN / "batch-full.bin").read_bytes())
     assert batch.topics == ("orders", "größe")
     assert batch.runs["count"].tolist() == [3, 1]

@@ -21,12 +21,12 @@ def test_single_batch_without_stamps_is_the_same_object() -> None:
     assert merge([batch]) is batch
 
 
-def test_nothing_to_merge_is_refused() -> None:
+def test_merge_of_no_batches_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one"):
         merge([])
 
 
-def test_stamps_must_fit() -> None:
+def test_merge_refuses_stamps_that_do_not_match_the_runs() -> None:
     one = batch_from_bodies("t", [b"1"])
     with pytest.raises(UsageError, match="2 batches with 1 stamps"):
         merge([one, one], [Stamp(1, 1, 1)])
@@ -64,13 +64,13 @@ def test_topics_are_united_in_order_of_appearance() -> None:
     assert [again.topic(i) for i in range(6)] == ["b", "b", "a", "b", "a", "c"]
 
 
-def test_equal_topic_tables_share_one() -> None:
+def test_merge_of_equal_topic_tables_keeps_one() -> None:
     merged = MessageBatch.parse(merge([_with_columns(), _with_columns()]).encode())
     assert merged.topics == ("a", "b")
     assert [merged.topic(i) for i in range(6)] == ["a", "b", "a"] * 2
 
 
-def test_columns_are_filled_where_a_batch_has_none() -> None:
+def test_merge_fills_columns_that_a_batch_lacks() -> None:
     plain = batch_from_bodies("a", [b"x"], publisher=8, first_sequence=70)
     merged = MessageBatch.parse(merge([plain, _with_columns(), plain]).encode())
     merged.verify()

@@ -31,7 +31,7 @@ def batch() -> MessageBatch:
     return builder.build(publisher=2**64 - 1, timestamp=1_000_000)
 
 
-def test_message_looks_into_its_batch() -> None:
+def test_message_fields_are_read_from_the_batch() -> None:
     first, second = batch()
     assert (first.topic, first.data, first.json()) == ("orders", b'{"id": 1}', {"id": 1})
     assert (first.publisher, first.sequence) == ("18446744073709551615", 4)
@@ -68,7 +68,7 @@ def test_exact_08_bookmarks_are_omitted_unless_asked_for() -> None:
         (datetime(2026, 1, 2, tzinfo=UTC), b'"2026-01-02T00:00:00Z"'),
     ],
 )
-def test_encode(data: object, body: bytes) -> None:
+def test_encode_returns_the_body_bytes_of_each_type(data: object, body: bytes) -> None:
     encoded = encode(data)
     assert encoded == body
     assert type(encoded) is bytes
@@ -82,12 +82,12 @@ def _deep() -> list[Any]:
 
 
 @pytest.mark.parametrize("data", ["\ud800", object(), {1j: 2}, [2**70 * 1j]])
-def test_what_cannot_be_encoded_is_refused(data: object) -> None:
+def test_value_that_cannot_be_encoded_is_refused(data: object) -> None:
     with pytest.raises(BadMessage, match="as a message body"):
         encode(data)
 
 
-def test_too_deep_is_refused_both_ways() -> None:
+def test_too_deep_nesting_is_refused_by_encode_and_decode() -> None:
     with pytest.raises(BadMessage):
         encode(_deep())
     with pytest.raises(BadMessage):
@@ -95,6 +95,6 @@ def test_too_deep_is_refused_both_ways() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'"\xff"'])
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_body_that_is_invalid_json_is_refused(body: bytes) -> None:
     with pytest.raises(BadMessage, match=f"body of {len(body)} bytes as JSON"):
         decode(body)

@@ -1,4 +1,4 @@
-"""What a batch shows: views, checksums, single messages."""
+"""Message batch: views, checksums, single messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_corrupt_run_is_named() -> None:
         batch.verify()
 
 
-def test_moved_boundary_is_corrupt_though_all_bytes_are_there() -> None:
+def test_moved_body_boundary_is_corrupt_despite_equal_bytes() -> None:
     encoded = bytearray(batch_from_bodies("t", [b"aa", b"b"]).encode())
     struct.pack_into("<i", encoded, 76, 1)
     batch = MessageBatch.parse(encoded)
@@ -43,7 +43,7 @@ def test_stamps_are_not_part_of_the_checksum() -> None:
     MessageBatch.parse(encoded).verify()
 
 
-def test_run_table_is_the_documented_row() -> None:
+def test_run_table_rows_match_the_documented_layout() -> None:
     assert RUN_DTYPE.itemsize == 40
     batch = MessageBatch.parse(two_runs().encode())
     assert [batch.run(i) for i in range(2)] == [tuple(row) for row in batch.runs.tolist()]
@@ -58,7 +58,7 @@ def test_parsed_views_do_not_copy() -> None:
 
 
 @pytest.mark.parametrize("bodies", [[b"", b"", b""], [b"a"], [b""], [b"ab", b"cd"], [b"abc", b"", b"a\0\0"]])
-def test_bodies_of_equal_and_other_lengths(bodies: list[bytes]) -> None:
+def test_bodies_of_equal_and_mixed_lengths_read_back(bodies: list[bytes]) -> None:
     batch = MessageBatch.parse(batch_from_bodies("t", bodies).encode())
     assert batch.bodies_list() == bodies
     assert all(type(body) is bytes for body in batch.bodies_list())
@@ -66,19 +66,19 @@ def test_bodies_of_equal_and_other_lengths(bodies: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 3])
-def test_body_outside_is_an_index_error(index: int) -> None:
+def test_body_index_outside_the_batch_raises_index_error(index: int) -> None:
     with pytest.raises(IndexError, match=f"Invalid message index {index}"):
         two_runs().body(index)
 
 
-def test_optional_columns_are_none() -> None:
+def test_missing_optional_columns_are_none() -> None:
     batch = two_runs()
     assert (batch.topic_index, batch.expirations, batch.kinds, batch.keys) == (None, None, None, None)
     assert (batch.correlation_id(0), batch.key(0), batch.expiration(0)) == (None, None, None)
     assert "3 messages, 2 runs, 6 B, t" in repr(batch)
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
+def test_body_bytes_above_31_bits_are_refused() -> None:
     check_body_bytes(2**31 - 1)
     with pytest.raises(MessageTooLarge, match="Split it"):
         check_body_bytes(2**31)

@@ -19,7 +19,7 @@ from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.routing import SharedBatch
 
 
-class Nobody:
+class UnusedSettler:
     def acknowledged(self, gathering: AckAccumulator) -> None:
         raise AssertionError
 
@@ -37,8 +37,8 @@ def batch_of(count: int, context: SubscriptionContext | None = None) -> MessageB
 
 
 def leased() -> SubscriptionContext:
-    nobody: Any = Nobody()
-    lease = Lease("q", 60_000_000, once=False, hold=Hold(), gathering=AckAccumulator(), settling=nobody)
+    settler: Any = UnusedSettler()
+    lease = Lease("q", 60_000_000, once=False, hold=Hold(), gathering=AckAccumulator(), settling=settler)
     return SubscriptionContext("s", lease=lease)
 
 
@@ -53,7 +53,7 @@ def shown(message: Message) -> list[object]:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickled_message_has_all_its_fields(protocol: int) -> None:
+def test_pickled_message_keeps_all_fields(protocol: int) -> None:
     for context in (None, SubscriptionContext("s", True, True, "publish", MemoryBookmarkStore()), leased()):
         for message in batch_of(3, context):
             again = pickle.loads(pickle.dumps(message, protocol))
@@ -61,7 +61,7 @@ def test_pickled_message_has_all_its_fields(protocol: int) -> None:
             assert shown(again) == shown(message)
 
 
-def test_pickled_message_leaves_its_batch_behind() -> None:
+def test_pickled_message_does_not_include_the_batch() -> None:
     message = next(iter(batch_of(10_000)))
     assert len(pickle.dumps(message)) < 1_000
 
@@ -77,14 +77,14 @@ def test_pickled_batch_is_equal() -> None:
     assert again.positions.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_pickled_share_of_a_batch_for_several_has_its_own_messages() -> None:
+def test_pickled_share_of_a_shared_batch_has_only_selected_messages() -> None:
     share = SharedBatch(batch_of(6)).share([1, 4], 0, SubscriptionContext("s", True))
     assert [message.data for message in pickle.loads(pickle.dumps(share))] == [b"body 1", b"body 4"]
     share = SharedBatch(batch_of(6)).share([1, 4], 0, SubscriptionContext("s", True))
     assert pickle.loads(pickle.dumps(list(share)[1])).bookmark == "7|14|"
 
 
-def test_copy_in_this_process_is_the_message_itself() -> None:
+def test_copied_message_in_the_same_process_is_the_same_object() -> None:
     batch = batch_of(2)
     message = next(iter(batch))
     for make in (copy.copy, copy.deepcopy):
@@ -102,11 +102,11 @@ def test_pickled_message_cannot_be_discarded_where_the_original_can() -> None:
     assert pickle.loads(pickle.dumps(next(iter(batch_of(1))))).discard() is False
 
 
-@pytest.mark.parametrize("what", ["ack", "cancel", "expire"])
-def test_pickled_message_of_a_queue_cannot_be_settled(what: str) -> None:
+@pytest.mark.parametrize("action", ["ack", "cancel", "expire"])
+def test_pickled_message_of_a_queue_cannot_be_settled(action: str) -> None:
     batch = batch_of(1, leased())
     for one in (batch, next(iter(batch))):
         again = pickle.loads(pickle.dumps(one))
         assert again.lease_expires == datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
         with pytest.raises(UsageError, match="a copied message of queue 'q'"):
-            getattr(again, what)()
+            getattr(again, action)()

@@ -37,7 +37,7 @@ def rows(batch: MessageBatch, i: int) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("order", [[0], [0, 0], [0, 2], [1, 0, 2]])
-def test_reorder_refuses_what_is_no_order(order: list[int]) -> None:
+def test_reorder_refuses_an_invalid_permutation(order: list[int]) -> None:
     builder = BatchBuilder()
     builder.add("t", b"1")
     builder.add("t", b"2")

@@ -1,4 +1,4 @@
-"""Slices and selections: what they keep, drop and refuse."""
+"""Slices and selections of batches: kept, dropped and refused content."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def mixed() -> MessageBatch:
     return merge([one.build(7, 0, 70), two.build(8, 0, 80)])
 
 
-def test_whole_run_keeps_its_checksum() -> None:
+def test_slice_of_a_whole_run_keeps_the_checksum() -> None:
     batch = mixed()
     part = slice_batch(batch, 3, 6)
     assert part.run(0) == batch.run(1)
@@ -62,7 +62,7 @@ def test_unused_topics_and_columns_are_dropped() -> None:
     assert select(batch, np.array([0, 2])).columns == 1 | 2, "a gap, and the expiration of the third"
 
 
-def test_topic_without_control_records() -> None:
+def test_select_topic_omits_control_records() -> None:
     batch = mixed()
     b = select_topic(batch, "b")
     assert b is not None
@@ -75,7 +75,7 @@ def test_topic_without_control_records() -> None:
     assert select_topic(batch, "d") is None
 
 
-def test_topic_that_is_all_gives_the_same_object() -> None:
+def test_select_topic_of_a_single_topic_batch_gives_the_same_object() -> None:
     batch = batch_from_bodies("t", [b"1", b"2"])
     assert select_topic(batch, "t") is batch
     builder = BatchBuilder()
@@ -87,19 +87,19 @@ def test_topic_that_is_all_gives_the_same_object() -> None:
     assert part.bodies_list() == [b"2"]
 
 
-def test_everything_is_the_same_object() -> None:
+def test_selecting_every_message_gives_the_same_object() -> None:
     batch = mixed()
     assert slice_batch(batch, 0, 6) is batch
     assert select(batch, np.ones(6, np.bool_)) is batch
     assert select(batch, np.arange(6)) is batch
 
 
-def test_neighbours_are_not_copied() -> None:
+def test_adjacent_messages_are_selected_without_copy() -> None:
     batch = mixed()
     assert select(batch, np.array([1, 2, 3])).bodies.obj is batch.bodies.obj
 
 
-def test_context_stays() -> None:
+def test_slice_and_selection_keep_the_context() -> None:
     batch = mixed()
     batch.context = Context()
     assert slice_batch(batch, 0, 2).context is batch.context
@@ -107,13 +107,13 @@ def test_context_stays() -> None:
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (3, 2), (-1, 2), (0, 7), (6, 7)])
-def test_slices_outside_are_refused(start: int, stop: int) -> None:
+def test_slice_outside_the_batch_is_refused(start: int, stop: int) -> None:
     with pytest.raises(UsageError, match=f"from {start} to {stop}"):
         slice_batch(mixed(), start, stop)
 
 
 @pytest.mark.parametrize("indices", [[1, 1], [2, 1], [-1, 2], [0, 6], [6]])
-def test_indices_must_rise_inside(indices: list[int]) -> None:
+def test_selection_with_unordered_or_outside_indices_is_refused(indices: list[int]) -> None:
     with pytest.raises(UsageError, match="increasing indices from 0 to 5"):
         select(mixed(), np.array(indices))
 
@@ -127,7 +127,7 @@ def test_selecting_nothing_is_refused() -> None:
         select(mixed(), np.ones(5, np.bool_))
 
 
-def test_sequence_column_goes_when_no_gap_is_left() -> None:
+def test_sequence_column_is_dropped_when_no_gap_is_left() -> None:
     builder = BatchBuilder()
     for sequence in (1, 2, 9, 10):
         builder.add("t", b"", sequence=sequence)

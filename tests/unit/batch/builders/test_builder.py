@@ -1,4 +1,4 @@
-"""The builder: the common case, the rare ones, and what it refuses without losing what it has."""
+"""Batch builder: numbering, labels, limits, and rejected messages that leave it unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_build_numbers_messages_from_first_sequence() -> None:
     assert batch.topics == ("t",)
 
 
-def test_build_leaves_messages_and_clear_forgets_them() -> None:
+def test_build_keeps_messages_and_clear_removes_all() -> None:
     builder = BatchBuilder()
     builder.add("t", b"1", sequence=4, key="k")
     builder.add("u", b"2", sequence=9)
@@ -42,7 +42,7 @@ def test_rising_sequences_without_gaps_need_no_column() -> None:
     assert builder.build().sequences.tolist() == [0, 1, 2, 2**64 - 1]
 
 
-def test_build_accepts_the_first_sequence_it_has_and_no_other() -> None:
+def test_build_rejects_a_first_sequence_other_than_the_added_one() -> None:
     builder = BatchBuilder()
     builder.add("t", b"", sequence=7)
     assert builder.build(first_sequence=7).run(0).first_sequence == 7
@@ -71,7 +71,7 @@ def test_sequences_that_pass_64_bits_are_refused_by_build(first: int) -> None:
         builder.build()
 
 
-def test_refused_messages_leave_the_builder_as_it_was() -> None:
+def test_refused_messages_leave_the_builder_unchanged() -> None:
     builder = BatchBuilder()
     builder.add("t", b"1")
     before, size = builder.build().encode(), builder.size_bytes
@@ -96,12 +96,12 @@ def test_refused_messages_leave_the_builder_as_it_was() -> None:
     "numbers",
     [{"publisher": -1}, {"publisher": 2**64}, {"first_sequence": 2**64 - 1}, {"timestamp": 2**63}],
 )
-def test_numbers_that_do_not_fit_are_refused(numbers: dict[str, int]) -> None:
+def test_batch_numbers_outside_64_bits_are_refused(numbers: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="64-bit"):
         batch_from_bodies("t", [b"1", b"2"], **numbers)
 
 
-def test_nothing_makes_no_batch() -> None:
+def test_batch_without_messages_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one message"):
         BatchBuilder().build()
     with pytest.raises(UsageError, match="at least one message"):

@@ -1,4 +1,4 @@
-"""Batches of Arrow columns: each is one that a server takes, whatever the rows are."""
+"""Batches built from Arrow columns stay within the limits of a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tickertape.batch.builders.columns import OutColumns, batches_from_columns
 COST = 64 * 1024
 
 
-def test_long_labels_count_so_that_a_batch_stays_small() -> None:
+def test_long_labels_count_towards_the_batch_size() -> None:
     rows = 300
     keys = pa.array([f"{n:04}" + "k" * (label_bytes_max - 4) if n % 3 else None for n in range(rows)])
     ids = pa.array([f"{n:04}" + "c" * 2_000 for n in range(rows)])
@@ -23,7 +23,7 @@ def test_long_labels_count_so_that_a_batch_stays_small() -> None:
     assert found == list(zip(data.to_pylist(), keys.to_pylist(), ids.to_pylist(), strict=True))
 
 
-def test_a_batch_has_no_more_topics_than_a_server_takes() -> None:
+def test_batch_has_at_most_as_many_topics_as_a_server_accepts() -> None:
     topics = [f"t/{n % (publish_topics_max + 900)}" for n in range(3 * publish_topics_max)]
     data = pa.array([b"%d" % n for n in range(len(topics))])
     made = list(batches_from_columns(OutColumns(data, pa.array(topics)), 1 << 30, 10_000))
@@ -33,10 +33,10 @@ def test_a_batch_has_no_more_topics_than_a_server_takes() -> None:
     assert bodies == data.to_pylist()
 
 
-def test_rows_are_cut_at_the_bound_of_messages_and_keep_their_columns() -> None:
+def test_rows_are_split_at_the_message_limit_and_keep_column_values() -> None:
     data = pa.array([b"x", b"yy", b"zzz", b"", b"v"])
-    lives = pa.array([1, None, 3, 0, 5])
-    made = list(batches_from_columns(OutColumns(data, "t", expiration_ms=lives), COST, 2))
+    expirations = pa.array([1, None, 3, 0, 5])
+    made = list(batches_from_columns(OutColumns(data, "t", expiration_ms=expirations), COST, 2))
     assert [batch.count for batch in made] == [2, 2, 1]
     assert [value for batch in made for value in batch.to_arrow(["expiration_ms"]).column(0).to_pylist()] == [
         1, None, 3, None, 5

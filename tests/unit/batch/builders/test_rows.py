@@ -47,7 +47,7 @@ def _rows(batch: MessageBatch) -> list[Row]:
         ),
     ],
 )
-def test_rows_come_back_as_they_were(rows: list[Row], runs: int, gaps: bool) -> None:
+def test_batch_from_rows_reads_back_the_same_rows(rows: list[Row], runs: int, gaps: bool) -> None:
     batch = MessageBatch.parse(batch_from_rows(rows).encode())
     batch.verify()
     assert _rows(batch) == rows
@@ -55,7 +55,7 @@ def test_rows_come_back_as_they_were(rows: list[Row], runs: int, gaps: bool) -> 
     assert (batch.runs["flags"] == RUN_BY_SERVER).all()
 
 
-def test_bodies_may_be_views() -> None:
+def test_batch_from_rows_accepts_memoryview_bodies() -> None:
     body = memoryview(b"0123456789")
     batch = batch_from_rows(
         [Row(1, 1, 1, "t", body[2:4]), Row(1, 2, 1, "t", body[:0]), Row(1, 3, 1, "t", b"x")]
@@ -63,6 +63,6 @@ def test_bodies_may_be_views() -> None:
     assert batch.bodies_list() == [b"23", b"", b"x"]
 
 
-def test_a_batch_has_a_message() -> None:
+def test_batch_from_no_rows_is_refused() -> None:
     with pytest.raises(UsageError):
         batch_from_rows([])
