@@ -51,7 +51,7 @@ def at(*bookmarks: Bookmark, unknown: bool = False) -> AtBookmarks:
         (" 20210615T185233.1 ", AtTime(1623783153_100000)),
     ],
 )
-def test_single_values(text: str, expected: StartPoint) -> None:
+def test_single_bookmark_parses_to_a_start_point(text: str, expected: StartPoint) -> None:
     assert parse_bookmark(text) == expected
 
 
@@ -158,7 +158,7 @@ def test_exact_03_malformed_timestamps_and_ranges_are_refused(text: str, positio
 
 
 @pytest.mark.parametrize("text", [MOST_RECENT, "RECENT", "MOST_RECENT"])
-def test_most_recent_is_no_value_of_the_wire(text: str) -> None:
+def test_most_recent_is_refused_on_the_wire(text: str) -> None:
     with pytest.raises(BadBookmark, match="only a client with a bookmark store resolves"):
         parse_bookmark(text)
 
@@ -248,13 +248,13 @@ def test_a_list_or_tuple_is_a_list_of_bookmarks() -> None:
             bookmark_text(wrong)  # type: ignore[arg-type]
 
 
-def test_points_are_values() -> None:
+def test_start_points_compare_and_hash_by_value() -> None:
     assert {at(A): 1}[at(A)] == 1
     assert hash(Range(at(A), True, at(B), False)) == hash(Range(at(A), True, at(B), False))
     assert at(A) != at(A, unknown=True)
 
 
-def test_errors_show_long_and_odd_text_cut_and_escaped() -> None:
+def test_bookmark_error_shows_long_text_truncated_and_escaped() -> None:
     with pytest.raises(BadBookmark) as caught:
         parse_bookmark("\x1b[2J" + "x" * 100_000)
     assert "\x1b" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Durations in buckets: counts, sums, and percentiles that never promise too little."""
+"""Histogram of durations: counts, sums, and percentiles as upper bounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 
 
-def test_nothing_has_no_percentile() -> None:
+def test_empty_histogram_has_no_percentile() -> None:
     assert Histogram().percentile(0.5) is None
     assert Histogram().count == 0
 
@@ -23,7 +23,7 @@ def test_buckets_rise_and_bounds_are_inclusive() -> None:
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0]))
-def test_a_percentile_bounds_its_share_from_above(durations: list[float], share: float) -> None:
+def test_percentile_is_an_upper_bound_of_the_requested_share(durations: list[float], share: float) -> None:
     histogram = Histogram()
     for seconds in durations:
         histogram.add(seconds)

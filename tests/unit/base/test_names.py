@@ -40,7 +40,7 @@ def test_exact_04_publisher_id_is_the_same_in_another_process() -> None:
     assert int(run.stdout) == publisher_id("pricing-1")
 
 
-def test_derived_ids_differ_by_instance_and_from_the_clients_own() -> None:
+def test_derived_publisher_ids_differ_by_instance_and_from_the_client_id() -> None:
     ids = {
         publisher_id("a"),
         derived_publisher_id("a", "x"),
@@ -52,7 +52,7 @@ def test_derived_ids_differ_by_instance_and_from_the_clients_own() -> None:
     assert derived_publisher_id("ab", "c") != derived_publisher_id("a", "bc")
 
 
-def test_a_hash_of_zero_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publisher_id_of_a_zero_hash_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Zero:
         def digest(self) -> bytes:
             return bytes(8)
@@ -63,7 +63,7 @@ def test_a_hash_of_zero_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("topic", ["orders", "a.b.c", ".", "/orders/new", "a b", "a-b_c:d", "日本", "a,b"])
-def test_literals(topic: str) -> None:
+def test_topic_without_pattern_characters_is_a_literal(topic: str) -> None:
     assert not is_pattern(topic)
     check_topic(topic)
 
@@ -75,7 +75,7 @@ def test_each_pattern_character_makes_a_pattern(character: str) -> None:
         check_topic(f"orders{character}x")
 
 
-def test_there_are_no_other_pattern_characters() -> None:
+def test_only_documented_characters_make_a_pattern() -> None:
     assert {chr(code) for code in range(0x110000) if is_pattern(chr(code))} == set("*+?[](){}^$\\|")
 
 
@@ -89,7 +89,7 @@ def test_there_are_no_other_pattern_characters() -> None:
         ("\ud800", "must be valid Unicode"),
     ],
 )
-def test_bad_topics(topic: str, match: str) -> None:
+def test_invalid_topic_is_refused(topic: str, match: str) -> None:
     with pytest.raises(BadTopic, match=match):
         check_topic(topic)
 
@@ -108,7 +108,7 @@ def test_longest_names_are_allowed() -> None:
         ("\udfff", "must be valid Unicode"),
     ],
 )
-def test_bad_client_names(name: str, match: str) -> None:
+def test_invalid_client_name_is_refused(name: str, match: str) -> None:
     with pytest.raises(BadName, match=match):
         check_client_name(name)
 
@@ -119,7 +119,7 @@ def test_client_names_may_be_anything_printable(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "name", "what"),
+    ("space", "name", "match"),
     [
         ("", "", "must not be empty"),
         ("", "ä" * 128, "Invalid name of a transaction .* Use at most 255 bytes"),
@@ -134,11 +134,11 @@ def test_client_names_may_be_anything_printable(name: str) -> None:
         ],
     ],
 )
-def test_texts_that_name_no_transaction(space: Any, name: Any, what: str) -> None:
-    with pytest.raises(BadOption, match=what):
+def test_invalid_transaction_name_or_space_is_refused(space: Any, name: Any, match: str) -> None:
+    with pytest.raises(BadOption, match=match):
         check_transaction(space, name)
 
 
 @pytest.mark.parametrize("name", ["0", "007", "9" * 18])
-def test_numbers_of_a_space(name: str) -> None:
+def test_number_in_a_transaction_space_is_accepted(name: str) -> None:
     check_transaction("s", name)

@@ -42,7 +42,7 @@ from tickertape.base.options import format_options, list_value, parse_options
         ("max_backlog=10,replace", {"max_backlog": "10", "replace": None}),
     ],
 )
-def test_options(text: str, expected: dict[str, str | None]) -> None:
+def test_options_parse_and_format_back(text: str, expected: dict[str, str | None]) -> None:
     parsed = parse_options(text)
     assert parsed == expected
     assert list(parsed) == list(expected)
@@ -88,11 +88,11 @@ def test_exact_03_malformed_options_are_refused(text: str, match: str) -> None:
         ("[[/a,/b],/c]", ("[/a,/b]", "/c")),
     ],
 )
-def test_list_values(value: str, expected: tuple[str, ...]) -> None:
+def test_list_value_splits_into_members(value: str, expected: tuple[str, ...]) -> None:
     assert list_value(value) == expected
 
 
 @pytest.mark.parametrize("value", ["", "[]", "[ ]", "[/a,]", "[,/a]", "[/a,,/b]"])
-def test_lists_have_no_empty_member(value: str) -> None:
+def test_list_value_with_an_empty_member_is_refused(value: str) -> None:
     with pytest.raises(BadOption, match="a member is empty"):
         list_value(value)

@@ -79,7 +79,7 @@ def test_exact_02_only_the_literal_z_is_a_zone_and_the_rest_is_refused(text: str
         (timestamp_micros_max, "99991231T235959.999999Z"),
     ],
 )
-def test_format(micros: int, text: str) -> None:
+def test_format_timestamp_reads_back(micros: int, text: str) -> None:
     assert format_timestamp(micros) == text
     assert parse_timestamp(text) == micros
 
@@ -87,7 +87,7 @@ def test_format(micros: int, text: str) -> None:
 @pytest.mark.parametrize(
     "micros", [timestamp_micros_min - 1, timestamp_micros_max + 1, 2**63 - 1, -(2**63), 10**40]
 )
-def test_moments_without_a_text_form_are_refused(micros: int) -> None:
+def test_timestamp_outside_years_1_to_9999_is_refused(micros: int) -> None:
     with pytest.raises(BadBookmark, match="years 1 to 9999"):
         format_timestamp(micros)
     with pytest.raises(BadBookmark, match="years 1 to 9999"):

@@ -25,7 +25,7 @@ from tickertape.base.units import parse_interval, parse_size, within
         ("999999999999999999", 999999999999999999),
     ],
 )
-def test_sizes(value: str | int, expected: int) -> None:
+def test_size_text_parses_to_bytes(value: str | int, expected: int) -> None:
     assert parse_size(value) == expected
 
 
@@ -50,9 +50,9 @@ def test_sizes(value: str | int, expected: int) -> None:
         None,
     ],
 )
-def test_bad_sizes(value: object) -> None:
+def test_invalid_size_is_refused(value: object) -> None:
     with pytest.raises(BadOption):
-        parse_size(value)  # type: ignore[arg-type]  # what a configuration file may hold
+        parse_size(value)  # type: ignore[arg-type]  # possible in a configuration file
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_bad_sizes(value: object) -> None:
         (" 0.1s ", 0.1),
     ],
 )
-def test_intervals(value: str | float, expected: float) -> None:
+def test_interval_text_parses_to_seconds(value: str | float, expected: float) -> None:
     result = parse_interval(value)
     assert result == expected
     assert type(result) is float
@@ -104,9 +104,9 @@ def test_intervals(value: str | float, expected: float) -> None:
         pytest.param(-(10**5_000), id="minus 5,001 digits"),
     ],
 )
-def test_bad_intervals(value: object) -> None:
+def test_invalid_interval_is_refused(value: object) -> None:
     with pytest.raises(BadOption):
-        parse_interval(value)  # type: ignore[arg-type]  # what a configuration file may hold
+        parse_interval(value)  # type: ignore[arg-type]  # possible in a configuration file
 
 
 @pytest.mark.parametrize(
@@ -122,5 +122,5 @@ def test_bad_intervals(value: object) -> None:
         (None, "in time"),
     ],
 )
-def test_how_long_it_was_waited_is_short(seconds: float | None, says: str) -> None:
+def test_wait_time_text_is_short(seconds: float | None, says: str) -> None:
     assert within(seconds) == says
