@@ -1,4 +1,4 @@
-"""Paths: what reads as one, what does not and where, and which sets of them would cost too much."""
+"""Field paths: valid and invalid texts with positions, and sets of paths that cost too much."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tickertape.payload.paths import Path, check_paths, parse_path
         (f"/a[{path_subscript_max}]", ("a", path_subscript_max)),
     ],
 )
-def test_a_path_reads_and_writes_the_same(text: str, steps: tuple[str | int, ...]) -> None:
+def test_path_text_parses_and_formats_back(text: str, steps: tuple[str | int, ...]) -> None:
     path = parse_path(text)
     assert path.steps == steps
     assert str(path) == text
@@ -60,7 +60,7 @@ def test_a_path_reads_and_writes_the_same(text: str, steps: tuple[str | int, ...
         ("/" + "a" * path_characters_max, 0),
     ],
 )
-def test_what_is_no_path_is_refused_with_its_position(text: str, position: int) -> None:
+def test_invalid_path_is_refused_with_the_error_position(text: str, position: int) -> None:
     with pytest.raises(BadPath) as refused:
         parse_path(text)
     assert refused.value.position == position
@@ -73,18 +73,18 @@ def test_the_longest_and_deepest_paths_are_read() -> None:
     assert parse_path("/" + "a" * (path_characters_max - 1)).steps == ("a" * (path_characters_max - 1),)
 
 
-def test_the_whole_body_has_a_text_but_is_not_read_from_one() -> None:
+def test_path_of_the_whole_body_formats_as_slash() -> None:
     assert str(Path(())) == "/"
 
 
-def test_as_many_fields_as_the_limit_says_may_be_read_together() -> None:
+def test_number_of_paths_for_one_reader_is_limited() -> None:
     paths = [Path((f"f{n}",)) for n in range(paths_per_reader_max + 1)]
     check_paths(paths[:-1])
     with pytest.raises(BadPath, match=f"at most {paths_per_reader_max}"):
         check_paths(paths)
 
 
-def test_subscripts_at_ever_other_places_of_the_same_names_are_refused() -> None:
+def test_too_many_subscript_forms_of_one_path_are_refused() -> None:
     texts = ["/a/a/a/x", "/a[0]/a/a/x", "/a/a[0]/a/x"]
     assert len(texts) == path_forms_max + 1
     check_paths([parse_path(text) for text in texts[:-1]])
@@ -92,7 +92,7 @@ def test_subscripts_at_ever_other_places_of_the_same_names_are_refused() -> None
         check_paths([parse_path(text) for text in texts])
 
 
-def test_what_paths_have_in_common_counts_where_their_ends_differ() -> None:
+def test_subscript_forms_of_a_common_prefix_count_across_different_ends() -> None:
     texts = ["/a/a/a/p", "/a[0]/a/a/q", "/a/a[0]/a/r"]
     with pytest.raises(BadPath, match="'/a/a'"):
         check_paths([parse_path(text) for text in texts])

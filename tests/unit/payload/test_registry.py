@@ -1,4 +1,4 @@
-"""Names of message types: the known, the unknown, the one whose package may be missing, and binary."""
+"""Names of message types: known, unknown, missing package, and binary."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from tickertape.payload import MESSAGE_TYPES, message_type, parse_path, parse_se
 
 
 @pytest.mark.parametrize("name", MESSAGE_TYPES)
-def test_every_type_has_its_name_and_is_made_once(name: str) -> None:
+def test_message_type_has_the_requested_name_and_is_created_once(name: str) -> None:
     assert message_type(name).name == name
     assert message_type(name) is message_type(name)
 
 
-def test_msgpack_is_messagepack() -> None:
+def test_msgpack_is_an_alias_of_messagepack() -> None:
     assert message_type("msgpack") is message_type("messagepack")
 
 
 @pytest.mark.parametrize("name", ["", "JSON", "xml", "x" * 1000])
-def test_an_unknown_type_is_refused_with_those_there_are(name: str) -> None:
+def test_unknown_message_type_is_refused_with_the_known_types(name: str) -> None:
     with pytest.raises(BadOption, match="Use json, messagepack, nvfix, fix, bson, binary"):
         message_type(name)
 
@@ -38,7 +38,7 @@ def test_binary_has_no_fields() -> None:
         binary.projector(parse_select("-/a"))
 
 
-def test_without_its_package_bson_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bson_without_the_package_is_refused_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.split(".")[0] == "bson"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.delitem(sys.modules, "tickertape.payload.formats.bson", raising=False)

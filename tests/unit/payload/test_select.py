@@ -1,4 +1,4 @@
-"""Select lists: what reads as one, what it comes to, and what is refused where."""
+"""Select lists: parsing, projections, and invalid lists with positions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BODY = b'{"id":1,"a":{"x":1.10,"y":[{"p":1,"q":2},7,{"q":3}],"z":"\\u0041"},"s":
         ("-/none", BODY),
     ],
 )
-def test_what_is_left_keeps_its_order_and_its_text(select: str, left: bytes) -> None:
+def test_projection_keeps_order_and_text_of_selected_fields(select: str, left: bytes) -> None:
     assert message_type("json").projector(parse_select(select))(BODY) == left
 
 
@@ -62,12 +62,12 @@ def test_a_select_list_reads_back() -> None:
         ("-/,+a", 4),
     ],
 )
-def test_what_is_no_select_list_is_refused_with_its_position(text: str, position: int) -> None:
+def test_invalid_select_list_is_refused_with_the_error_position(text: str, position: int) -> None:
     with pytest.raises(BadOption, match=rf"position {position}\b"):
         parse_select(text)
 
 
-def test_as_many_entries_as_the_limit_says() -> None:
+def test_select_list_entries_are_limited() -> None:
     fields = [f"+/f{n}" for n in range(select_entries_max + 1)]
     assert len(parse_select(",".join(fields[:-1])).entries) == select_entries_max
     with pytest.raises(BadOption, match=f"at most {select_entries_max}"):
@@ -77,18 +77,18 @@ def test_as_many_entries_as_the_limit_says() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"{", b'{"id":1}x', b'{"\xff":1}', b'{"s":"\xff"}', b"7", b'"id"', b"null"]
 )
-def test_what_is_not_of_the_type_or_has_no_fields_comes_back_unchanged(body: bytes) -> None:
+def test_projection_of_an_unreadable_or_scalar_body_returns_the_body_unchanged(body: bytes) -> None:
     assert message_type("json").projector(parse_select("-/,+/id"))(body) == body
 
 
-def test_blanks_and_names_with_escapes_do_not_matter() -> None:
+def test_projection_ignores_whitespace_and_escapes_in_names() -> None:
     body = b' { "i\\u0064" : 1 , "a" : [ { "x" : 1.50 } , { "y" : 1E2 } ] } '
     project = message_type("json").projector(parse_select("-/,+/id,+/a/y"))
     assert project(body) == b'{"id":1,"a":[{},{"y":1E2}]}'
 
 
 def documented() -> list[tuple[bytes, str, bytes]]:
-    """Body, select list and what is left, from the table of the page; an empty cell says what is above it."""
+    """Return body, select list and result of each row of the page. Empty cells repeat the cell above."""
     page = PAGE.read_text(encoding="utf-8")
     rows = re.findall(
         r"^\| (?:`(.*?)`)? ?\| `(.*?)` \| `(.*?)` \|$", page.split("## Select lists")[1], re.MULTILINE
@@ -101,7 +101,7 @@ def documented() -> list[tuple[bytes, str, bytes]]:
     return found
 
 
-def test_the_page_of_message_types_tells_the_truth_about_select_lists() -> None:
+def test_select_list_examples_of_the_page_give_the_documented_results() -> None:
     rows = documented()
     assert len(rows) == 8
     for body, select, left in rows:

@@ -1,4 +1,4 @@
-"""Paths through arrays: a member that is null is an element, a member that is missing is none."""
+"""Paths through arrays: null members are elements, missing members are not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENCODERS = {
     "bson": bson.encode,
 }
 MANY: list[tuple[str | int, ...]] = [("z", f"n{number}") for number in range(9)]
-"""Enough further paths for the walk that goes through all members once."""
+"""Enough additional paths for the walk in one pass through all members."""
 SUBSCRIPTS: list[tuple[str | int, ...]] = [("y", "m", number) for number in range(9)]
 
 

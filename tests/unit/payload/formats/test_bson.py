@@ -1,4 +1,4 @@
-"""BSON: what its own types are shown as, what is unreadable, and selections that keep every type."""
+"""BSON: values of every type, unreadable bodies, and selections that keep types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read(body: bytes, *paths: str) -> list[Any]:
     return values_of(reader, reader.decode(body))
 
 
-OF_ITS_OWN = [
+BSON_VALUES = [
     (2**40, 2**40),
     (bson.Int64(5), 5),
     (b"\x00", b"\x00"),
@@ -38,8 +38,8 @@ OF_ITS_OWN = [
 ]
 
 
-@pytest.mark.parametrize(("value", "found"), OF_ITS_OWN, ids=lambda value: repr(value)[:30])
-def test_values_of_bson(value: Any, found: Any) -> None:
+@pytest.mark.parametrize(("value", "found"), BSON_VALUES, ids=lambda value: repr(value)[:30])
+def test_bson_field_reads_as_the_expected_value(value: Any, found: Any) -> None:
     body = bson.encode({"a": value, "b": [value, 1], "c": {"d": value}})
     once, listed, first, nested = read(body, "/a", "/b", "/b[0]", "/c/d")
     assert (once, first, nested) == (found, found, found)
@@ -60,7 +60,7 @@ def nested(depth: int) -> bytes:
      bson.encode({"a": "é"}).replace("é".encode(), b"\xff\xff"), b"\x05\0\0\0\x01"],
     ids=["empty", "json", "cut", "longer", "deep", "not UTF-8", "no end"],
 )  # fmt: skip
-def test_what_is_no_bson_is_unreadable(body: bytes) -> None:
+def test_invalid_bson_body_is_unreadable(body: bytes) -> None:
     kind = message_type("bson")
     with pytest.raises(Unreadable):
         read(body, "/a")
@@ -70,8 +70,8 @@ def test_what_is_no_bson_is_unreadable(body: bytes) -> None:
     assert kind.projector(parse_select("-/a"))(body) == body
 
 
-def test_a_selection_keeps_every_type() -> None:
-    document = {f"f{n}": value for n, (value, _) in enumerate(OF_ITS_OWN)}
+def test_bson_selection_keeps_every_type() -> None:
+    document = {f"f{n}": value for n, (value, _) in enumerate(BSON_VALUES)}
     body = bson.encode(document)
     kind = message_type("bson")
     assert kind.projector(parse_select("+/,-/none"))(body) == body

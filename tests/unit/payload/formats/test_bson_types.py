@@ -107,7 +107,7 @@ def test_every_type_is_read_filtered_and_selected(kind: int, value: bytes, found
     left = BSON.projector(parse_select("-/n"))(body)
     cut = values_of(reader, reader.decode(left))
     assert repr(cut) == repr([once, below, None])
-    if kind not in (0x06, 0x0C, 0x0E):  # deprecated types come out as what replaced them
+    if kind not in (0x06, 0x0C, 0x0E):  # deprecated types are written as their replacements
         assert element(kind, "v", value) in left
         assert BSON.projector(parse_select("+/"))(body) == body
 
@@ -150,6 +150,6 @@ def _is_unreadable(body: bytes) -> bool:
     return False
 
 
-def test_names_that_repeat_count_the_last_time() -> None:
+def test_repeated_bson_name_uses_the_last_value() -> None:
     body = document(element(0x10, "v", b"\1\0\0\0"), element(0x10, "v", b"\2\0\0\0"))
     assert compile_filter("/v = 2", BSON).matches(body)

@@ -1,4 +1,4 @@
-"""JSON and MessagePack: values, bodies of odd shapes, numbers and nesting without end, what is checked."""
+"""JSON and MessagePack: values, odd bodies, huge numbers, deep nesting, and body checks."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def read(name: str, body: bytes, *paths: str) -> list[Any]:
         (b' \n{"a":1}\n ', "/a", 1),
     ],
 )
-def test_values_of_json(body: bytes, path: str, value: Any) -> None:
+def test_json_path_reads_the_expected_value(body: bytes, path: str, value: Any) -> None:
     (found,) = read("json", body, path)
     assert found == value
     assert type(found) is type(value)
 
 
-def test_paths_that_share_their_begin_are_read_together() -> None:
+def test_json_paths_with_a_common_prefix_are_read_together() -> None:
     body = b'{"a":[{"b":1,"c":[5,6]},{"b":2}],"d":{"e":{"f":1}},"g":1}'
     paths = ("/a", "/a/b", "/a[0]/c", "/a[0]/c[1]", "/a/b", "/d/e/f", "/d/e", "/g")
     assert read("json", body, *paths) == [
@@ -73,14 +73,14 @@ BAD_JSON = [
 
 @pytest.mark.parametrize("body", BAD_JSON, ids=repr)
 @pytest.mark.parametrize("paths", [("/a",), ("/a/b",), ("/a[0]", "/q")], ids=str)
-def test_what_is_no_json_is_unreadable(body: bytes, paths: tuple[str, ...]) -> None:
+def test_invalid_json_body_is_unreadable(body: bytes, paths: tuple[str, ...]) -> None:
     with pytest.raises(Unreadable):
         read("json", body, *paths)
     with pytest.raises(Unreadable):
         message_type("json").check(body)
 
 
-def test_text_that_is_not_utf_8_is_seen_where_it_is_read_and_by_the_check() -> None:
+def test_invalid_utf_8_is_unreadable_when_the_field_is_read_or_checked() -> None:
     body = b'{"a":1,"z":"\xff"}'
     assert read("json", body, "/a") == [1]
     for path in ("/z", "/z/y"):
@@ -91,7 +91,7 @@ def test_text_that_is_not_utf_8_is_seen_where_it_is_read_and_by_the_check() -> N
 
 
 @pytest.mark.parametrize("number", [b"1e999", b"1" * 5000], ids=["float", "integer"])
-def test_numbers_that_nothing_holds_are_unreadable_where_they_are_read(number: bytes) -> None:
+def test_json_number_out_of_range_is_unreadable_when_the_field_is_read(number: bytes) -> None:
     body = b'{"a":1,"z":' + number + b"}"
     assert read("json", body, "/a") == [1]
     with pytest.raises(Unreadable, match="out of range"):
@@ -116,7 +116,7 @@ def test_deep_documents_are_read_or_unreadable(depth: int, path: str) -> None:
                 read(name, body, path)
 
 
-def test_many_unreadable_bodies_are_told_together() -> None:
+def test_unreadable_bodies_are_reported_together() -> None:
     json = message_type("json")
     assert json.unreadable([b"{}", b"{", '"é"'.encode(), b'"\xff"']) == ([1, 3], "Input data was truncated")
     assert json.unreadable([b"{}"] * 3) == ([], "")
@@ -124,7 +124,7 @@ def test_many_unreadable_bodies_are_told_together() -> None:
     assert packed.unreadable([pack({}), b"\xc1", b""])[0] == [1, 2]
 
 
-def test_a_reader_of_no_field_still_says_what_is_unreadable() -> None:
+def test_reader_without_paths_still_rejects_unreadable_bodies() -> None:
     for name in ("json", "messagepack", "fix", "nvfix", "bson"):
         reader = message_type(name).reader([])
         assert reader.access == ()
@@ -154,7 +154,7 @@ MOMENT = datetime(2026, 11, 20, 10, 0, 0, 250_000, tzinfo=UTC)
     ],
     ids=lambda value: repr(value).partition(" object at ")[0],  # the same in every process
 )
-def test_values_of_messagepack(value: Any, found: Any) -> None:
+def test_messagepack_field_reads_as_the_expected_value(value: Any, found: Any) -> None:
     body = pack({"a": value, "b": [value], "c": {"d": value}, "e": "f"})
     once, listed, first, nested, text = read("messagepack", body, "/a", "/b", "/b[0]", "/c/d", "/e")
     assert (once, first, nested, text) == (found, found, found, "f")
@@ -163,7 +163,7 @@ def test_values_of_messagepack(value: Any, found: Any) -> None:
     assert all(type(one) is type(found) for one in (once, first, nested))
 
 
-def test_keys_that_are_no_text_are_nobodys_fields() -> None:
+def test_messagepack_keys_other_than_text_are_not_fields() -> None:
     body = pack({1: "one", b"a": "bytes", "a": 7, (1, 2): 3})
     assert read("messagepack", body, "/a", "/1") == [7, None]
     assert read("messagepack", b"\x82" + pack(b"k") + pack(1) + pack("a") + pack({"b": 2}), "/a/b") == [2]
@@ -175,7 +175,7 @@ def test_keys_that_are_no_text_are_nobodys_fields() -> None:
      b"\x81\xa1a\xc7\x0c\xff" + b"\xff" * 12],
     ids=repr,
 )  # fmt: skip
-def test_what_is_no_messagepack_is_unreadable(body: bytes) -> None:
+def test_invalid_messagepack_body_is_unreadable(body: bytes) -> None:
     with pytest.raises(Unreadable):
         read("messagepack", body, "/a")
     with pytest.raises(Unreadable):

@@ -1,4 +1,4 @@
-"""FIX and NVFIX: tags, repeated tags, empty values, text of any encoding, and what is neither."""
+"""FIX and NVFIX: tags, repeated tags, empty values, text encodings, and invalid bodies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(kind: Fix | str, body: bytes, *paths: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("more", [0, fix_searched_tags_max], ids=["few", "many"])
-def test_values_of_fix(more: int) -> None:
+def test_fix_tags_read_as_the_expected_values(more: int) -> None:
     paths = ["/35", "/55", "/55[1]", "/55[2]", "/44", "/44[0]", "/44[1]", "/58", "/5", "/35"]
     others = [f"/{900 + n}" for n in range(more)]
     assert read("fix", ORDER, *paths, *others) == [
@@ -30,18 +30,18 @@ def test_values_of_fix(more: int) -> None:
 
 
 @pytest.mark.parametrize("more", [0, fix_searched_tags_max], ids=["few", "many"])
-def test_values_of_nvfix(more: int) -> None:
+def test_nvfix_names_read_as_the_expected_values(more: int) -> None:
     body = "symbol=IBM\x01note=a=b\x01name é=ü\x01empty=\x01last=1".encode()
     others = [f"/x{n}" for n in range(more)]
     paths = ["/symbol", "/note", "/last", "/empty", "/name"]
     assert read("nvfix", body, *paths, *others) == ["IBM", "a=b", "1", None, None, *[None] * more]
 
 
-def test_text_is_utf_8_or_else_latin_1() -> None:
+def test_fix_text_is_utf_8_or_else_latin_1() -> None:
     assert read("fix", "1=é\x01".encode() + b"2=\xe9\x01", "/1", "/2") == ["é", "é"]
 
 
-def test_a_body_without_fields_is_one_without_any() -> None:
+def test_empty_fix_body_has_no_fields() -> None:
     assert read("fix", b"", "/35") == [None]
     message_type("nvfix").check(b"")
 
@@ -49,7 +49,7 @@ def test_a_body_without_fields_is_one_without_any() -> None:
 @pytest.mark.parametrize(
     "body", [b"x", b"\x01", b"35=D\x01\x01", b"35=D\x01x", b"=D\x01", b"35D\x01", b"a=1\x01", b" 35=D", b"{}"]
 )
-def test_what_is_no_fix_is_unreadable(body: bytes) -> None:
+def test_invalid_fix_body_is_unreadable(body: bytes) -> None:
     for attempt in (lambda: read("fix", body, "/35"), lambda: message_type("fix").check(body)):
         with pytest.raises(Unreadable, match="the field at byte"):
             attempt()
@@ -59,12 +59,12 @@ def test_what_is_no_fix_is_unreadable(body: bytes) -> None:
 
 @pytest.mark.parametrize("path", ["/35/36", "/35[0][1]", "/35[0]/36"])
 @pytest.mark.parametrize("name", ["fix", "nvfix"])
-def test_there_is_nothing_within_a_field(name: str, path: str) -> None:
+def test_nested_path_in_fix_is_refused(name: str, path: str) -> None:
     with pytest.raises(BadPath, match="are not nested"):
         read(name, ORDER, path)
 
 
-def test_tags_of_fix_are_numbers() -> None:
+def test_fix_path_that_is_not_a_numeric_tag_is_refused() -> None:
     with pytest.raises(BadPath, match="are numeric tags"):
         read("fix", ORDER, "/symbol")
     with pytest.raises(BadPath, match="are numeric tags"):
@@ -80,12 +80,12 @@ def test_tags_of_fix_are_numbers() -> None:
         ("+/", ORDER),
     ],
 )
-def test_a_selection_keeps_tags_in_their_order(select: str, left: bytes) -> None:
+def test_fix_selection_keeps_tags_in_order(select: str, left: bytes) -> None:
     assert message_type("fix").projector(parse_select(select))(ORDER) == left
     assert message_type("fix").projector(parse_select(select))(ORDER[:-1]) == left[:-1]
 
 
-def test_another_separator() -> None:
+def test_fix_with_another_separator_reads_and_selects() -> None:
     kind = Fix("fix", numbered=True, separator=b"|")
     assert read(kind, b"35=D|55=a\x01b|", "/35", "/55") == ["D", "a\x01b"]
     assert kind.projector(parse_select("-/35"))(b"35=D|55=IBM") == b"55=IBM"
