@@ -1,4 +1,4 @@
-"""The system disk: what only a kernel shows. What every disk must do is in tests/conformance/test_disk.py."""
+"""The system disk: kernel behaviour. tests/conformance/test_disk.py checks every disk."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_root_that_is_a_file_or_has_no_parent_is_refused(tmp_path: Path) -> No
         SystemDisk(tmp_path / "missing" / "root").make_directory(".")
 
 
-def test_only_the_owner_may_look(disk: SystemDisk, root: Path) -> None:
+def test_created_files_and_directories_are_accessible_to_the_owner_only(disk: SystemDisk, root: Path) -> None:
     before = os.umask(0)
     try:
         disk.make_directory("d")
@@ -99,14 +99,14 @@ def test_links_out_of_the_root_are_not_followed(disk: SystemDisk, root: Path, tm
     assert sorted(os.listdir(outside)) == ["a"]
 
 
-def test_the_root_itself_may_be_a_link(disk: SystemDisk, root: Path, tmp_path: Path) -> None:
+def test_root_directory_may_be_a_symbolic_link(disk: SystemDisk, root: Path, tmp_path: Path) -> None:
     disk.open("a", create=True)
     (tmp_path / "link").symlink_to(root)
     assert SystemDisk(tmp_path / "link").names(".") == ["a"]
 
 
 def _use(disk: SystemDisk, name: str) -> None:
-    """Everything that names a file or a directory."""
+    """Call every operation that names a file or a directory."""
     disk.make_directory("d")
     handle = disk.open(f"d/{name}", create=True)
     disk.write(handle, 0, [name.encode()])
@@ -120,32 +120,30 @@ def _use(disk: SystemDisk, name: str) -> None:
     assert name in disk.names(".")
 
 
-def test_a_directory_that_is_renamed_stays_the_one_that_is_used(root: Path, tmp_path: Path) -> None:
+def test_disk_keeps_using_the_root_directory_after_a_rename(root: Path, tmp_path: Path) -> None:
     disk = SystemDisk(root)
     disk.make_directory(".")
     disk.lock("lock", "me")
     _use(disk, "before")
     root.rename(tmp_path / "moved")
-    _use(disk, "while there is none")
+    _use(disk, "without root")
     root.mkdir()
     (root / "d").mkdir()
     (root / "before").write_bytes(b"of somebody else")
-    _use(disk, "while there is another")
+    _use(disk, "with another root")
     disk.remove("before")
     assert sorted(os.listdir(root)) == ["before", "d"]
     assert os.listdir(root / "d") == []
-    there = ["d", "lock", "while there is another", "while there is none"]
-    assert sorted(os.listdir(tmp_path / "moved")) == there
+    expected = ["d", "lock", "with another root", "without root"]
+    assert sorted(os.listdir(tmp_path / "moved")) == expected
     with pytest.raises(BlockingIOError, match=r"^me \(pid"):
         SystemDisk(tmp_path / "moved").lock("lock", "you")
     SystemDisk(root).lock("lock", "you")
     disk.close_all()
-    assert disk.names(".") == ["before", "d", "lock"], "the next life uses what the path names then"
+    assert disk.names(".") == ["before", "d", "lock"], "the next server uses the directory at the path"
 
 
-def test_names_are_all_there_while_another_thread_lists_the_same_directory(
-    disk: SystemDisk, root: Path
-) -> None:
+def test_names_are_complete_while_another_thread_lists_the_directory(disk: SystemDisk, root: Path) -> None:
     for name in ("a", "b", "c"):
         (root / name).touch()
     with os.scandir(disk.descriptor()) as other:  # as a listing that another thread has not finished
@@ -153,7 +151,7 @@ def test_names_are_all_there_while_another_thread_lists_the_same_directory(
         assert disk.names(".") == ["a", "b", "c"]
 
 
-def test_a_disk_that_was_only_looked_at_leaves_no_descriptor_open(root: Path) -> None:
+def test_disk_used_only_for_listing_leaves_no_descriptor_open(root: Path) -> None:
     root.mkdir()
     before = len(os.listdir("/proc/self/fd"))
     SystemDisk(root).names(".")
@@ -162,7 +160,7 @@ def test_a_disk_that_was_only_looked_at_leaves_no_descriptor_open(root: Path) ->
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_a_fifo_is_no_file_and_is_not_waited_for(disk: SystemDisk, root: Path, write: bool) -> None:
+def test_fifo_is_refused_without_blocking(disk: SystemDisk, root: Path, write: bool) -> None:
     os.mkfifo(root / "a")
     with pytest.raises(IsADirectoryError, match="not a regular file"):
         disk.open("a", write=write)
@@ -170,7 +168,7 @@ def test_a_fifo_is_no_file_and_is_not_waited_for(disk: SystemDisk, root: Path, w
         disk.lock("a", "me")
 
 
-def test_path_parts() -> None:
+def test_path_parts_splits_relative_paths() -> None:
     assert path_parts(".") == path_parts("") == ()
     assert path_parts("a") == ("a",)
     assert path_parts("journal/..a/b..") == ("journal", "..a", "b..")
@@ -197,9 +195,7 @@ def test_short_writes_are_continued(disk: SystemDisk, monkeypatch: pytest.Monkey
     assert calls == -(-32 // most)
 
 
-def test_a_file_system_that_takes_nothing_is_an_error(
-    disk: SystemDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_that_writes_no_bytes_raises_eio(disk: SystemDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     handle = disk.open("a", create=True)
     with pytest.raises(OSError, match="wrote no bytes") as caught:
@@ -207,7 +203,7 @@ def test_a_file_system_that_takes_nothing_is_an_error(
     assert caught.value.errno == errno.EIO
 
 
-def test_the_kernels_error_after_a_short_write_arrives(disk: SystemDisk) -> None:
+def test_kernel_error_after_a_short_write_is_raised(disk: SystemDisk) -> None:
     handle = disk.open("a", create=True)
     with largest_file(1000), pytest.raises(OSError, match="File too large"):
         disk.write(handle, 0, [b"x" * 600, b"y" * 600])
@@ -215,7 +211,7 @@ def test_the_kernels_error_after_a_short_write_arrives(disk: SystemDisk) -> None
 
 
 @pytest.mark.parametrize("supported", [True, False])
-def test_a_failed_preallocation_gives_back_what_it_took(
+def test_failed_preallocation_releases_the_allocated_space(
     disk: SystemDisk, monkeypatch: pytest.MonkeyPatch, supported: bool
 ) -> None:
     if not supported:
@@ -227,7 +223,7 @@ def test_a_failed_preallocation_gives_back_what_it_took(
     assert disk.read(handle, 0, 10_000) == b"abc"
 
 
-def test_where_reserving_is_not_supported_zeros_are_written(
+def test_preallocation_without_kernel_support_writes_zeros(
     disk: SystemDisk, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _without_fallocate(monkeypatch)
@@ -252,13 +248,13 @@ def _without_fallocate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cached(disk: SystemDisk) -> int:
-    """A handle of 10,000 bytes, for calls that pretend what the page cache holds."""
+    """A handle of 10,000 bytes, for calls that simulate the page cache."""
     handle = disk.open("a", create=True)
     disk.write(handle, 0, [bytes(range(250)) * 40])
     return handle
 
 
-def test_a_read_without_waiting_gives_what_a_read_gives_or_none(disk: SystemDisk, cached: int) -> None:
+def test_read_nowait_returns_the_same_as_read_or_none(disk: SystemDisk, cached: int) -> None:
     for offset, size in ((0, 10_000), (0, 0), (9_990, 100), (20_000, 5), (100, 4096), (0, 50_000)):
         assert disk.read_nowait(cached, offset, size) in (None, disk.read(cached, offset, size))
     for offset, size in ((-1, 5), (0, -1)):
@@ -269,7 +265,7 @@ def test_a_read_without_waiting_gives_what_a_read_gives_or_none(disk: SystemDisk
 
 
 def _cache_holds(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    """As if only the first `limit` bytes of the file were cached."""
+    """Simulate a page cache that holds only the first `limit` bytes of the file."""
     whole = os.pread
 
     def preadv(fd: int, buffers: Sequence[memoryview], offset: int, flags: int) -> int:
@@ -285,17 +281,17 @@ def _cache_holds(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(os, "preadv", preadv)
 
 
-def test_a_read_that_would_wait_is_none(
+def test_read_nowait_that_would_block_returns_none(
     disk: SystemDisk, cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _cache_holds(monkeypatch, 4096)
     assert disk.read_nowait(cached, 0, 4096) == disk.read(cached, 0, 4096)
     assert disk.read_nowait(cached, 5000, 10) is None
     assert disk.read_nowait(cached, 4000, 200) is None, "short before the end of the file"
-    assert disk.read_nowait(cached, 100, 10) == disk.read(cached, 100, 10), "it may work again later"
+    assert disk.read_nowait(cached, 100, 10) == disk.read(cached, 100, 10), "later reads may succeed"
 
 
-def test_a_short_answer_at_the_end_of_the_file_is_whole(
+def test_read_nowait_at_the_end_of_the_file_returns_the_short_rest(
     disk: SystemDisk, cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _cache_holds(monkeypatch, 10_000)
@@ -304,7 +300,7 @@ def test_a_short_answer_at_the_end_of_the_file_is_whole(
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL])
-def test_where_it_is_not_supported_it_is_asked_once(
+def test_read_nowait_without_kernel_support_is_tried_once(
     disk: SystemDisk, cached: int, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     calls: list[int] = []
@@ -318,7 +314,7 @@ def test_where_it_is_not_supported_it_is_asked_once(
     assert len(calls) == 1
 
 
-def test_a_read_error_is_not_taken_for_waiting(
+def test_read_nowait_raises_read_errors(
     disk: SystemDisk, cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def preadv(*_: object) -> int:
@@ -350,7 +346,7 @@ sys.stdin.read()
 """
 
 
-def test_a_lock_held_by_another_process_names_it_and_ends_with_it(disk: SystemDisk, root: Path) -> None:
+def test_lock_of_another_process_is_reported_and_released_when_killed(disk: SystemDisk, root: Path) -> None:
     command = [sys.executable, "-c", _HOLD, str(root)]
     paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=paths) as holder:
@@ -365,28 +361,28 @@ def test_a_lock_held_by_another_process_names_it_and_ends_with_it(disk: SystemDi
     assert re.fullmatch(rf"me \(pid {os.getpid()}\)\n", (root / "lock").read_text())
 
 
-def test_a_holder_that_has_not_written_its_name_is_still_reported(disk: SystemDisk, root: Path) -> None:
+def test_lock_holder_without_a_written_name_is_reported(disk: SystemDisk, root: Path) -> None:
     disk.lock("lock", "me")
     (root / "lock").write_bytes(b"")
     with pytest.raises(BlockingIOError, match="another process"):
         SystemDisk(root).lock("lock", "you")
 
 
-def test_a_lock_file_that_is_removed_lets_nobody_else_in(disk: SystemDisk, root: Path) -> None:
+def test_removed_lock_file_does_not_release_the_lock(disk: SystemDisk, root: Path) -> None:
     disk.lock("lock", "me")
     (root / "lock").unlink()
     with pytest.raises(BlockingIOError, match=r"another process \(not named"):
         SystemDisk(root).lock("lock", "you")
-    assert os.listdir(root) == [], "and what is refused leaves nothing"
-    (root / "lock").write_text("an instance of somebody\n")
-    with pytest.raises(BlockingIOError, match=r"^an instance of somebody$"):
+    assert os.listdir(root) == [], "a refused lock creates no file"
+    (root / "lock").write_text("another instance\n")
+    with pytest.raises(BlockingIOError, match=r"^another instance$"):
         SystemDisk(root).lock("lock", "you")
     disk.close_all()
     SystemDisk(root).lock("lock", "you")
 
 
-def test_a_program_that_holds_the_file_alone_is_respected(disk: SystemDisk, root: Path) -> None:
-    """Versions before held only the file."""
+def test_lock_on_only_the_file_by_an_earlier_version_is_respected(disk: SystemDisk, root: Path) -> None:
+    """Earlier versions locked only the file."""
     (root / "lock").write_text("an older one\n")
     with (root / "lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -396,7 +392,7 @@ def test_a_program_that_holds_the_file_alone_is_respected(disk: SystemDisk, root
     disk.lock("lock", "me")
 
 
-def test_where_a_directory_cannot_be_locked_the_file_is(
+def test_lock_falls_back_to_the_file_when_the_directory_cannot_be_locked(
     disk: SystemDisk, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = fcntl.flock
@@ -415,7 +411,7 @@ def test_where_a_directory_cannot_be_locked_the_file_is(
 def test_a_refused_lock_leaves_no_descriptor_open(disk: SystemDisk, root: Path) -> None:
     disk.lock("lock", "me")
     other = SystemDisk(root)
-    other.names(".")  # from here on it has its root open
+    other.names(".")  # opens the root
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         with pytest.raises(BlockingIOError):

@@ -1,4 +1,4 @@
-"""The executor: each job's calls in their order, and which failures are only a lack of room."""
+"""Disk job executor: calls of each job in order, and failures that only lack disk space."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tickertape.testing.disk import StrictDisk
 
 
 class Calls(Trace):
-    """Keeps the calls themselves."""
+    """A trace that records the names of the calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ SEAL = SealSegment(segment=1, seal_offset=515, seal=[b"s"], end=516)
 ROLL = RollSegment(old=1, seal_offset=515, seal=[b"s"], old_end=516, new=2, header=b"i" * 512)
 
 NOTED = ["create", "preallocate", "write"]
-"""The file that will say which segment was begun; once in the life of a directory."""
+"""Creation of the file that names the last started segment, once for each directory."""
 NAMED = ["sync", "rename", "sync_directory"]
 
 
@@ -94,7 +94,7 @@ def test_calls_of_each_job_in_order(before: list[JournalJob], job: JournalJob, c
     assert trace.made == calls
 
 
-def test_what_the_jobs_leave() -> None:
+def test_disk_jobs_write_the_expected_segment_files() -> None:
     disk, executor, _ = bench()
     for job in (PREPARE, START, WRITE, LAZY, PrepareSegment(number=2, bytes=4096), ROLL):
         executor.run(job)
@@ -104,7 +104,7 @@ def test_what_the_jobs_leave() -> None:
     assert contents[segment_path(2)] == b"i" * 512 + bytes(4096 - 512)
 
 
-def test_a_reserve_left_by_an_earlier_run_is_taken() -> None:
+def test_preallocated_segment_of_an_earlier_run_is_reused() -> None:
     disk, executor, _ = bench()
     executor.run(PREPARE)
     assert DiskJobExecutor(disk, lambda: 43).run(PREPARE) == 43
@@ -119,7 +119,7 @@ def test_a_reserve_left_by_an_earlier_run_is_taken() -> None:
     ],
 )
 @pytest.mark.parametrize("operation", ["open", "preallocate"])
-def test_no_room_for_a_reserve_may_be_tried_again_and_its_cause_is_told(
+def test_preallocation_without_space_reports_the_cause_and_can_be_retried(
     operation: str, number: int, remedy: str
 ) -> None:
     disk, executor, _ = bench()
@@ -132,8 +132,8 @@ def test_no_room_for_a_reserve_may_be_tried_again_and_its_cause_is_told(
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
-def test_a_directory_that_cannot_be_opened_is_tried_again(number: int) -> None:
-    """Its sync never began: nothing that it should have written is lost."""
+def test_directory_sync_without_descriptors_can_be_retried(number: int) -> None:
+    """The sync never started, so no data is lost."""
     disk, executor, _ = bench()
     disk.sync_directory(".")
     disk.fail("sync_directory", 1, number)
@@ -147,14 +147,14 @@ def test_a_directory_that_cannot_be_opened_is_tried_again(number: int) -> None:
 
 @contextmanager
 def descriptors(left: int) -> Iterator[None]:
-    """Let this process open only so many more files."""
+    """Limit the process to `left` more open files."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(left + 1)]
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(opened), before[1]))
         taken = []
         with suppress(OSError):
-            while True:  # what is free below those
+            while True:  # uses up lower free descriptors
                 taken.append(os.open(os.devnull, os.O_RDONLY))
         for fd in opened[:-1]:
             os.close(fd)
@@ -166,7 +166,7 @@ def descriptors(left: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("left", range(6))
-def test_few_descriptors_are_no_failure_however_few(tmp_path: Path, left: int) -> None:
+def test_preallocation_with_few_descriptors_does_not_fail_the_executor(tmp_path: Path, left: int) -> None:
     disk = SystemDisk(tmp_path)
     disk.make_directory(JOURNAL_DIRECTORY)
     executor = DiskJobExecutor(disk, lambda: 42)
@@ -181,8 +181,8 @@ def test_few_descriptors_are_no_failure_however_few(tmp_path: Path, left: int) -
     ("job", "operation"),
     [(PREPARE, "sync"), (PREPARE, "sync_directory"), (START, "write"), (START, "sync"), (SEAL, "truncate")],
 )
-def test_no_room_anywhere_else_is_a_failure_like_any_other(job: JournalJob, operation: str) -> None:
-    """A failed sync may have dropped what it should have written: a retry would only look like success."""
+def test_lack_of_space_in_other_operations_is_not_retryable(job: JournalJob, operation: str) -> None:
+    """A failed sync may have dropped dirty pages, so a retry would only look like success."""
     disk, executor, _ = bench()
     for earlier in [] if job is PREPARE else [PREPARE, START]:
         executor.run(earlier)
@@ -192,7 +192,7 @@ def test_no_room_anywhere_else_is_a_failure_like_any_other(job: JournalJob, oper
     assert not isinstance(caught.value, DiskFull)
 
 
-def test_another_failure_of_the_reserve_is_a_failure() -> None:
+def test_other_preallocation_errors_are_not_reported_as_disk_full() -> None:
     disk, executor, _ = bench()
     disk.fail("preallocate", 1, errno.EIO)
     with pytest.raises(OSError, match="Input/output") as caught:
@@ -200,7 +200,7 @@ def test_another_failure_of_the_reserve_is_a_failure() -> None:
     assert not isinstance(caught.value, DiskFull)
 
 
-def test_which_segment_was_begun_is_durable_with_it() -> None:
+def test_number_of_the_last_started_segment_is_durable_with_the_segment() -> None:
     disk, executor, _ = bench()
     disk.sync_directory(".")
     header = SegmentHeader(JOURNAL_ID, 1, 1, 0, 1, 7, 0, 0, 0)
@@ -217,14 +217,14 @@ def test_which_segment_was_begun_is_durable_with_it() -> None:
         executor.run(msgspec.structs.replace(ROLL, header=second))
     for seed in range(20):
         crashed = disk.crash_clone(Random(seed))
-        with suppress(ValueError):  # half of it was written: that is told
+        with suppress(ValueError):  # a half-written note raises
             assert read_last_segment(crashed, JOURNAL_ID) in (1, 2)
         assert crashed.contents()[segment_path(2)].startswith(second), "the header is durable before it"
     with pytest.raises(ValueError, match="belongs to another journal"):
         read_last_segment(disk.crash_clone(Random(1)), bytes(16))
 
 
-def test_the_file_that_says_so_survives_every_crash_of_its_making() -> None:
+def test_last_segment_file_is_readable_after_any_crash_during_creation() -> None:
     for operations in range(12):
         disk = StrictDisk(Random(operations))
         disk.make_directory("journal")
@@ -237,7 +237,7 @@ def test_the_file_that_says_so_survives_every_crash_of_its_making() -> None:
             assert DiskJobExecutor(crashed, lambda: 2).run(PREPARE) == 2
 
 
-def test_a_prepared_segment_whose_name_was_not_synced_is_named_anew_after_a_restart() -> None:
+def test_prepared_segment_with_an_unsynced_name_is_synced_after_a_restart() -> None:
     disk = StrictDisk(Random(1))
     disk.make_directory(JOURNAL_DIRECTORY)
     disk.sync_directory(".")

@@ -1,7 +1,4 @@
-"""Owns a journal written through its own machine on a disk in memory, for tests that look at what is there.
-
-Must never write a journal file itself.
-"""
+"""A journal on a simulated disk, written only through the code of the product."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ START_MICROS = 1_700_000_000_000_000
 
 
 class Written:
-    """A journal and its disk; `publish` makes a commit, `stop` seals, `start` opens it again."""
+    """A journal and its disk. `publish` makes a commit, `stop` seals, `start` reopens."""
 
     def __init__(self, seed: int = 1, *, segment_bytes: int = 8192, new_id: bytes = bytes(range(16))) -> None:
         self.rng = Random(seed)
@@ -40,7 +37,7 @@ class Written:
         self.start()
 
     def start(self) -> None:
-        """Open the journal in a new process: locks and handles of the one before are gone."""
+        """Open the journal in a new process: locks and handles of the previous one are released."""
         self.disk = self.disk.kill_clone()
         identity = open_identity(self.disk, owner="test", create=True, new_id=self._new_id)
         recovered = recover_journal(self.disk, identity.journal_id)
@@ -61,8 +58,11 @@ class Written:
         self.work()
 
     def transact(self, *counts: int, size: int = 100, jobs: int | None = None, staged: bool = True) -> int:
-        """A chain with a commit of each count; only so many of its `jobs` are carried out, and then it is
-        `staged` as well. Returns how many messages are left out."""
+        """Append a chain with one commit for each count.
+
+        With `jobs`, only that number of disk jobs is done, and with `staged` the chain is staged as well.
+        Return the number of messages of an incomplete chain.
+        """
         journal = self.journal
         parts: list[tuple[MessageBatch, Stamp]] = []
         first = journal.highest.get(9, 0) + 1
@@ -127,7 +127,7 @@ class Written:
 
 
 def next_offset(written: Written) -> int:
-    """Where the segment that is written ends, as far as the disk has carried out what it was asked for."""
+    """Return the end of the active segment, without a write in flight."""
     flight, active = written.journal.commits._in_flight, written.journal.commits.active
     assert active is not None
     return flight.job.offset if flight is not None and isinstance(flight.job, WriteCommit) else active.offset

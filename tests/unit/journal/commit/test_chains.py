@@ -1,5 +1,4 @@
-"""Chains: commits that are in the log together or not at all. What the group commit asks of the disk for one,
-and what recovery, a look from outside and `verify` make of one without its end."""
+"""Chains (the commits of one transaction): atomic in group commit, recovery, snapshots and `verify`."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from tickertape.journal.offline.verify import verify
 
 
 class ChainBench(Bench):
-    """A machine that is given chains."""
+    """A group commit bench that appends chains."""
 
     def batches(self, sizes: Iterable[int]) -> list[MessageBatch]:
         return [batch_from_bodies("t", [bytes(size)]) for size in sizes]
@@ -45,12 +44,12 @@ class ChainBench(Bench):
     def room_of(self, *sizes: int) -> int:
         return sum(commit_bytes_of(batch) for batch in self.batches(sizes))
 
-    def want(self, room: int) -> None:
+    def reserve(self, room: int) -> None:
         self.machine.reserve_segment(room, self.now)
         self.collect()
 
     def header(self) -> tuple[CommitHeader, bool]:
-        """The commit in flight, and whether it is synced."""
+        """Return the commit in flight and whether its write is synced."""
         (job,) = [job for job in self.waiting if isinstance(job, WriteCommit)]
         header = decode_commit(bytes(job.buffers[0]))
         assert header is not None
@@ -58,7 +57,7 @@ class ChainBench(Bench):
 
 
 @pytest.mark.parametrize("policy", list(SyncPolicy))
-def test_nothing_of_a_chain_is_persisted_before_its_end_which_alone_is_synced(policy: SyncPolicy) -> None:
+def test_chain_is_persisted_and_synced_only_with_the_final_commit(policy: SyncPolicy) -> None:
     bench = ChainBench(policy)
     bench.chain(10, 20, 30)
     bench.append()
@@ -74,14 +73,14 @@ def test_nothing_of_a_chain_is_persisted_before_its_end_which_alone_is_synced(po
     assert [p.first_position for p in bench.persisted] == [70, 71, 72, 73]
 
 
-def test_a_chain_of_one_is_a_commit_like_another() -> None:
+def test_chain_of_one_commit_has_no_chain_flags() -> None:
     bench = ChainBench()
     bench.chain(10)
     header, sync = bench.header()
     assert (header.flags, sync) == (0, True)
 
 
-def test_what_waits_before_and_behind_a_chain_is_not_mixed_with_it() -> None:
+def test_batches_before_and_after_a_chain_are_not_merged_into_the_chain() -> None:
     bench = ChainBench()
     bench.append()
     bench.append()
@@ -97,7 +96,7 @@ def test_what_waits_before_and_behind_a_chain_is_not_mixed_with_it() -> None:
     assert found == [(70, 1, 0), (71, 2, 0), (73, 1, FLAG_CONTINUES), (74, 1, FLAG_ENDS), (75, 2, 0)]
 
 
-def test_a_sync_that_is_due_waits_for_the_end_of_a_chain() -> None:
+def test_due_sync_waits_for_the_end_of_a_chain() -> None:
     bench = ChainBench(SyncPolicy.INTERVAL, interval=0.5)
     bench.append()
     bench.ok(WriteCommit)
@@ -113,12 +112,12 @@ def test_a_sync_that_is_due_waits_for_the_end_of_a_chain() -> None:
     assert len(bench.persisted) == 4
 
 
-def test_a_segment_is_begun_for_a_chain_that_needs_a_larger_one() -> None:
+def test_larger_segment_is_started_for_a_chain_that_needs_more_space() -> None:
     bench = ChainBench()
     sizes = [30_000] * 8
     room = bench.room_of(*sizes)
     assert not bench.machine.has_room(room)
-    bench.want(room)
+    bench.reserve(room)
     prepared = bench.ok(PrepareSegment)
     assert isinstance(prepared, PrepareSegment)
     assert prepared.bytes > room > CAPACITY
@@ -133,10 +132,10 @@ def test_a_segment_is_begun_for_a_chain_that_needs_a_larger_one() -> None:
     assert len(segments) == 1
 
 
-def test_others_are_written_while_room_is_made() -> None:
+def test_other_commits_are_written_while_space_for_a_chain_is_reserved() -> None:
     bench = ChainBench()
     room = bench.room_of(*[30_000] * 4)
-    bench.want(room)
+    bench.reserve(room)
     assert bench.asked() == ["PrepareSegment"]
     bench.append()
     bench.ok(WriteCommit)
@@ -144,52 +143,52 @@ def test_others_are_written_while_room_is_made() -> None:
     bench.ok(PrepareSegment)
     bench.append()
     bench.ok(RollSegment)
-    assert bench.machine.has_room(room), "beside what was accepted"
+    assert bench.machine.has_room(room), "in addition to the accepted batch"
     bench.ok(WriteCommit)
     assert len(bench.persisted) == 2
 
 
-def test_a_disk_without_room_for_a_chain_has_room_for_others() -> None:
+def test_disk_too_full_for_a_chain_still_accepts_small_commits() -> None:
     bench = ChainBench()
     room = bench.room_of(*[30_000] * 8)
-    bench.want(room)
+    bench.reserve(room)
     bench.full()
     while "PrepareSegment" in bench.asked():
         bench.full()
     assert bench.is_full()
     assert not bench.machine.has_room(room)
-    bench.want(0)
+    bench.reserve(0)
     bench.append()
     bench.ok(WriteCommit)
     assert len(bench.persisted) == 1
     assert bench.machine.failure is None
 
 
-def test_a_chain_that_found_no_room_leaves_nothing_to_wait_for() -> None:
+def test_cancelled_chain_reservation_clears_the_full_state_and_the_due_deadline() -> None:
     bench = ChainBench()
     room = bench.room_of(*[30_000] * 8)
-    bench.want(room)
+    bench.reserve(room)
     bench.full()
     assert bench.is_full()
-    bench.want(0)
-    assert not bench.is_full(), "for the others"
+    bench.reserve(0)
+    assert not bench.is_full(), "other commits fit"
     bench.wait(5.0)
     deadline = bench.machine.next_deadline()
-    assert deadline is None or deadline > bench.mono, "or who waits for it never sleeps"
-    bench.want(room)
+    assert deadline is None or deadline > bench.mono, "a due deadline would keep the server busy"
+    bench.reserve(room)
     bench.ok(PrepareSegment)
     bench.ok(RollSegment)
-    assert bench.machine.has_room(room), "when there is room again"
+    assert bench.machine.has_room(room), "the disk has space"
 
 
-def test_a_reserve_that_was_given_up_for_a_chain_is_there_again_at_once() -> None:
+def test_preallocation_dropped_for_a_failed_chain_is_repeated_immediately() -> None:
     bench = ChainBench()
     bench.append(CAPACITY * 5 // 8)
     bench.ok(WriteCommit)
     bench.ok(PrepareSegment)
-    bench.want(bench.room_of(*[30_000] * 8))
+    bench.reserve(bench.room_of(*[30_000] * 8))
     bench.full()
-    bench.want(0)
+    bench.reserve(0)
     bench.ok(PrepareSegment)
     bench.append(CAPACITY // 2)
     bench.ok(RollSegment)
@@ -197,10 +196,10 @@ def test_a_reserve_that_was_given_up_for_a_chain_is_there_again_at_once() -> Non
     assert len(bench.persisted) == 2
 
 
-def test_a_segment_is_not_rolled_within_a_chain_though_room_is_wanted() -> None:
+def test_segment_roll_for_a_reservation_waits_for_the_end_of_a_chain() -> None:
     bench = ChainBench()
     bench.chain(10, 10, 10)
-    bench.want(bench.room_of(*[30_000] * 8))
+    bench.reserve(bench.room_of(*[30_000] * 8))
     bench.ok(PrepareSegment)
     for _ in range(2):
         assert bench.header()[0].flags == FLAG_CONTINUES
@@ -210,7 +209,7 @@ def test_a_segment_is_not_rolled_within_a_chain_though_room_is_wanted() -> None:
     bench.ok(RollSegment)
 
 
-def test_a_chain_whose_end_fails_is_never_persisted() -> None:
+def test_chain_with_a_failed_final_commit_is_never_persisted() -> None:
     bench = ChainBench()
     bench.chain(10, 10)
     bench.ok(WriteCommit)
@@ -221,7 +220,7 @@ def test_a_chain_whose_end_fails_is_never_persisted() -> None:
         bench.chain(10, 10)
 
 
-def test_a_close_writes_a_chain_to_its_end_and_seals_behind_it() -> None:
+def test_close_writes_the_whole_chain_before_the_seal() -> None:
     bench = ChainBench()
     bench.chain(10, 10, 10)
     bench.close()
@@ -231,7 +230,7 @@ def test_a_close_writes_a_chain_to_its_end_and_seals_behind_it() -> None:
     assert len(bench.persisted) == 3
 
 
-def test_a_run_that_has_no_segment_yet_has_no_room() -> None:
+def test_group_commit_without_a_started_segment_has_no_space() -> None:
     bench = ChainBench(started=False)
     assert not bench.machine.has_room(1)
     bench.ok(PrepareSegment)
@@ -239,7 +238,7 @@ def test_a_run_that_has_no_segment_yet_has_no_room() -> None:
     assert bench.machine.has_room(1)
 
 
-def test_what_a_chain_was_made_of_is_let_go_when_it_is_persisted() -> None:
+def test_persisted_chain_releases_the_source_buffers() -> None:
     written = Written(segment_bytes=1 << 16)
     written.publish()
     encoded = batch_from_bodies("orders", [bytes(100)] * 3).encode()
@@ -255,13 +254,13 @@ def test_what_a_chain_was_made_of_is_let_go_when_it_is_persisted() -> None:
     assert [part.first_position for part in written.journal.view.tail] == [0, 3, 6, 9]
     assert [part.batch.body(0) for part in written.journal.view.tail[1:]] == [bytes(100)] * 3
     for place in places:
-        place.append(0)  # a mapped file that somebody looks at cannot be closed either
+        place.append(0)  # fails while a view exists, as closing a mapped file does
 
 
 TORN = b"some bytes of the next one"
 
 
-# -- without its end ----------------------------------------------------------------------------------
+# -- incomplete chains ----------------------------------------------------------------------------------
 
 
 def unfinished(seed: int = 1, *, jobs: int = 2) -> Written:
@@ -277,7 +276,7 @@ def unfinished(seed: int = 1, *, jobs: int = 2) -> Written:
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
 @pytest.mark.parametrize("torn", [False, True])
-def test_recovery_cuts_a_chain_without_its_end_off_and_copies_only_what_is_not_staged(
+def test_recovery_removes_an_incomplete_chain_and_quarantines_only_unstaged_bytes(
     jobs: int, torn: bool
 ) -> None:
     written = unfinished(jobs=jobs)
@@ -312,7 +311,7 @@ def test_recovery_cuts_a_chain_without_its_end_off_and_copies_only_what_is_not_s
     assert verify(written.disk).damage == []
 
 
-def test_a_whole_chain_survives_a_killed_process() -> None:
+def test_complete_chain_survives_a_process_kill() -> None:
     written = Written(segment_bytes=1 << 16)
     written.publish()
     written.transact(4, 5, 6)
@@ -321,7 +320,7 @@ def test_a_whole_chain_survives_a_killed_process() -> None:
 
 
 @pytest.mark.parametrize("unsynced", [False, True])
-def test_a_look_from_outside_does_not_show_a_chain_without_its_end(unsynced: bool) -> None:
+def test_snapshot_does_not_show_an_incomplete_chain(unsynced: bool) -> None:
     for jobs in (1, 2, 3):
         written = unfinished(jobs=jobs)
         snapshot = take_snapshot(written.disk, unsynced=unsynced)
@@ -331,7 +330,7 @@ def test_a_look_from_outside_does_not_show_a_chain_without_its_end(unsynced: boo
         assert shown + snapshot.unproven == written.messages
 
 
-def test_looks_while_chains_are_written_see_each_whole_or_not() -> None:
+def test_snapshots_during_writes_see_each_chain_completely_or_not_at_all() -> None:
     written = Written(segment_bytes=1 << 16)
     whole = {0}
     for _ in range(6):
@@ -352,7 +351,7 @@ def test_looks_while_chains_are_written_see_each_whole_or_not() -> None:
         written.work()
 
 
-def test_every_power_loss_leaves_a_chain_whole_or_not_there() -> None:
+def test_power_loss_leaves_each_chain_complete_or_absent() -> None:
     seen = set()
     for seed in range(60):
         written = unfinished(seed, jobs=2)

@@ -1,5 +1,4 @@
-"""Group commit as a transcript: what it asks of the disk, in which order, and what it says after which
-answer."""
+"""Group commit, job by job: disk requests, their order, and persisted commits after each answer."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ CAPACITY = 64 * 1024
 
 
 class Bench:
-    """A machine whose disk answers when the test says so."""
+    """A `GroupCommit` whose disk jobs complete when the test says so."""
 
     def __init__(
         self, policy: SyncPolicy = SyncPolicy.ALWAYS, *, interval: float = 1.0, started: bool = True
@@ -57,7 +56,7 @@ class Bench:
         self.persisted += self.machine.take_persisted()
         flying = [job for job in self.waiting if not isinstance(job, PrepareSegment)]
         assert len(flying) <= 1, "one commit in flight"
-        assert len(self.waiting) - len(flying) <= 1, "one reserve at a time"
+        assert len(self.waiting) - len(flying) <= 1, "one preallocation at a time"
 
     def is_ready(self) -> bool:
         return self.machine.ready
@@ -69,7 +68,7 @@ class Bench:
         return self.machine.full
 
     def asked(self) -> list[str]:
-        """The jobs that wait for an answer."""
+        """Return the names of the jobs in progress."""
         return [type(job).__name__ for job in self.waiting]
 
     def answer(self, kind: type[JournalJob], error: OSError | None) -> JournalJob:
@@ -86,7 +85,7 @@ class Bench:
         return self.answer(kind, OSError(number, "it failed"))
 
     def full(self) -> JournalJob:
-        return self.answer(PrepareSegment, DiskFull(errno.ENOSPC, "no room"))
+        return self.answer(PrepareSegment, DiskFull(errno.ENOSPC, "no space"))
 
     def append(self, size: int = 10, count: int = 1, topic: str = "t") -> None:
         batch = batch_from_bodies(topic, [bytes(size)] * count, first_sequence=self.sequence + 1)
@@ -118,7 +117,7 @@ class Bench:
         return self.machine.active
 
 
-def test_a_run_begins_with_a_reserve_and_a_header() -> None:
+def test_start_preallocates_a_segment_and_writes_the_header() -> None:
     bench = Bench(started=False)
     assert bench.asked() == ["PrepareSegment"]
     assert not bench.is_ready()
@@ -134,7 +133,7 @@ def test_a_run_begins_with_a_reserve_and_a_header() -> None:
     assert bench.asked() == []
 
 
-def test_one_commit_in_flight_and_the_rest_gathers() -> None:
+def test_batches_accumulate_while_one_commit_is_in_flight() -> None:
     bench = Bench()
     for _ in range(5):
         bench.append()
@@ -149,7 +148,7 @@ def test_one_commit_in_flight_and_the_rest_gathers() -> None:
     assert bench.machine.pending_bytes == 0
 
 
-def test_each_commit_says_how_far_the_log_was_synced_and_is_chained() -> None:
+def test_commit_header_has_the_synced_commit_number_and_the_chain_checksum() -> None:
     bench = Bench()
     chain = bench.active.chain
     for number in range(8, 12):
@@ -163,7 +162,7 @@ def test_each_commit_says_how_far_the_log_was_synced_and_is_chained() -> None:
         chain = header.crc
 
 
-def test_a_mark_follows_idleness_and_only_once() -> None:
+def test_mark_is_written_once_after_the_idle_time() -> None:
     bench = Bench()
     bench.append()
     assert bench.machine.next_deadline() is None, "nothing to wait for while a job is in flight"
@@ -180,10 +179,10 @@ def test_a_mark_follows_idleness_and_only_once() -> None:
     bench.wait(60)
     assert bench.asked() == []
     assert bench.machine.next_deadline() is None
-    assert len(bench.persisted) == 2, "a mark is nobody's message"
+    assert len(bench.persisted) == 2, "a mark contains no message"
 
 
-def test_the_next_segment_is_reserved_at_half_and_rolled_into_when_full() -> None:
+def test_next_segment_is_preallocated_at_half_and_used_when_the_segment_is_full() -> None:
     bench = Bench()
     while bench.active.offset <= CAPACITY // 2:
         assert "PrepareSegment" not in bench.asked()
@@ -191,7 +190,7 @@ def test_the_next_segment_is_reserved_at_half_and_rolled_into_when_full() -> Non
         bench.ok(WriteCommit)
     assert bench.asked() == ["PrepareSegment"]
     bench.append(3000)
-    assert "WriteCommit" in bench.asked(), "a reserve does not hold commits up"
+    assert "WriteCommit" in bench.asked(), "a preallocation does not block commits"
     bench.ok(PrepareSegment)
     while "RollSegment" not in bench.asked():
         bench.ok(WriteCommit)
@@ -202,7 +201,7 @@ def test_the_next_segment_is_reserved_at_half_and_rolled_into_when_full() -> Non
     header, crc = decode_segment_header(roll.header)
     assert seal is not None
     assert seal.synced_through == seal.number - 1
-    assert roll.old_end == seal.end <= CAPACITY, "the seal fits what was reserved"
+    assert roll.old_end == seal.end <= CAPACITY, "the seal fits the preallocated size"
     assert (header.previous_chain, header.previous_end) == (seal.crc, roll.old_end)
     assert (header.first_commit, header.first_position) == (seal.number + 1, seal.first_position)
     write = bench.ok(WriteCommit)
@@ -214,10 +213,10 @@ def test_the_next_segment_is_reserved_at_half_and_rolled_into_when_full() -> Non
 
 
 @pytest.mark.parametrize("size", [CAPACITY - 1500, CAPACITY - 1100, CAPACITY, 3 * CAPACITY, 16 * 1024 * 1024])
-def test_a_message_larger_than_a_segment_gets_one_that_fits(size: int) -> None:
+def test_message_larger_than_a_segment_gets_a_segment_of_sufficient_size(size: int) -> None:
     bench = Bench()
     bench.append(size)
-    for _ in range(3):  # at most: enlarge what was reserved too small, roll, write
+    for _ in range(3):  # at most: enlarge a preallocated segment that is too small, roll, write
         if "PrepareSegment" in bench.asked():
             bench.ok(PrepareSegment)
         if "RollSegment" in bench.asked():
@@ -230,7 +229,7 @@ def test_a_message_larger_than_a_segment_gets_one_that_fits(size: int) -> None:
     assert bench.asked()
 
 
-def test_a_segment_reserved_too_small_is_enlarged_and_not_begun_meanwhile() -> None:
+def test_preallocated_segment_that_is_too_small_is_enlarged_before_the_start() -> None:
     bench = Bench(started=False)
     bench.append(CAPACITY)
     bench.ok(PrepareSegment)
@@ -243,7 +242,7 @@ def test_a_segment_reserved_too_small_is_enlarged_and_not_begun_meanwhile() -> N
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_is_appended_commits_mark_and_seal_fit_the_reserve(seed: int) -> None:
+def test_random_commits_marks_and_seals_fit_the_preallocated_size(seed: int) -> None:
     rng = Random(seed)
     bench = Bench()
     ends: dict[int, int] = {5: CAPACITY}
@@ -268,7 +267,7 @@ def test_whatever_is_appended_commits_mark_and_seal_fit_the_reserve(seed: int) -
     assert len(ends) > 2
 
 
-def test_many_small_batches_stay_one_commit_of_bounded_size() -> None:
+def test_many_small_batches_are_merged_into_commits_of_bounded_size() -> None:
     bench = Bench()
     bench.append()
     plain = batch_from_bodies("a", [b""] * 3000, first_sequence=1)
@@ -287,7 +286,7 @@ def test_many_small_batches_stay_one_commit_of_bounded_size() -> None:
     assert len(bench.persisted) < 12
 
 
-def test_a_full_disk_refuses_and_a_retry_lifts_that() -> None:
+def test_full_disk_refuses_large_batches_until_a_retry_succeeds() -> None:
     bench = Bench()
     while "PrepareSegment" not in bench.asked():
         bench.append(3000)
@@ -296,7 +295,7 @@ def test_a_full_disk_refuses_and_a_retry_lifts_that() -> None:
     bench.full()
     assert bench.is_full()
     assert bench.machine.failure is None
-    assert bench.machine.can_accept(1000), "what is reserved is still there"
+    assert bench.machine.can_accept(1000), "the preallocated space remains usable"
     assert not bench.machine.can_accept(CAPACITY)
     bench.append(1000)
     bench.ok(WriteCommit)
@@ -310,7 +309,7 @@ def test_a_full_disk_refuses_and_a_retry_lifts_that() -> None:
     assert bench.machine.can_accept(CAPACITY)
 
 
-def test_nothing_spins_while_the_disk_is_full_and_something_waits() -> None:
+def test_full_disk_with_pending_batches_wakes_at_most_a_few_times() -> None:
     bench = Bench()
     bench.append()
     bench.ok(WriteCommit)
@@ -335,7 +334,7 @@ def test_nothing_spins_while_the_disk_is_full_and_something_waits() -> None:
 @pytest.mark.parametrize(
     "kind", [WriteCommit, RollSegment, SealSegment, SyncSegment, StartSegment, PrepareSegment]
 )
-def test_the_first_failure_latches(kind: type[JournalJob], number: int) -> None:
+def test_first_disk_failure_stops_the_group_commit_permanently(kind: type[JournalJob], number: int) -> None:
     policy = SyncPolicy.INTERVAL if kind is SyncSegment else SyncPolicy.ALWAYS
     bench = Bench(policy, started=kind not in (StartSegment, PrepareSegment))
     if kind is StartSegment:
@@ -368,13 +367,13 @@ def test_the_first_failure_latches(kind: type[JournalJob], number: int) -> None:
     assert not bench.is_ready()
 
 
-def test_interval_acknowledges_what_is_written_and_syncs_under_load() -> None:
+def test_interval_policy_acknowledges_written_commits_and_syncs_under_load() -> None:
     bench = Bench(SyncPolicy.INTERVAL, interval=0.5)
     syncs = []
     for _ in range(100):
         bench.append(1, topic="x")
         bench.append(1, topic="x")
-        assert bench.waiting, "there is always something pending"
+        assert bench.waiting, "a job is always pending"
         bench.mono += 0.02
         job = bench.ok(type(bench.waiting[0]))
         if isinstance(job, WriteCommit):
@@ -385,7 +384,7 @@ def test_interval_acknowledges_what_is_written_and_syncs_under_load() -> None:
     assert len(bench.persisted) > 90
 
 
-def test_interval_syncs_after_the_last_commit_and_then_rests() -> None:
+def test_interval_policy_syncs_after_the_last_commit_and_then_idles() -> None:
     bench = Bench(SyncPolicy.INTERVAL, interval=0.5)
     bench.append()
     bench.ok(WriteCommit)
@@ -407,7 +406,7 @@ def test_interval_syncs_after_the_last_commit_and_then_rests() -> None:
     assert bench.asked() == ["SyncSegment"], "idleness did not stop the clock for good"
 
 
-def test_never_syncs_only_what_a_seal_stands_on() -> None:
+def test_never_policy_syncs_only_before_a_seal() -> None:
     bench = Bench(SyncPolicy.NEVER)
     for _ in range(3):
         bench.append()
@@ -429,7 +428,7 @@ def test_never_syncs_only_what_a_seal_stands_on() -> None:
     assert bench.is_closed()
 
 
-def test_close_writes_what_is_pending_and_seals() -> None:
+def test_close_writes_pending_commits_and_seals() -> None:
     bench = Bench()
     bench.append()
     bench.append()
@@ -445,7 +444,7 @@ def test_close_writes_what_is_pending_and_seals() -> None:
     assert bench.machine.next_deadline() is None
 
 
-def test_close_before_anything_was_begun() -> None:
+def test_close_before_the_first_segment_closes_immediately() -> None:
     bench = Bench(started=False)
     bench.close()
     assert bench.is_closed()
@@ -454,14 +453,14 @@ def test_close_before_anything_was_begun() -> None:
     assert bench.machine.failure is None
 
 
-def test_close_on_a_full_disk_gives_up_what_does_not_fit() -> None:
+def test_close_on_a_full_disk_drops_pending_batches_that_do_not_fit() -> None:
     bench = Bench()
     bench.append()
     bench.ok(WriteCommit)
     bench.append(CAPACITY)
     bench.full()
     bench.close()
-    assert bench.asked() == ["PrepareSegment"], "asked once more"
+    assert bench.asked() == ["PrepareSegment"], "requested once more"
     bench.full()
     assert bench.asked() == ["SealSegment"]
     bench.ok(SealSegment)
@@ -470,7 +469,7 @@ def test_close_on_a_full_disk_gives_up_what_does_not_fit() -> None:
     assert bench.machine.pending_bytes == 0
 
 
-def test_close_on_a_full_disk_without_any_segment() -> None:
+def test_close_on_a_full_disk_without_a_segment_persists_nothing() -> None:
     bench = Bench(started=False)
     bench.full()
     bench.append()

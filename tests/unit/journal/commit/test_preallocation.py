@@ -1,4 +1,4 @@
-"""The reserve on a disk that runs full: smaller segments first, then refusal, then on again."""
+"""Preallocation on a disk that runs full: smaller segments, then refusal, then recovery."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tickertape.journal.limits import segment_bytes_min
 from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
-NO_ROOM = DiskFull(errno.ENOSPC, "no room")
+NO_SPACE = DiskFull(errno.ENOSPC, "no space")
 
 
 def now(mono: float) -> Now:
@@ -34,7 +34,7 @@ def is_full(machine: SegmentPreallocation | GroupCommit) -> bool:
     return machine.full
 
 
-def test_sizes_double_and_are_halved_when_they_do_not_fit() -> None:
+def test_segment_size_doubles_and_is_halved_on_a_full_disk() -> None:
     reserve = SegmentPreallocation(256 * MIB)
     job = reserve.request(1, 0)
     sizes = []
@@ -50,29 +50,29 @@ def test_sizes_double_and_are_halved_when_they_do_not_fit() -> None:
         assert not is_full(reserve)
         assert not reserve.may_request(now(0)), "one at a time"
         tried.append(smaller.bytes)
-        smaller = reserve.done(smaller, NO_ROOM, 0, now(5))
+        smaller = reserve.done(smaller, NO_SPACE, 0, now(5))
     assert tried == [size * MIB for size in (256, 128, 64, 32, 16, 8, 4, 2, 1)]
     assert tried[-1] == segment_bytes_min
     assert is_full(reserve)
     assert (reserve.may_request(now(5.9)), reserve.may_request(now(6.1))) == (False, True)
     job = reserve.request(9, 0)
-    assert job.bytes == segment_bytes_min, "no long search again"
+    assert job.bytes == segment_bytes_min, "no repeated search from the largest size"
     assert reserve.done(job, None, 8, now(7)) is None
     assert not is_full(reserve)
-    assert reserve.request(10, 0).bytes == 2 * MIB, "and it grows again"
+    assert reserve.request(10, 0).bytes == 2 * MIB, "the size grows after a success"
 
 
-def test_never_below_what_the_next_commit_needs() -> None:
+def test_segment_size_is_never_below_the_size_of_the_next_commit() -> None:
     reserve = SegmentPreallocation(256 * MIB)
     needed = 5 * MIB + 1
     job = reserve.request(1, needed)
     assert job.bytes == 5 * MIB + 4096
-    assert reserve.done(job, NO_ROOM, 0, now(0)) is None
+    assert reserve.done(job, NO_SPACE, 0, now(0)) is None
     assert is_full(reserve)
-    assert reserve.full_reason == "no room: free disk space"
+    assert reserve.full_reason == "no space: free disk space"
 
 
-def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
+def test_full_disk_is_used_to_the_last_segment_without_losing_messages() -> None:
     capacity = 11 * MIB
     disk = StrictDisk(Random(1), space_bytes=capacity)
     open_identity(disk, owner="test", create=True, new_id=JOURNAL_ID)
@@ -109,8 +109,8 @@ def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
         assert journal.commits.failure is None
         assert sent < 1000
     assert is_full(journal.commits)
-    assert sent * 16_000 > capacity - 3 * MIB, "only what a smallest segment needs is left"
-    assert journal.commits.persisted_end == sent, "what was accepted is persisted"
+    assert sent * 16_000 > capacity - 3 * MIB, "only the space of a smallest segment is left"
+    assert journal.commits.persisted_end == sent, "every accepted message is persisted"
     before = sent
     disk.space_bytes = 2 * capacity
     mono += 1.1
@@ -127,7 +127,7 @@ def test_a_disk_is_used_to_its_last_segment_and_nothing_is_lost() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_files_of_a_run_that_adopts_a_reserve_count_as_large_as_they_are(
+def test_journal_size_counts_adopted_preallocated_files_at_full_size(
     clean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reserve_module, "segment_bytes_first", 8_192)
@@ -138,7 +138,7 @@ def test_files_of_a_run_that_adopts_a_reserve_count_as_large_as_they_are(
         written.stop()
     written.start()
     sizes = {name: len(data) for name, data in written.disk.contents().items() if name.startswith("journal/")}
-    assert len(sizes) == 4, "the reserve is adopted"
+    assert len(sizes) == 4, "the preallocated segment is adopted"
     assert written.journal.file_bytes == sum(sizes.values())
     assert written.journal.commits.active is not None
     assert written.journal.commits.active.capacity == sizes["journal/0000000004.segment"] == 1 << 16

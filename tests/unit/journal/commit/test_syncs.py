@@ -1,4 +1,4 @@
-"""What of the log is known to be durable under each policy, and syncs that are asked for."""
+"""Durable end of the log under each sync policy, and requested syncs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import SyncSegment, WriteCommit
 
 
-def test_sync_soon_syncs_what_was_written_and_holds_nothing_up() -> None:
+def test_sync_soon_syncs_written_commits_without_blocking_others() -> None:
     bench = Bench(SyncPolicy.NEVER)
     bench.machine.sync_soon(bench.now)
     bench.collect()
@@ -28,15 +28,13 @@ def test_sync_soon_syncs_what_was_written_and_holds_nothing_up() -> None:
     bench.collect()
     bench.ok(SyncSegment)
     assert bench.machine.synced_end == 72
-    assert bench.asked() == ["WriteCommit"], (
-        "asked for again when there is nothing to sync, it holds up nobody"
-    )
+    assert bench.asked() == ["WriteCommit"], "a request with nothing to sync does not delay commits"
     bench.ok(WriteCommit)
     assert (len(bench.persisted), bench.machine.synced_end) == (3, 72)
 
 
 @pytest.mark.parametrize("policy", list(SyncPolicy))
-def test_synced_end_is_behind_what_a_sync_covers(policy: SyncPolicy) -> None:
+def test_synced_end_follows_the_syncs_of_each_policy(policy: SyncPolicy) -> None:
     bench = Bench(policy)
     bench.append()
     bench.ok(WriteCommit)
@@ -48,5 +46,5 @@ def test_synced_end_is_behind_what_a_sync_covers(policy: SyncPolicy) -> None:
     assert bench.machine.active is not None
     assert bench.machine.active.header.number == 6
     assert bench.machine.synced_end == (73 if policy is SyncPolicy.ALWAYS else 72), (
-        "a roll syncs what is before"
+        "a roll syncs earlier commits"
     )

@@ -1,4 +1,4 @@
-"""The record of how far the log went at a clean stop: whole or not there, whatever fails or is lost."""
+"""The clean-shutdown record: complete or absent after any failure or power loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATER = CleanShutdown(segment=2, commit=19, position=1000)
 LOG = small_log(3, marks=True)
 
 
-def test_it_is_read_back_and_the_later_one_counts() -> None:
+def test_clean_shutdown_record_reads_back_and_the_later_one_wins() -> None:
     disk = StrictDisk(Random(1))
     assert read_clean_shutdown(disk) is None
     for reached in (EARLIER, LATER):
@@ -34,12 +34,12 @@ def test_it_is_read_back_and_the_later_one_counts() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[1]", b'{"segment":1}', b'{"segment":"1","commit":1,"position":1}']
 )
-def test_one_that_cannot_be_understood_is_told(data: bytes) -> None:
+def test_invalid_clean_shutdown_record_raises_with_the_file_name(data: bytes) -> None:
     with pytest.raises(ValueError, match=CLEAN_SHUTDOWN_FILE):
         read_clean_shutdown(disk_with({CLEAN_SHUTDOWN_FILE: data}))
 
 
-def test_power_loss_before_every_operation_leaves_one_of_the_two() -> None:
+def test_power_loss_at_each_operation_leaves_the_old_or_the_new_record() -> None:
     found = set()
     for operations in range(10):
         for seed in range(12):
@@ -57,7 +57,7 @@ def test_power_loss_before_every_operation_leaves_one_of_the_two() -> None:
 
 
 @pytest.mark.parametrize("operation", ["open", "truncate", "write", "sync", "rename"])
-def test_what_fails_leaves_the_earlier_one_and_is_tried_again_at_the_next_stop(operation: str) -> None:
+def test_failed_write_keeps_the_earlier_record_and_the_next_write_succeeds(operation: str) -> None:
     disk = StrictDisk(Random(1))
     write_clean_shutdown(disk, EARLIER)
     disk.fail(operation, 1, errno.ENOSPC)
@@ -72,7 +72,7 @@ def reached_by(driver: Driver) -> CleanShutdown | None:
     return driver.journal.commits.clean_shutdown
 
 
-def test_a_journal_tells_where_its_seal_ended_it_and_only_then() -> None:
+def test_journal_reports_the_clean_end_only_after_a_durable_seal() -> None:
     disk = disk_with(LOG.files)
     driver = Driver(disk)
     assert reached_by(driver) is None
@@ -90,7 +90,7 @@ def test_a_journal_tells_where_its_seal_ended_it_and_only_then() -> None:
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_verify_finds_a_lost_end(lost: bool) -> None:
+def test_verify_reports_a_log_shorter_than_the_clean_shutdown_record(lost: bool) -> None:
     disk = disk_with(LOG.files)
     driver = Driver(disk)
     driver.journal.commits.close(driver.now())

@@ -1,4 +1,4 @@
-"""The names in a data directory: `journal verify` and the documentation know all of them."""
+"""Names in a data directory are known to `journal verify` and documented."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What docs/formats/journal.md says about ids, control records, the identity and the index, read from the
-bytes without the code that wrote them."""
+"""Ids, control records, identity and index match docs/formats/journal.md byte by byte."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def documented_hash(data: bytes) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little") or 1
 
 
-def test_publisher_ids_are_the_hashes_of_the_document() -> None:
+def test_publisher_ids_equal_the_documented_hashes() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (?:`([^`]+)` )?\| (\d+) \|$", DOCUMENT, re.MULTILINE)
     assert len(rows) == 3
     for name, instance, number in rows:
@@ -35,7 +34,7 @@ def test_publisher_ids_are_the_hashes_of_the_document() -> None:
     assert documented_hash(b"$control") == CONTROL_PUBLISHER
 
 
-def test_a_control_record_is_a_map_with_these_fields() -> None:
+def test_publisher_control_record_matches_the_documented_map() -> None:
     batch = PublisherDirectory().bind(2**63 + 1, "risk-1", derived=True)
     assert (batch.topics, batch.count) == ((CONTROL_TOPIC,), 1)
     assert batch.kinds is not None
@@ -49,14 +48,14 @@ def test_a_control_record_is_a_map_with_these_fields() -> None:
     assert not registry.is_bound(5)
 
 
-def test_the_identity_file() -> None:
+def test_identity_file_has_the_documented_bytes() -> None:
     data = Written(new_id=bytes(range(16))).disk.contents()["identity.json"]
     assert json.loads(data) == {"journal": "000102030405060708090a0b0c0d0e0f", "format": 0}
     assert data.endswith(b"}\n")
     assert data == b'{"journal":"000102030405060708090a0b0c0d0e0f","format":0}\n'
 
 
-def test_the_index_of_the_golden_segment() -> None:
+def test_index_of_the_golden_segment_has_the_documented_layout() -> None:
     data = GOLDEN.read_bytes()
     _, seal, _, _, index_bytes, _ = struct.unpack("<8sQQQII", data[-40:])
     offsets, positions, times, (zone_bytes, rows), (stride, hashes, counts, groups) = msgspec.msgpack.decode(

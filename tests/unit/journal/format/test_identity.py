@@ -1,4 +1,4 @@
-"""The identity of a directory: made once, never in a place that holds anything else, whatever fails when."""
+"""The identity file: created once, never beside other content, and safe under failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def put(disk: StrictDisk, path: str, data: bytes) -> None:
     disk.write(handle, 0, [data])
 
 
-def test_it_is_made_once_and_read_back() -> None:
+def test_identity_is_created_once_and_read_back() -> None:
     disk = StrictDisk(Random(1))
     assert opened(disk).journal_id == JOURNAL_ID
     disk.close_all()
@@ -42,7 +42,7 @@ def test_it_is_made_once_and_read_back() -> None:
     assert disk.contents()["identity.json"] == b'{"journal":"000102030405060708090a0b0c0d0e0f","format":0}\n'
 
 
-def test_it_keeps_the_name_of_its_instance_and_refuses_another() -> None:
+def test_identity_keeps_the_instance_name_and_refuses_another() -> None:
     disk = StrictDisk(Random(1))
     assert opened(disk, instance='ny "1"').instance == 'ny "1"'
     disk.close_all()
@@ -54,7 +54,7 @@ def test_it_keeps_the_name_of_its_instance_and_refuses_another() -> None:
     assert opened(disk, instance='ny "1"').journal_id == JOURNAL_ID
 
 
-def test_an_identity_without_a_name_is_taken_by_any_instance() -> None:
+def test_identity_without_an_instance_name_is_accepted_by_any_instance() -> None:
     disk = StrictDisk(Random(1))
     opened(disk)
     for name in ("one", "two"):
@@ -62,13 +62,13 @@ def test_an_identity_without_a_name_is_taken_by_any_instance() -> None:
         assert opened(disk, instance=name).instance is None
 
 
-def test_the_longest_name_fits_the_file() -> None:
+def test_identity_file_holds_the_longest_instance_name() -> None:
     disk = StrictDisk(Random(1))
     name = '"' * client_name_bytes_max
     assert opened(disk, instance=name).instance == name
 
 
-def test_it_is_not_made_when_told_not_to() -> None:
+def test_identity_is_not_created_without_the_create_option() -> None:
     disk = StrictDisk(Random(1))
     with pytest.raises(NotAJournal, match="mounted"):
         opened(disk, create=False)
@@ -76,7 +76,7 @@ def test_it_is_not_made_when_told_not_to() -> None:
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "identity.json~", "quarantine"])
-def test_a_directory_with_anything_else_is_refused(name: str) -> None:
+def test_directory_with_other_files_is_refused(name: str) -> None:
     disk = StrictDisk(Random(1))
     put(disk, name, b"x")
     with pytest.raises(NotAJournal, match=name):
@@ -92,7 +92,7 @@ def test_segments_without_an_identity_are_refused() -> None:
         opened(disk)
 
 
-def test_one_process_holds_it() -> None:
+def test_identity_locked_by_another_process_is_refused() -> None:
     disk = StrictDisk(Random(1))
     opened(disk)
     with pytest.raises(JournalLocked, match="first"):
@@ -111,7 +111,7 @@ def test_one_process_holds_it() -> None:
         (b'{"journal":"000102030405060708090a0b0c0d0e0f","format":1,"more":2}', JournalVersion),
     ],
 )
-def test_one_that_cannot_be_read_is_refused(data: bytes, error: type[JournalError]) -> None:
+def test_unreadable_identity_is_refused_and_not_changed(data: bytes, error: type[JournalError]) -> None:
     disk = StrictDisk(Random(1))
     put(disk, "identity.json", data)
     with pytest.raises(error):
@@ -133,8 +133,9 @@ FAULTS += [("sync_directory", nth) for nth in (1, 2, 3)]
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize(("operation", "nth"), FAULTS)
-def test_a_fault_while_it_is_made_then_a_crash(operation: str, nth: int, number: int) -> None:
-    """Whatever fails and whatever power loss leaves, the next start makes it or finds it whole."""
+def test_start_after_a_fault_and_a_crash_creates_or_reads_the_identity(
+    operation: str, nth: int, number: int
+) -> None:
     for seed in range(12):
         disk = StrictDisk(Random(seed))
         disk.fail(operation, nth, number)
@@ -146,8 +147,7 @@ def test_a_fault_while_it_is_made_then_a_crash(operation: str, nth: int, number:
         assert disk.names("journal") == []
 
 
-def test_power_loss_before_every_operation() -> None:
-    """Once a start has handed the identity out, no power loss takes it away."""
+def test_identity_returned_by_a_start_survives_power_loss() -> None:
     handed_out = 0
     for operations in range(14):
         for seed in range(12):

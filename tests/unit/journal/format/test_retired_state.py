@@ -1,4 +1,4 @@
-"""What is kept of removed segments: its file, what recovery makes of it, and what the tools say."""
+"""State of removed segments: its file, recovery, and the output of the tools."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tickertape.testing.disk import StrictDisk
 
 
 def retired_log(segments: int = 3) -> Written:
-    """A log of several segments of which the oldest are removed; publisher 5 is only in these."""
+    """Return a log whose oldest segments are removed. Publisher 5 is only in these."""
     written = Written()
     written.publish(count=2, publisher=5)
     while written.journal.view.segments[-1].number < 6:
@@ -59,7 +59,7 @@ def reopened(written: Written) -> None:
     written.start()
 
 
-def test_the_file_reads_back_as_it_was_written() -> None:
+def test_retired_state_encodes_and_decodes_to_the_same_value() -> None:
     written = retired_log()
     retired = written.journal.view.retired
     assert retired is not None
@@ -71,7 +71,7 @@ def test_the_file_reads_back_as_it_was_written() -> None:
     assert again.through == 3
 
 
-def test_a_start_knows_publishers_of_removed_segments_and_goes_on_in_positions() -> None:
+def test_start_keeps_publisher_sequences_and_positions_of_removed_segments() -> None:
     written = retired_log()
     first, end = written.journal.view.first_position, written.journal.commits.persisted_end
     highest = dict(written.journal.highest)
@@ -83,7 +83,7 @@ def test_a_start_knows_publishers_of_removed_segments_and_goes_on_in_positions()
     assert written.journal.highest[5] == 5
 
 
-def test_removing_again_adds_to_what_was_kept() -> None:
+def test_second_retirement_extends_the_retired_state() -> None:
     written = retired_log(2)
     before = written.journal.view.retired
     after = written.retire(2)
@@ -96,7 +96,7 @@ def test_removing_again_adds_to_what_was_kept() -> None:
     assert written.journal.highest[5] == 2
 
 
-def test_highest_sequences_are_read_where_the_index_gave_them_up() -> None:
+def test_retirement_reads_highest_sequences_that_the_index_dropped() -> None:
     written = Written()
     written.publish(count=2, publisher=5)
     while written.journal.view.segments[-1].number < 4:
@@ -110,7 +110,7 @@ def test_highest_sequences_are_read_where_the_index_gave_them_up() -> None:
 
 
 @pytest.mark.parametrize("at", [0, 8, 12, 20, 40, 200, -1])
-def test_a_changed_byte_refuses_the_start(at: int) -> None:
+def test_changed_byte_in_the_retired_file_refuses_the_start(at: int) -> None:
     written = retired_log()
     data = bytearray(written.disk.contents()[RETIRED_FILE])
     data[at] ^= 0x40
@@ -123,14 +123,16 @@ def test_a_changed_byte_refuses_the_start(at: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 7, 16, 60])
-def test_a_file_that_was_cut_refuses_the_start(size: int) -> None:
+def test_truncated_retired_file_refuses_the_start(size: int) -> None:
     written = retired_log()
     rewrite(written.disk, RETIRED_FILE, written.disk.contents()[RETIRED_FILE][:size])
     with pytest.raises(JournalCorrupt, match="Restore it from a copy"):
         recover_journal(written.disk, read_identity(written.disk).journal_id)
 
 
-def test_a_file_larger_than_its_bound_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retired_file_above_the_size_limit_is_neither_read_nor_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written = retired_log()
     retired = written.journal.view.retired
     assert retired is not None
@@ -143,7 +145,7 @@ def test_a_file_larger_than_its_bound_is_not_read(monkeypatch: pytest.MonkeyPatc
     assert written.disk.contents() == before
 
 
-def test_the_file_of_another_journal_refuses_the_start() -> None:
+def test_retired_file_of_another_journal_is_refused() -> None:
     written = retired_log()
     with pytest.raises(WrongJournal, match="another journal"):
         read_retired(written.disk, b"x" * 16)
@@ -175,7 +177,7 @@ def _with_an_older_file(written: Written) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "what"),
+    ("change", "message"),
     [
         (_without_file, "segment 1 is missing"),
         (_without_first, "the log begins with it"),
@@ -184,18 +186,18 @@ def _with_an_older_file(written: Written) -> None:
         (_with_an_older_file, "the log begins with it"),
     ],
 )
-def test_a_log_that_begins_late_without_its_record_is_refused(harm: object, what: str) -> None:
+def test_log_that_does_not_match_the_retired_state_is_refused(change: object, message: str) -> None:
     written = retired_log()
-    assert callable(harm)
-    harm(written)
+    assert callable(change)
+    change(written)
     before = written.disk.contents()
-    with pytest.raises(JournalCorrupt, match=what):
+    with pytest.raises(JournalCorrupt, match=message):
         recover_journal(written.disk, read_identity(written.disk).journal_id)
     assert written.disk.contents() == before, "nothing was changed"
     assert not verify(written.disk).whole
 
 
-def test_files_that_should_be_gone_are_no_part_of_the_log() -> None:
+def test_leftover_files_of_retired_segments_are_not_part_of_the_log() -> None:
     written = Written()
     while written.journal.view.segments[-1].number < 5:
         written.publish(size=400)
@@ -215,7 +217,7 @@ def test_files_that_should_be_gone_are_no_part_of_the_log() -> None:
     assert not recover_journal(written.disk, read_identity(written.disk).journal_id).leftovers
 
 
-def test_an_end_recorded_in_a_removed_segment_is_no_loss() -> None:
+def test_clean_shutdown_record_in_a_removed_segment_is_accepted() -> None:
     written = Written()
     written.publish()
     written.stop()
@@ -232,7 +234,7 @@ def test_an_end_recorded_in_a_removed_segment_is_no_loss() -> None:
     assert verify(written.disk).whole
 
 
-def test_verify_and_survey_say_what_was_removed() -> None:
+def test_verify_and_survey_report_the_removed_segments() -> None:
     written = retired_log()
     written.stop()
     for report in (verify(written.disk), survey(written.disk)):
@@ -245,7 +247,7 @@ def test_verify_and_survey_say_what_was_removed() -> None:
         assert "removed by retention" in note.what
 
 
-def test_find_says_that_a_message_was_removed() -> None:
+def test_find_reports_a_message_removed_by_retention() -> None:
     written = retired_log()
     written.stop()
     snapshot = take_snapshot(written.disk)
@@ -259,7 +261,7 @@ def test_find_says_that_a_message_was_removed() -> None:
     assert "no message of publisher 99" in unknown.reason
 
 
-def test_a_snapshot_reader_whose_segment_goes_says_so() -> None:
+def test_snapshot_reader_of_a_removed_segment_raises_bookmark_expired() -> None:
     written = Written()
     while written.journal.view.segments[-1].number < 4:
         written.publish(size=400)
@@ -271,7 +273,7 @@ def test_a_snapshot_reader_whose_segment_goes_says_so() -> None:
         list(reader.parts(0, snapshot.view.end_position))
 
 
-def test_reading_files_beside_the_server_meets_a_removal() -> None:
+def test_range_reader_of_removed_segments_raises_bookmark_expired() -> None:
     written = Written()
     while written.journal.view.segments[-1].number < 5:
         written.publish(size=400)
@@ -287,8 +289,8 @@ def test_reading_files_beside_the_server_meets_a_removal() -> None:
     assert commits[0].header.first_position == retired.first_position
 
 
-def test_damaged_control_records_are_not_removed() -> None:
-    """What cannot be read back cannot be kept, so it stays where it is."""
+def test_segment_with_damaged_control_records_is_not_retired() -> None:
+    """An unreadable record cannot be kept, so its segment is not removed."""
     from tickertape.journal.retention import gather
 
     written = Written()
@@ -304,11 +306,11 @@ def test_damaged_control_records_are_not_removed() -> None:
         drive(written.disk, gather(written.journal.view, written.journal.journal_id, 2))
 
 
-def test_of_equal_control_records_the_last_stays() -> None:
+def test_last_of_equal_control_records_is_kept() -> None:
     assert with_records((b"a", b"b"), [b"c", b"a", b"d"]) == (b"b", b"c", b"a", b"d")
 
 
-def test_highest_of_many_publishers() -> None:
+def test_highest_sequences_merge_over_many_publishers() -> None:
     some = np.array([3, 9], np.uint64), np.array([30, 90], np.uint64)
     more = np.array([2**64 - 1, 9, 1], np.uint64), np.array([7, 100, 11], np.uint64)
     highest = NOTHING_HIGHEST.with_later(*some).with_later(*more)

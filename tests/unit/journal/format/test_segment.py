@@ -1,5 +1,4 @@
-"""The bytes of the journal, one by one as docs/formats/journal.md says; the golden segment is built again
-here."""
+"""Segment bytes as docs/formats/journal.md documents them, and the golden segment."""
 
 from __future__ import annotations
 
@@ -99,13 +98,13 @@ def sealed_segment() -> bytes:
     return disk.contents()[segment_path(1)]
 
 
-def test_golden_segment_is_what_is_written() -> None:
+def test_written_segment_equals_the_golden_file() -> None:
     assert sealed_segment() == GOLDEN.read_bytes(), (
-        "the format changed: say so in an ADR, then write the file anew"
+        "the format changed: describe the change in an ADR, then regenerate the file"
     )
 
 
-def test_golden_segment_read_by_the_document_alone() -> None:
+def test_golden_segment_matches_the_documented_layout() -> None:
     data = GOLDEN.read_bytes()
     assert data[:8] == b"TKTSEG\0\0"
     assert struct.unpack_from("<HHI16sQQQQQIIQq", data, 8) == (
@@ -143,7 +142,7 @@ def test_golden_segment_read_by_the_document_alone() -> None:
     assert not any(data[seal + 96 + index_bytes : -40]), "zero padding"
 
 
-def test_headers_come_back() -> None:
+def test_headers_encode_and_decode_to_the_same_values() -> None:
     data, crc = encode_segment_header(HEADER)
     assert len(data) == segment_header_bytes
     assert decode_segment_header(data) == (HEADER, crc)
@@ -154,7 +153,7 @@ def test_headers_come_back() -> None:
     assert decode_footer(encode_footer(footer)) == footer
 
 
-def test_no_flipped_bit_is_a_header() -> None:
+def test_header_with_a_flipped_bit_is_rejected() -> None:
     for encoded, decode in (
         (encode_commit(COMMIT)[0], decode_commit),
         (encode_footer(Footer(600, 700, SALT, 50)), decode_footer),
@@ -171,7 +170,7 @@ def test_no_flipped_bit_is_a_header() -> None:
             decode_segment_header(bytes(flipped))
 
 
-def test_short_and_foreign_bytes_are_no_headers() -> None:
+def test_short_or_foreign_bytes_are_rejected_as_headers() -> None:
     assert decode_commit(encode_commit(COMMIT)[0][:-1]) is None
     assert decode_footer(b"") is None
     with pytest.raises(FormatError, match="511 of 512"):
@@ -180,7 +179,7 @@ def test_short_and_foreign_bytes_are_no_headers() -> None:
         decode_segment_header(bytes(512))
 
 
-def test_a_kind_that_does_not_exist_is_no_commit() -> None:
+def test_commit_header_of_unknown_kind_is_rejected() -> None:
     encoded = bytearray(encode_commit(COMMIT)[0])
     encoded[4] = 4
     encoded[92:] = struct.pack("<I", crc32c(bytes(encoded[:92])))
@@ -188,7 +187,7 @@ def test_a_kind_that_does_not_exist_is_no_commit() -> None:
 
 
 @pytest.mark.parametrize(("at", "value"), [(8, 1), (10, 2)])
-def test_a_newer_format_is_told_from_damage(at: int, value: int) -> None:
+def test_newer_segment_format_is_distinguished_from_damage(at: int, value: int) -> None:
     data = bytearray(encode_segment_header(HEADER)[0])
     data[at] = value
     data[508:] = struct.pack("<I", crc32c(bytes(data[:508])))
@@ -196,10 +195,10 @@ def test_a_newer_format_is_told_from_damage(at: int, value: int) -> None:
         decode_segment_header(bytes(data))
 
 
-def test_only_exact_names_are_segments() -> None:
+def test_segment_number_accepts_only_exact_names() -> None:
     assert segment_number(segment_name(12)) == 12
     assert segment_path(1) == "journal/0000000001.segment"
-    for name in (  # the last begins with a digit, and not with one of ours
+    for name in (  # the last one starts with a digit that is not ASCII
         "1.segment",
         "0000000001.segment.new",
         "0000000001.SEGMENT",

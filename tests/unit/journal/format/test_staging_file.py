@@ -1,4 +1,4 @@
-"""Files of what is staged: docs/formats/staging.md byte by byte, every kind of damage, what a start does."""
+"""Staging files: bytes of docs/formats/staging.md, every kind of damage, and recovery at a start."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def put(disk: StrictDisk, path: str, data: bytes) -> None:
     disk.sync_directory(".")
 
 
-def test_the_golden_file_is_what_is_written() -> None:
+def test_written_staging_file_equals_the_golden_file() -> None:
     assert golden_bytes() == GOLDEN_PART.read_bytes()
 
 
-def test_the_golden_file_reads_as_the_document_says() -> None:
+def test_golden_staging_file_matches_the_documented_layout() -> None:
     data = GOLDEN_PART.read_bytes()
     magic, version, size, body_crc, crc = struct.unpack_from("<8sIIII", data)
     assert (magic, version, crc32c(data[:20])) == (b"TKTSTG\0\0", 0, crc)
@@ -81,7 +81,7 @@ def test_the_golden_file_reads_as_the_document_says() -> None:
     assert len(data) == at + 32
 
 
-def test_what_is_staged_comes_back_and_goes(disk: StrictDisk) -> None:
+def test_staged_batches_read_back_and_are_removed_on_drop(disk: StrictDisk) -> None:
     staging = StagedFiles(disk)
     stage(staging, 5, LABEL, batches())
     found = [MessageBatch.parse(block) for block in staging.run(StageOpen(5))]
@@ -89,12 +89,12 @@ def test_what_is_staged_comes_back_and_goes(disk: StrictDisk) -> None:
     staging.run(StageDrop(5))
     assert disk.names(STAGING_DIRECTORY) == []
     assert [batch.body(0) for batch in found] == [b'{"id":1}', b'{"of":1}'], (
-        "what is handed out outlives its name"
+        "returned blocks remain readable after the removal"
     )
-    staging.run(StageDrop(5))  # its first write failed
+    staging.run(StageDrop(5))  # as after a failed first write
 
 
-def test_what_is_prepared_survives_power_loss_and_other_things_are_removed(disk: StrictDisk) -> None:
+def test_prepared_parts_survive_power_loss_and_unprepared_ones_are_removed(disk: StrictDisk) -> None:
     staging = StagedFiles(disk)
     offset = stage(staging, 1, LABEL, batches())
     stage(staging, 2, LABEL, batches(), prepare=False)
@@ -107,7 +107,7 @@ def test_what_is_prepared_survives_power_loss_and_other_things_are_removed(disk:
         assert len(StagedFiles(after).run(StageOpen(1))) == 2
 
 
-def test_each_read_that_fails_is_an_error_of_the_commit(disk: StrictDisk) -> None:
+def test_failed_read_of_a_staging_file_raises_on_open(disk: StrictDisk) -> None:
     stage(StagedFiles(disk), 1, LABEL, batches())
     before = disk.calls["read"]
     StagedFiles(disk).run(StageOpen(1))
@@ -124,7 +124,7 @@ def test_each_read_that_fails_is_an_error_of_the_commit(disk: StrictDisk) -> Non
             assert disk.faults_left == 0
 
 
-def test_what_is_beyond_the_bound_is_mapped_until_the_rest_is_let_go(
+def test_staged_parts_above_the_memory_limit_are_mapped_until_memory_is_released(
     disk: StrictDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mapped: list[int] = []
@@ -151,7 +151,7 @@ def test_what_is_beyond_the_bound_is_mapped_until_the_rest_is_let_go(
     del first, block
     gc.collect()
     staging.run(StageOpen(3))
-    assert len(mapped) == 2, "the batches have it"
+    assert len(mapped) == 2, "the batches still hold the memory"
     del parsed
     gc.collect()
     staging.run(StageOpen(3))
@@ -173,18 +173,18 @@ assert [bytes(block) for block in blocks] == [batch.encode() for batch in batche
 """
 
 
-def test_what_is_handed_out_needs_no_disk_any_more(tmp_path: Path) -> None:
-    """A page that cannot be brought in is a signal, which ends the process: here the file has lost them."""
+def test_opened_staged_blocks_do_not_depend_on_the_file(tmp_path: Path) -> None:
+    """Access to a missing page of a mapped file would end the process with a signal."""
     paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", _CUT_AFTERWARDS, str(tmp_path)], env=paths, check=False)
     assert done.returncode == 0
 
 
-def test_nothing_is_staged_where_nothing_was(disk: StrictDisk) -> None:
+def test_empty_disk_has_no_staged_files(disk: StrictDisk) -> None:
     assert find_staged(disk, JOURNAL_ID) == ([], [])
 
 
-def test_every_flipped_bit_is_found_by_the_start_or_by_the_commit(disk: StrictDisk) -> None:
+def test_flipped_bit_in_a_staging_file_is_detected(disk: StrictDisk) -> None:
     good = golden_bytes()
     for at in range(len(good)):
         data = bytearray(good)
@@ -193,7 +193,7 @@ def test_every_flipped_bit_is_found_by_the_start_or_by_the_commit(disk: StrictDi
             blocks_of(memoryview(bytes(data)))
 
 
-def test_every_shortened_file_is_removed_as_never_prepared(disk: StrictDisk) -> None:
+def test_truncated_staging_file_is_removed_as_unprepared(disk: StrictDisk) -> None:
     good = golden_bytes()
     for size in range(len(good)):
         path = path_of(size + 1)
@@ -205,7 +205,7 @@ def test_every_shortened_file_is_removed_as_never_prepared(disk: StrictDisk) -> 
 
 
 def relabelled(**changes: object) -> bytes:
-    """The golden file with another label, its foot where it belongs."""
+    """Return the golden file with another label and an adjusted foot."""
     label = encode_label(msgspec.structs.replace(LABEL, **changes))
     blocks = golden_bytes()[len(encode_label(LABEL)) : -32]
     return label + blocks + encode_foot(len(label) + len(blocks), 3, 2)
@@ -219,7 +219,7 @@ def versioned(version: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "what"),
+    ("data", "cause"),
     [
         (relabelled(journal=bytes(16)), "it belongs to another journal"),
         (versioned(1), "it has the format version 1"),
@@ -229,27 +229,27 @@ def versioned(version: int) -> bytes:
         (encode_foot(0, 0, 0), "it does not start like a staging file"),
     ],
 )
-def test_a_prepared_file_that_cannot_be_used_is_set_aside_and_told(
-    disk: StrictDisk, data: bytes, what: str
+def test_unusable_prepared_file_is_quarantined_and_reported(
+    disk: StrictDisk, data: bytes, cause: str
 ) -> None:
     put(disk, path_of(9), data)
     put(disk, path_of(10), golden_bytes())
     found, report = find_staged(disk, JOURNAL_ID)
     assert [prepared.file for prepared in found] == [10]
     aside = f"{QUARANTINE_DIRECTORY}/{9:020d}-0.part"
-    assert report == [f"{path_of(9)}: {what}. Moved to {aside}. It cannot be committed."]
+    assert report == [f"{path_of(9)}: {cause}. Moved to {aside}. It cannot be committed."]
     for seed in range(10):
         after = disk.crash_clone(Random(seed)).contents()
         assert after[aside] == data
         assert prepared_path_of(10) in after
     put(disk, path_of(9), data)
     find_staged(disk, JOURNAL_ID)
-    assert len(disk.names(QUARANTINE_DIRECTORY)) == 2, "none takes the place of another"
+    assert len(disk.names(QUARANTINE_DIRECTORY)) == 2, "no file overwrites another"
     assert disk.names(STAGING_DIRECTORY) == [Path(prepared_path_of(10)).name]
 
 
 def ends() -> list[bytes]:
-    """A prepared part whose end is not what it was."""
+    """Return prepared parts with a damaged end."""
     good = golden_bytes()
     damaged = [good[:size] for size in range(len(good))]
     damaged += [
@@ -264,7 +264,7 @@ def ends() -> list[bytes]:
     return damaged
 
 
-def test_a_part_that_a_client_was_told_of_is_set_aside_however_its_end_is_damaged(disk: StrictDisk) -> None:
+def test_prepared_part_with_a_damaged_end_is_quarantined(disk: StrictDisk) -> None:
     for file, data in enumerate(ends()):
         put(disk, prepared_path_of(file), data)
     found, report = find_staged(disk, JOURNAL_ID)
@@ -273,26 +273,26 @@ def test_a_part_that_a_client_was_told_of_is_set_aside_however_its_end_is_damage
     assert len(report) == len(ends())
     for file, (data, line) in enumerate(zip(ends(), report, strict=True)):
         aside = f"{QUARANTINE_DIRECTORY}/{file:020d}-0.part"
-        what = "it was prepared, but its end is missing"
-        assert line == f"{prepared_path_of(file)}: {what}. Moved to {aside}. It cannot be committed."
+        cause = "it was prepared, but its end is missing"
+        assert line == f"{prepared_path_of(file)}: {cause}. Moved to {aside}. It cannot be committed."
         for seed in range(2):
             assert disk.crash_clone(Random(seed)).contents()[aside] == data
 
 
-def test_what_is_prepared_has_its_name_for_good_once_the_client_is_told(disk: StrictDisk) -> None:
-    """Power is lost before each operation; what a version before prepared gets that name at a start."""
+def test_acknowledged_prepared_part_keeps_the_prepared_name_after_power_loss(disk: StrictDisk) -> None:
+    """Power is lost before each operation. A start renames parts prepared by an earlier version."""
     for operations in range(20):
         fresh = StrictDisk(Random(operations))
         with contextlib.suppress(PowerLost):
             stage(StagedFiles(FailingDisk(fresh, operations)), 1, LABEL, batches())
-            assert operations > 8, "then it was told"
+            assert operations > 8, "the client was notified"
             for seed in range(10):
                 names = fresh.crash_clone(Random(seed)).names(STAGING_DIRECTORY)
                 assert names == [Path(prepared_path_of(1)).name]
         for seed in range(10):
             after = fresh.crash_clone(Random(seed))
             found, report = find_staged(after, JOURNAL_ID)
-            assert report == [], "nothing is taken for damage that is none"
+            assert report == [], "no valid file is reported as damaged"
             if found:
                 assert after.names(STAGING_DIRECTORY) == [Path(prepared_path_of(1)).name]
                 assert len(StagedFiles(after).run(StageOpen(1))) == 2
@@ -301,7 +301,7 @@ def test_what_is_prepared_has_its_name_for_good_once_the_client_is_told(disk: St
     assert disk.names(STAGING_DIRECTORY) == [Path(prepared_path_of(3)).name]
 
 
-def test_names_that_are_not_ours_are_left_and_told(disk: StrictDisk) -> None:
+def test_find_staged_ignores_and_reports_unknown_files(disk: StrictDisk) -> None:
     names = ["1.part", "0" * 20 + ".part.new", "readme"]
     for name in names:
         put(disk, f"{STAGING_DIRECTORY}/{name}", golden_bytes())
@@ -312,13 +312,13 @@ def test_names_that_are_not_ours_are_left_and_told(disk: StrictDisk) -> None:
 
 
 @pytest.mark.parametrize(("messages", "blocks"), [(2, 2), (3, 1), (3, 3)])
-def test_a_foot_that_counts_otherwise_is_damage(messages: int, blocks: int) -> None:
+def test_staging_file_with_wrong_counts_in_the_foot_is_damaged(messages: int, blocks: int) -> None:
     data = golden_bytes()[:-32]
     with pytest.raises(StagedFileDamaged, match=f"it does not hold {messages} messages in {blocks} blocks"):
         blocks_of(memoryview(data + encode_foot(len(data), messages, blocks)))
 
 
-def test_a_closed_one_holds_no_files(disk: StrictDisk) -> None:
+def test_closed_staged_files_hold_no_open_handles(disk: StrictDisk) -> None:
     staging = StagedFiles(disk)
     stage(staging, 1, LABEL, batches(), prepare=False)
     assert len(disk._handles) == 1
@@ -326,7 +326,7 @@ def test_a_closed_one_holds_no_files(disk: StrictDisk) -> None:
     assert len(disk._handles) == 0
 
 
-def test_of_many_files_that_are_written_few_are_open(
+def test_open_staging_files_are_limited_while_many_are_written(
     disk: StrictDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_module, "staging_files_open_max", 3)

@@ -1,4 +1,4 @@
-"""What the indexes of sealed segments take together, and that coarse ones lose nothing."""
+"""Memory of sealed segment indexes is bounded, and coarse indexes lose no message."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 def stored(commits: int = 60, seed: int = 1) -> tuple[bytes, int]:
-    """An index as a seal keeps it, and where its data ends."""
+    """Return an encoded index and the end offset of its data."""
     index, _ = grown(seed, commits, 9, 30, index_bytes_max)
     return index.encode(), index.block_bounds(index.blocks - 1)[1]
 
 
-def test_a_thousand_sealed_segments_stay_under_the_bound() -> None:
+def test_index_cache_of_a_thousand_segments_stays_within_the_limit() -> None:
     encoded, end = stored()
     bound = 3_200_000
     sealed, indexes = IndexCache(bound), [SegmentIndex.decode(encoded, end) for _ in range(1_000)]
@@ -47,11 +47,13 @@ def test_a_thousand_sealed_segments_stay_under_the_bound() -> None:
         assert sealed.nbytes <= bound
     assert sealed.nbytes == sum(index.nbytes for index in indexes) > bound - 2 * whole
     assert indexes[-1].encode() == encoded, "the last one is whole"
-    assert sum(i.nbytes for i in indexes[:500]) < sum(i.nbytes for i in indexes[500:]), "old ones give first"
-    assert indexes[0].blocks > 1, "and not all they have"
+    assert sum(i.nbytes for i in indexes[:500]) < sum(i.nbytes for i in indexes[500:]), (
+        "old indexes shrink first"
+    )
+    assert indexes[0].blocks > 1, "but keep several blocks"
 
 
-def test_what_it_counts_is_what_is_taken() -> None:
+def test_index_cache_size_matches_the_allocated_memory() -> None:
     encoded, end = stored(400)
     tracemalloc.start()
     try:
@@ -66,7 +68,7 @@ def test_what_it_counts_is_what_is_taken() -> None:
         tracemalloc.stop()
 
 
-def test_a_bound_that_cannot_be_kept_ends() -> None:
+def test_index_cache_with_an_impossible_limit_terminates() -> None:
     sealed = IndexCache(100)
     for _ in range(70):
         sealed.add(SegmentIndex.decode(*stored(10)))
@@ -76,7 +78,7 @@ def test_a_bound_that_cannot_be_kept_ends() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_lookups_stay_right_at_every_step(seed: int) -> None:
+def test_index_lookups_are_correct_after_each_reduction(seed: int) -> None:
     made = [grown(seed * 10 + n, 30, 9, 5, index_bytes_max) for n in range(6)]
     sealed = IndexCache(14_500)
     for index, _ in made:
@@ -93,7 +95,7 @@ def test_lookups_stay_right_at_every_step(seed: int) -> None:
 
 
 def reducing(search: Generator[ReadRequest, Buffer, T], log: Fixture) -> Generator[ReadRequest, Buffer, T]:
-    """A search during which indexes get coarser."""
+    """Run a search while indexes get coarser."""
     rng = Random(4)
     answer: Buffer | None = None
     try:
@@ -150,7 +152,7 @@ def answered(disk: StrictDisk, request: ReadRequest) -> Buffer:
 
 
 def test_reads_of_coarse_blocks_are_bounded() -> None:
-    """A block may be half a segment then: it is read in pieces."""
+    """A coarse block may be half a segment, so it is read in pieces."""
     written = Written(segment_bytes=16 << 20)
     for _ in range(14):
         written.publish(1, 700_000)
@@ -177,7 +179,7 @@ def test_reads_of_coarse_blocks_are_bounded() -> None:
 def measured(
     search: Generator[ReadRequest, Buffer, T], sizes: list[int]
 ) -> Generator[ReadRequest, Buffer, T]:
-    """A search whose reads are noted."""
+    """Run a search and record the size of its reads."""
     answer: Buffer | None = None
     try:
         while True:
@@ -189,7 +191,7 @@ def measured(
         return result
 
 
-def test_a_running_journal_keeps_the_bound() -> None:
+def test_running_journal_keeps_the_index_cache_limit() -> None:
     written = Written(segment_bytes=64 * 1024)
     bound = 76_000
     written.journal.view.indexes = sealed = IndexCache(bound)
@@ -198,7 +200,7 @@ def test_a_running_journal_keeps_the_bound() -> None:
     assert len(written.journal.view.segments) > 30
     indexes = [segment.index for segment in written.journal.view.segments[:-1]]
     assert bound - 5_000 < sealed.nbytes == sum(index.nbytes for index in indexes)
-    assert sealed.nbytes <= bound + indexes[-1].nbytes, "the newest one is made room for commit by commit"
+    assert sealed.nbytes <= bound + indexes[-1].nbytes, "space for the newest index is freed commit by commit"
     assert indexes[0].nbytes < indexes[-1].nbytes
     view = written.journal.view
     view.tail.clear()
@@ -206,8 +208,10 @@ def test_a_running_journal_keeps_the_bound() -> None:
     assert drive(written.disk, find_bookmark(view, 5, 40)) == 4 * 364 + 3
 
 
-def test_a_start_knows_every_publisher_and_reads_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However coarse the indexes become, what a start must know is taken from them before."""
+def test_start_with_coarse_indexes_knows_every_publisher_without_reading_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A start reads publishers from the indexes before they become coarse."""
     written = Written(segment_bytes=64 * 1024)
     for number in range(200):
         written.publish(2, 1_500, publisher=number % 40 + 1)
@@ -229,23 +233,23 @@ def test_a_start_knows_every_publisher_and_reads_no_commit(monkeypatch: pytest.M
     assert not any(segment_header_bytes in part for part in read)
 
 
-def test_find_says_when_nobody_knows_the_sequences_of_a_publisher() -> None:
+def test_find_reports_unknown_publisher_sequences_after_index_reduction() -> None:
     written = Written(segment_bytes=64 * 1024)
     for _ in range(40):
         written.publish(4, 1_200)
     written.stop()
     snapshot = take_snapshot(written.disk)
     reader = SnapshotReader(written.disk, snapshot.view)
-    told = locate_bookmark(reader, Bookmark(9, 1))
-    assert isinstance(told, Absent)
-    assert "the log has no message of publisher 9" in told.reason
+    located = locate_bookmark(reader, Bookmark(9, 1))
+    assert isinstance(located, Absent)
+    assert "the log has no message of publisher 9" in located.reason
     second = snapshot.view.segments[1]
     while second.index.reduce():
         pass
     for bookmark in (Bookmark(9, 1), Bookmark(7, 9_999)):
-        told = locate_bookmark(reader, bookmark)
-        assert isinstance(told, Absent)
-        assert "are unknown" in told.reason
-        assert f"the first is segment {second.number}" in told.reason
+        located = locate_bookmark(reader, bookmark)
+        assert isinstance(located, Absent)
+        assert "are unknown" in located.reason
+        assert f"the first is segment {second.number}" in located.reason
     assert not isinstance(locate_bookmark(reader, Bookmark(7, 80)), Absent)
     reader.close()

@@ -14,7 +14,7 @@ Span = tuple[int, int, int]
 
 
 def filled(table: PublisherIndex, publishers: int, blocks: int, seed: int) -> list[list[Span]]:
-    """The spans of each block; block b begins at b times half a zone."""
+    """Return the spans of each block. Block b starts at b times half a zone."""
     rng, sequences, added = Random(seed), dict.fromkeys(range(1, publishers + 1), 0), []
     for block in range(blocks):
         spans = []
@@ -43,7 +43,7 @@ def check(table: PublisherIndex, added: list[list[Span]]) -> None:
 
 @pytest.mark.parametrize("bytes_max", [1_500, 4_000, 1 << 20])
 @pytest.mark.parametrize("seed", range(3))
-def test_never_a_stretch_too_few(seed: int, bytes_max: int) -> None:
+def test_publisher_index_returns_every_zone_that_contains_a_sequence(seed: int, bytes_max: int) -> None:
     table = PublisherIndex(bytes_max)
     added = filled(table, 20, 30, seed)
     assert table.nbytes <= bytes_max
@@ -59,7 +59,7 @@ def test_never_a_stretch_too_few(seed: int, bytes_max: int) -> None:
     check(table, [*added[:-1], [*added[-1], *again]])
 
 
-def test_it_is_exact_while_it_is_small() -> None:
+def test_small_publisher_index_is_exact() -> None:
     table = PublisherIndex(1 << 20)
     added = filled(table, 6, 40, 1)
     for publisher in range(1, 7):
@@ -92,7 +92,7 @@ def test_a_thousand_publishers_in_a_full_segment_keep_their_highest_sequences() 
     assert sum(end - begin for begin, end in stretches) <= 16 * index_zone_bytes
 
 
-def test_eighty_thousand_publishers_are_known_and_many_more_are_given_up() -> None:
+def test_publisher_index_keeps_eighty_thousand_publishers_and_drops_larger_sets() -> None:
     table = PublisherIndex(index_bytes_max // 2)
     ids = np.random.default_rng(1).integers(1, 1 << 63, 110_000).tolist()
     table.add(0, ((publisher, 1, 2) for publisher in ids[:80_000]))
@@ -108,7 +108,7 @@ ROW = np.array([0, 1, 2], "<u8").tobytes()
 
 
 @pytest.mark.parametrize(
-    ("stored", "what"),
+    ("stored", "expected_error"),
     [
         (StoredPublishers(0, {}), "no resolution"),
         (StoredPublishers(1, {5: b""}), "incomplete"),
@@ -117,6 +117,6 @@ ROW = np.array([0, 1, 2], "<u8").tobytes()
         (StoredPublishers(1, {5: ROW * 2}), "out of order"),
     ],
 )
-def test_what_is_no_table_is_refused(stored: StoredPublishers, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
+def test_invalid_stored_publisher_index_is_refused(stored: StoredPublishers, expected_error: str) -> None:
+    with pytest.raises(ValueError, match=expected_error):
         PublisherIndex.of(stored, index_bytes_max // 2)

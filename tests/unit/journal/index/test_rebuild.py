@@ -1,4 +1,4 @@
-"""An index made again from many commits at once is the one made commit by commit."""
+"""An index rebuilt from many commits at once equals the index built commit by commit."""
 
 from __future__ import annotations
 
@@ -49,8 +49,10 @@ def random_batch(rng: Random, sequences: dict[int, int], kinds: bool) -> Message
 
 
 def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[bytes, list[ScannedCommit]]:
-    """Commits as they follow each other from offset 512, the last one a seal without a footer; data commits
-    with the flags of chains, if wanted."""
+    """Return consecutive commits from offset 512. The last one is a seal without a footer.
+
+    With `chained`, data commits have chain flags.
+    """
     rng = Random(seed)
     flags = 0
     sequences: dict[int, int] = {}
@@ -104,7 +106,7 @@ def canonical(rebuild: IndexRebuild) -> object:
 
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_many_at_once_are_what_they_are_one_by_one(seed: int, chained: bool) -> None:
+def test_index_rebuilt_in_bulk_equals_the_index_rebuilt_commit_by_commit(seed: int, chained: bool) -> None:
     data, made = segment(seed, chained=chained)
     one_by_one, at_once = IndexRebuild(1), IndexRebuild(1)
     for commit in made:
@@ -123,7 +125,7 @@ def test_many_at_once_are_what_they_are_one_by_one(seed: int, chained: bool) -> 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_flipped_bit_ends_the_walk_at_its_commit(seed: int) -> None:
+def test_bulk_scan_ends_at_the_commit_with_a_flipped_bit(seed: int) -> None:
     data, made = segment(seed, 40)
     rng = Random(seed)
     for _ in range(40):
@@ -145,7 +147,7 @@ def test_a_flipped_bit_ends_the_walk_at_its_commit(seed: int) -> None:
         EXPECTED._replace(chain=8),
     ],
 )
-def test_a_commit_that_belongs_elsewhere_is_none(other: ExpectedCommit) -> None:
+def test_bulk_scan_rejects_commits_that_do_not_match_the_expected_chain(other: ExpectedCommit) -> None:
     data, _ = segment(1, 5)
     assert read_commit_headers(data, EXPECTED) is not None
     assert read_commit_headers(data, other) is None
@@ -153,7 +155,7 @@ def test_a_commit_that_belongs_elsewhere_is_none(other: ExpectedCommit) -> None:
     assert read_commit_headers(bytes(4096), EXPECTED) is None
 
 
-def test_a_batch_that_is_none_is_told() -> None:
+def test_index_rebuild_rejects_an_invalid_batch() -> None:
     data, _ = segment(3, 30)
     heads = read_commit_headers(data, EXPECTED)
     assert heads is not None
@@ -165,7 +167,7 @@ def test_a_batch_that_is_none_is_told() -> None:
             IndexRebuild(1).take_many(CommitHeaders(bytes(broken), heads.starts, heads.rows))
 
 
-def test_a_segment_is_walked_in_stretches_to_the_same_end() -> None:
+def test_bulk_scan_reaches_the_same_segment_end_as_the_commit_scan() -> None:
     log = Written(segment_bytes=1 << 20)
     for i in range(60):
         log.publish(count=1 + i % 3, size=700, publisher=1 + i % 4)
@@ -184,8 +186,10 @@ def test_a_segment_is_walked_in_stretches_to_the_same_end() -> None:
 
 
 def walk(written: Written) -> tuple[list[CommitHeaders | ScannedCommit], Ending, list[int]]:
-    """What a walk in stretches through the first segment of a killed server gives, how it ends, and the size
-    of each of its reads of commits, the search behind the last one left out."""
+    """Scan the first segment of a killed server and return stretches, ending and read sizes.
+
+    Reads after the last commit are not included.
+    """
     disk = written.disk.kill_clone()
     handle = disk.open(segment_path(1), write=False)
     header, chain = decode_segment_header(disk.read(handle, 0, 512))
@@ -205,8 +209,8 @@ def walk(written: Written) -> tuple[list[CommitHeaders | ScannedCommit], Ending,
     return found, scan.ending, reads[:last]
 
 
-@pytest.mark.parametrize("pattern", ["plain", "chained", "by turns"])
-def test_stretches_read_chained_commits_once(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", ["plain", "chained", "mixed"])
+def test_bulk_scan_reads_chained_commits_once(pattern: str) -> None:
     written = Written(segment_bytes=1 << 20)
     for _ in range(150):
         if pattern != "chained":
@@ -218,7 +222,7 @@ def test_stretches_read_chained_commits_once(pattern: str) -> None:
     assert (len(found), len(reads)) == (1, 1), "all of them at once"
 
 
-def test_stretches_show_where_a_chain_without_its_end_begins() -> None:
+def test_bulk_scan_returns_the_start_of_an_incomplete_chain() -> None:
     written = Written(segment_bytes=1 << 20)
     written.publish()
     written.transact(2, 3)
@@ -229,6 +233,6 @@ def test_stretches_show_where_a_chain_without_its_end_begins() -> None:
     assert chain is not None
     assert (chain.first_position, chain.messages) == (8, 4)
     rest = CommitHeaders(heads.window, heads.starts[-1:], heads.rows[-1:])
-    assert rest.chain(chain) == chain, "begun in commits before"
+    assert rest.chain(chain) == chain, "the chain starts in earlier commits"
     whole = CommitHeaders(heads.window, heads.starts[:3], heads.rows[:3])
     assert whole.chain(chain) is None

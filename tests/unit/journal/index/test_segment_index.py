@@ -15,7 +15,7 @@ BATCH_BYTES = 20_000
 
 
 class Added(NamedTuple):
-    """A commit as the index was told of it."""
+    """A commit added to the index."""
 
     offset: int
     position: int
@@ -95,7 +95,7 @@ def check(index: SegmentIndex, added: list[Added]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_against_brute_force_before_and_after_storing(seed: int) -> None:
+def test_segment_index_matches_brute_force_before_and_after_encoding(seed: int) -> None:
     index, added = grown(seed, 60, publishers=9, topics=5, bytes_max=index_bytes_max)
     check(index, added)
     encoded = index.encode()
@@ -107,7 +107,7 @@ def test_against_brute_force_before_and_after_storing(seed: int) -> None:
     assert stored.block_bounds(stored.blocks - 1) == index.block_bounds(index.blocks - 1)
 
 
-def test_it_is_exact_while_it_is_small() -> None:
+def test_small_segment_index_is_exact() -> None:
     index, added = grown(3, 60, publishers=9, topics=5, bytes_max=index_bytes_max)
     for block in range(index.blocks):
         here = [commit.batch for commit in added if block_of(index, commit) == block]
@@ -123,7 +123,7 @@ def test_it_is_exact_while_it_is_small() -> None:
     ("publishers", "topics", "bytes_max"),
     [(9, 5, 4_500), (300, 3, 30_000), (3, 300, 8_000), (400, 400, 9_000)],
 )
-def test_coarser_is_never_wrong(publishers: int, topics: int, bytes_max: int) -> None:
+def test_coarse_segment_index_never_misses_a_block(publishers: int, topics: int, bytes_max: int) -> None:
     index, added = grown(5, 150, publishers, topics, bytes_max)
     exact, _ = grown(5, 150, publishers, topics, index_bytes_max)
     assert index._publishers.nbytes <= bytes_max // 2
@@ -134,14 +134,14 @@ def test_coarser_is_never_wrong(publishers: int, topics: int, bytes_max: int) ->
     check(SegmentIndex.decode(index.encode(), index.block_bounds(index.blocks - 1)[1]), added)
 
 
-def test_too_many_publishers_are_given_up_and_then_everything_is_read() -> None:
+def test_segment_index_with_too_many_publishers_returns_all_blocks() -> None:
     index, added = grown(6, 150, 400, 2, 9_000)
     check(index, added)
     assert index.highest_sequences() is None
     assert blocks_of(index, 1, 1) == list(range(index.blocks))
 
 
-def test_too_many_topics_are_given_up_and_then_everything_is_read() -> None:
+def test_segment_index_with_too_many_topics_returns_all_blocks() -> None:
     index, added = grown(6, 150, 2, 400, 4_000)
     check(index, added)
     assert index.next_block_with("no such topic", 2) == 2
@@ -150,7 +150,7 @@ def test_too_many_topics_are_given_up_and_then_everything_is_read() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("publishers", "topics"), [(9, 5), (60, 3), (3, 90)])
-def test_reduced_it_is_never_wrong(seed: int, publishers: int, topics: int) -> None:
+def test_reduced_segment_index_never_misses_a_block(seed: int, publishers: int, topics: int) -> None:
     index, added = grown(seed, 60, publishers, topics, index_bytes_max)
     index.settle()
     sizes, known = [index.nbytes], [index.knows_publishers]
@@ -173,7 +173,7 @@ def test_an_empty_index_cannot_be_reduced() -> None:
     assert index.next_block_with("t", 0) is None
 
 
-def test_growth_is_known_before_a_commit_is_added() -> None:
+def test_segment_index_growth_is_bounded_before_a_commit_is_added() -> None:
     rng = Random(8)
     index = SegmentIndex()
     for i in range(200):
@@ -187,8 +187,8 @@ def test_growth_is_known_before_a_commit_is_added() -> None:
         assert len(index.encode()) <= index.encoded_bytes_max
 
 
-def test_long_names_cost_no_more() -> None:
-    """A name costs what its hash does, however long it is."""
+def test_long_topic_names_do_not_enlarge_the_segment_index() -> None:
+    """The index stores hashes of names."""
     index = SegmentIndex()
     for i in range(200):
         batch = merge([batch_from_bodies(f"{i:01000}", [b""], first_sequence=i + 1)], [Stamp(1, i + 1, 0)])
@@ -198,7 +198,7 @@ def test_long_names_cost_no_more() -> None:
     assert index.next_block_with(f"{200:01000}", 0) is None
 
 
-def test_what_is_no_index_is_refused() -> None:
+def test_invalid_encoded_segment_index_is_refused() -> None:
     index, _ = grown(1, 20, 3, 3, index_bytes_max)
     end = index.block_bounds(index.blocks - 1)[1]
     good = index.encode()
@@ -216,7 +216,7 @@ def test_what_is_no_index_is_refused() -> None:
         SegmentIndex.decode(index.encode(), end)
 
 
-def test_spans_of_many_runs_are_those_of_few() -> None:
+def test_publisher_spans_are_correct_for_one_to_forty_runs() -> None:
     rng = Random(2)
     sequences = dict.fromkeys(range(5), 0)
     batches, stamps = [], []

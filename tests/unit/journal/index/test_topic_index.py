@@ -19,7 +19,7 @@ def brute(blocks: list[set[str]], topic: str, block: int) -> int | None:
 
 
 @given(blocks_of_topics, st.sampled_from([60, 100, 200, 2_000]))
-def test_never_a_block_too_few(blocks: list[set[str]], bytes_max: int) -> None:
+def test_topic_index_never_skips_a_block_with_the_topic(blocks: list[set[str]], bytes_max: int) -> None:
     table = TopicTable(bytes_max)
     for block, topics in enumerate(blocks):
         table.add(block, sorted(topics))
@@ -34,18 +34,18 @@ def test_never_a_block_too_few(blocks: list[set[str]], bytes_max: int) -> None:
                 assert found is not None
                 assert block <= found <= wanted
             if bytes_max == 2_000:
-                assert found == wanted, "it is exact while it is small"
+                assert found == wanted, "a small index is exact"
             for limit in (0, 1, 7, len(blocks) - block):
                 run = table.run_with(topic, block, limit)
                 assert run == again.run_with(topic, block, limit) == _run(table, topic, block, limit)
 
 
 def _run(table: TopicTable, topic: str, block: int, limit: int) -> int:
-    """What `run_with` is, asked one block at a time."""
+    """Compute `run_with` one block at a time."""
     return next((n for n in range(limit) if table.next_with(topic, block + n) != block + n), limit)
 
 
-def test_what_was_not_sorted_in_yet_is_found() -> None:
+def test_topic_index_finds_entries_that_are_not_sorted_yet() -> None:
     table, rng = TopicTable(index_bytes_max), Random(1)
     blocks = [{f"t{rng.randrange(3000)}" for _ in range(20)} for _ in range(400)]
     for block, topics in enumerate(blocks):
@@ -68,7 +68,7 @@ def test_a_hundred_thousand_topics_stay_within_the_bound_and_still_skip() -> Non
     assert table.next_with("symbol/never", 0) is None
 
 
-def test_more_blocks_than_numbers_for_them() -> None:
+def test_topic_index_with_more_blocks_than_group_numbers_finds_topics() -> None:
     table = TopicTable(index_bytes_max)
     for block in range(0, 140_000, 7):
         table.add(block, ["a"] if block % 7000 else ["a", "b"])
@@ -79,7 +79,7 @@ def test_more_blocks_than_numbers_for_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "what"),
+    ("stored", "expected_error"),
     [
         (StoredTopics(1, b"\1\0\0\0", b"\1\0\0\0", b""), "incomplete"),
         (StoredTopics(1, b"\1\0\0\0", b"", b""), "incomplete"),
@@ -89,6 +89,6 @@ def test_more_blocks_than_numbers_for_them() -> None:
         (StoredTopics(1, b"\2\0\0\0", b"\0\0\0\0", b""), "out of order"),
     ],
 )
-def test_what_is_no_table_is_refused(stored: StoredTopics, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
+def test_invalid_stored_topic_index_is_refused(stored: StoredTopics, expected_error: str) -> None:
+    with pytest.raises(ValueError, match=expected_error):
         TopicTable.of(stored, index_bytes_max)

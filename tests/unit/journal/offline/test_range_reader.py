@@ -1,4 +1,4 @@
-"""Reading the files of a journal beside the process that writes them: sealed, begun, moved on meanwhile."""
+"""Range reads of journal files while the server writes: sealed, active and changing segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOPICS = ("flights", "weather", "rare")
 
 
 class Log:
-    """A journal that grows, and what was published to it, by position."""
+    """A growing journal and its published messages by position."""
 
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
@@ -62,7 +62,7 @@ def log() -> Log:
 
 
 def read(disk: Disk, start: int, end: int, topic: str | None, journal: str = NAME) -> list[tuple[int, bytes]]:
-    """Position and body of the messages of `topic`, or of any, as a caller that cuts and selects."""
+    """Return position and body of the messages of `topic`, or of all topics."""
     return [
         (position, message.data)
         for commit in read_range(disk, journal, start, end, topic)
@@ -77,7 +77,7 @@ def expected(log: Log, start: int, end: int, topic: str | None) -> list[tuple[in
 
 
 @pytest.mark.parametrize("read_bytes", [outside.READ_BYTES, 700])
-def test_every_range_is_read_exactly_over_sealed_segments_and_the_one_begun(
+def test_range_reader_returns_exact_ranges_of_sealed_and_active_segments(
     log: Log, monkeypatch: pytest.MonkeyPatch, read_bytes: int
 ) -> None:
     monkeypatch.setattr(outside, "READ_BYTES", read_bytes)
@@ -89,7 +89,7 @@ def test_every_range_is_read_exactly_over_sealed_segments_and_the_one_begun(
             assert read(log.disk, start, end, topic) == expected(log, start, end, topic)
 
 
-def test_a_reader_goes_on_while_the_log_is_committed_sealed_and_begun_anew(log: Log) -> None:
+def test_range_reader_continues_while_segments_are_sealed_and_started(log: Log) -> None:
     end = log.end
     reading = read_range(log.disk, NAME, 0, end, "flights")
     found = []
@@ -103,7 +103,7 @@ def test_a_reader_goes_on_while_the_log_is_committed_sealed_and_begun_anew(log: 
     assert len(found) >= sum(m.topic == "flights" for m in some)
 
 
-def test_a_segment_sealed_after_its_size_was_looked_at_ends_with_its_seal(log: Log) -> None:
+def test_segment_sealed_during_a_range_read_ends_with_the_seal(log: Log) -> None:
     end = log.end
     number = log.driver.journal.view.segments[-1].number
     with opened(log.disk, segment_path(number)) as file:
@@ -114,17 +114,17 @@ def test_a_segment_sealed_after_its_size_was_looked_at_ends_with_its_seal(log: L
         assert end <= segment.end_position == log.driver.journal.view.segments[-2].end_position
 
 
-def test_commits_behind_the_end_are_not_looked_at(log: Log) -> None:
+def test_range_reader_does_not_read_commits_after_the_end(log: Log) -> None:
     end = log.end
     log.grow(2)
     last = log.driver.journal.view.segments[-1]
-    spoil(log, segment_path(last.number), last.end - 1)
+    corrupt(log, segment_path(last.number), last.end - 1)
     assert read(log.disk, 0, end, "flights") == expected(log, 0, end, "flights")
     with pytest.raises(JournalCorrupt, match=f"{segment_path(last.number)} at"):
         read(log.disk, 0, log.end, "flights")
 
 
-def spoil(log: Log, path: str, offset: int) -> None:
+def corrupt(log: Log, path: str, offset: int) -> None:
     handle = log.disk.open(path)
     byte = log.disk.read(handle, offset, 1)
     log.disk.write(handle, offset, [bytes([byte[0] ^ 0xFF])])
@@ -133,20 +133,20 @@ def spoil(log: Log, path: str, offset: int) -> None:
 
 @pytest.mark.parametrize("at", [segment_header_bytes + 40, segment_header_bytes + commit_header_bytes + 8])
 @pytest.mark.parametrize("which", [0, -1])
-def test_damage_is_named_with_file_and_offset(log: Log, which: int, at: int) -> None:
+def test_range_reader_reports_damage_with_file_and_offset(log: Log, which: int, at: int) -> None:
     path = segment_path(log.driver.journal.view.segments[which].number)
-    spoil(log, path, at)
+    corrupt(log, path, at)
     with pytest.raises(JournalCorrupt, match=f"{path} at {segment_header_bytes}: "):
         read(log.disk, 0, log.end, "flights")
 
 
-def test_damage_before_the_start_is_none_of_the_readers_business(log: Log) -> None:
-    spoil(log, segment_path(1), segment_header_bytes + commit_header_bytes + 8)
+def test_range_reader_ignores_damage_before_the_start(log: Log) -> None:
+    corrupt(log, segment_path(1), segment_header_bytes + commit_header_bytes + 8)
     first = next(iter(log.driver.journal.view.tail)).end_position
     assert read(log.disk, first, log.end, "flights") == expected(log, first, log.end, "flights")
 
 
-def test_positions_that_are_not_there_are_an_error_and_not_the_end(log: Log) -> None:
+def test_range_reader_raises_for_missing_positions(log: Log) -> None:
     with pytest.raises(JournalCorrupt, match=f"no commit that starts with position {log.end}"):
         read(log.disk, 0, log.end + 1, "flights")
     log.driver.journal.commits.close(log.driver.now())
@@ -161,7 +161,7 @@ def test_positions_that_are_not_there_are_an_error_and_not_the_end(log: Log) -> 
     assert read(log.disk, first, log.end, "flights") == expected(log, first, log.end, "flights")
 
 
-def test_another_journal_a_newer_one_or_none_is_refused(log: Log) -> None:
+def test_range_reader_refuses_foreign_newer_or_missing_journals(log: Log) -> None:
     with pytest.raises(WrongJournal, match=f"The journal in memory is {NAME}, not {'ab' * 16}"):
         read(log.disk, 0, 1, "flights", "ab" * 16)
     with pytest.raises(NotAJournal, match=f"No journal in memory: {IDENTITY_FILE} is missing"):
@@ -180,7 +180,7 @@ def test_another_journal_a_newer_one_or_none_is_refused(log: Log) -> None:
         read(log.disk, 0, 1, "flights")
 
 
-def test_nothing_is_written_locked_or_left_open(log: Log) -> None:
+def test_range_reader_leaves_no_files_locks_or_handles(log: Log) -> None:
     before = {name: log.disk.names(name) for name in (".", "journal")}
     read(log.disk, 0, log.end, "rare")
     reading = read_range(log.disk, NAME, 0, log.end, "flights")

@@ -1,4 +1,4 @@
-"""Looking at a journal: every damaged byte is told with its place, and nothing whole is called damaged."""
+"""Journal verification: each damaged byte is reported with its place, valid data never."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tickertape.testing.disk import StrictDisk
 
 
 def written_journal(*, stopped: bool, seed: int = 1) -> Written:
-    """Several segments of two runs; the last one sealed, or active with a mark behind its last message."""
+    """Return several segments of two runs. The last one is sealed, or active with a final mark."""
     written = Written(seed)
     for _ in range(30):
         written.publish()
@@ -94,7 +94,7 @@ def found(disk: StrictDisk) -> tuple[list[tuple[str, int]], list[tuple[str, int]
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_a_whole_journal_has_nothing_to_tell(stopped: bool) -> None:
+def test_verify_of_an_intact_journal_reports_nothing(stopped: bool) -> None:
     written = written_journal(stopped=stopped)
     report = verify(written.disk)
     assert (report.damage, report.notes, report.whole) == ([], [], True)
@@ -107,12 +107,12 @@ def test_a_whole_journal_has_nothing_to_tell(stopped: bool) -> None:
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_the_survey_says_the_same_as_reading_everything(stopped: bool) -> None:
+def test_survey_and_verify_give_equal_reports_for_an_intact_journal(stopped: bool) -> None:
     disk = written_journal(stopped=stopped).disk
     assert survey(disk) == verify(disk)
 
 
-def test_a_summary_says_what_is_in_a_segment() -> None:
+def test_survey_summary_describes_each_segment() -> None:
     written = written_journal(stopped=True)
     segments = [segment for segment in survey(written.disk).segments if segment.state != "reserved"]
     first, last = segments[0], segments[-1]
@@ -128,7 +128,7 @@ def test_a_summary_says_what_is_in_a_segment() -> None:
         assert before.end_position == after.first_position
 
 
-def test_progress_adds_up_to_all_bytes() -> None:
+def test_verify_progress_adds_up_to_all_bytes() -> None:
     disk = written_journal(stopped=True).disk
     steps: list[int] = []
     verify(disk, steps.append)
@@ -136,7 +136,7 @@ def test_progress_adds_up_to_all_bytes() -> None:
     assert len(steps) > 30
 
 
-def test_nothing_is_written_or_locked() -> None:
+def test_verify_and_survey_write_and_lock_nothing() -> None:
     disk = written_journal(stopped=False).disk
     before, calls = disk.contents(), disk.calls.copy()
     verify(disk)
@@ -146,7 +146,7 @@ def test_nothing_is_written_or_locked() -> None:
     assert disk.calls["open"] - calls["open"] == disk.calls["close"] - calls["close"]
 
 
-def test_a_directory_that_is_no_journal_is_an_error() -> None:
+def test_verify_of_a_directory_without_a_journal_raises() -> None:
     disk = StrictDisk(Random(1))
     for report in (survey, verify):
         with pytest.raises(NotAJournal, match=r"neither identity.json nor journal/"):
@@ -156,7 +156,7 @@ def test_a_directory_that_is_no_journal_is_an_error() -> None:
 # -- flipped bytes ------------------------------------------------------------------------------------
 
 
-def test_every_flipped_byte_of_sealed_segments_is_told_with_file_and_offset() -> None:
+def test_verify_reports_flipped_bytes_of_sealed_segments_with_file_and_offset() -> None:
     disk = written_journal(stopped=True).disk
     rng = Random(2)
     numbers = [s.number for s in survey(disk).segments if s.state == "sealed"]
@@ -180,7 +180,7 @@ def test_every_flipped_byte_of_sealed_segments_is_told_with_file_and_offset() ->
     assert found(disk) == ([], [])
 
 
-def test_damage_below_the_mark_of_an_active_segment_is_damage_and_a_torn_tail_is_none() -> None:
+def test_verify_reports_damage_before_the_mark_and_accepts_a_torn_tail() -> None:
     disk = written_journal(stopped=False).disk
     number = max(s.number for s in survey(disk).segments if s.state == "active")
     path = segment_path(number)
@@ -195,7 +195,7 @@ def test_damage_below_the_mark_of_an_active_segment_is_damage_and_a_torn_tail_is
             assert found(disk) == ([], [(path, mark.offset if offset < mark.end else mark.end)])
 
 
-def test_several_damages_in_one_segment_are_all_told() -> None:
+def test_verify_reports_all_damage_in_one_segment() -> None:
     disk = written_journal(stopped=True).disk
     path = segment_path(1)
     commits = commits_of(disk, 1)
@@ -209,7 +209,7 @@ def test_several_damages_in_one_segment_are_all_told() -> None:
         report = verify(disk)
     assert [(f.file, f.offset) for f in report.damage] == [
         (path, body.offset),
-        (path, head.offset),  # its neighbour too: nothing stands between them
+        (path, head.offset),  # includes its neighbour: the two are adjacent
         (segment_path(2), segment_header_bytes),
     ]
     lost = f"(positions {body.first_position} to {body.first_position + body.messages - 1})"
@@ -217,14 +217,16 @@ def test_several_damages_in_one_segment_are_all_told() -> None:
         f"Its header is intact, its {body.body_bytes} bytes of body {lost} are not" in report.damage[0].what
     )
     assert f"commit {head.number} is damaged" in report.damage[1].what
-    # what stands between the damages was read and counted
+    # commits between the damaged ones are read and counted
     assert report.segments[0].commits == len(commits) - 3
     assert report.segments[0].state == "sealed"
 
 
-def test_a_run_that_does_not_match_what_its_publisher_sent_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_reports_a_run_that_does_not_match_the_publisher_checksum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     written = Written()
-    # the commit's own checksum is made over what the server had in memory: wrong there, right on the disk
+    # the commit checksum covers memory that is already damaged, so it matches on disk
     monkeypatch.setattr("tickertape.journal.commit.accumulator.merge", _merge_with_a_wrong_body)
     written.publish()
     monkeypatch.undo()
@@ -244,7 +246,7 @@ def _merge_with_a_wrong_body(batches: Any, stamps: Any) -> Any:
     return MessageBatch.parse(bytes(encoded))
 
 
-# -- what no checksum can know ------------------------------------------------------------------------
+# -- errors under valid checksums ------------------------------------------------------------------------
 
 Change = Callable[[CommitHeader, bytes], tuple[CommitHeader, bytes]]
 
@@ -303,9 +305,7 @@ def other_index(header: CommitHeader, body: bytes) -> bytes:
         (4, lambda h, b: (h, other_index(h, b)), "the last sequences in the index differ"),
     ],
 )
-def test_what_contradicts_itself_is_damage_whatever_its_checksums(
-    number: int, change: Change, what: str
-) -> None:
+def test_verify_reports_contradictions_under_valid_checksums(number: int, change: Change, what: str) -> None:
     disk = one_segment().disk
     assert verify(disk).whole
     offset = commits_of(disk, 1)[number - 1].offset
@@ -315,7 +315,7 @@ def test_what_contradicts_itself_is_damage_whatever_its_checksums(
     assert first.offset in (offset, offset + commit_header_bytes)
 
 
-def test_a_message_that_is_in_the_log_twice_is_damage() -> None:
+def test_verify_reports_a_duplicate_message_in_a_segment() -> None:
     disk = one_segment().disk
     first, second, *_ = commits_of(disk, 1)
     data = read_all(disk, segment_path(1))
@@ -329,7 +329,7 @@ def test_a_message_that_is_in_the_log_twice_is_damage() -> None:
     ]
 
 
-def test_a_message_that_came_again_in_a_later_segment_is_damage() -> None:
+def test_verify_reports_a_duplicate_message_in_a_later_segment() -> None:
     written = Written(segment_bytes=65536)
     written.publish()
     written.stop()
@@ -343,7 +343,7 @@ def test_a_message_that_came_again_in_a_later_segment_is_damage() -> None:
     assert "commit 3: publisher 7 has sequence 1 after 3" in verify(written.disk).damage[0].what
 
 
-def test_a_segment_whose_positions_do_not_go_on_is_damage() -> None:
+def test_verify_reports_a_segment_with_a_position_gap() -> None:
     written = Written(segment_bytes=65536)
     written.publish()
     written.stop()
@@ -359,29 +359,29 @@ def test_a_segment_whose_positions_do_not_go_on_is_damage() -> None:
 # -- files --------------------------------------------------------------------------------------------
 
 
-def take_away(disk: StrictDisk, name: str) -> None:
+def move_away(disk: StrictDisk, name: str) -> None:
     """Move a file out of the journal (the port cannot delete)."""
     disk.make_directory("quarantine")
     disk.rename(name, "quarantine/taken")
 
 
-def test_a_missing_segment_in_the_middle_is_told_at_the_next_one() -> None:
+def test_verify_reports_a_missing_middle_segment_at_the_next_one() -> None:
     disk = written_journal(stopped=True).disk
-    take_away(disk, segment_path(2))
+    move_away(disk, segment_path(2))
     report = verify(disk)
     assert [str(f) for f in report.damage] == [f"{segment_path(3)} at 0: segment 2 before it is missing"]
     assert [f.file for f in report.notes] == ["quarantine/taken"]
 
 
-def test_missing_first_segments_are_told() -> None:
+def test_verify_reports_missing_first_segments() -> None:
     disk = written_journal(stopped=True).disk
-    take_away(disk, segment_path(1))
+    move_away(disk, segment_path(1))
     assert [str(f) for f in verify(disk).damage] == [
         f"{segment_path(2)} at 0: the log begins here, but segment 1 existed before it"
     ]
 
 
-def test_a_segment_of_another_life_of_the_journal_does_not_link() -> None:
+def test_verify_reports_a_segment_that_does_not_follow_the_previous_one() -> None:
     disk = written_journal(stopped=True).disk
     other = written_journal(stopped=True, seed=5).disk
     data = read_all(other, segment_path(1))
@@ -393,7 +393,7 @@ def test_a_segment_of_another_life_of_the_journal_does_not_link() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 100, segment_header_bytes, 3000, -1])
-def test_a_segment_cut_short_in_the_middle_is_damage(size: int) -> None:
+def test_verify_reports_a_truncated_middle_segment(size: int) -> None:
     disk = written_journal(stopped=True).disk
     whole = commits_of(disk, 2)
     full = len(read_all(disk, segment_path(2)))
@@ -405,7 +405,7 @@ def test_a_segment_cut_short_in_the_middle_is_damage(size: int) -> None:
     assert damage == [(segment_path(2), start)]
 
 
-def test_bytes_behind_the_seal_are_damage_in_the_middle_and_a_note_at_the_end() -> None:
+def test_verify_reports_bytes_after_a_middle_seal_and_notes_bytes_after_the_last() -> None:
     written = written_journal(stopped=True)
     disk = written.disk
     sealed = [s for s in survey(disk).segments if s.state == "sealed"]
@@ -414,26 +414,26 @@ def test_bytes_behind_the_seal_are_damage_in_the_middle_and_a_note_at_the_end() 
     assert found(disk) == ([(sealed[1].file, sealed[1].used)], [(sealed[-1].file, sealed[-1].used)])
 
 
-def test_the_identity_is_looked_at_and_segments_are_read_without_it() -> None:
+def test_verify_reports_a_bad_identity_and_still_reads_segments() -> None:
     disk = written_journal(stopped=True).disk
     overwrite(disk, "identity.json", 0, b"?")
     report = verify(disk)
     assert [(f.file, f.offset) for f in report.damage] == [("identity.json", 0)]
     assert "cannot be read" in report.damage[0].what
-    take_away(disk, "identity.json")
+    move_away(disk, "identity.json")
     report = verify(disk)
     assert [str(f) for f in report.damage] == ["identity.json at 0: missing"]
     assert len(report.segments) > 2
 
 
-def test_names_that_are_not_ours_are_told_and_no_damage() -> None:
+def test_verify_notes_unknown_names_without_damage() -> None:
     disk = written_journal(stopped=True).disk
     for name in ("journal/notes.txt", "journal/1.segment", "README"):
         disk.close(disk.open(name, create=True))
     assert found(disk) == ([], [("README", 0), ("journal/1.segment", 0), ("journal/notes.txt", 0)])
 
 
-def test_a_newer_or_foreign_segment_is_damage() -> None:
+def test_verify_reports_a_segment_of_another_journal() -> None:
     disk = written_journal(stopped=True).disk
     foreign = Written(3, new_id=b"another journal!")
     foreign.stop()
@@ -443,10 +443,10 @@ def test_a_newer_or_foreign_segment_is_damage() -> None:
     assert [str(f) for f in verify(disk).damage] == [f"{segment_path(2)} at 0: header of another journal"]
 
 
-def test_a_read_error_is_damage_where_it_happens_and_the_rest_is_read() -> None:
+def test_verify_reports_a_read_error_as_damage_of_the_segment() -> None:
     disk = written_journal(stopped=True).disk
     before = disk_reads_before_commits(disk)
-    for again in (1, 2):  # what looks damaged is looked at twice
+    for again in (1, 2):  # suspected damage is read twice
         disk.fail("read", before + again, errno.EIO)
     report = verify(disk)
     assert disk.faults_left == 0
@@ -454,7 +454,7 @@ def test_a_read_error_is_damage_where_it_happens_and_the_rest_is_read() -> None:
 
 
 def disk_reads_before_commits(disk: StrictDisk) -> int:
-    """Reads of a look until the first commit is read: identity, then a head and a seal of each segment."""
+    """Count reads before the first commit: identity, then head and seal of each segment."""
     before = disk.calls["read"]
     journal_id = read_identity(disk).journal_id
     read_last_segment(disk, journal_id)

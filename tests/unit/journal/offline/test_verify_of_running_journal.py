@@ -1,4 +1,4 @@
-"""Looking at a journal beside a running server, and after crashes: nothing whole is ever called damaged."""
+"""Verification beside a running server and after crashes: valid data is never reported as damaged."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tickertape.journal.offline.verify import survey, verify
 from tickertape.testing.disk import StrictDisk
 
 
-class LivingDisk:
-    """A disk on which a server works between the reads of whoever looks at it."""
+class ConcurrentDisk:
+    """A disk on which a server writes between the reads of the verifier."""
 
     def __init__(self, disk: StrictDisk, work: Callable[[], None]) -> None:
         self._disk = disk
@@ -29,7 +29,7 @@ class LivingDisk:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_server_that_works_meanwhile_is_never_called_damaged(seed: int) -> None:
+def test_verify_of_a_working_server_reports_no_damage(seed: int) -> None:
     written = Written(seed)
     left = 60
 
@@ -43,7 +43,7 @@ def test_a_server_that_works_meanwhile_is_never_called_damaged(seed: int) -> Non
                 written.rest()
 
     work()
-    disk: Any = LivingDisk(written.disk, work)
+    disk: Any = ConcurrentDisk(written.disk, work)
     while left:
         report = verify(disk)
         assert report.damage == []
@@ -52,7 +52,7 @@ def test_a_server_that_works_meanwhile_is_never_called_damaged(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_crash_leaves_what_verify_calls_damage(seed: int) -> None:
+def test_verify_after_a_crash_reports_no_damage(seed: int) -> None:
     written = Written(seed)
     rng = Random(seed)
     for _ in range(rng.randrange(1, 25)):

@@ -49,7 +49,7 @@ class Written(NamedTuple):
 
 
 class Fixture(NamedTuple):
-    """A log and what is in it."""
+    """A log and its messages."""
 
     journal: Journal
     disk: StrictDisk
@@ -58,7 +58,7 @@ class Fixture(NamedTuple):
 
 @cache
 def shared_log() -> Fixture:
-    """The log of the tests that only read; every test that changes or damages one makes its own."""
+    """Return the log for tests that only read. Tests that change a log create their own."""
     return random_log(1)
 
 
@@ -122,7 +122,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[Fixture]:
     view.tail[:] = everything
 
 
-def test_the_log_is_worth_reading() -> None:
+def test_random_log_has_several_segments_blocks_and_a_large_tail() -> None:
     log = shared_log()
     view = log.journal.view
     assert len(view.segments) > 3
@@ -131,7 +131,7 @@ def test_the_log_is_worth_reading() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_nothing_of_a_topic_lies_in_what_is_passed_over(seed: int) -> None:
+def test_topic_skip_never_passes_a_message_of_the_topic(seed: int) -> None:
     log = random_log(seed)
     view, rng = log.journal.view, Random(seed)
     passed = 0
@@ -148,7 +148,7 @@ def test_nothing_of_a_topic_lies_in_what_is_passed_over(seed: int) -> None:
     assert passed > 30
 
 
-def test_everything_from_every_position(log: Fixture) -> None:
+def test_reader_returns_all_messages_from_every_position(log: Fixture) -> None:
     for start in range(0, len(log.written) + 1, 97):
         found = [(at, message) for at, message in read(log, start) if at >= start]
         assert found == list(enumerate(log.written))[start:]
@@ -174,14 +174,14 @@ def test_blocks_without_the_topic_are_not_read() -> None:
 
 
 @pytest.mark.slow
-def test_every_bookmark_is_found_where_it_is(log: Fixture) -> None:
+def test_find_bookmark_returns_the_position_of_every_message(log: Fixture) -> None:
     for position, message in list(enumerate(log.written))[::2]:
         assert (
             drive(log.disk, find_bookmark(log.journal.view, message.publisher, message.sequence)) == position
         )
 
 
-def test_no_other_bookmark_is_found(log: Fixture) -> None:
+def test_find_bookmark_returns_none_for_unknown_bookmarks(log: Fixture) -> None:
     known = {(message.publisher, message.sequence) for message in log.written}
     for publisher in range(7):
         for sequence in (*range(0, 400, 7), 2**64 - 1):
@@ -190,7 +190,7 @@ def test_no_other_bookmark_is_found(log: Fixture) -> None:
 
 
 @pytest.mark.slow
-def test_every_time_is_found_where_it_is(log: Fixture) -> None:
+def test_find_time_returns_the_correct_position_for_every_time(log: Fixture) -> None:
     stamps = [message.timestamp for message in log.written]
     for micros in sorted({s + d for s in stamps[::5] for d in (-1, 0, 1)} | {0, stamps[-1], 2**62}):
         for inclusive in (True, False):
@@ -201,7 +201,7 @@ def test_every_time_is_found_where_it_is(log: Fixture) -> None:
             assert drive(log.disk, find_time(log.journal.view, micros, inclusive=inclusive)) == wanted
 
 
-def test_a_bookmark_costs_few_reads_and_no_walk_through_memory() -> None:
+def test_find_bookmark_needs_at_most_one_small_read() -> None:
     log = shared_log()
     for message in log.written[:: len(log.written) // 50]:
         search = find_bookmark(log.journal.view, message.publisher, message.sequence)
@@ -223,7 +223,7 @@ def test_a_commit_larger_than_a_read_is_read_whole() -> None:
     assert read(log) == list(enumerate(log.written))
 
 
-def test_a_reader_that_falls_out_of_memory_gets_nothing_twice() -> None:
+def test_reader_that_falls_behind_the_tail_reads_each_message_once() -> None:
     made = random_log(3, messages=150)
     journal, disk = made.journal, made.disk
     executor = DiskJobExecutor(disk, lambda: 77)
@@ -257,7 +257,7 @@ def test_a_reader_that_falls_out_of_memory_gets_nothing_twice() -> None:
     assert positions == list(range(journal.commits.persisted_end))
 
 
-def test_the_tail_is_bounded_and_cut_in_pieces() -> None:
+def test_log_tail_is_bounded_and_trimmed_in_large_steps() -> None:
     made = random_log(4, messages=30)
     view, moment = made.journal.view, Now(0.0, 0)
     view.tail_bytes_max = 100_000
@@ -274,7 +274,7 @@ def test_the_tail_is_bounded_and_cut_in_pieces() -> None:
     assert 0 < cuts < 80
 
 
-def test_whole_commits_before_a_damaged_one_are_served_and_then_the_damage_is_named() -> None:
+def test_reader_serves_commits_before_a_damaged_one_and_then_raises() -> None:
     made = random_log(5, messages=60)
     made.journal.view.tail.clear()
     path = segment_path(1)
@@ -299,7 +299,7 @@ def test_whole_commits_before_a_damaged_one_are_served_and_then_the_damage_is_na
     assert again.offset == caught.value.offset == header.end
 
 
-def test_damage_in_the_first_commit_of_a_read_is_named_and_nothing_is_served() -> None:
+def test_reader_raises_for_damage_in_the_first_commit_of_a_read() -> None:
     made = random_log(5, messages=60)
     made.journal.view.tail.clear()
     path = segment_path(1)
@@ -315,7 +315,7 @@ def test_damage_in_the_first_commit_of_a_read_is_named_and_nothing_is_served() -
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_damaged_body_denies_nothing_but_its_own_commit(seed: int) -> None:
+def test_damaged_body_affects_only_reads_of_that_commit(seed: int) -> None:
     log = random_log(seed, messages=150, sizes=(20, 200))
     view, rng = log.journal.view, Random(seed)
     parts = list(view.tail)
@@ -352,7 +352,7 @@ def test_a_damaged_body_denies_nothing_but_its_own_commit(seed: int) -> None:
 
 
 def _body_offset(log: Fixture, segment: LogSegment, position: int) -> int:
-    """Where the body of the commit that begins at `position` stands in its file."""
+    """Return the file offset of the body of the commit that starts at `position`."""
     handle = log.disk.open(segment_path(segment.number))
     offset = segment_header_bytes
     while True:
@@ -363,7 +363,7 @@ def _body_offset(log: Fixture, segment: LogSegment, position: int) -> int:
         offset = header.end
 
 
-def test_a_file_that_became_shorter_is_damage() -> None:
+def test_reader_of_a_truncated_segment_file_raises() -> None:
     made = random_log(6, messages=60)
     made.journal.view.tail.clear()
     reader: LogReader = made.journal.reader(0)
@@ -373,7 +373,7 @@ def test_a_file_that_became_shorter_is_damage() -> None:
         reader.answer(bytes(10))
 
 
-def test_nothing_above_the_persisted_end_is_found() -> None:
+def test_lookups_and_readers_find_nothing_above_the_persisted_end() -> None:
     made = random_log(7, messages=30)
     journal, moment = made.journal, Now(0.0, 0)
     end = journal.commits.persisted_end
@@ -387,7 +387,7 @@ def test_nothing_above_the_persisted_end_is_found() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_a_fold_goes_on_behind_damage_and_tells_it(seed: int) -> None:
+def test_fold_topic_continues_after_damage_and_reports_the_damage(seed: int) -> None:
     log = random_log(seed)
     view, rng = log.journal.view, Random(seed)
     view.tail.clear()

@@ -1,4 +1,4 @@
-"""A rare topic in large commits: the head and its runs are read, and nothing unchecked is given."""
+"""Sparse reads of a rare topic in large commits: head and matching runs only, all checked."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_log(seed: int) -> Log:
 
     carry_out()
     for commit in range(COMMITS):
-        append(1, _frame(rng, ["busy"], 5))  # goes alone: what follows gathers while it is written
+        append(1, _frame(rng, ["busy"], 5))  # is committed alone: later batches accumulate during its write
         for _ in range(FRAMES):
             append(1, _frame(rng, ["busy"], 60))
             if commit != 3 and rng.random() < 0.1:
@@ -82,7 +82,7 @@ def make_log(seed: int) -> Log:
 
 @cache
 def shared_log() -> Log:
-    """For tests that only read."""
+    """Return the log for tests that only read."""
     return make_log(1)
 
 
@@ -118,7 +118,7 @@ class Reading:
         ]
 
 
-def test_a_rare_topic_is_read_without_most_of_the_others() -> None:
+def test_sparse_read_of_a_rare_topic_skips_most_other_data() -> None:
     log = shared_log()
     everything = Reading(log, None).run()
     rare = Reading(log, "rare").run()
@@ -129,7 +129,7 @@ def test_a_rare_topic_is_read_without_most_of_the_others() -> None:
 
 
 @pytest.mark.parametrize("topic", ["rare", "busy", "other", "never"])
-def test_every_topic_from_everywhere(topic: str) -> None:
+def test_sparse_read_returns_every_topic_from_every_position(topic: str) -> None:
     log = shared_log()
     wanted = Reading(log, None).run().found(topic)
     for position in range(0, log.journal.commits.persisted_end + 1, 997):
@@ -137,7 +137,7 @@ def test_every_topic_from_everywhere(topic: str) -> None:
         assert found == [one for one in wanted if one[0] >= position]
 
 
-def test_runs_keep_the_checksums_of_their_publishers() -> None:
+def test_sparse_read_keeps_the_publisher_checksums_of_runs() -> None:
     for part in Reading(shared_log(), "rare").run().parts:
         if part.positions is not None:
             assert not part.batch.runs["flags"].any()
@@ -168,7 +168,7 @@ def _damage(log: Log, offset: int) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9])
-def test_damage_anywhere_in_a_head_is_named(share: float) -> None:
+def test_sparse_read_reports_damage_in_a_commit_head(share: float) -> None:
     log = make_log(2)
     header = _sparse_commit(log)
     _damage(log, header.offset + commit_header_bytes + int(share * header.head_bytes))
@@ -177,7 +177,7 @@ def test_damage_anywhere_in_a_head_is_named(share: float) -> None:
     assert caught.value.offset == header.offset
 
 
-def test_damage_in_a_run_that_is_needed_is_named_and_elsewhere_it_disturbs_nobody() -> None:
+def test_sparse_read_reports_damage_in_needed_runs_only() -> None:
     log = make_log(3)
     header = _sparse_commit(log)
     reading = Reading(log, "rare").run()

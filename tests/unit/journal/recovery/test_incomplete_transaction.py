@@ -1,4 +1,4 @@
-"""An incomplete transaction at the end of a log: what recovery copies to quarantine, and what it reports."""
+"""Incomplete transactions at the end of a log: quarantined bytes and the recovery report."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ TORN = b"remains of the next commit"
 
 
 def unfinished(*, staged: bool, torn: bool = False) -> tuple[Written, int, bytes]:
-    """A killed server in the middle of a transaction, its log synced; where that begins in the segment, and
-    its bytes."""
+    """Return a server killed during a transaction, the offset of the transaction, and its bytes."""
     written = Written(segment_bytes=1 << 16)
     written.publish()
     active = written.journal.commits.active
@@ -50,7 +49,7 @@ def unfinished(*, staged: bool, torn: bool = False) -> tuple[Written, int, bytes
 
 
 def blocks_of(disk: StrictDisk) -> list[MessageBatch]:
-    """What is staged in file 1, which is dropped."""
+    """Return the batches staged in file 1 and drop the file."""
     staging = StagedFiles(disk)
     batches = [MessageBatch.parse(bytes(block)) for block in staging.run(StageOpen(1))]
     staging.run(StageDrop(1))
@@ -58,7 +57,7 @@ def blocks_of(disk: StrictDisk) -> list[MessageBatch]:
 
 
 def recovered(written: Written) -> tuple[dict[str, bytes], list[str]]:
-    """What the next start puts into quarantine, and what it reports."""
+    """Return quarantined files and the report of the next start."""
     disk = written.disk.kill_clone()
     report = recover_journal(disk, bytes(range(16))).report
     contents = disk.contents()
@@ -77,7 +76,7 @@ def test_recovery_copies_a_chain_that_is_not_staged() -> None:
     ]
 
 
-def test_recovery_copies_a_chain_with_what_stands_behind_it() -> None:
+def test_recovery_copies_an_unstaged_chain_and_the_bytes_behind() -> None:
     written, begin, chain = unfinished(staged=False, torn=True)
     aside, _ = recovered(written)
     assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{begin}.tail": chain + TORN}
@@ -95,7 +94,7 @@ def test_recovery_copies_no_chain_that_is_staged() -> None:
     ]
 
 
-def test_recovery_copies_what_stands_behind_a_staged_chain() -> None:
+def test_recovery_copies_only_the_bytes_behind_a_staged_chain() -> None:
     written, begin, chain = unfinished(staged=True, torn=True)
     aside, report = recovered(written)
     end = begin + len(chain)
@@ -109,7 +108,7 @@ def test_recovery_copies_what_stands_behind_a_staged_chain() -> None:
 
 
 def damage_block(disk: StrictDisk) -> None:
-    """One byte in the last block, which the chain has not reached."""
+    """Flip a bit in the last block, which the chain has not reached."""
     handle = disk.open(prepared_path_of(1))
     at = disk.size(handle) - 60
     disk.write(handle, at, [bytes([disk.read(handle, at, 1)[0] ^ 1])])
@@ -136,10 +135,10 @@ def other_journal(disk: StrictDisk) -> None:
     stage(StagedFiles(disk), 2, label, blocks_of(disk))
 
 
-@pytest.mark.parametrize("spoil", [damage_block, cut_foot, other_messages, other_journal])
-def test_recovery_copies_a_chain_whose_part_cannot_be_committed(spoil: Callable[[StrictDisk], None]) -> None:
+@pytest.mark.parametrize("damage", [damage_block, cut_foot, other_messages, other_journal])
+def test_recovery_copies_a_chain_whose_part_cannot_be_committed(damage: Callable[[StrictDisk], None]) -> None:
     written, begin, chain = unfinished(staged=True)
-    spoil(written.disk)
+    damage(written.disk)
     aside, _ = recovered(written)
     assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{begin}.tail": chain}
 
@@ -156,7 +155,7 @@ def test_recovery_finds_a_chain_in_several_parts_beside_foreign_files() -> None:
 
 
 @pytest.mark.parametrize("publisher", ["p", "q"])
-def test_recovery_looks_at_parts_of_the_publisher_only(
+def test_recovery_checks_staged_parts_of_the_same_publisher_only(
     publisher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -178,7 +177,7 @@ def test_recovery_looks_at_parts_of_the_publisher_only(
 
 @pytest.mark.parametrize("staged", [False, True])
 @pytest.mark.parametrize("operation", ["write", "sync", "sync_directory", "rename", "truncate", "open"])
-def test_recovery_of_a_chain_that_is_cut_short_loses_nothing(operation: str, staged: bool) -> None:
+def test_interrupted_recovery_of_a_chain_loses_no_bytes(operation: str, staged: bool) -> None:
     written, _begin, chain = unfinished(staged=staged, torn=True)
     whole = chain + TORN
     for nth in range(1, 40):

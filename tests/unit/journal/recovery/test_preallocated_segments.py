@@ -1,4 +1,4 @@
-"""A reserve that an earlier start was giving its name anew when it was cut short."""
+"""Preallocated segments renamed by an interrupted start."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.simulation.journal_world import FailingDisk, PowerLost
 from tests.unit.journal.recovery.test_recovery import ACTIVE, EVERYTHING, LOG, RESERVED, files
 
 
-def test_a_start_cut_short_between_two_renames_of_a_reserve_leaves_nothing_behind() -> None:
-    """Before every operation of a start that takes over a reserve, and again."""
+def test_start_interrupted_at_any_operation_leaves_no_renamed_preallocated_segment() -> None:
+    """Interrupt the start, which adopts a preallocated segment, before each operation."""
     for operations in range(200):
         disk = disk_with({**files(), RESERVED: bytes(8192)})
         cut = FailingDisk(disk, operations)
@@ -25,11 +25,11 @@ def test_a_start_cut_short_between_two_renames_of_a_reserve_leaves_nothing_behin
         assert messages_in(driver.journal, disk) == EVERYTHING
         if cut.left is not None and cut.left > 0:
             return
-    raise AssertionError("the start did not come to its end")
+    raise AssertionError("the start did not complete")
 
 
 @pytest.mark.parametrize("data", [b"of somebody", bytes(100) + LOG.files[ACTIVE]])
-def test_a_name_like_a_reserves_with_anything_in_it_is_left(data: bytes) -> None:
+def test_nonempty_file_named_like_a_preallocated_segment_is_left_unchanged(data: bytes) -> None:
     name = f"{RESERVED}.again"
     disk = disk_with({**files(reserved=None), name: data})
     driver = Driver(disk)

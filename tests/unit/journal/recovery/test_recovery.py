@@ -76,15 +76,15 @@ def without_readable_index(data: bytes) -> bytes:
 
 
 class Row(NamedTuple):
-    """A row of the table: what the files are made to be, and what must come of it."""
+    """A row of the table: files and the expected outcome."""
 
     seen: str
-    """As the document has it."""
+    """The state as documented."""
     make: Callable[[], Files]
     outcome: type[Exception] | str
-    """The refusal, or what the report says (empty: nothing)."""
+    """Exception of the refusal, or a text of the report (empty: no report)."""
     kept: bool = True
-    """Everything that was written is there."""
+    """All written messages are present."""
 
 
 def files(**changes: bytes | None) -> Files:
@@ -99,12 +99,12 @@ def files(**changes: bytes | None) -> Files:
 
 
 def unnoted(made: Files) -> Files:
-    """The same as a version left it that did not note which segment was begun last."""
+    """Return the files without the note of the last started segment, as earlier versions left them."""
     return {path: data for path, data in made.items() if path != LAST_SEGMENT_FILE}
 
 
 LAST_DATA = LOG.commits[-2][0] - 40
-"""A byte inside the last commit of messages; its mark follows."""
+"""Offset of a byte in the last commit of messages, which a mark follows."""
 HALF_WRITE = bytes(commit_header_bytes) + Random(1).randbytes(300)
 ACTIVE_DATA = LOG.files[ACTIVE]
 USED = ACTIVE_DATA[: LOG.used]
@@ -266,7 +266,7 @@ ELSEWHERE = {
     "segments up to `through` of `retired.bin`",
     "last segment unsealed, and the last valid commits are a chain without its end",
 }
-"""Rows with tests of their own, below, in test_identity.py, test_retired.py and test_chains.py."""
+"""Rows with separate tests: below, in test_identity.py, test_retired_state.py and test_chains.py."""
 
 
 def _stopped() -> tuple[Files, CleanShutdown]:
@@ -282,13 +282,13 @@ def _stopped() -> tuple[Files, CleanShutdown]:
 
 
 def stopped_at(commit: int | None = None) -> bytes:
-    """What is recorded of the end of the log after that stop."""
+    """Return the clean-shutdown record of that stop."""
     reached = _stopped()[1]
     return msgspec.json.encode(reached if commit is None else msgspec.structs.replace(reached, commit=commit))
 
 
 def _ended(change: Callable[[bytes], bytes | None], commit: int | None = None) -> Files:
-    """The log after a clean stop that recorded its end, the segment that was sealed changed since."""
+    """Return the log after a clean stop, with the sealed segment changed afterwards."""
     made, reached = _stopped()
     path = segment_path(reached.segment)
     data = change(made.pop(path))
@@ -309,7 +309,7 @@ def _newer(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.seen[:60])
-def test_row(row: Row) -> None:
+def test_recovery_of_each_documented_state_has_the_documented_outcome(row: Row) -> None:
     made = row.make()
     disk = disk_with(made)
     before = disk.contents()
@@ -353,22 +353,22 @@ def test_every_row_of_the_document_has_a_test() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "cause"),
     [
         (lambda data: data + b"x" * 50, "50 bytes follow its recorded end"),
         (lambda data: data[:-30], "its last 30 bytes are missing"),
         (lambda data: data[:-30] + bytes(30), "later segment exists"),
     ],
 )
-def test_a_segment_that_does_not_end_with_its_seal_is_told_as_it_is(
-    change: Callable[[bytes], bytes], what: str
+def test_segment_without_a_final_seal_is_refused_with_the_cause(
+    change: Callable[[bytes], bytes], cause: str
 ) -> None:
     disk = disk_with(files(first=change(LOG.files[FIRST])))
-    with pytest.raises(JournalCorrupt, match=f"does not end with a valid seal.*{what}"):
+    with pytest.raises(JournalCorrupt, match=f"does not end with a valid seal.*{cause}"):
         Driver(disk)
 
 
-def test_a_directory_held_by_another_process() -> None:
+def test_directory_locked_by_another_process_is_refused_unchanged() -> None:
     disk = disk_with(LOG.files)
     Driver(disk)
     before = disk.contents()
@@ -377,7 +377,7 @@ def test_a_directory_held_by_another_process() -> None:
     assert disk.contents() == before
 
 
-def test_sealed_segments_are_not_read_through_at_start() -> None:
+def test_start_does_not_read_commits_of_sealed_segments() -> None:
     disk = disk_with({path: data for path, data in unnoted(stopped()).items() if path != RESERVED})
     read: list[range] = []
     original = disk.read
@@ -394,7 +394,7 @@ def test_sealed_segments_are_not_read_through_at_start() -> None:
     )
 
 
-def test_decide_is_pure_and_says_what_is_done() -> None:
+def test_decide_returns_the_recovery_actions_without_disk_access() -> None:
     disk = disk_with({**files(), RESERVED: bytes(4096)})
     seen, unknown = survey_segments(disk, JOURNAL_ID)
     assert unknown == []
@@ -405,7 +405,7 @@ def test_decide_is_pure_and_says_what_is_done() -> None:
     ]
 
 
-def test_unknown_names_are_listed_and_left() -> None:
+def test_recovery_keeps_and_reports_unknown_files() -> None:
     disk = disk_with({**files(), "journal/notes.txt": b"mine", "journal/3.segment": b"x"})
     driver = Driver(disk)
     assert driver.recovered.unknown == ["3.segment", "notes.txt"]
@@ -420,7 +420,7 @@ def test_a_missing_journal_directory_is_damage() -> None:
         Driver(disk)
 
 
-def test_recovery_on_a_full_disk_needs_no_room_for_the_seal() -> None:
+def test_recovery_on_a_full_disk_needs_no_space_for_the_seal() -> None:
     disk = disk_with(LOG.files)
     disk.space_bytes = disk.used_bytes
     open_identity(disk, owner="x", create=False, new_id=JOURNAL_ID)
@@ -428,7 +428,7 @@ def test_recovery_on_a_full_disk_needs_no_room_for_the_seal() -> None:
     assert recovered.end.segment == 2
 
 
-def test_an_unfinished_write_is_set_aside_once_however_often_recovery_is_cut_short() -> None:
+def test_unfinished_write_is_quarantined_once_despite_interrupted_recoveries() -> None:
     made = files(active=patched(ACTIVE_DATA, LOG.used, HALF_WRITE))
     for nth in range(1, 40):
         disk = disk_with(made)
@@ -449,8 +449,7 @@ def test_an_unfinished_write_is_set_aside_once_however_often_recovery_is_cut_sho
 
 
 def test_log_time_does_not_follow_the_clock_of_a_segment_without_messages() -> None:
-    """The wall clock steps back by an hour, a segment is begun, the power fails: time in the log does not go
-    back."""
+    """The wall clock steps back by an hour before a segment starts and the power fails."""
     disk = disk_with(stopped())
     driver = Driver(disk)
     last = driver.recovered.end.timestamp
@@ -464,9 +463,8 @@ def test_log_time_does_not_follow_the_clock_of_a_segment_without_messages() -> N
 
 @pytest.mark.parametrize("nth", range(1, 12))
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_what_a_failed_sync_left_in_the_cache_is_written_again(operation: str, nth: int) -> None:
-    """A sync fails, the process ends and starts again, the power fails: what the second one showed is
-    there."""
+def test_messages_shown_after_a_failed_sync_and_restart_survive_power_loss(operation: str, nth: int) -> None:
+    """The second process must sync pages that a failed sync left in the cache."""
     for seed in range(6):
         disk = disk_with(LOG.files)
         driver = Driver(disk)
@@ -485,8 +483,8 @@ def test_what_a_failed_sync_left_in_the_cache_is_written_again(operation: str, n
         assert messages_in(Driver(disk).journal, disk) == shown
 
 
-def test_names_that_a_killed_process_gave_are_made_durable() -> None:
-    """Killed at any operation of the first start, the next one works on: power loss takes nothing of that."""
+def test_file_names_created_by_a_killed_process_are_made_durable() -> None:
+    """The first start is killed at any operation. Power loss keeps the messages of the second start."""
     for operations in range(1, 18):
         for seed in range(4):
             disk = StrictDisk(Random(seed))

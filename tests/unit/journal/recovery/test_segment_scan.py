@@ -1,4 +1,4 @@
-"""Walking a segment: what is valid, and what is said of that which stands after the last valid commit."""
+"""Segment scan: valid commits, and the verdict on bytes after the last valid commit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHAIN = 99
 
 
 def commits(bodies: Sequence[bytes], *, synced: bool = True, salt: int = SALT) -> list[bytes]:
-    """Encoded commits with these bodies; each says that the one before was durable, unless not `synced`."""
+    """Return encoded commits. With `synced`, each one declares the previous commit durable."""
     found, offset, chain = [], segment_header_bytes, CHAIN
     for number, body in enumerate(bodies, 1):
         header, chain = encode_commit(
@@ -65,7 +65,7 @@ def file_of(parts: Sequence[bytes], *, rest: bytes = bytes(4096)) -> bytes:
     return bytes(segment_header_bytes) + b"".join(parts) + rest
 
 
-def test_valid_commits_then_zeros() -> None:
+def test_scan_of_valid_commits_and_zeros_is_clean() -> None:
     data = file_of(commits(BODIES))
     numbers, ending = scanned(data)
     assert numbers == [1, 2, 3, 4, 5]
@@ -74,13 +74,13 @@ def test_valid_commits_then_zeros() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"", bytes(3), bytes(commit_header_bytes - 1)])
-def test_a_file_that_ends_right_after_a_commit(rest: bytes) -> None:
+def test_scan_of_a_file_that_ends_after_a_commit_is_clean(rest: bytes) -> None:
     numbers, ending = scanned(file_of(commits(BODIES), rest=rest))
     assert numbers == [1, 2, 3, 4, 5]
     assert ending.verdict is Verdict.CLEAN
 
 
-def test_a_segment_without_commits() -> None:
+def test_scan_of_a_segment_without_commits_is_clean() -> None:
     numbers, ending = scanned(file_of([]))
     assert numbers == []
     assert (ending.verdict, ending.end, ending.chain, ending.last) == (
@@ -94,7 +94,7 @@ def test_a_segment_without_commits() -> None:
 @pytest.mark.parametrize(
     "size", [1, 49, commit_header_bytes, commit_header_bytes + 40, commit_header_bytes + 79]
 )
-def test_a_last_commit_written_in_part_is_torn(size: int) -> None:
+def test_partially_written_last_commit_is_torn(size: int) -> None:
     parts = commits(BODIES)
     parts[-1] = parts[-1][:size]
     numbers, ending = scanned(file_of(parts))
@@ -103,7 +103,7 @@ def test_a_last_commit_written_in_part_is_torn(size: int) -> None:
     assert ending.tail_end == ending.end + size
 
 
-def test_damage_below_a_commit_that_knew_it_durable() -> None:
+def test_damage_before_a_commit_that_declares_durability_is_corrupt() -> None:
     parts = commits(BODIES)
     for at in (0, 40, commit_header_bytes + 5):
         damaged = bytearray(parts[2])
@@ -114,8 +114,8 @@ def test_damage_below_a_commit_that_knew_it_durable() -> None:
         assert "commit 3 is damaged, commit 4" in ending.detail
 
 
-def test_a_later_commit_that_does_not_vouch_for_it_is_part_of_the_tail() -> None:
-    """Policies `interval` and `never`: several unsynced commits, of which any may be lost."""
+def test_damage_before_unsynced_commits_is_a_torn_tail() -> None:
+    """Policies `interval` and `never`: any of several unsynced commits may be lost."""
     parts = commits(BODIES, synced=False)
     parts[2] = bytes(len(parts[2]))
     numbers, ending = scanned(file_of(parts))
@@ -124,7 +124,7 @@ def test_a_later_commit_that_does_not_vouch_for_it_is_part_of_the_tail() -> None
     assert ending.tail_end == ending.end + sum(map(len, parts[2:]))
 
 
-def test_commits_of_another_salt_prove_nothing() -> None:
+def test_commits_of_another_salt_do_not_prove_durability() -> None:
     parts, others = commits(BODIES), commits(BODIES, salt=SALT + 1)
     numbers, ending = scanned(file_of([*parts[:2], *others[2:]]))
     assert numbers == [1, 2]
@@ -132,7 +132,7 @@ def test_commits_of_another_salt_prove_nothing() -> None:
 
 
 @pytest.mark.parametrize("distance", [1 << 18, (1 << 18) - 50, (1 << 20) + 7])
-def test_the_proof_is_found_however_far_and_across_reads(distance: int) -> None:
+def test_later_durability_proof_is_found_at_any_distance_and_across_reads(distance: int) -> None:
     rng = Random(distance)
     bodies = [BODIES[0], rng.randbytes(distance // 8 * 8), BODIES[2], BODIES[3]]
     parts = commits(bodies)
@@ -142,7 +142,7 @@ def test_the_proof_is_found_however_far_and_across_reads(distance: int) -> None:
     assert ending.verdict is Verdict.CORRUPT
 
 
-def test_a_body_longer_than_the_file_is_not_read() -> None:
+def test_commit_with_a_body_longer_than_the_file_is_torn() -> None:
     parts = commits(BODIES)
     numbers, ending = scanned(file_of(parts, rest=b"")[:-1])
     assert numbers == [1, 2, 3, 4]
@@ -162,7 +162,7 @@ def seal_in(data: bytes) -> ScannedCommit | None:
     return read_seal(lambda offset, size: data[offset : offset + size], len(data), HEADER)
 
 
-def test_a_seal_ends_a_segment() -> None:
+def test_scan_of_a_sealed_segment_ends_at_the_seal() -> None:
     data, seal = sealed()
     numbers, ending = scanned(data)
     assert numbers == [1, 2, 3, 4, 5, 6]
@@ -174,7 +174,7 @@ def test_a_seal_ends_a_segment() -> None:
     assert (ending.verdict, ending.end) == (Verdict.SEALED, len(data))
 
 
-def test_no_seal_is_found_where_none_is_whole() -> None:
+def test_damaged_or_truncated_seal_is_not_found() -> None:
     data, seal = sealed()
     for offset in range(seal.offset, len(data)):
         bad = bytearray(data)
@@ -189,7 +189,7 @@ def test_no_seal_is_found_where_none_is_whole() -> None:
     [{"chain": 5}, {"number": 9}, {"offset": 8}, {"epoch": 1}, {"salt": 1}],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_a_valid_commit_that_does_not_belong_here_ends_the_walk(wrong: dict[str, int]) -> None:
+def test_valid_commit_with_a_wrong_link_ends_the_scan(wrong: dict[str, int]) -> None:
     parts = commits(BODIES)
     header = decode_commit(parts[2])
     assert header is not None
