@@ -1,4 +1,4 @@
-"""Limits of an instance that its configuration changed: what is refused, and by which number."""
+"""Configured client limits: refusals name the configured number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention in the engine: when segments go, who holds them, and what a start before the log is told."""
+"""Retention in the engine: removal of segments, pins, and starts before the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = RetentionPolicy(age_seconds=3600)
 
 
 def world_of(policy: RetentionPolicy | None, segments: int = 6) -> tuple[EngineWorld, Peer]:
-    """A log of several segments by one publisher; nothing of it was in memory when it is read."""
+    """Return a log of several segments by one publisher, without a tail in memory."""
     world = EngineWorld(7, segment_bytes=SEGMENT_BYTES, retention=policy)
     world.broker.journal.view.tail_bytes_max = 1
     peer = world.connect("pub")
@@ -38,7 +38,7 @@ def files(world: EngineWorld) -> list[int]:
 
 
 def expire(world: EngineWorld) -> None:
-    """An hour and more passes; whatever is to happen happens."""
+    """Let more than an hour pass and do all work."""
     world.wake(3_700)
     world.settle()
     world.wake(0.01)
@@ -56,14 +56,14 @@ def ask(world: EngineWorld, peer: Peer, sub_id: str, bookmark: str, options: str
 # -- when -----------------------------------------------------------------------------------------------
 
 
-def test_without_a_policy_nothing_goes() -> None:
+def test_retention_without_a_policy_removes_nothing() -> None:
     world, _ = world_of(None)
     expire(world)
     assert numbers(world)[0] == 1
     assert world.broker.retention.next_deadline() is None
 
 
-def test_by_age_everything_goes_but_the_segment_of_the_last_message() -> None:
+def test_retention_by_age_keeps_only_the_segment_of_the_last_message() -> None:
     world, _ = world_of(HOUR)
     last = numbers(world)[-1]
     assert numbers(world)[0] == 1, "nothing is old yet"
@@ -74,7 +74,7 @@ def test_by_age_everything_goes_but_the_segment_of_the_last_message() -> None:
     assert world.broker.retention.removed_segments == last - 1
 
 
-def test_the_clock_alone_is_a_reason() -> None:
+def test_retention_by_age_is_triggered_by_the_clock_alone() -> None:
     world, _ = world_of(HOUR)
     deadline = world.broker.next_deadline(world.now())
     assert deadline is not None
@@ -87,7 +87,7 @@ def test_the_clock_alone_is_a_reason() -> None:
     assert numbers(world)[0] > 1
 
 
-def test_by_size_the_files_stay_below_it_while_they_grow() -> None:
+def test_retention_by_size_keeps_the_growing_log_within_the_limit() -> None:
     policy = RetentionPolicy(size_bytes=5 * SEGMENT_BYTES)
     world, peer = world_of(policy, 4)
     for _ in range(40):
@@ -98,7 +98,7 @@ def test_by_size_the_files_stay_below_it_while_they_grow() -> None:
     assert numbers(world)[0] > 3
 
 
-def test_after_a_restart_the_last_message_stays_though_its_segment_is_sealed() -> None:
+def test_retention_after_a_restart_keeps_the_sealed_segment_of_the_last_message() -> None:
     world, peer = world_of(HOUR)
     bookmark = f"{publisher_id('pub')}|{peer.next_sequence - 1}|"
     world.broker.close(world.now())
@@ -113,7 +113,7 @@ def test_after_a_restart_the_last_message_stays_though_its_segment_is_sealed() -
     assert (answer.code, answer.found) == ("", True)
 
 
-def test_many_segments_go_in_turns_at_once() -> None:
+def test_many_segments_are_removed_in_a_few_jobs() -> None:
     world, _ = world_of(HOUR, 40)
     world.wake(3_700)
     jobs = 0
@@ -127,7 +127,7 @@ def test_many_segments_go_in_turns_at_once() -> None:
     assert jobs == 3
 
 
-def test_a_stop_begins_no_removal() -> None:
+def test_stopped_server_starts_no_retention() -> None:
     world, _ = world_of(HOUR)
     world.broker.close(world.now())
     expire(world)
@@ -135,7 +135,7 @@ def test_a_stop_begins_no_removal() -> None:
     assert numbers(world)[0] == 1
 
 
-def test_what_an_earlier_run_did_not_finish_is_finished_without_a_policy_too() -> None:
+def test_unfinished_removal_of_an_earlier_run_completes_without_a_policy() -> None:
     world, _ = world_of(HOUR)
     world.wake(3_700)
     while world.broker.has_work or world.reads:
@@ -154,10 +154,10 @@ def test_what_an_earlier_run_did_not_finish_is_finished_without_a_policy_too() -
     assert world.broker.retention.next_deadline() is None
 
 
-# -- who holds ------------------------------------------------------------------------------------------
+# -- pins -----------------------------------------------------------------------------------------------
 
 
-def test_a_stalled_subscription_holds_its_segment_and_is_told_once() -> None:
+def test_stalled_subscription_pins_segments_and_is_reported_once() -> None:
     world, _ = world_of(HOUR)
     reader = world.connect("slow one")
     reader.subscribe("behind", "t", bookmark="0", credit=2_000)
@@ -170,24 +170,24 @@ def test_a_stalled_subscription_holds_its_segment_and_is_told_once() -> None:
         for _ in range(30):
             world.step()
     assert numbers(world)[0] == 1
-    held = [told for told in world.told if told.name == "retention_held"]
+    held = [event for event in world.told if event.name == "retention_held"]
     assert len(held) == 1
     assert held[0].warning
     assert "'behind'" in str(held[0].fields["by"])
     assert "slow one" in str(held[0].fields["by"])
     retaining = world.broker.retention
     assert (retaining.held_segments, retaining.held_bytes > 0) == (5, True)
-    # It goes on and finds everything; then what it held goes.
+    # It continues and reads everything. Then the pinned segments are removed.
     world.settle()
     log = world.log("t")
     assert reader.heard["behind"] == log
     expire(world)
     assert numbers(world) == [6]
     assert world.broker.retention.held_segments == 0
-    assert "retention_released" in [told.name for told in world.told]
+    assert "retention_released" in [event.name for event in world.told]
 
 
-def test_a_subscription_that_ends_holds_nothing() -> None:
+def test_ended_subscription_pins_no_segments() -> None:
     world, _ = world_of(HOUR)
     reader = world.connect("slow one")
     reader.subscribe("behind", "t", bookmark="0", credit=500)
@@ -201,7 +201,7 @@ def test_a_subscription_that_ends_holds_nothing() -> None:
     assert numbers(world) == [6]
 
 
-def test_a_reader_in_the_middle_holds_what_is_before_it_no_longer() -> None:
+def test_reader_in_the_middle_does_not_pin_earlier_segments() -> None:
     world, _ = world_of(HOUR)
     third = world.broker.journal.view.segments[2]
     reader = world.connect("reader")
@@ -216,7 +216,7 @@ def test_a_reader_in_the_middle_holds_what_is_before_it_no_longer() -> None:
     assert numbers(world)[0] == 3
 
 
-def test_a_subscription_that_nobody_pinned_is_ended_rather_than_moved() -> None:
+def test_subscription_of_removed_segments_is_ended_as_bookmark_expired() -> None:
     world, _ = world_of(None)
     reader = world.connect("reader")
     reader.subscribe("s", "t", bookmark="0", credit=500)
@@ -233,10 +233,10 @@ def test_a_subscription_that_nobody_pinned_is_ended_rather_than_moved() -> None:
     assert len(reader.heard["s"]) == before
 
 
-def test_who_comes_while_it_is_gathered_keeps_everything() -> None:
+def test_subscription_started_during_retention_keeps_all_segments() -> None:
     world, peer = world_of(HOUR)
     world.wake(3_700)
-    assert world.broker.has_work or world.reads, "what must outlive the segments is being gathered"
+    assert world.broker.has_work or world.reads, "state of the segments is being collected"
     reader = world.connect("reader")
     reader.subscribe("late", "t", bookmark="0", credit=400)
     while world.broker.has_work or world.reads:
@@ -247,7 +247,7 @@ def test_who_comes_while_it_is_gathered_keeps_everything() -> None:
     assert [h.sequence for h in reader.heard["late"]] == list(range(1, peer.next_sequence))
 
 
-def test_a_later_pin_is_asked_too() -> None:
+def test_additional_retention_pin_is_respected() -> None:
     world, _ = world_of(HOUR)
     second = world.broker.journal.view.segments[1]
     pins: list[RetentionPin | None] = [RetentionPin(second.first_position, "the queue 'work'")]
@@ -285,12 +285,14 @@ PUB = publisher_id("pub")
 
 
 @pytest.mark.parametrize("options", ["", "bookmark_not_found=epoch", "bookmark_not_found=now"])
-@pytest.mark.parametrize("form", ["{gone}", "{there},{gone}", "[{gone}:{there})", "({gone},{there}:{there}]"])
-def test_a_bookmark_of_what_is_gone_is_refused_with_the_first_that_is_there(
+@pytest.mark.parametrize(
+    "form", ["{removed}", "{present},{removed}", "[{removed}:{present})", "({removed},{present}:{present}]"]
+)
+def test_bookmark_of_a_removed_message_is_refused_with_the_first_available(
     old: Old, form: str, options: str
 ) -> None:
     world, reader, first, _ = old
-    text = form.format(gone=f"{PUB}|{first - 2}|", there=f"{PUB}|{first + 4}|")
+    text = form.format(removed=f"{PUB}|{first - 2}|", present=f"{PUB}|{first + 4}|")
     answer = ask(world, reader, f"{form} {options}", text, options=options)
     assert answer.code == "bookmark_expired"
     assert answer.available == f"{PUB}|{first}|"
@@ -299,7 +301,7 @@ def test_a_bookmark_of_what_is_gone_is_refused_with_the_first_that_is_there(
     assert reader.heard[f"{form} {options}"] == []
 
 
-def test_the_last_bookmark_that_is_gone_is_refused_and_the_first_that_is_there_works(old: Old) -> None:
+def test_last_removed_bookmark_is_refused_and_first_available_bookmark_works(old: Old) -> None:
     world, reader, first, _ = old
     assert ask(world, reader, "last gone", f"{PUB}|{first - 1}|").code == "bookmark_expired"
     answer = ask(world, reader, "first", f"{PUB}|{first}|")
@@ -307,7 +309,7 @@ def test_the_last_bookmark_that_is_gone_is_refused_and_the_first_that_is_there_w
     assert reader.heard["first"][0].sequence == first + 1
 
 
-def test_epoch_is_the_first_message_left(old: Old) -> None:
+def test_epoch_starts_at_the_first_remaining_message(old: Old) -> None:
     world, reader, first, _ = old
     assert ask(world, reader, "epoch", "0").code == ""
     assert reader.heard["epoch"][0].sequence == first
@@ -327,14 +329,14 @@ def test_a_range_of_time_before_the_log_is_over_at_once(old: Old) -> None:
     assert [type(c) for c, _ in reader.received[-2:]] == [Completed, Ended]
 
 
-def test_an_end_that_is_gone_is_refused_but_counts_not_beside_a_later_one(old: Old) -> None:
+def test_range_end_at_a_removed_message_is_refused_unless_a_later_end_is_listed(old: Old) -> None:
     world, reader, first, _ = old
     assert ask(world, reader, "end", f"[0:{PUB}|{first - 1}|]").code == "bookmark_expired"
     assert ask(world, reader, "ends", f"[0:{PUB}|{first - 1}|,{PUB}|{first + 1}|]").code == ""
     assert [h.sequence for h in reader.heard["ends"]] == [first, first + 1]
 
 
-def test_a_bookmark_that_never_was_is_unknown_not_gone(old: Old) -> None:
+def test_bookmark_that_never_existed_is_unknown_and_not_expired(old: Old) -> None:
     world, reader, _, _ = old
     for number, bookmark in enumerate((f"{PUB}|0|", "99|5|", f"{PUB}|{2**63}|")):
         answer = ask(world, reader, f"unknown{number}", bookmark, options="bookmark_not_found=fail")
@@ -342,7 +344,7 @@ def test_a_bookmark_that_never_was_is_unknown_not_gone(old: Old) -> None:
         assert answer.available == ""
 
 
-def test_positions_and_resolving_before_the_log(old: Old) -> None:
+def test_positions_and_resolve_before_the_log_are_refused_as_expired(old: Old) -> None:
     world, reader, first, _ = old
     identity = world.broker.journal.identity
     asked = reader.subscribe("positions", "t", positions=(0, 5), journal=identity)
@@ -362,7 +364,7 @@ def test_positions_and_resolving_before_the_log(old: Old) -> None:
     assert resolved.start == world.broker.journal.view.first_position
 
 
-def test_what_is_gone_is_still_a_duplicate_and_its_name_is_bound(old: Old) -> None:
+def test_message_of_a_removed_segment_is_still_detected_as_a_duplicate(old: Old) -> None:
     world, _, first, _ = old
     again = world.connect("pub")
     assert again.logged_on is not None
@@ -377,7 +379,7 @@ def test_what_is_gone_is_still_a_duplicate_and_its_name_is_bound(old: Old) -> No
 # -- the decisions themselves -----------------------------------------------------------------------------
 
 
-def test_decisions_stop_at_the_first_segment_that_stays() -> None:
+def test_removal_decisions_stop_at_the_first_kept_segment() -> None:
     world, _ = world_of(None)
     view = world.broker.journal.view
     segments = removable(view, world.broker.journal.commits.sealed_through)
@@ -397,7 +399,7 @@ def test_decisions_stop_at_the_first_segment_that_stays() -> None:
     assert unneeded(segments, 0) == 0
 
 
-def test_a_segment_counts_as_large_as_its_file() -> None:
+def test_segment_size_equals_the_file_size() -> None:
     world, _ = world_of(None)
     contents = world.disk.contents()
     for segment in world.broker.journal.view.segments:

@@ -1,4 +1,4 @@
-"""Searches of start points while retention goes on: they hold nothing back, and find what is left."""
+"""Start searches during retention: they pin no segments and find remaining messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tickertape.wire.commands import Ack, Resolve, Resolved
 
 
 def _remove_before_the_reads(world: EngineWorld) -> None:
-    """Segments go while what searches asked for is still to be read."""
+    """Remove segments while the reads of searches are still pending."""
     asked = list(world.reads)
     assert asked, "the search reads"
     world.wake(3_700)
@@ -30,7 +30,7 @@ def _remove_before_the_reads(world: EngineWorld) -> None:
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-def test_a_search_holds_nothing_back_and_finds_what_is_left(in_time: bool) -> None:
+def test_start_search_pins_no_segments_and_finds_remaining_messages(in_time: bool) -> None:
     world, peer = world_of(HOUR)
     segments = world.broker.journal.view.segments
     left = segments[-1].first_position
@@ -40,13 +40,13 @@ def test_a_search_holds_nothing_back_and_finds_what_is_left(in_time: bool) -> No
     first, last = bookmarks[min(bookmarks)], bookmarks[max(bookmarks)]
     begin = format_timestamp(segments[0].timestamp - 1)
     starts = {
-        "gone": first,
+        "removed": first,
         "list": f"{last},{first}",
-        "there": last,
+        "present": last,
         "time": begin,
         "range": f"[{begin}:{last}]",
-        "gone range": f"[{first}:{last}]",
-        "gone end": f"[{begin}:{first}]",
+        "removed range": f"[{first}:{last}]",
+        "removed end": f"[{begin}:{first}]",
         "unknown": "99|5|",
         "unknown of one": f"{PUB}|{peer.next_sequence + 5}|",
     }
@@ -56,7 +56,7 @@ def test_a_search_holds_nothing_back_and_finds_what_is_left(in_time: bool) -> No
     }
     before = {read.token: world._bytes(read.request) for read in world.reads}
     _remove_before_the_reads(world)
-    for read in list(world.reads) if in_time else []:  # they were read before the files went
+    for read in list(world.reads) if in_time else []:  # read before the files were removed
         world.reads.remove(read)
         world.broker.read_done(read.token, before[read.token], world.now())
         world.collect()
@@ -69,16 +69,16 @@ def test_a_search_holds_nothing_back_and_finds_what_is_left(in_time: bool) -> No
     expired = "bookmark_expired"
     assert codes == {
         **dict.fromkeys(starts, ""),
-        **dict.fromkeys(("gone", "list", "gone range", "gone end"), expired),
+        **dict.fromkeys(("removed", "list", "removed range", "removed end"), expired),
     }
     everything = [heard for position, heard in world.positions().items() if position >= left]
     assert readers["time"].heard["s"] == readers["range"].heard["s"] == everything
-    assert readers["there"].heard["s"] == []
+    assert readers["present"].heard["s"] == []
     assert world.broker.reads.budgets.log.held_bytes == 0
 
 
 @pytest.mark.parametrize("form", ["{first},{late}", "[{first}:{late}]", "[{time}:{late}]", "[0:{late}]"])
-def test_what_was_found_and_is_removed_before_the_search_ends_counts_as_gone(form: str) -> None:
+def test_position_found_and_removed_before_the_search_ends_counts_as_removed(form: str) -> None:
     world, peer = world_of(HOUR)
     for _ in range(2):  # the last commit alone is in memory
         peer.publish("t", [world.rng.randbytes(300)] * 2)
@@ -98,7 +98,7 @@ def test_what_was_found_and_is_removed_before_the_search_ends_counts_as_gone(for
         assert read.request.segment == 1
         world.run_read()
     (read,) = world.reads
-    assert read.request.segment == segments[-1].number, "the begin is found, the end is looked up"
+    assert read.request.segment == segments[-1].number, "the start is found, and the end is searched"
     _remove_before_the_reads(world)
     world.settle()
     answer = reader.answers[command]
@@ -110,7 +110,7 @@ def test_what_was_found_and_is_removed_before_the_search_ends_counts_as_gone(for
         assert (answer.code, reader.heard["s"]) == ("", [heard for _, heard in found[:2]])
 
 
-def test_searches_without_end_hold_nothing_back() -> None:
+def test_endless_searches_do_not_block_retention() -> None:
     world = EngineWorld(
         3, segment_bytes=SEGMENT_BYTES, retention=RetentionPolicy(size_bytes=4 * SEGMENT_BYTES)
     )
@@ -130,7 +130,7 @@ def test_searches_without_end_hold_nothing_back() -> None:
             world.broker.read_done(read.token, world._bytes(read.request), world.now())
             world.collect()
         if number > 5:
-            assert world.reads, "there is always one under way"
+            assert world.reads, "a search is always in progress"
         world.wake(0.1)
         taken = sum(len(data) for name, data in world.disk.contents().items() if "journal/" in name)
         assert taken <= 5 * SEGMENT_BYTES

@@ -1,4 +1,4 @@
-"""Retention keeps the last message of the log, however many control records stand behind it."""
+"""Retention keeps the last message of the log, also before many control records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tickertape.wire.commands import Committed, Transaction
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment that is begun for a transaction is no larger than the others."""
+    """Start segments for transactions at the size of the others."""
     monkeypatch.setattr(commit_module, "_SPARE_BYTES", 0)
 
 
@@ -30,7 +30,7 @@ def bookmark_of(peer: Peer) -> str:
 
 
 def only_records(world: EngineWorld, segments: int) -> None:
-    """Empty transactions, each a control record, over so many more segments."""
+    """Commit empty transactions, which are control records, over `segments` more segments."""
     sink = Sink(world)
     target = numbers(world)[-1] + segments
     number = 0
@@ -62,7 +62,7 @@ def test_retention_keeps_the_last_message_before_control_records(restarts: int) 
     assert (answer.code, answer.found) == ("", True)
 
 
-def test_retention_goes_on_when_a_later_message_is_there() -> None:
+def test_retention_continues_after_a_later_message() -> None:
     world, peer = world_of(HOUR, 3)
     only_records(world, 2)
     restart(world)
@@ -128,18 +128,18 @@ def test_damage_behind_the_last_message_counts_as_a_message() -> None:
     assert segment.first_position <= last < segment.end_position
 
 
-def test_a_log_of_control_records_alone_keeps_its_last_position() -> None:
+def test_log_of_only_control_records_keeps_the_last_position() -> None:
     world = EngineWorld(7, segment_bytes=SEGMENT_BYTES, retention=HOUR)
     only_records(world, 3)
     restart(world)
     view = world.broker.journal.view
     assert drive(world.disk, first_message(view, 0)) is None
     expire(world)
-    assert len(numbers(world)) == 2, "the one that is written and the one of the last record"
+    assert len(numbers(world)) == 2, "the active segment and the segment of the last record"
     assert [s.number for s in removable(view, 10)] == []
 
 
-def test_the_first_bookmark_is_named_again_once_there_is_one() -> None:
+def test_first_bookmark_is_available_after_a_new_message() -> None:
     world = EngineWorld(7, segment_bytes=SEGMENT_BYTES, retention=HOUR)
     only_records(world, 3)
     restart(world)

@@ -1,4 +1,4 @@
-"""A clean stop, as the engine decides it: what is still taken, and who is still owed something."""
+"""Clean stop of the engine: accepted commands and pending deliveries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def closing(world: EngineWorld) -> None:
     world.collect()
 
 
-def test_what_was_accepted_is_acknowledged_and_what_comes_later_is_not_taken() -> None:
+def test_stop_acknowledges_accepted_messages_and_ignores_later_ones() -> None:
     world = EngineWorld(1)
     peer = world.connect("publisher")
     peer.publish("t", [b"1", b"2"])
@@ -24,8 +24,8 @@ def test_what_was_accepted_is_acknowledged_and_what_comes_later_is_not_taken() -
     world.settle()
     assert world.broker.journal.commits.closed
     assert peer.acked_frame == 1
-    assert 7 not in peer.answers, "a flush must not tell that the third message is persisted"
-    assert peer.goodbye is None, "it is said when everything else is"
+    assert 7 not in peer.answers, "a flush must not confirm the third message"
+    assert peer.goodbye is None, "goodbye is sent last"
     assert [heard.body for heard in world.log("t")] == [b"1", b"2"]
 
 
@@ -41,7 +41,7 @@ def test_a_flush_before_any_late_publish_is_answered() -> None:
     assert answer.code == ""
 
 
-def test_new_logons_and_subscriptions_are_refused() -> None:
+def test_stop_refuses_new_logons_and_subscriptions() -> None:
     world = EngineWorld(1)
     peer = world.connect("reader")
     closing(world)
@@ -59,7 +59,7 @@ def owes(world: EngineWorld, peer: Peer) -> bool:
     return world.broker.subscriptions.of(peer.conn).owed
 
 
-def test_a_reader_is_owed_the_log_until_it_has_it_even_when_it_published_late() -> None:
+def test_stop_waits_until_a_reader_has_the_log_despite_a_late_publish() -> None:
     world = EngineWorld(2)
     writer, reader = world.connect("writer"), world.connect("reader")
     bodies = [b"%01000d" % n for n in range(20)]
@@ -76,7 +76,7 @@ def test_a_reader_is_owed_the_log_until_it_has_it_even_when_it_published_late() 
 
 
 @pytest.mark.parametrize("unpersisted", [False, True])
-def test_exact_18_what_conflation_holds_back_is_sent_at_a_stop(unpersisted: bool) -> None:
+def test_exact_18_conflated_messages_are_sent_at_a_stop(unpersisted: bool) -> None:
     world = EngineWorld(3)
     writer, reader = world.connect("writer"), world.connect("reader")
     reader.subscribe("s", "t", bookmark="0", options="conflation=1h,conflation_key=[/k]")
@@ -93,7 +93,7 @@ def test_exact_18_what_conflation_holds_back_is_sent_at_a_stop(unpersisted: bool
     assert not world.broker.subscriptions.owed(reader.conn)
 
 
-def test_a_replay_that_conflates_gets_all_of_the_log_at_a_stop_as_far_as_its_credit_goes() -> None:
+def test_conflated_replay_receives_the_log_at_a_stop_within_the_credit() -> None:
     world = EngineWorld(4)
     writer, reader = world.connect("writer"), world.connect("reader")
     for number in range(30):
@@ -107,11 +107,11 @@ def test_a_replay_that_conflates_gets_all_of_the_log_at_a_stop_as_far_as_its_cre
         world.run_job() if world.jobs else world.run_read() if world.reads else world.work()
     assert [heard.body for heard in reader.heard["s"]] == [b"%01000d" % 29]
     assert len(reader.heard["poor"]) == 1
-    assert world.broker.subscriptions.owed(reader.conn), "it is for the driver to wait no longer"
+    assert world.broker.subscriptions.owed(reader.conn), "the driver decides to stop waiting"
 
 
 @pytest.mark.parametrize("options", ["conflation=1h,rate=0.001", "conflation=1h,pause"])
-def test_what_goes_at_a_pace_of_its_own_is_not_waited_for(options: str) -> None:
+def test_stop_does_not_wait_for_rated_or_paused_subscriptions(options: str) -> None:
     world = EngineWorld(5)
     writer, reader = world.connect("writer"), world.connect("reader")
     writer.publish("t", [b"1"])

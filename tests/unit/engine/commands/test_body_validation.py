@@ -1,4 +1,4 @@
-"""Validated topics: what is refused, what is stored beside it, and that nothing is lost or doubled."""
+"""Validated topics: rejected bodies, stored neighbours, and no loss or duplicates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BAD = [
 def split(
     bodies: list[bytes], *, sequenced: bool = True, topics: list[str] | None = None
 ) -> list[int] | None:
-    """What is refused of a frame with these bodies; None when nothing is."""
+    """Return the indices of rejected bodies, or None when all are valid."""
     builder = BatchBuilder()
     for topic, body in zip(topics or ["t"] * len(bodies), bodies, strict=True):
         builder.add(topic, body)
@@ -50,22 +50,22 @@ def split(
 
 
 @pytest.mark.parametrize("body", GOOD, ids=lambda body: repr(body[:20]))
-def test_json_passes(body: bytes) -> None:
+def test_valid_json_body_is_accepted(body: bytes) -> None:
     assert split([body]) is None
 
 
 @pytest.mark.parametrize("body", BAD, ids=lambda body: repr(body[:20]))
-def test_what_is_no_json_is_refused_alone(body: bytes) -> None:
+def test_invalid_json_body_is_rejected_without_the_neighbours(body: bytes) -> None:
     assert split([b"{}", body, b"[]"]) == [1]
     assert split([b"{}", body, b"[]"], sequenced=False) == [1]
     assert split([body]) == [0]
 
 
-def test_a_character_cut_in_two_by_the_end_of_a_body_does_not_pass() -> None:
+def test_utf_8_character_split_between_bodies_is_rejected() -> None:
     assert split([b'"\xc3', b'\xa4"', b'"\xc3\xa4"']) == [0, 1]
 
 
-def test_only_validated_topics_are_looked_at() -> None:
+def test_only_bodies_of_validated_topics_are_checked() -> None:
     assert split([b"x", b"x", b"{}"], topics=["u", "u", "t"]) is None
     assert split([b"x", b"x", b"{}", b"y"], topics=["u", "t", "t", "v"]) == [1]
     binary = make_validation({"t": "binary"})
@@ -82,7 +82,7 @@ def test_only_validated_topics_are_looked_at() -> None:
         ("nvfix", b"MsgType=D\x01", b"MsgType\x01"),
     ],
 )
-def test_a_topic_of_any_type_is_held_to_it(kind: str, good: bytes, bad: bytes) -> None:
+def test_body_of_another_message_type_is_rejected(kind: str, good: bytes, bad: bytes) -> None:
     validation = make_validation({"t": kind})
     assert list(TopicCatalog(validated={"t": kind}).validated) == ["t"]
     batch = batch_from_bodies("t", [good, bad, good], publisher=7, first_sequence=41)
@@ -94,7 +94,7 @@ def test_a_topic_of_any_type_is_held_to_it(kind: str, good: bytes, bad: bytes) -
     assert found.rest.bodies_list() == [good, good]
 
 
-def test_topics_of_several_types_in_one_frame_are_each_held_to_their_own() -> None:
+def test_topics_of_several_types_in_one_frame_are_validated_by_type() -> None:
     validation = make_validation({"j": "json", "f": "fix", "k": "json", "b": "binary"})
     builder = BatchBuilder()
     for topic, body in [("f", b"1=2"), ("b", b"x"), ("f", b"{}"), ("j", b"1=2"), ("k", b"{}"), ("j", b"{}"),
@@ -109,7 +109,7 @@ def test_topics_of_several_types_in_one_frame_are_each_held_to_their_own() -> No
     assert found.rest.bodies_list() == [b"1=2", b"x", b"{}", b"{}", b"x"]
 
 
-def test_it_agrees_with_another_reader_of_json() -> None:
+def test_json_validation_agrees_with_the_standard_json_module() -> None:
     rng = Random(5)
     sample = json.dumps({"id": 1, "text": 'a\\u00e4"b', "list": [1.5e3, None, True, {}]}).encode()
     refused = 0
@@ -118,7 +118,7 @@ def test_it_agrees_with_another_reader_of_json() -> None:
         body = sample[:at] + bytes([rng.choice(b'{}[]",:\\ 0a\xc3')]) + sample[at + rng.randrange(2) :]
         try:
             json.loads(body.decode())
-            good = b"\\ud" not in body  # half a pair is text to one, and no character to the other
+            good = b"\\ud" not in body  # the standard module accepts half a surrogate pair
         except ValueError:
             good = False
         assert (split([body]) is None) is good, body
@@ -126,7 +126,7 @@ def test_it_agrees_with_another_reader_of_json() -> None:
     assert 300 < refused < 2900
 
 
-def test_many_refusals_of_one_frame_are_told_in_pieces() -> None:
+def test_many_rejections_of_one_frame_are_split_into_commands() -> None:
     count = refused_per_command_messages_max + 5
     batch = batch_from_bodies("t", [b"{}"] + [b"x"] * count, publisher=7, first_sequence=1)
     found = make_validation(JSON).split(Publish(frame=3, sequenced=True), batch)
@@ -137,7 +137,7 @@ def test_many_refusals_of_one_frame_are_told_in_pieces() -> None:
     assert found.rest.count == 1
 
 
-def test_the_text_is_bounded_and_says_which_and_why() -> None:
+def test_rejection_text_is_bounded_and_names_sequence_and_reason() -> None:
     batch = batch_from_bodies("t", [b"{}", b"x" * 100_000], publisher=7, first_sequence=41)
     found = make_validation(JSON).split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
@@ -159,7 +159,7 @@ def bodies(log: list[Heard]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("sequenced", [True, False])
-def test_the_good_ones_of_a_frame_are_stored_and_the_bad_ones_named(sequenced: bool) -> None:
+def test_valid_messages_of_a_frame_are_stored_and_invalid_ones_are_named(sequenced: bool) -> None:
     world = EngineWorld(1, validated=JSON)
     peer, other = world.connect("p"), world.connect("other")
     peer.publish("t", [b"1", b"x", b"3", b"y", b"5"], sequenced=sequenced)
@@ -174,13 +174,15 @@ def test_the_good_ones_of_a_frame_are_stored_and_the_bad_ones_named(sequenced: b
     if sequenced:
         assert sequences == [1, 3, 5, 6]
     else:
-        assert [number - sequences[0] for number in sequences] == [0, 1, 2, 3], "the server's have no gaps"
+        assert [number - sequences[0] for number in sequences] == [0, 1, 2, 3], (
+            "sequences of the server have no gaps"
+        )
     assert (peer.acked_frame, peer.goodbye, other.goodbye) == (2, None, None)
     assert peer.acked_sequence == (6 if sequenced else 0)
     assert rejections(other) == []
 
 
-def test_a_frame_of_bad_ones_only_is_refused_as_a_whole_and_the_next_goes_on() -> None:
+def test_frame_with_only_invalid_bodies_is_rejected_and_the_next_is_stored() -> None:
     world = EngineWorld(2, validated=JSON)
     peer = world.connect("p")
     peer.publish("t", [b"x", b"y"])
@@ -192,7 +194,7 @@ def test_a_frame_of_bad_ones_only_is_refused_as_a_whole_and_the_next_goes_on() -
     assert peer.acked_sequence == 3
 
 
-def test_the_refusal_leaves_before_any_acknowledgement_of_its_frame() -> None:
+def test_rejection_is_sent_before_acknowledgements_of_the_frame() -> None:
     world = EngineWorld(3, validated=JSON)
     peer = world.connect("p")
     peer.publish("t", [b"1", b"x"])
@@ -202,7 +204,7 @@ def test_the_refusal_leaves_before_any_acknowledgement_of_its_frame() -> None:
     assert kinds == [Rejected, Persisted, Ack]
 
 
-def test_what_comes_again_is_refused_again_and_stored_once() -> None:
+def test_resent_frame_is_rejected_equally_and_stored_once() -> None:
     world = EngineWorld(4, validated=JSON)
     peer = world.connect("p")
     peer.publish("t", [b"1", b"x", b"3"])
@@ -218,7 +220,7 @@ def test_what_comes_again_is_refused_again_and_stored_once() -> None:
     assert again.acked_sequence == 4
 
 
-def test_an_unrecorded_topic_can_be_validated_too() -> None:
+def test_non_persistent_topic_can_be_validated() -> None:
     world = EngineWorld(5, recorded=frozenset({"u"}), validated=JSON)
     peer, reader = world.connect("p"), world.connect("r")
     reader.subscribe("s", "t")
@@ -238,7 +240,7 @@ def test_a_topic_that_is_not_validated_is_stored_byte_for_byte() -> None:
     assert rejections(peer) == []
 
 
-def test_the_rest_of_a_frame_owns_its_memory() -> None:
+def test_valid_rest_of_a_frame_does_not_share_memory_with_the_frame() -> None:
     frame = memoryview(
         bytearray(batch_from_bodies("t", [b"1", b"x"], publisher=7, first_sequence=1).encode())
     )

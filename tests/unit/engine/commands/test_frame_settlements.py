@@ -1,4 +1,4 @@
-"""How much one publish frame may settle."""
+"""Limits on settlements in one publish frame."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def frame(count: int, runs: int = 1) -> MessageBatch:
     ],
     ids=["settlements", "runs"],
 )
-def test_a_frame_settles_only_so_much_in_its_step(allowed: MessageBatch, refused: MessageBatch) -> None:
+def test_frame_with_too_many_settlements_or_runs_is_rejected(
+    allowed: MessageBatch, refused: MessageBatch
+) -> None:
     world = QueueWorld(1, [QueueDefinition("q")])
     peer = world.connect("worker")
     world.settle()

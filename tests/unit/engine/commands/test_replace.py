@@ -1,4 +1,4 @@
-"""exact.md 20: `replace` swaps topic, filter and options under the same id; nothing is lost or doubled."""
+"""exact.md 20: `replace` swaps topic, filter and options without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _bodies(peer: Peer, sub_id: str = "s") -> list[int]:
 
 
 def _replace(peer: Peer, sub_id: str, topic: str, **more: object) -> int:
-    """Without forgetting what was heard."""
+    """Replace a subscription and keep the recorded deliveries."""
     heard, marks = peer.heard[sub_id], peer.marks[sub_id]
     options = ",".join(["replace", str(more.pop("options", ""))])
     command = peer.subscribe(sub_id, topic, options=options, **more)  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ def _replace(peer: Peer, sub_id: str, topic: str, **more: object) -> int:
     return command
 
 
-def test_exact_20_at_the_end_of_the_log_it_changes_with_the_next_message_accepted() -> None:
+def test_exact_20_live_subscription_changes_with_the_next_accepted_message() -> None:
     world = EngineWorld(1)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a")
@@ -45,7 +45,7 @@ def test_exact_20_at_the_end_of_the_log_it_changes_with_the_next_message_accepte
     assert peer.marks["s"] == ["completed after 0"]
 
 
-def test_what_is_passed_over_for_the_old_topic_is_not_for_the_new_one() -> None:
+def test_index_skip_for_the_old_topic_does_not_pass_messages_of_the_new_topic() -> None:
     world = EngineWorld(1)
     world.broker.journal.view.tail_bytes_max = 1  # so that it is read from segments, by their indexes
     publisher, peer = world.connect("publisher"), world.connect("reader")
@@ -66,7 +66,7 @@ def test_what_is_passed_over_for_the_old_topic_is_not_for_the_new_one() -> None:
     assert _bodies(peer) == [100, *range(50)]
 
 
-def test_completed_comes_after_the_last_message_even_when_that_comes_alone() -> None:
+def test_completed_follows_the_last_message_when_credit_allows_one_at_a_time() -> None:
     world = EngineWorld(2)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     for number in range(5):
@@ -78,7 +78,7 @@ def test_completed_comes_after_the_last_message_even_when_that_comes_alone() -> 
     assert peer.marks["s"] == ["completed after 5"]
 
 
-def test_exact_20_a_replay_changes_where_it_stands() -> None:
+def test_exact_20_replay_changes_at_the_current_position() -> None:
     world = EngineWorld(2)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     for number in range(200):
@@ -99,7 +99,7 @@ def test_exact_20_a_replay_changes_where_it_stands() -> None:
     assert peer.marks["s"] == ["completed after 100"]
 
 
-def test_with_a_bookmark_it_begins_there_and_the_old_one_goes_on_until_then() -> None:
+def test_replace_with_a_bookmark_starts_the_new_subscription_at_the_bookmark() -> None:
     world = EngineWorld(3)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     for number in range(20):
@@ -113,7 +113,7 @@ def test_with_a_bookmark_it_begins_there_and_the_old_one_goes_on_until_then() ->
     assert _bodies(peer) == list(range(20))
 
 
-def test_a_replace_that_is_refused_leaves_the_old_one_as_it_was() -> None:
+def test_refused_replace_leaves_the_old_subscription_unchanged() -> None:
     world = EngineWorld(4)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     publisher.publish("a", [b"0"])
@@ -135,7 +135,7 @@ def test_a_replace_that_is_refused_leaves_the_old_one_as_it_was() -> None:
     assert _bodies(peer) == [1]
 
 
-def test_positions_take_the_place_of_what_was_there() -> None:
+def test_replace_by_a_position_range_ends_the_old_subscription() -> None:
     world = EngineWorld(8)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     publisher.publish("a", [b"%d" % number for number in range(5)])
@@ -150,13 +150,15 @@ def test_positions_take_the_place_of_what_was_there() -> None:
     assert peer.marks["s"][-1] == "ended"
     publisher.publish("a", [b"5"])
     world.settle()
-    assert len(peer.heard["s"]) == 10, "nothing of the one that was replaced goes on"
+    assert len(peer.heard["s"]) == 10, "the replaced subscription delivers nothing"
     assert not list(world.broker._delivery.fanout.feeds())
 
 
 def _outlived(seed: int) -> tuple[EngineWorld, Peer, int]:
-    """A world in which a subscription ended by itself while the start of its successor is looked up; its peer
-    and the command of the successor."""
+    """Return a subscription that ended while the start of its replacement is searched.
+
+    The result is the engine, the peer, and the command of the replacement.
+    """
     world = EngineWorld(seed)
     world.broker.journal.view.tail_bytes_max = 1
     publisher, peer = world.connect("publisher"), world.connect("reader")
@@ -181,12 +183,12 @@ def _outlived(seed: int) -> tuple[EngineWorld, Peer, int]:
     return world, peer, command
 
 
-@pytest.mark.parametrize("way", ["disconnected", "damaged"])
-def test_nothing_is_left_of_a_successor_that_never_begins(way: str) -> None:
+@pytest.mark.parametrize("cause", ["disconnected", "damaged"])
+def test_replacement_that_never_starts_leaves_no_state(cause: str) -> None:
     world, peer, _ = _outlived(9)
     held = world.broker.subscriptions._registry._by_conn
     assert held[peer.conn].coming
-    if way == "disconnected":
+    if cause == "disconnected":
         world.broker.disconnected(peer.conn)
     else:
         for read in [*world.reads]:
@@ -197,7 +199,7 @@ def test_nothing_is_left_of_a_successor_that_never_begins(way: str) -> None:
     assert peer.conn not in held
 
 
-def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along() -> None:
+def test_subscription_end_during_the_search_keeps_the_replacement() -> None:
     world, peer, command = _outlived(9)
     peer.marks["s"].clear()
     world.settle()
@@ -207,7 +209,7 @@ def test_one_that_ends_while_its_successor_is_looked_up_does_not_take_it_along()
     assert _bodies(peer)[-30:] == list(range(20, 50))
 
 
-def test_replace_answered_first_is_not_undone_by_an_older_one_whose_start_is_searched() -> None:
+def test_replace_answered_first_is_not_undone_by_an_older_replace_in_search() -> None:
     world = EngineWorld(9)
     world.broker.journal.view.tail_bytes_max = 1  # so that starts are read from segments
     publisher, peer = world.connect("publisher"), world.connect("reader")
@@ -232,7 +234,7 @@ def test_replace_answered_first_is_not_undone_by_an_older_one_whose_start_is_sea
     assert _bodies(peer) == [200]
 
 
-def test_a_replace_of_a_replay_takes_a_rate_and_ends_live() -> None:
+def test_replace_changes_the_rate_of_a_replay_and_ends_live_delivery() -> None:
     world = EngineWorld(10)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     publisher.publish("a", [b"%d" % number for number in range(500)])
@@ -258,7 +260,7 @@ def test_a_replace_of_a_replay_takes_a_rate_and_ends_live() -> None:
     assert answer.code == ""
 
 
-def test_replaces_that_wait_are_bounded() -> None:
+def test_number_of_waiting_replaces_is_bounded() -> None:
     world = EngineWorld(11, recorded=frozenset({"log"}))
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "rest")
@@ -273,7 +275,7 @@ def test_replaces_that_wait_are_bounded() -> None:
     world.broker.disconnected(peer.conn)
 
 
-def test_replace_of_what_is_not_there_is_a_subscription() -> None:
+def test_replace_of_an_unknown_id_creates_a_subscription() -> None:
     world = EngineWorld(5)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     command = peer.subscribe("s", "a", options="replace")
@@ -283,7 +285,7 @@ def test_replace_of_what_is_not_there_is_a_subscription() -> None:
     assert _bodies(peer) == [1]
 
 
-def test_without_replace_an_id_is_used_once() -> None:
+def test_subscribe_with_a_used_id_without_replace_is_refused() -> None:
     world = EngineWorld(6)
     peer = world.connect("reader")
     peer.subscribe("s", "a")
@@ -293,7 +295,7 @@ def test_without_replace_an_id_is_used_once() -> None:
     assert "replace" in answer.text
 
 
-def test_what_conflation_holds_comes_before_the_change() -> None:
+def test_replace_delivers_conflated_messages_before_the_change() -> None:
     world = EngineWorld(7)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a", bookmark="0|1|", options="conflation=10s")
@@ -307,9 +309,8 @@ def test_what_conflation_holds_comes_before_the_change() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_exact_20_replaced_again_and_again_nothing_is_lost_or_doubled(seed: int) -> None:
-    """A message is delivered if the subscription covered its topic when it was accepted, or, before the
-    replay has caught up, when it was reached: of both, the choice may differ only between two replaces."""
+def test_exact_20_repeated_replaces_lose_and_duplicate_nothing(seed: int) -> None:
+    """A message is delivered if the subscription covered its topic when it was accepted."""
     rng = Random(seed)
     world = EngineWorld(seed)
     world.small_tail()

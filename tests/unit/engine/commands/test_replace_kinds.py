@@ -1,4 +1,4 @@
-"""exact.md 20: `replace` of every kind of replay, again and again; nothing is lost or doubled."""
+"""exact.md 20: repeated `replace` of every kind of replay loses and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.engine_world import EngineWorld
 from tickertape.wire.commands import Ack
 
 COVERS = ("^[ac]$", "^[bc]$", "^[abc]$", "c")
-"""Whatever it becomes, `c` is its own and `d` is not."""
+"""Every pattern covers `c`, and none covers `d`."""
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "rated": ("rate=400", ("rate=100", "rate=3000", "rate=20KB", "rate=50X,rate_max_gap=1s", "")),
     "paused": ("pause", ("", "rate=3000", "select=[-/,+/n]")),
@@ -21,7 +21,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "live": ("live", ("live", "", "live,select=[-/,+/n]")),
     "select": ("select=[-/,+/n]", ("select=[-/,+/n,+/k]", "", "conflation=1ms,conflation_key=[/n]")),
 }
-"""How it begins, and what it is replaced by."""
+"""For each kind: the first options, and the options of replacements."""
 LAST = 70
 """Sequence at which the range ends."""
 
@@ -33,7 +33,7 @@ def _publish(publisher: Peer, rng: Random, count: int) -> None:
 
 
 def _replace(peer: Peer, sub_id: str, rng: Random, options: str) -> str:
-    """Put another one in its place, without forgetting what was heard; its topic and filter."""
+    """Replace the subscription, keep the recorded deliveries, and return the new topic."""
     topic, content = rng.choice(COVERS), rng.choice((None, "/n > 0", "/k = 0 or /n > -1"))
     heard, marks = peer.heard[sub_id], peer.marks[sub_id]
     command = peer.subscribe(
@@ -60,7 +60,7 @@ def _finish(world: EngineWorld, peer: Peer, ids: list[str]) -> None:
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_exact_20_of_every_kind_of_replay_nothing_is_lost_or_doubled(kind: str, seed: int) -> None:
-    """What every one of them covers comes once; what is covered by none of them does not come."""
+    """Topics that all replacements cover are delivered once, uncovered topics never."""
     rng = Random(f"{kind} {seed}")
     world = EngineWorld(seed)
     world.small_tail()
@@ -92,7 +92,7 @@ def test_exact_20_of_every_kind_of_replay_nothing_is_lost_or_doubled(kind: str, 
         if rng.random() < 0.3:
             peer.give_credit(sub_id)
         if kind == "paused":
-            assert peer.heard["s"] == [], "it stays paused, whatever it becomes"
+            assert peer.heard["s"] == [], "it stays paused after each replacement"
     assert replaced
     _finish(world, peer, ids)
     log = world.log()

@@ -53,7 +53,7 @@ def test_replace_during_conflation_delivers_everything_held_although_the_interva
     assert sorted(one.body for one in heard + peer.heard["s"]) == sorted(bodies)
 
 
-def test_replace_that_closes_its_own_slow_connection_leaves_no_subscription() -> None:
+def test_replace_that_closes_the_slow_connection_leaves_no_subscription() -> None:
     world = EngineWorld(1, recorded=frozenset({"r"}), slow_clients=NOT_TO_DISK)
     transient = world.broker.services.transient
     first, peer, publisher = world.connect("first"), world.connect("peer"), world.connect("p")
@@ -104,7 +104,7 @@ def late_replace(world: QueueEngine) -> tuple[Peer, int]:
     return peer, replace
 
 
-def test_browse_wins_over_an_older_replace_whose_start_is_found_late() -> None:
+def test_browse_wins_over_an_older_replace_with_a_late_start_position() -> None:
     world = QueueEngine(QueueDefinition("q"))
     peer, replace = late_replace(world)
     browse = peer.subscribe("s", "q", options="browse")
@@ -113,7 +113,7 @@ def test_browse_wins_over_an_older_replace_whose_start_is_found_late() -> None:
     assert {one.topic for one in peer.heard["s"]} == {"q"}
 
 
-def test_bookmark_subscription_wins_over_an_older_replace_whose_start_is_found_late() -> None:
+def test_bookmark_subscription_wins_over_an_older_replace_with_a_late_start_position() -> None:
     world = QueueEngine(QueueDefinition("q"))
     peer, replace = late_replace(world)
     newer = peer.subscribe("s", "other", bookmark="0")
@@ -122,7 +122,7 @@ def test_bookmark_subscription_wins_over_an_older_replace_whose_start_is_found_l
     assert {one.topic for one in peer.heard["s"]} == {"other"}
 
 
-def test_commands_that_waited_are_not_carried_out_for_a_connection_closed_meanwhile() -> None:
+def test_waiting_commands_of_a_closed_connection_are_not_executed() -> None:
     limits = SlowConsumerLimits(disk_bytes=0, connection_bytes=5_000)
     world = QueueEngine(QueueDefinition("q"), recorded=frozenset({"r", "q"}), slow_clients=limits)
     publisher, peer = world.connect("p"), world.connect("peer")
@@ -147,7 +147,7 @@ def test_commands_that_waited_are_not_carried_out_for_a_connection_closed_meanwh
     assert dict(world.broker.subscriptions.of(peer.conn)) == {}
 
 
-def test_acknowledgement_due_after_its_connection_ended_leaves_nothing() -> None:
+def test_acknowledgement_due_after_the_connection_ended_leaves_no_state() -> None:
     world = EngineWorld(1)
     for number in range(3):
         peer = world.connect(f"c{number}", options="ack_conflation=1s")
@@ -186,7 +186,7 @@ def test_pattern_refused_for_too_many_searches_delivers_nothing() -> None:
 
 
 @pytest.mark.parametrize("topic", ["u", "u2", "r", "^[ru]$"])
-def test_replace_delivers_what_waits_only_after_its_answer(topic: str) -> None:
+def test_replace_delivers_waiting_messages_only_after_the_answer(topic: str) -> None:
     world = EngineWorld(1, recorded=frozenset({"r"}))
     publisher, peer = world.connect("p"), world.connect("peer")
     cost = 60 + message_cost_bytes
@@ -195,10 +195,10 @@ def test_replace_delivers_what_waits_only_after_its_answer(topic: str) -> None:
         publisher.publish("u", [b"%060d" % number], sequenced=False)
     work_off(world)
     assert [one.body for one in peer.heard["s"]] == [b"%060d" % 0]
-    came = len(peer.received)
+    count_before = len(peer.received)
     replace = peer.subscribe("s", topic, options="replace", credit=2 * cost)
     work_off(world)
-    kinds = [type(one) for one, _ in peer.received[came:]]
+    kinds = [type(one) for one, _ in peer.received[count_before:]]
     assert kinds[: kinds.index(Ack)] == []
     assert code_of(peer, replace) == ""
     assert [one.body for one in peer.heard["s"]] == [b"%060d" % number for number in (1, 2)]
@@ -231,7 +231,7 @@ def test_replace_of_an_at_most_once_consumer_counts_deliveries_that_wait_for_the
     assert len(peer.heard["s"]) == 2
 
 
-def test_replace_of_an_at_most_once_consumer_by_a_topic_delivers_what_waits_for_the_disk() -> None:
+def test_replace_of_an_at_most_once_consumer_by_a_topic_delivers_the_pending_message() -> None:
     world = QueueEngine(QueueDefinition("q", semantics="at-most-once"))
     _, peer = at_most_once(world)
     peer.subscribe("s", "other", options="replace")
@@ -239,7 +239,7 @@ def test_replace_of_an_at_most_once_consumer_by_a_topic_delivers_what_waits_for_
     assert [one.topic for one in peer.heard["s"]] == ["q"]
 
 
-def test_end_of_an_at_most_once_consumer_drops_what_waits_for_the_disk() -> None:
+def test_end_of_an_at_most_once_consumer_drops_the_pending_message() -> None:
     world = QueueEngine(QueueDefinition("q", semantics="at-most-once"))
     _, peer = at_most_once(world)
     peer.send(Unsubscribe(id=99, sub_ids=("s",)))

@@ -1,4 +1,4 @@
-"""Conflation, case by case: what the interval covers, what is delivered when, what is held meanwhile."""
+"""Conflation, case by case: intervals, delivered messages with their times, and held messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stream(seconds: Sequence[float], bodies: Sequence[bytes] | None = None, firs
 
 
 def shown(results: list[ConflatedMessage]) -> list[Shown]:
-    """Bookmark, body, time in seconds and position of what is delivered."""
+    """Return bookmark, body, time in seconds and position of delivered messages."""
     return [
         (batch.bookmark(i), batch.body(i), batch.timestamp(i) / SECOND, int(positions[i]))
         for batch, positions, _ in results
@@ -43,28 +43,28 @@ def shown(results: list[ConflatedMessage]) -> list[Shown]:
     ]
 
 
-def test_the_last_of_an_interval_under_the_bookmark_of_the_first() -> None:
+def test_conflater_delivers_the_last_message_with_the_first_bookmark() -> None:
     conflater = Conflater(SECOND)
     found = shown(conflater.add(stream([10.0, 10.2, 10.999, 11.0, 11.5, 12.1])))
     assert found == [("7|1|", b"2", 10.999, 100), ("7|4|", b"4", 11.5, 103)]
     assert shown(conflater.flush()) == [("7|6|", b"5", 12.1, 105)]
 
 
-def test_the_interval_begins_with_the_first_message_of_its_key() -> None:
+def test_conflation_interval_starts_with_the_first_message_of_a_key() -> None:
     conflater = Conflater(SECOND)
     found = conflater.add(stream([10.0, 10.7, 10.9, 11.6, 11.7]), ["a", "b", "a", "b", "b"])
     assert shown(found) == [("7|1|", b"2", 10.9, 100), ("7|2|", b"3", 11.6, 101)]
     assert shown(conflater.flush()) == [("7|5|", b"4", 11.7, 104)]
 
 
-def test_a_message_without_a_key_is_replaced_by_nothing_and_keeps_its_place() -> None:
+def test_message_without_a_key_is_not_replaced_and_keeps_the_order() -> None:
     conflater = Conflater(SECOND)
     keys: list[Hashable] = ["a", None, None, "a"]
     assert conflater.add(stream([1.0, 1.1, 1.1, 1.2]), keys) == []
     assert [body for _, body, _, _ in shown(conflater.flush())] == [b"3", b"1", b"2"]
 
 
-def test_a_part_of_a_selection_is_considered() -> None:
+def test_conflater_adds_only_the_given_range_of_a_selection() -> None:
     conflater = Conflater(SECOND)
     one = stream([1.0, 1.1, 1.2, 1.3])
     assert conflater.add(one, list("aabb"), 1, 3) == []
@@ -73,7 +73,7 @@ def test_a_part_of_a_selection_is_considered() -> None:
     assert shown(conflater.flush()) == [("7|2|", b"1", 1.1, 101), ("7|3|", b"2", 1.2, 102)]
 
 
-def test_exact_18_what_is_held_is_flushed_in_the_order_of_the_first_bookmarks() -> None:
+def test_exact_18_held_messages_are_flushed_in_the_order_of_the_first_bookmarks() -> None:
     conflater = Conflater(SECOND)
     assert conflater.add(stream([1.0, 1.1, 1.2]), ["c", "a", "b"]) == []
     assert conflater.add(stream([1.3, 1.4, 1.5], first=3), ["b", "c", "a"]) == []
@@ -92,20 +92,20 @@ def test_exact_18_at_the_live_end_the_clock_ends_the_interval() -> None:
     assert conflater.next_time() == 21 * SECOND
     assert conflater.advance(21 * SECOND - 1) == []
     assert shown(conflater.advance(21 * SECOND)) == [("7|1|", b"1", 20.4, 100)]
-    # what comes next is an interval of its own, as it is when it is replayed
+    # the next message starts a new interval, as in a replay
     conflater.add(stream([21.0], first=2))
     assert conflater.next_time() == 22 * SECOND
 
 
-def test_who_is_told_where_to_resume_is_told_the_oldest_first() -> None:
+def test_held_position_is_the_first_position_of_the_oldest_entry() -> None:
     conflater = Conflater(SECOND)
     conflater.add(stream([1.0, 1.5, 1.6, 2.2]), ["a", "b", "b", "c"])
-    assert conflater.held_position == 101  # a is over
+    assert conflater.held_position == 101  # the interval of a is over
     assert shown(conflater.advance(round(2.5 * SECOND))) == [("7|2|", b"2", 1.6, 101)]
     assert conflater.held_position == 103
 
 
-def test_without_room_the_oldest_leave_early_and_nothing_is_lost() -> None:
+def test_full_conflater_releases_the_oldest_entries_early_without_loss() -> None:
     conflater = Conflater(SECOND, bytes_max=4 * (conflation_entry_bytes + 200))
     bodies = [b"%3d" % i + bytes(97) for i in range(20)]
     found = shown(conflater.add(stream([1.0] * 20, bodies), [f"k{i}" for i in range(20)]))
@@ -115,20 +115,20 @@ def test_without_room_the_oldest_leave_early_and_nothing_is_lost() -> None:
     assert [body for _, body, _, _ in shown(conflater.flush())] == bodies[17:]
 
 
-def test_a_message_larger_than_all_room_passes() -> None:
+def test_message_larger_than_the_conflation_limit_is_delivered() -> None:
     conflater = Conflater(SECOND, bytes_max=2_000)
     found = shown(conflater.add(stream([1.0, 1.1, 1.2], [b"a", bytes(5_000), b"b"])))
     assert [(mark, len(body)) for mark, body, _, _ in found] == [("7|1|", 5_000)]
     assert shown(conflater.flush()) == [("7|3|", b"b", 1.2, 102)]
 
 
-def test_keys_count_against_the_room() -> None:
+def test_conflation_keys_count_towards_held_bytes() -> None:
     conflater = Conflater(SECOND)
     conflater.add(stream([1.0, 1.0]), [("x" * 1_000, 1), "y" * 2_000])
     assert conflater.held_bytes > 2 * conflation_entry_bytes + 3_000
 
 
-def test_batches_are_about_as_large_as_others() -> None:
+def test_conflated_batches_have_about_the_target_size() -> None:
     conflater = Conflater(SECOND)
     count = 600
     results = conflater.add(stream([1.0] * count, [bytes(1_000)] * count), list(range(count)))
@@ -138,7 +138,7 @@ def test_batches_are_about_as_large_as_others() -> None:
     assert sum(batch.count for batch, _, _ in results) == count
 
 
-def test_the_batches_of_the_log_are_not_kept_alive() -> None:
+def test_conflater_does_not_keep_log_batches_alive() -> None:
     conflater = Conflater(SECOND)
     selection = stream([1.0, 1.0], [b"a" * 100, b"b" * 100])
     assert selection.batch is not None
@@ -146,11 +146,11 @@ def test_the_batches_of_the_log_are_not_kept_alive() -> None:
     own = Selection(MessageBatch.parse(memory), None, 102, SECOND)
     conflater.add(own, ["a", "b"])
     del own
-    memory.extend(b"x")  # refused while anything still looks at it
+    memory.extend(b"x")  # raises while a view exists
     assert [body[:1] for _, body, _, _ in shown(conflater.flush())] == [b"a", b"b"]
 
 
-def test_topics_are_apart_also_when_a_second_one_comes_later() -> None:
+def test_conflater_separates_topics_when_a_second_topic_appears_later() -> None:
     conflater = Conflater(SECOND)
     both = merge(
         [

@@ -1,4 +1,4 @@
-"""Conflation keys: which values are one, whatever their size and form."""
+"""Conflation keys: equal values share a key, in every size and form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAME = [
     ["{}"],
     ["[0]"],
 ]
-"""Each list: texts of JSON values that are one value, and none of another list."""
+"""JSON texts in one list have equal values. Texts of different lists have different values."""
 
 
 def _keys(bodies: list[bytes], *fields: str, kind: str = "json") -> list[Hashable | None]:
@@ -41,7 +41,7 @@ def _keys(bodies: list[bytes], *fields: str, kind: str = "json") -> list[Hashabl
 
 
 @pytest.mark.parametrize("beside", ['"a"', f'"{LONG}"', "[1]", "1", "true"])
-def test_values_are_one_key_when_they_are_equal_in_json_whatever_stands_beside_them(beside: str) -> None:
+def test_equal_json_values_share_a_conflation_key_with_any_second_field(beside: str) -> None:
     found = []
     for texts in SAME:
         bodies = [f'{{"k":{text},"other":{beside}}}'.encode() for text in texts]
@@ -52,17 +52,17 @@ def test_values_are_one_key_when_they_are_equal_in_json_whatever_stands_beside_t
     assert len(set(found)) == len(SAME)
 
 
-def test_texts_of_any_length_are_told_apart() -> None:
+def test_different_texts_of_any_length_have_different_conflation_keys() -> None:
     texts = ["a", "b", LONG, LONG + "y", "é", "e\u0301"]
     assert len(set(_keys([msgspec.json.encode({"k": text}) for text in texts], "/k"))) == len(texts)
 
 
-def test_what_is_missing_or_cannot_be_read_has_no_key() -> None:
+def test_missing_null_or_unreadable_value_has_no_conflation_key() -> None:
     assert _keys([b'{"k":null}', b"{}", b"{"], "/k") == [None] * 3
     assert None not in _keys([b'{"k":""}', b'{"k":[]}'], "/k")
 
 
-def test_bytes_and_texts_are_two_and_nan_is_one() -> None:
+def test_bytes_and_text_have_different_conflation_keys_and_nan_has_one() -> None:
     values = [b"1", "1", float("nan"), float("nan"), float("inf"), 1]
     keys = _keys([msgspec.msgpack.encode({"k": value}) for value in values], "/k", kind="messagepack")
     assert keys[2] == keys[3] is not None

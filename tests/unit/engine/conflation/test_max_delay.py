@@ -1,4 +1,4 @@
-"""What conflation holds while the wall clock, and with it the clock of the log, does not move on."""
+"""Maximum delay of conflated messages while the wall clock and the log clock do not advance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def conflated(interval: str) -> tuple[EngineWorld, Peer, Peer]:
 
 
 def replayed(world: EngineWorld, interval: str) -> list[bytes]:
-    """What a replay has of the same."""
+    """Return the bodies of a conflated replay of the same log."""
     later = world.connect("later")
     later.subscribe("s", "t", bookmark="0", options=f"conflation={interval}", credit=1 << 20)
     world.settle()
@@ -31,9 +31,8 @@ def replayed(world: EngineWorld, interval: str) -> list[bytes]:
     return bodies(later)
 
 
-def test_a_wall_clock_that_is_put_back_holds_nothing_back() -> None:
-    """The clock of the log stands still then, for an hour here; twice the interval by the other clock is
-    enough, again and again."""
+def test_conflated_messages_are_delivered_after_the_wall_clock_is_set_back() -> None:
+    """The log clock pauses for an hour. The monotonic clock limits the delay to twice the interval."""
     world, writer, reader = conflated("1s")
     world.wall -= HOUR
     heard: list[bytes] = []
@@ -42,7 +41,7 @@ def test_a_wall_clock_that_is_put_back_holds_nothing_back() -> None:
         world.settle()
         world.wake(1.9)
         world.settle()
-        assert len(heard) == number, "not before it has to be"
+        assert len(heard) == number, "not before the maximum delay"
         deadline = world.broker.next_deadline(world.now())
         assert deadline is not None
         world.wake(deadline - world.mono)
@@ -51,7 +50,7 @@ def test_a_wall_clock_that_is_put_back_holds_nothing_back() -> None:
         assert heard[number:] == [b"%d newest" % number]
 
 
-def test_nor_while_there_is_always_something_that_is_not_on_disk_yet() -> None:
+def test_conflated_messages_are_delivered_while_the_disk_is_always_behind() -> None:
     world, writer, reader = conflated("1s")
     world.wall -= HOUR
     writer.publish("t", [b"first"])
@@ -65,7 +64,7 @@ def test_nor_while_there_is_always_something_that_is_not_on_disk_yet() -> None:
     assert 8 <= len(bodies(reader)) <= 12, "about one in two seconds"
 
 
-def test_a_slow_disk_takes_nothing_apart_that_belongs_together() -> None:
+def test_slow_disk_does_not_split_a_conflation_interval() -> None:
     world, writer, reader = conflated("50ms")
     writer.publish("t", [b"first"])
     world.settle()
@@ -76,7 +75,7 @@ def test_a_slow_disk_takes_nothing_apart_that_belongs_together() -> None:
         while world.broker.has_work:
             world.work()
     deadline = world.broker.next_deadline(world.now())
-    assert deadline is None or deadline > world.mono, "it is the disk that is waited for, not a moment"
+    assert deadline is None or deadline > world.mono, "the engine waits for the disk, not for a deadline"
     world.settle()
     world.wake(1.0)
     world.settle()
@@ -85,7 +84,7 @@ def test_a_slow_disk_takes_nothing_apart_that_belongs_together() -> None:
     assert b"first" not in replayed(world, "50ms")
 
 
-def test_nor_does_a_connection_that_takes_nothing() -> None:
+def test_blocked_connection_does_not_split_a_conflation_interval() -> None:
     world, writer, reader = conflated("50ms")
     writer.publish("t", [b"first"])
     world.settle()
@@ -104,7 +103,7 @@ def test_nor_does_a_connection_that_takes_nothing() -> None:
     assert bodies(reader) == [b"second"]
 
 
-def test_for_who_takes_nothing_it_stays_held_and_counted() -> None:
+def test_conflated_message_of_a_blocked_connection_stays_held_and_counted() -> None:
     world, writer, reader = conflated("1s")
     writer.publish("t", [b"x" * 10_000])
     world.settle()

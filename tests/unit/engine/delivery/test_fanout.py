@@ -1,4 +1,4 @@
-"""The end of the log: what one step does is bounded, and whoever is put out goes on from exactly there."""
+"""Fan-out at the end of the log: bounded steps, and ejected subscriptions continue without a gap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tickertape.engine.subscriptions.log_feed import Phase
 from tickertape.wire.commands import Deliver, Flush
 
 
-def _crowd(world: EngineWorld, count: int, topics: int = 1) -> list[Peer]:
+def _readers(world: EngineWorld, count: int, topics: int = 1) -> list[Peer]:
     peers = [world.connect(f"reader{number}") for number in range(count)]
     for number, peer in enumerate(peers):
         peer.subscribe("s", f"t{number % topics}", credit=100_000)
@@ -26,9 +26,9 @@ def _deliveries(peers: list[Peer]) -> int:
     return sum(isinstance(command, Deliver) for peer in peers for command, _ in peer.received)
 
 
-def test_one_step_serves_so_many_and_the_rest_has_its_turn_later() -> None:
+def test_fanout_step_serves_a_bounded_number_of_subscriptions() -> None:
     world = EngineWorld(1)
-    peers = _crowd(world, 50)
+    peers = _readers(world, 50)
     world.broker._delivery.step_bytes_max = 10 * step_delivery_bytes
     world.connect("publisher").publish("t0", [b"x"])
     while world.jobs:
@@ -42,9 +42,9 @@ def test_one_step_serves_so_many_and_the_rest_has_its_turn_later() -> None:
     assert not world.broker.has_work
 
 
-def test_a_commit_is_gone_through_once_however_many_topics_are_asked_for() -> None:
+def test_commits_with_many_topics_are_delivered_to_the_subscription_of_each_topic() -> None:
     world = EngineWorld(2)
-    peers = _crowd(world, 60, topics=60)
+    peers = _readers(world, 60, topics=60)
     publisher = world.connect("publisher")
     for number in range(60):
         publisher.publish(f"t{number}", [b"%d" % number, b"more"])
@@ -53,9 +53,9 @@ def test_a_commit_is_gone_through_once_however_many_topics_are_asked_for() -> No
         assert [heard.body for heard in peer.heard["s"]] == [b"%d" % number, b"more"]
 
 
-def test_publishers_faster_than_the_sending_make_everybody_a_reader_of_its_own() -> None:
+def test_fanout_overrun_moves_every_subscription_to_a_separate_replay() -> None:
     world = EngineWorld(3)
-    peers = _crowd(world, 5)
+    peers = _readers(world, 5)
     delivery = world.broker._delivery
     delivery.step_bytes_max = 1
     delivery.fanout.backlog_bytes_max = 2_000
@@ -72,7 +72,9 @@ def test_publishers_faster_than_the_sending_make_everybody_a_reader_of_its_own()
     assert {sub.phase for sub in delivery.fanout.feeds()} == {Phase.TAIL}
 
 
-def test_who_asks_for_more_answers_than_may_wait_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_with_too_many_pending_flushes_is_paused_until_answers_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ack_tracker, "owed_max", 10)
     world = EngineWorld(4)
     peer = world.connect("p")

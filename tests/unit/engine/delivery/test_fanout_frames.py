@@ -1,4 +1,4 @@
-"""Subscriptions with filters at the end of the log: one frame for all those of a connection."""
+"""Subscriptions with filters at the end of the log: one frame for all subscriptions of a connection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _heard(peer: Peer, sub_id: str) -> list[int]:
     return [json.loads(message.body)["n"] for message in peer.heard.get(sub_id, [])]
 
 
-def test_a_connection_gets_one_frame_for_all_its_subscriptions_that_a_commit_is_for() -> None:
+def test_connection_receives_one_frame_for_all_matching_subscriptions() -> None:
     world = EngineWorld(1)
     several, alone, other = (world.connect(name) for name in ("several", "alone", "other"))
     for n in range(4):
@@ -58,7 +58,7 @@ def test_a_connection_gets_one_frame_for_all_its_subscriptions_that_a_commit_is_
     assert [frame.sub_id for frame in _delivered(several)][-1] == "s2"
 
 
-def test_who_cannot_take_all_of_his_part_reads_on_alone_and_the_others_do_not_notice() -> None:
+def test_subscription_without_enough_credit_leaves_the_frame_without_affecting_others() -> None:
     world = EngineWorld(2)
     peer = world.connect("peer")
     one = len(json.dumps({"n": 1})) + message_cost_bytes
@@ -79,7 +79,9 @@ def test_who_cannot_take_all_of_his_part_reads_on_alone_and_the_others_do_not_no
 
 
 @pytest.mark.parametrize(("name", "bound"), [("combined_subscriptions_max", 3), ("routes_per_frame_max", 6)])
-def test_a_frame_has_a_bound(monkeypatch: pytest.MonkeyPatch, name: str, bound: int) -> None:
+def test_shared_frame_is_bounded_in_subscriptions_and_routes(
+    monkeypatch: pytest.MonkeyPatch, name: str, bound: int
+) -> None:
     monkeypatch.setattr(sharing, name, bound)
     world = EngineWorld(3)
     peer = world.connect("peer")
@@ -115,27 +117,27 @@ class _Sub:
         self.interest = cover
 
 
-def test_a_search_that_is_given_up_leaves_the_index_as_it_should_be() -> None:
+def test_abandoned_index_search_leaves_the_index_correct() -> None:
     contents = make_compiler()
-    standing: SubscriptionIndex[_Sub, InterestGroup[_Sub]] = SubscriptionIndex(InterestGroup)
+    live_index: SubscriptionIndex[_Sub, InterestGroup[_Sub]] = SubscriptionIndex(InterestGroup)
     first, second = (_Sub(contents.compile("t", f"/n = {n}", None, Subscriber(None, "me"))) for n in (1, 2))
-    standing.add(first)
+    live_index.add(first)
     builder = BatchBuilder()
     for sequence in range(1, 4):
         builder.add("t", b'{"n":%d}' % (sequence % 3), sequence=sequence)
     batch = builder.build(7, 0, 70)
-    offers = standing.matches(batch)
+    offers = live_index.matches(batch)
     next(offers)
-    standing.add(second)
-    standing.discard(first)
-    del offers  # as when publishers are faster than all the sending
-    found = [(offer.batch, offer.group) for offer in standing.matches(batch) if offer.batch is not None]
+    live_index.add(second)
+    live_index.discard(first)
+    del offers  # as after a fan-out overrun
+    found = [(offer.batch, offer.group) for offer in live_index.matches(batch) if offer.batch is not None]
     assert [(one.bodies_list(), list(group.subs)) for one, group in found if group is not None] == [
         ([b'{"n":2}'], [second])
     ]
 
 
-def test_a_connection_is_given_no_more_of_a_commit_than_it_may_queue() -> None:
+def test_fanout_sends_a_connection_at_most_the_outbox_limit_of_a_commit() -> None:
     world = EngineWorld(21)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     ids = [f"s{number}" for number in range(8)]
@@ -147,14 +149,14 @@ def test_a_connection_is_given_no_more_of_a_commit_than_it_may_queue() -> None:
     while world.jobs:
         world.run_job()
     at_once = sum(batch.nbytes for _, batch in peer.received if batch is not None)
-    assert 0 < at_once <= 2 * outbox_bytes_max, "what a step may send, and a frame"
+    assert 0 < at_once <= 2 * outbox_bytes_max, "the limit of a step plus one frame"
     assert sum(len(heard) for heard in peer.heard.values()) < 8
-    world.broker.blocked(peer.conn)  # it is not written as fast
+    world.broker.blocked(peer.conn)  # the connection writes slowly
     world.work()
     assert {sub.phase for sub in world.log_feeds(peer.conn).values()} == {
         Phase.TAIL,
         Phase.REPLAY,
-    }, "those that were not given theirs read on by themselves"
+    }, "subscriptions that received nothing continue with a replay"
     world.broker.writable(peer.conn)
     world.settle()
     assert all(len(peer.heard[sub_id]) == 1 for sub_id in ids)

@@ -1,4 +1,4 @@
-"""`live`: after the replay messages come before they are persisted, each once, in the order of the log."""
+"""Option `live`: messages are delivered before they are persisted, once each, in log order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _bodies(peer: Peer, sub_id: str = "s") -> list[int]:
     return [int(heard.body) for heard in peer.heard[sub_id]]
 
 
-def test_what_is_accepted_comes_before_it_is_persisted_and_only_to_who_asked() -> None:
+def test_live_subscription_receives_accepted_messages_before_persistence() -> None:
     world = EngineWorld(1)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     publisher.publish("a", [b"0"])
@@ -39,7 +39,7 @@ def test_what_is_accepted_comes_before_it_is_persisted_and_only_to_who_asked() -
     assert peer.marks["s"] == ["completed after 1"]
 
 
-def test_exact_19_who_cannot_take_it_goes_on_with_what_is_persisted_and_costs_no_memory() -> None:
+def test_exact_19_live_subscription_without_credit_falls_back_to_persisted_messages() -> None:
     world = EngineWorld(2)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a", bookmark="0|1|", options="live", credit=200)
@@ -57,10 +57,10 @@ def test_exact_19_who_cannot_take_it_goes_on_with_what_is_persisted_and_costs_no
     publisher.publish("a", [b"50"])
     while world.broker.has_work:
         world.work()
-    assert _bodies(peer)[-1] == 50, "it has come back"
+    assert _bodies(peer)[-1] == 50, "the subscription is live"
 
 
-def test_exact_19_who_stays_behind_for_longer_than_the_age_limit_is_ended_as_slow() -> None:
+def test_exact_19_live_subscription_behind_the_age_limit_is_ended_as_slow() -> None:
     world = EngineWorld(2, slow_clients=SlowConsumerLimits(age_seconds=5.0))
     publisher = world.connect("publisher")
     publisher.publish("a", [b"x" * 100] * 20)
@@ -81,12 +81,12 @@ def test_exact_19_who_stays_behind_for_longer_than_the_age_limit_is_ended_as_slo
     assert stalls.goodbye is not None
     assert stalls.goodbye.code == "slow_client"
     assert "behind for 5 seconds" in stalls.goodbye.text
-    assert replays.goodbye is None, "it replays still"
+    assert replays.goodbye is None, "its replay continues"
     assert reads.goodbye is None
     assert world.broker.services.log.live.fallbacks
 
 
-def test_exact_19_who_falls_back_before_the_sync_is_ended_by_age_too() -> None:
+def test_exact_19_live_subscription_behind_before_the_sync_is_ended_by_age() -> None:
     world = EngineWorld(2, slow_clients=SlowConsumerLimits(age_seconds=5.0))
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a", bookmark="0|1|", options="live", credit=420)
@@ -109,7 +109,7 @@ def test_exact_19_who_falls_back_before_the_sync_is_ended_by_age_too() -> None:
     assert peer.goodbye.code == "slow_client"
 
 
-def test_who_comes_back_is_given_no_more_at_once_than_a_connection_may_queue() -> None:
+def test_unblocked_live_subscription_receives_at_most_the_outbox_limit_at_once() -> None:
     world = EngineWorld(6)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a", bookmark="0|1|", options="live", credit=1 << 28)
@@ -137,13 +137,13 @@ def test_who_comes_back_is_given_no_more_at_once_than_a_connection_may_queue() -
     publisher.publish("a", [b"60"])
     while world.broker.has_work:
         world.work()
-    assert _bodies(peer)[-1] == 60, "it has come back"
+    assert _bodies(peer)[-1] == 60, "the subscription is live"
 
 
 @pytest.mark.parametrize(
     "option", ["rate=10", "rate=1x,rate_max_gap=1s", "pause", "conflation=1s", "fully_durable"]
 )
-def test_what_live_excludes_is_refused_with_the_reason(option: str) -> None:
+def test_option_excluded_by_live_is_refused_with_the_reason(option: str) -> None:
     world = EngineWorld(3)
     peer = world.connect("reader")
     answer = peer.answers[peer.subscribe("s", "a", bookmark="0", options=f"live,{option}")]
@@ -152,7 +152,7 @@ def test_what_live_excludes_is_refused_with_the_reason(option: str) -> None:
     assert answer.text.startswith(f"Option live excludes {option.split('=', maxsplit=1)[0]}")
 
 
-def test_a_live_one_is_neither_paused_nor_resumed() -> None:
+def test_live_subscription_refuses_pause_and_resume() -> None:
     world = EngineWorld(4)
     peer = world.connect("reader")
     peer.subscribe("s", "a", bookmark="0", options="live")
@@ -162,7 +162,7 @@ def test_a_live_one_is_neither_paused_nor_resumed() -> None:
         assert (answer.code, "live" in answer.text) == ("bad_option", True)
 
 
-def test_when_nobody_wants_it_nothing_is_kept() -> None:
+def test_live_tail_keeps_no_messages_without_live_subscriptions() -> None:
     world = EngineWorld(5)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     live = world.broker.services.log.live
@@ -180,7 +180,7 @@ def test_when_nobody_wants_it_nothing_is_kept() -> None:
 
 
 @pytest.mark.parametrize("seed", parts(80, 30))
-def test_no_gap_and_nothing_twice_however_it_goes(seed: int) -> None:
+def test_live_subscriptions_receive_each_message_once_in_random_runs(seed: int) -> None:
     rng = Random(seed)
     world = EngineWorld(seed)
     world.small_tail()

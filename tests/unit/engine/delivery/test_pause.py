@@ -1,4 +1,4 @@
-"""Pause and resume: places are kept, replays that begin together stay in the order of the log."""
+"""Pause and resume: positions are kept, and replays resumed together keep log order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _answer(peer: Peer, command: int) -> Ack:
     return answer
 
 
-def test_one_that_begins_paused_is_sent_nothing_until_it_is_resumed() -> None:
+def test_paused_subscription_receives_nothing_until_resume() -> None:
     world, publisher, peer = _world()
     command = peer.subscribe("s", "t1", bookmark="0", options="pause")
     world.settle()
@@ -49,7 +49,7 @@ def test_one_that_begins_paused_is_sent_nothing_until_it_is_resumed() -> None:
     assert peer.marks["s"] == ["completed after 20"], "it has caught up with the log as of the subscribe"
 
 
-def test_a_pause_keeps_the_place_at_the_end_of_the_log() -> None:
+def test_pause_at_the_end_of_the_log_keeps_the_position() -> None:
     world, publisher, peer = _world()
     peer.subscribe("s", "t1", bookmark="0|1|")
     world.settle()
@@ -65,7 +65,7 @@ def test_a_pause_keeps_the_place_at_the_end_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 3))
-def test_a_pause_in_the_middle_of_a_replay_skips_nothing_and_doubles_nothing(steps: int) -> None:
+def test_pause_during_a_replay_skips_and_duplicates_nothing(steps: int) -> None:
     world, _, peer = _world(300)
     world.small_tail()
     world.small_bounds()
@@ -82,7 +82,7 @@ def test_a_pause_in_the_middle_of_a_replay_skips_nothing_and_doubles_nothing(ste
     assert _bodies(peer.heard["s"]) == list(range(1, 300, 3))
 
 
-def test_exact_16_replays_resumed_together_keep_the_order_of_the_log_across_them() -> None:
+def test_exact_16_replays_resumed_together_keep_the_common_order_of_the_log() -> None:
     world, _, peer = _world(300)
     world.broker.journal.view.tail_bytes_max = 1
     ids = ["a", "b", "c"]
@@ -100,7 +100,7 @@ def test_exact_16_replays_resumed_together_keep_the_order_of_the_log_across_them
     assert _bodies(peer.heard["both"]) == [n for n in range(300) if n % 3 < 2]
 
 
-def test_exact_16_only_those_at_one_place_and_one_rate_are_combined() -> None:
+def test_exact_16_only_replays_at_equal_position_and_rate_are_combined() -> None:
     world, publisher, peer = _world()
     other = world.connect("other")
     peer.subscribe("first", "t0", bookmark="0", options="pause")
@@ -122,7 +122,7 @@ def test_exact_16_only_those_at_one_place_and_one_rate_are_combined() -> None:
 
 
 @pytest.mark.parametrize("commands", [1, 2])
-def test_exact_16_only_those_of_one_resume_command_are_combined(commands: int) -> None:
+def test_exact_16_only_replays_of_one_resume_command_are_combined(commands: int) -> None:
     world, _, peer = _world(300)
     world.broker.journal.view.tail_bytes_max = 1
     ids = ("a", "b")
@@ -143,7 +143,7 @@ def test_exact_16_only_those_of_one_resume_command_are_combined(commands: int) -
     assert (by_sequence == sorted(by_sequence)) is combined
 
 
-def test_exact_16_more_than_a_frame_is_for_go_on_in_groups_of_their_own() -> None:
+def test_exact_16_replays_above_the_frame_limit_are_combined_in_several_groups() -> None:
     world = EngineWorld(12)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     count = combined_subscriptions_max + 20
@@ -163,7 +163,7 @@ def test_exact_16_more_than_a_frame_is_for_go_on_in_groups_of_their_own() -> Non
         assert by_sequence == sorted(by_sequence)
 
 
-def test_replays_at_one_rate_are_combined_and_both_keep_it() -> None:
+def test_replays_at_one_rate_are_combined_and_keep_the_rate() -> None:
     world, _, peer = _world(400, topics=2)
     for number in range(2):
         peer.subscribe(f"s{number}", f"t{number}", bookmark="0", options="pause,rate=100", credit=1 << 20)
@@ -183,15 +183,15 @@ def test_replays_at_one_rate_are_combined_and_both_keep_it() -> None:
 def test_exact_17_an_unknown_id_is_refused_and_the_others_are_not_touched() -> None:
     world, _, peer = _world()
     peer.subscribe("s", "t1", bookmark="0", credit=100)
-    refused = _answer(peer, peer.pause("s", "nobody"))
+    refused = _answer(peer, peer.pause("s", "unknown"))
     assert refused.code == "subscription_unknown"
-    assert "'nobody'" in refused.text
+    assert "'unknown'" in refused.text
     world.settle()
     assert _bodies(peer.heard["s"]) == list(range(1, 60, 3))
-    assert _answer(peer, peer.resume("nobody")).code == "subscription_unknown"
+    assert _answer(peer, peer.resume("unknown")).code == "subscription_unknown"
 
 
-def test_only_a_bookmark_subscription_is_paused() -> None:
+def test_pause_of_a_subscription_without_bookmark_is_refused() -> None:
     world, _, peer = _world()
     peer.subscribe("plain", "t1")
     refused = _answer(peer, peer.pause("plain"))
@@ -202,7 +202,7 @@ def test_only_a_bookmark_subscription_is_paused() -> None:
     world.settle()
 
 
-def test_who_is_paused_or_resumed_twice_stays_so() -> None:
+def test_repeated_pause_or_resume_has_no_further_effect() -> None:
     world, _, peer = _world()
     peer.subscribe("s", "t1", bookmark="0", options="pause")
     assert _answer(peer, peer.pause("s", "s")).code == ""
@@ -214,7 +214,7 @@ def test_who_is_paused_or_resumed_twice_stays_so() -> None:
     assert _bodies(peer.heard["s"]) == list(range(1, 60, 3))
 
 
-def test_a_member_of_a_combined_replay_that_ends_leaves_the_others_whole() -> None:
+def test_pause_of_one_combined_replay_does_not_affect_the_others() -> None:
     world, _, peer = _world(300)
     world.small_tail()
     for number in range(3):
@@ -234,7 +234,7 @@ def test_a_member_of_a_combined_replay_that_ends_leaves_the_others_whole() -> No
     assert _bodies(peer.heard["s1"]) == list(range(1, 300, 3))
 
 
-def test_a_paused_subscription_vanishes_with_its_connection() -> None:
+def test_paused_subscription_ends_with_the_connection() -> None:
     world, _, peer = _world()
     peer.subscribe("s", "t1", bookmark="0", options="pause")
     world.settle()
@@ -243,7 +243,7 @@ def test_a_paused_subscription_vanishes_with_its_connection() -> None:
     assert _answer(again, again.resume("s")).code == "subscription_unknown"
 
 
-def test_those_who_go_together_at_a_pace_look_at_each_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_combined_replays_at_a_rate_filter_each_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at = 0
     before = ContentFilter.matching_rows
 

@@ -1,4 +1,4 @@
-"""Where messages stand in the log, as a reading by position is told it, against the log itself."""
+"""Positions in deliveries of a position range equal the positions in the log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _world(seed: int) -> tuple[EngineWorld, Peer]:
 
 
 def _read(world: EngineWorld, peer: Peer, topic: str, start: int, end: int, **more: Any) -> dict[int, bytes]:
-    """Body by position, as the deliveries say."""
+    """Return bodies by the positions in the deliveries."""
     journal = world.broker.journal.identity
     before = len(peer.received)
     sub_id = f"s{peer.ids}"
@@ -49,7 +49,7 @@ def _read(world: EngineWorld, peer: Peer, topic: str, start: int, end: int, **mo
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("from_disk", [False, True])
-def test_every_message_is_told_where_it_stands(seed: int, from_disk: bool) -> None:
+def test_numbered_delivery_has_the_log_position_of_every_message(seed: int, from_disk: bool) -> None:
     world, peer = _world(seed)
     if from_disk:
         world.broker.journal.view.tail.clear()
@@ -67,7 +67,7 @@ def test_every_message_is_told_where_it_stands(seed: int, from_disk: bool) -> No
         assert _read(world, peer, topic, first, last, credit=rng.choice((100, 4096))) == expected
 
 
-def test_what_passes_a_filter_keeps_its_place() -> None:
+def test_filtered_delivery_keeps_the_log_positions() -> None:
     world = EngineWorld(3)
     publisher, peer = world.connect("one"), world.connect("reader")
     publisher.publish("t", [b'{"n": %d}' % n for n in range(50)])
@@ -80,7 +80,7 @@ def test_what_passes_a_filter_keeps_its_place() -> None:
     assert len(found) == 7
 
 
-def test_a_frame_has_a_bounded_number_of_places() -> None:
+def test_numbered_frame_has_a_bounded_number_of_positions() -> None:
     world = EngineWorld(4)
     publisher, peer = world.connect("one"), world.connect("reader")
     publisher.publish("t", [b""] * (positions_per_frame_max + 5))
@@ -100,7 +100,7 @@ def test_a_frame_has_a_bounded_number_of_places() -> None:
         ({"positions": (0, 1), "options": "live"}, "bad_option"),
     ],
 )
-def test_nothing_but_a_plain_reading_by_position_is_numbered(fields: dict[str, Any], code: str) -> None:
+def test_numbered_is_refused_for_other_than_plain_position_ranges(fields: dict[str, Any], code: str) -> None:
     world = EngineWorld(5)
     peer = world.connect("reader")
     if "positions" in fields:

@@ -20,7 +20,7 @@ def _publish(world: EngineWorld, publisher: Peer, topic: str, gaps: list[float])
 
 
 def _run(world: EngineWorld, seconds: float, tick: float = 0.002) -> None:
-    """Time passes in small steps."""
+    """Let time pass in small steps."""
     end = world.mono + seconds
     while world.mono < end:
         world.settle()
@@ -32,7 +32,7 @@ def _numbers(peer: Peer, sub_id: str = "s") -> list[int]:
     return [int(heard.body.split(b'"n": ')[1][:-1]) for heard in peer.heard[sub_id]]
 
 
-def test_exact_14_a_rate_counts_what_is_delivered_and_holds_after_catch_up() -> None:
+def test_exact_14_rate_counts_delivered_messages_and_holds_after_catch_up() -> None:
     world = EngineWorld(3)
     publisher = world.connect("publisher")
     for start in range(0, 500, 50):
@@ -51,8 +51,8 @@ def test_exact_14_a_rate_counts_what_is_delivered_and_holds_after_catch_up() -> 
     assert 595 <= len(peer.heard["s"]) <= 610, "at the end of the log too"
 
 
-def test_who_is_woken_at_the_very_moment_that_was_asked_for_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that stands exactly where the engine wanted to be woken, as that of a simulation does."""
+def test_rated_replay_woken_exactly_at_the_deadline_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock equals the requested deadline exactly, as in a simulation."""
     world = EngineWorld(3)
     world.mono = 1_066.9
     publisher = world.connect("publisher")
@@ -67,7 +67,7 @@ def test_who_is_woken_at_the_very_moment_that_was_asked_for_goes_on(monkeypatch:
         deadline = world.broker.next_deadline(world.now())
         assert deadline is not None
         wakes += 1
-        assert wakes <= 900, f"woken for nothing at {deadline}"
+        assert wakes <= 900, f"woken without progress at {deadline}"
         world.wake(max(deadline - world.mono, 0.0))
         world.mono = max(world.mono, deadline)
         world.wake()
@@ -86,7 +86,7 @@ def test_a_rate_in_bytes_counts_bodies() -> None:
 
 
 def _tenth(world: EngineWorld, pad: int) -> Peer:
-    """A log of 1,500 messages of which every tenth has `"k": 1`."""
+    """Publish 1,500 messages, every tenth with `"k": 1`."""
     publisher = world.connect("publisher")
     for start in range(0, 1_500, 250):
         publisher.publish(
@@ -101,7 +101,7 @@ def _tenth(world: EngineWorld, pad: int) -> Peer:
 
 
 @pytest.mark.parametrize("ids", [("s",), ("s", "other")])
-def test_exact_14_a_rate_counts_what_a_content_filter_lets_pass(ids: tuple[str, ...]) -> None:
+def test_exact_14_rate_counts_messages_that_pass_the_content_filter(ids: tuple[str, ...]) -> None:
     world = EngineWorld(18)
     publisher = _tenth(world, 10)
     peer = world.connect("reader")
@@ -123,7 +123,7 @@ def test_exact_14_a_rate_counts_what_a_content_filter_lets_pass(ids: tuple[str, 
 
 
 @pytest.mark.parametrize("ids", [("s",), ("s", "other")])
-def test_exact_14_a_rate_in_bytes_counts_what_a_select_list_leaves(ids: tuple[str, ...]) -> None:
+def test_exact_14_rate_in_bytes_counts_bodies_after_the_select_list(ids: tuple[str, ...]) -> None:
     world = EngineWorld(19)
     _tenth(world, 1_000)
     peer = world.connect("reader")
@@ -160,7 +160,7 @@ def test_exact_15_a_gap_is_cut_between_messages_that_are_delivered() -> None:
     for number in range(3):
         publisher.publish("t", [b'{"n": %d}' % number])
         world.settle()
-        for _ in range(20):  # what others publish does not fill the gap
+        for _ in range(20):  # messages of other topics do not fill the gap
             world.wake(5.0)
             publisher.publish("other", [b"x"])
             world.settle()
@@ -173,7 +173,7 @@ def test_exact_15_a_gap_is_cut_between_messages_that_are_delivered() -> None:
     assert times[2] - times[1] == pytest.approx(1.0, abs=0.006)
 
 
-def test_a_pause_shifts_the_schedule_and_nothing_catches_up() -> None:
+def test_pause_shifts_the_rate_schedule_without_a_burst() -> None:
     world = EngineWorld(7)
     publisher = world.connect("publisher")
     publisher.publish("t", [b'{"n": %d}' % number for number in range(500)])
@@ -190,7 +190,7 @@ def test_a_pause_shifts_the_schedule_and_nothing_catches_up() -> None:
     assert len(peer.heard["s"]) - before <= 106
 
 
-def test_messages_of_a_key_within_the_interval_of_the_recorded_timeline_come_as_one() -> None:
+def test_messages_of_a_key_within_one_recorded_interval_are_conflated() -> None:
     world = EngineWorld(8)
     publisher = world.connect("publisher")
     _publish(world, publisher, "t", [0.2] * 15)  # 3 seconds, keys 0 1 2 in turn
@@ -200,7 +200,7 @@ def test_messages_of_a_key_within_the_interval_of_the_recorded_timeline_come_as_
     heard = peer.heard["s"]
     assert peer.marks["s"] == [f"completed after {len(heard)}"]
     numbers = _numbers(peer)
-    # the interval of key 0 opens with 0 and takes 3 in: 5 would be a second later, and is of key 2
+    # the interval of key 0 starts with 0 and includes 3: 5 is a second later and has key 2
     assert numbers[:3] == [3, 4, 5]
     log = world.log("t")
     first = log[0]
@@ -210,7 +210,7 @@ def test_messages_of_a_key_within_the_interval_of_the_recorded_timeline_come_as_
     assert [h.sequence for h in heard] == sorted(h.sequence for h in heard)
 
 
-def test_exact_18_what_is_held_is_flushed_before_completed_and_at_a_stop() -> None:
+def test_exact_18_held_messages_are_flushed_before_completed_and_at_a_stop() -> None:
     world = EngineWorld(9)
     publisher = world.connect("publisher")
     _publish(world, publisher, "t", [0.01] * 6)
@@ -253,11 +253,11 @@ def test_exact_18_recorded_time_first_and_the_clock_from_the_hand_over_on() -> N
     begun = world.mono
     peer.subscribe("s", "t", bookmark="0", options="conflation=1s", credit=1 << 20)
     world.settle()
-    # An interval of a second takes in what was recorded in it, though all of it comes at once.
+    # Intervals are one second of recorded time, although the replay is immediate.
     assert world.mono - begun < 0.5
     assert _numbers(peer) == [2, 5, 8, 9, 10]
     assert peer.marks["s"] == ["completed after 5"]
-    # From here on it is the clock that ends an interval, with nothing more recorded.
+    # From here on the clock ends an interval, without further messages.
     publisher.publish("t", [b'{"k": 0, "n": 11}'])
     _run(world, 0.3)
     publisher.publish("t", [b'{"k": 0, "n": 12}'])
@@ -265,21 +265,21 @@ def test_exact_18_recorded_time_first_and_the_clock_from_the_hand_over_on() -> N
     assert _numbers(peer) == [2, 5, 8, 9, 10]
     _run(world, 0.2)
     assert _numbers(peer) == [2, 5, 8, 9, 10, 12]
-    came = world.mono
+    sent_at = world.mono
     publisher.publish("t", [b'{"k": 0, "n": 13}'])
     _run(world, 1.1)
     assert _numbers(peer)[-1] == 13
-    # the wall clock of this world runs faster than its monotonic one
-    assert 0.8 <= peer.stamps["s"][-1][0] - came <= 1.05
+    # the simulated wall clock runs faster than the monotonic clock
+    assert 0.8 <= peer.stamps["s"][-1][0] - sent_at <= 1.05
 
 
-def test_exact_18_what_is_held_at_the_hand_over_is_released_by_the_clock() -> None:
+def test_exact_18_messages_held_at_the_hand_over_are_released_by_the_clock() -> None:
     world = EngineWorld(21)
     world.broker.journal.view.tail_bytes_max = 1
     publisher, peer = world.connect("publisher"), world.connect("reader")
     _publish(world, publisher, "t", [0.4] * 5)
     peer.subscribe("s", "t", bookmark="0", options="conflation=1s", credit=1 << 20)
-    _publish(world, publisher, "t", [0.0])  # behind where `completed` is, its interval is open
+    _publish(world, publisher, "t", [0.0])  # after the position of `completed`, its interval is open
     begun = world.mono
     assert _numbers(peer) == [2, 4]
     _run(world, 1.2)
@@ -287,13 +287,13 @@ def test_exact_18_what_is_held_at_the_hand_over_is_released_by_the_clock() -> No
     assert 0.8 <= peer.stamps["s"][-1][0] - begun <= 1.05
 
 
-def test_what_is_held_does_not_wake_the_engine_again_and_again_while_the_disk_writes() -> None:
+def test_held_messages_do_not_wake_the_engine_while_the_disk_writes() -> None:
     world = EngineWorld(14)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "t", bookmark="0|1|", options="conflation=100ms", credit=1 << 20)
     publisher.publish("t", [b'{"n": 1}'])
     world.settle()
-    publisher.publish("other", [b"x"])  # accepted; the disk takes its time
+    publisher.publish("other", [b"x"])  # accepted, not yet on disk
     world.wake(1.0)
     while world.broker.has_work:
         world.work()
@@ -304,7 +304,7 @@ def test_what_is_held_does_not_wake_the_engine_again_and_again_while_the_disk_wr
     assert _numbers(peer) == [1]
 
 
-def test_what_has_no_key_comes_as_it_is() -> None:
+def test_message_without_a_conflation_key_is_delivered_unconflated() -> None:
     world = EngineWorld(11)
     publisher = world.connect("publisher")
     bodies = [b'{"k": 1, "n": 1}', b'{"n": 2}', b"no json", b'{"k": 1, "n": 3}', b'{"k": null, "n": 4}']
@@ -316,7 +316,7 @@ def test_what_has_no_key_comes_as_it_is() -> None:
     assert [heard.body for heard in peer.heard["s"]] == [bodies[3], bodies[1], bodies[2], bodies[4]]
 
 
-def test_a_consumer_without_credit_holds_a_conflated_replay_back() -> None:
+def test_conflated_replay_waits_for_credit_of_the_consumer() -> None:
     world = EngineWorld(12)
     publisher = world.connect("publisher")
     _publish(world, publisher, "t", [0.5] * 60)
@@ -326,12 +326,12 @@ def test_a_consumer_without_credit_holds_a_conflated_replay_back() -> None:
         world.step()
         assert len(peer.heard["s"]) <= 3
     world.settle()
-    # an interval opens with a message, and takes in those of the second after it
+    # an interval starts with a message and covers one second
     assert 19 <= len(peer.heard["s"]) <= 31
     assert _numbers(peer)[-1] == 59
 
 
-def test_notices_move_a_conflated_subscription_only_when_nothing_is_held() -> None:
+def test_progress_notices_of_conflation_are_sent_only_when_nothing_is_held() -> None:
     world = EngineWorld(13)
     publisher = world.connect("publisher")
     peer = world.connect("reader")
@@ -340,7 +340,7 @@ def test_notices_move_a_conflated_subscription_only_when_nothing_is_held() -> No
     publisher.publish("t", [b'{"n": 1}'])
     _run(world, 3.0, tick=0.25)
     assert peer.heard["s"] == []
-    assert not peer.notices, "what is held was not sent"
+    assert not peer.notices, "held messages are not sent"
     _run(world, 10.0, tick=0.25)
     assert _numbers(peer) == [1]
     publisher.publish("other", [b"x"])
@@ -362,7 +362,7 @@ def test_notices_move_a_conflated_subscription_only_when_nothing_is_held() -> No
         ("pause=1", "Option pause takes no value"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_begins(options: str, text: str) -> None:
+def test_invalid_rate_or_conflation_option_is_refused_without_a_subscription(options: str, text: str) -> None:
     world = EngineWorld(1)
     peer = world.connect("reader")
     command = peer.subscribe("s", "t", bookmark="0", options=options)
@@ -374,7 +374,7 @@ def test_what_cannot_be_is_refused_and_nothing_begins(options: str, text: str) -
 
 
 @pytest.mark.parametrize("options", ["rate=10", "pause", "fully_durable", "rate_max_gap=1s"])
-def test_options_of_replays_need_a_bookmark(options: str) -> None:
+def test_replay_option_without_a_bookmark_is_refused(options: str) -> None:
     world = EngineWorld(1)
     peer = world.connect("reader")
     answer = peer.answers[peer.subscribe("s", "t", options=options)]
@@ -383,7 +383,7 @@ def test_options_of_replays_need_a_bookmark(options: str) -> None:
     assert "requires a bookmark" in answer.text
 
 
-def test_fully_durable_is_persisted_while_there_is_no_other_instance() -> None:
+def test_fully_durable_delivers_persisted_messages_on_a_single_server() -> None:
     world = EngineWorld(2)
     publisher = world.connect("publisher")
     peer = world.connect("reader")
@@ -397,7 +397,7 @@ def test_fully_durable_is_persisted_while_there_is_no_other_instance() -> None:
 @pytest.mark.parametrize(
     "key", [b"[99999999999999999999999]", b'{"a": [1e300, 123456789012345678901234567890]}', b"[null, {}]"]
 )
-def test_a_key_that_nothing_can_hold_is_no_key(key: bytes) -> None:
+def test_conflation_key_with_extreme_values_does_not_fail_the_replay(key: bytes) -> None:
     world = EngineWorld(15)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     publisher.publish("t", [b'{"k": ' + key + b', "n": %d}' % number for number in range(3)])
@@ -407,7 +407,7 @@ def test_a_key_that_nothing_can_hold_is_no_key(key: bytes) -> None:
     assert _numbers(peer) in ([0, 1, 2], [2])
 
 
-def test_a_large_commit_is_conflated_a_piece_at_a_time() -> None:
+def test_large_commit_is_conflated_in_several_steps() -> None:
     world = EngineWorld(16)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     count = 5 * conflation_piece_messages_max
@@ -423,7 +423,7 @@ def test_a_large_commit_is_conflated_a_piece_at_a_time() -> None:
     assert sorted(_numbers(peer)) == list(range(count - 7, count))
 
 
-def test_all_conflation_together_has_a_bound() -> None:
+def test_conflation_memory_of_all_subscriptions_is_bounded() -> None:
     world = EngineWorld(17)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     memory = world.broker.subscriptions.conflation.budget

@@ -1,6 +1,4 @@
-"""What a bookmark subscription covers: every start and stop point, against the plain list of what was
-published.
-"""
+"""Bookmark subscriptions: every start and stop point against the list of published messages."""
 
 from __future__ import annotations
 
@@ -43,11 +41,11 @@ class Scene:
         return f"{self.id}|{number + 1}|"
 
     def time(self, number: int, micros: int = 0) -> str:
-        """The moment at which message `number` was accepted."""
+        """Return the time at which message `number` was accepted."""
         return format_timestamp(self.times[number] + micros)
 
     def replay(self, bookmark: str, peer: Peer | None = None, **more: Any) -> tuple[list[int], list[str]]:
-        """What a subscription with that bookmark hears when everything has come to rest, and its marks."""
+        """Return deliveries and marks of a subscription with that bookmark after all work is done."""
         peer = peer or self.subscriber
         sub_id = f"s{peer.ids}"
         peer.subscribe(sub_id, "t", bookmark=bookmark, **more)
@@ -74,7 +72,7 @@ def test_now_replays_nothing_and_completes_at_once(scene: Scene) -> None:
     assert scene.replay("0|1|") == ([], ["completed after 0"])
 
 
-def test_bookmark_starts_after_it(scene: Scene) -> None:
+def test_bookmark_starts_after_the_named_message(scene: Scene) -> None:
     assert scene.replay(scene.bookmark(3)) == ([4, 5, 6, 7, 8, 9], ["completed after 6"])
 
 
@@ -147,7 +145,7 @@ def test_exact_03_unknown_bookmark_follows_bookmark_not_found(scene: Scene) -> N
         ("0", "timestamp=yes", "bad_option"),
     ],
 )
-def test_exact_03_what_cannot_be_read_is_refused(
+def test_exact_03_unreadable_bookmark_or_option_is_refused(
     scene: Scene, bookmark: str, options: str, code: str
 ) -> None:
     heard, marks = scene.replay(bookmark, options=options)
@@ -189,7 +187,9 @@ def test_exact_06_ranges_of_bookmarks(scene: Scene, text: str, expected: list[in
         ("({6}:{3})", []),
     ],
 )
-def test_ranges_of_times(scene: Scene, text: str, expected: list[int]) -> None:
+def test_time_range_delivers_the_messages_within_the_range(
+    scene: Scene, text: str, expected: list[int]
+) -> None:
     for number in range(10):
         text = text.replace(f"{{{number}}}", scene.time(number))
     assert scene.replay(text) == (expected, [f"completed after {len(expected)}", "ended"])
@@ -200,7 +200,7 @@ def test_range_from_a_time_to_a_bookmark(scene: Scene) -> None:
     assert scene.replay(text) == ([3, 4, 5], ["completed after 3", "ended"])
 
 
-def test_exact_06_list_starts_after_its_earliest_known_member(scene: Scene) -> None:
+def test_exact_06_list_starts_after_the_earliest_known_member(scene: Scene) -> None:
     text = f"{scene.bookmark(7)},{scene.bookmark(4)},12|9|,{scene.bookmark(8)}"
     assert scene.replay(text)[0] == [5, 6, 7, 8, 9]
 
@@ -226,7 +226,7 @@ def test_exact_05_a_future_end_completes_by_the_clock_on_a_quiet_topic() -> None
     assert "s0" not in scene.world.broker.subscriptions.of(scene.subscriber.conn), "it is freed"
 
 
-def test_exact_05_received_before_the_end_and_persisted_after_it_still_comes_first() -> None:
+def test_exact_05_message_received_before_the_end_is_delivered_before_completed() -> None:
     scene = Scene(2)
     until = scene.times[-1] + 5 * SECOND
     scene.replay(f"[0:{format_timestamp(until)})")
@@ -240,7 +240,7 @@ def test_exact_05_received_before_the_end_and_persisted_after_it_still_comes_fir
     assert scene.subscriber.marks["s0"] == ["completed after 3", "ended"]
 
 
-def test_range_to_the_end_of_what_was_accepted_includes_what_is_not_yet_persisted() -> None:
+def test_until_caught_up_range_includes_accepted_messages_that_are_not_persisted() -> None:
     scene = Scene(2)
     scene.publisher.publish("t", [b"2", b"3"])
     heard, marks = scene.replay("0", until_caught_up=True)
@@ -311,7 +311,7 @@ def test_searches_of_one_connection_are_bounded_and_the_next_is_refused_alone() 
     assert len(scene.subscriber.heard["after"]) == 2
 
 
-def test_a_subscription_ended_before_it_began_is_answered() -> None:
+def test_subscription_ended_before_the_start_is_answered_as_unknown() -> None:
     from tickertape.wire.commands import Unsubscribe
 
     scene = Scene(2)

@@ -1,5 +1,4 @@
-"""Subscriptions with filters that are behind the end of the log: they go on together, and how much is read
-and looked at for them does not grow with their number."""
+"""Shared cursors: filtered subscriptions behind the log end share reads and filter work."""
 
 from __future__ import annotations
 
@@ -32,12 +31,12 @@ def _publish(peer: Peer, count: int, topic: str = "a") -> None:
     peer.publish(topic, [b'{"k":%d,"n":%d}' % (n % KINDS, n) for n in range(count)])
 
 
-def _everybody(world: EngineWorld) -> list[LogFeed]:
+def _all_feeds(world: EngineWorld) -> list[LogFeed]:
     return [feed for conn in world.peers for feed in world.log_feeds(conn).values()]
 
 
-def _crowd(world: EngineWorld, count: int, connections: int = 4) -> list[Peer]:
-    """So many subscriptions, each to its kind."""
+def _readers(world: EngineWorld, count: int, connections: int = 4) -> list[Peer]:
+    """Subscribe `count` filters, each to one kind."""
     peers = [world.connect(f"reader{number}") for number in range(connections)]
     for number in range(count):
         peer = peers[number % connections]
@@ -52,7 +51,7 @@ def _heard(peers: Sequence[Peer]) -> int:
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bodies each piece of a search has."""
+    """Sizes of the filter search steps, in bodies."""
     seen: list[int] = []
     before = FilterSearch.look_at
 
@@ -66,20 +65,20 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_after_a_stall_each_message_is_looked_at_a_few_times_for_all_of_them(looked_at: list[int]) -> None:
+def test_shared_replay_after_a_stall_filters_each_message_a_few_times(looked_at: list[int]) -> None:
     world = EngineWorld(1, segment_bytes=1 << 20)
     publisher = world.connect("publisher")
-    peers = _crowd(world, KINDS)
+    peers = _readers(world, KINDS)
     for peer in peers:
         world.broker.blocked(peer.conn)
     for _ in range(20):
         _publish(publisher, 1000)
         world.settle()
     assert _heard(peers) == 0
-    world.broker.journal.view.tail_bytes_max = 1  # what follows is read from the disk
+    world.broker.journal.view.tail_bytes_max = 1  # later messages are read from the disk
     _publish(publisher, 1000)
     world.settle()
-    assert {sub.phase for sub in _everybody(world)} == {Phase.REPLAY}
+    assert {sub.phase for sub in _all_feeds(world)} == {Phase.REPLAY}
     looked_at.clear()
     reads = world.counts["reads"]
     for peer in peers:
@@ -88,13 +87,13 @@ def test_after_a_stall_each_message_is_looked_at_a_few_times_for_all_of_them(loo
     assert _heard(peers) == 21 * 1000
     assert sum(looked_at) <= 4 * 21 * 1000, "200 times as often, if each did it alone"
     assert world.counts["reads"] - reads <= 40
-    assert {sub.phase for sub in _everybody(world)} == {Phase.TAIL}
+    assert {sub.phase for sub in _all_feeds(world)} == {Phase.TAIL}
 
 
-def test_publishers_faster_than_the_sending_leave_those_with_filters_together(looked_at: list[int]) -> None:
+def test_fanout_overrun_keeps_filtered_subscriptions_in_one_shared_cursor(looked_at: list[int]) -> None:
     world = EngineWorld(2)
     publisher = world.connect("publisher")
-    peers = _crowd(world, KINDS)
+    peers = _readers(world, KINDS)
     plain = world.connect("plain")
     plain.subscribe("p", "a", credit=1 << 20)
     world.settle()
@@ -107,17 +106,17 @@ def test_publishers_faster_than_the_sending_leave_those_with_filters_together(lo
             world.run_job()
     assert end.fanout.overruns
     assert len(end.shared_cursors) == 1
-    assert {sub.phase for sub in _everybody(world) if sub.sub_id != "p"} == {Phase.SHARED_REPLAY}
-    assert len({id(sub.group) for sub in _everybody(world) if sub.sub_id != "p"}) == 1
+    assert {sub.phase for sub in _all_feeds(world) if sub.sub_id != "p"} == {Phase.SHARED_REPLAY}
+    assert len({id(sub.group) for sub in _all_feeds(world) if sub.sub_id != "p"}) == 1
     looked_at.clear()
     world.settle()
     assert _heard(peers) == 3 * KINDS
     assert len(plain.heard["p"]) == 3 * KINDS
     assert sum(looked_at) <= 2 * 3 * KINDS
-    assert {sub.phase for sub in _everybody(world)} == {Phase.TAIL}
+    assert {sub.phase for sub in _all_feeds(world)} == {Phase.TAIL}
 
 
-def test_those_who_begin_in_the_middle_of_a_commit_go_together_and_get_their_own() -> None:
+def test_replays_that_start_within_a_commit_share_a_cursor_and_receive_all_matches() -> None:
     world = EngineWorld(3)
     publisher = world.connect("publisher")
     _publish(publisher, 1000)
@@ -129,7 +128,7 @@ def test_those_who_begin_in_the_middle_of_a_commit_go_together_and_get_their_own
         peer.subscribe(f"s{number}", "a", bookmark=bookmark, filter="/k IN (1, 195)", credit=1 << 20)
     together = 0
     for _ in range(10_000):
-        together = max(together, sum(sub.phase is Phase.SHARED_REPLAY for sub in _everybody(world)))
+        together = max(together, sum(sub.phase is Phase.SHARED_REPLAY for sub in _all_feeds(world)))
         if not (world.jobs or world.reads or world.broker.has_work):
             break
         world.step()
@@ -142,7 +141,7 @@ def test_those_who_begin_in_the_middle_of_a_commit_go_together_and_get_their_own
 
 
 def _behind(world: EngineWorld, count: int) -> tuple[Peer, list[Peer]]:
-    """A crowd in a cohort that has the log before it."""
+    """Return the publisher and readers of a shared cursor at the start of the log."""
     publisher = world.connect("publisher")
     _publish(publisher, 1000)
     _publish(publisher, 1000, "b")
@@ -158,22 +157,22 @@ def _behind(world: EngineWorld, count: int) -> tuple[Peer, list[Peer]]:
     return publisher, peers
 
 
-def test_nothing_that_a_cohort_still_needs_may_be_removed() -> None:
+def test_retention_keeps_segments_that_a_shared_cursor_needs() -> None:
     world = EngineWorld(4)
     _behind(world, 6)
-    while any(sub.phase is not Phase.SHARED_REPLAY for sub in _everybody(world)):
+    while any(sub.phase is not Phase.SHARED_REPLAY for sub in _all_feeds(world)):
         world.step()
-    world.reads.clear()  # nothing more is read: the cohort stays where it is
-    oldest = min(sub.considered_to for sub in _everybody(world))
+    world.reads.clear()  # without reads, the shared cursor keeps its position
+    oldest = min(sub.considered_to for sub in _all_feeds(world))
     pin = world.broker.services.log.oldest_needed()
     assert pin.position == oldest < world.broker.journal.commits.persisted_end
 
 
 @pytest.mark.parametrize("leave", ["unsubscribe", "pause", "replace", "disconnect"])
-def test_one_that_leaves_in_the_middle_disturbs_nobody_and_loses_nothing(leave: str) -> None:
+def test_subscription_that_leaves_a_shared_cursor_affects_no_other(leave: str) -> None:
     world = EngineWorld(5)
     _, peers = _behind(world, 6)
-    while any(sub.phase is not Phase.SHARED_REPLAY for sub in _everybody(world)):
+    while any(sub.phase is not Phase.SHARED_REPLAY for sub in _all_feeds(world)):
         world.step()
     if leave == "disconnect":
         world.broker.disconnected(peers[0].conn)
@@ -202,7 +201,7 @@ def test_one_that_leaves_in_the_middle_disturbs_nobody_and_loses_nothing(leave: 
         assert [len(peers[0].heard[f"s{n}"]) for n in (0, 4)] == [6, 5]
 
 
-def test_damage_that_a_topic_does_not_need_ends_the_cohort_and_nobody_in_it() -> None:
+def test_damage_outside_a_topic_does_not_end_subscriptions_of_the_topic() -> None:
     world = EngineWorld(6)
     publisher = world.connect("publisher")
     for _ in range(3):
@@ -216,7 +215,7 @@ def test_damage_that_a_topic_does_not_need_ends_the_cohort_and_nobody_in_it() ->
     path = segment_path(world.broker.journal.view.segments[0].number)
     handle = world.disk.open(path)
     data = world.disk.contents()[path]
-    at = data.index(b'{"k":7,"n":7}', data.index(b'{"k":7,"n":7}') + 1)  # the second is of topic b
+    at = data.index(b'{"k":7,"n":7}', data.index(b'{"k":7,"n":7}') + 1)  # the second one has topic b
     world.disk.write(handle, at, [b"!"])
     world.disk.close(handle)
     peer = world.connect("reader")
@@ -230,12 +229,14 @@ def test_damage_that_a_topic_does_not_need_ends_the_cohort_and_nobody_in_it() ->
         assert peer.marks[f"x{number}"] == ["ended journal_corrupt"]
 
 
-def test_two_crowds_become_one_a_bounded_number_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subscriptions_move_from_a_shared_cursor_to_the_tail_in_bounded_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for module in (shared_cursor, log_delivery):
         monkeypatch.setattr(module, "shared_cursor_moves_max", 5)
     world = EngineWorld(7)
     publisher = world.connect("publisher")
-    peers = _crowd(world, 40)
+    peers = _readers(world, 40)
     blocked = peers[:2]
     for peer in blocked:
         world.broker.blocked(peer.conn)
@@ -244,17 +245,17 @@ def test_two_crowds_become_one_a_bounded_number_at_a_time(monkeypatch: pytest.Mo
     world.broker._delivery.step_bytes_max = 1
     for peer in blocked:
         world.broker.writable(peer.conn)
-    at_end = [sum(sub.phase is Phase.TAIL for sub in _everybody(world))]
+    at_end = [sum(sub.phase is Phase.TAIL for sub in _all_feeds(world))]
     while world.broker.has_work:
         world.work()
-        at_end.append(sum(sub.phase is Phase.TAIL for sub in _everybody(world)))
+        at_end.append(sum(sub.phase is Phase.TAIL for sub in _all_feeds(world)))
     assert at_end[0] == 20
     assert at_end[-1] == 40
     assert max(after - before for before, after in pairwise(at_end)) <= 5
     assert _heard(peers) == 40
 
 
-def test_many_replays_of_one_connection_do_not_take_the_turns_of_another() -> None:
+def test_many_replays_of_one_connection_do_not_starve_another_connection() -> None:
     world = EngineWorld(8, segment_bytes=1 << 20)
     publisher = world.connect("publisher")
     for _ in range(20):
@@ -275,7 +276,7 @@ def test_many_replays_of_one_connection_do_not_take_the_turns_of_another() -> No
     assert works < 100
 
 
-def test_a_read_of_a_cohort_is_answered_though_it_has_gone() -> None:
+def test_read_of_an_ended_shared_cursor_is_released() -> None:
     world = EngineWorld(9)
     _, peers = _behind(world, 2)
     while not world.reads:
@@ -289,7 +290,7 @@ def test_a_read_of_a_cohort_is_answered_though_it_has_gone() -> None:
 
 
 def _faulty(world: EngineWorld, monkeypatch: pytest.MonkeyPatch, wanted: bytes, times: int) -> list[int]:
-    """The first `times` reads that hold `wanted` find other bytes there; how many they were."""
+    """Corrupt `wanted` in the first `times` reads that contain it, and count them."""
     met = [0]
     before = world._bytes
 
@@ -315,7 +316,7 @@ def _long_log(world: EngineWorld) -> Peer:
     return publisher
 
 
-def test_damage_before_one_does_not_keep_another_behind_it_from_reading(
+def test_damage_for_one_replay_does_not_stop_a_replay_that_starts_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = EngineWorld(10, segment_bytes=1 << 22)
@@ -334,12 +335,12 @@ def test_damage_before_one_does_not_keep_another_behind_it_from_reading(
     assert (len(two.heard["s"]), two.marks["s"]) == (1000, ["completed after 1000"])
 
 
-def test_a_read_that_failed_once_ends_no_cohort_of_others() -> None:
+def test_read_error_of_a_shared_cursor_does_not_end_later_shared_reads() -> None:
     world = EngineWorld(11, segment_bytes=1 << 22)
     _long_log(world)
-    crowd = world.connect("crowd")
+    shared = world.connect("shared")
     for number in range(2):
-        crowd.subscribe(f"a{number}", "a", bookmark="0", filter=f"/n = {number}", credit=1 << 20)
+        shared.subscribe(f"a{number}", "a", bookmark="0", filter=f"/n = {number}", credit=1 << 20)
     owners = world.broker.reads._owners
     while not any(isinstance(owner, SharedCursor) for owner in owners.values()):
         world.step()
@@ -347,58 +348,58 @@ def test_a_read_that_failed_once_ends_no_cohort_of_others() -> None:
     world.reads.remove(read)
     world.broker.read_done(read.token, JournalError("EIO, once"), world.now())
     world.settle()
-    assert [crowd.marks[f"a{number}"] for number in range(2)] == [["completed after 1"]] * 2
+    assert [shared.marks[f"a{number}"] for number in range(2)] == [["completed after 1"]] * 2
     reads = world.counts["reads"]
     for number in range(60):
-        crowd.subscribe(f"b{number}", "a", bookmark="0", filter=f"/n = {number}", credit=1 << 20)
+        shared.subscribe(f"b{number}", "a", bookmark="0", filter=f"/n = {number}", credit=1 << 20)
     world.settle()
-    assert world.counts["reads"] - reads < 60, "they read together"
-    assert [len(crowd.heard[f"b{number}"]) for number in range(60)] == [1] * 60
+    assert world.counts["reads"] - reads < 60, "they share reads"
+    assert [len(shared.heard[f"b{number}"]) for number in range(60)] == [1] * 60
 
 
 @pytest.mark.parametrize("sizes", [(30, 30), (30, 12), (12, 30)])
-def test_two_cohorts_at_one_place_do_not_take_from_each_other_for_ever(
+def test_two_shared_cursors_at_one_position_reach_the_tail_without_a_cycle(
     monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
 ) -> None:
     for module in (shared_cursor, log_delivery):
         monkeypatch.setattr(module, "shared_cursor_moves_max", 5)
     world = EngineWorld(12)
     publisher = world.connect("publisher")
-    peers = _crowd(world, sum(sizes), connections=1)
+    peers = _readers(world, sum(sizes), connections=1)
     end = world.broker._delivery.fanout
     subs = [*end.feeds()]
     for some in (subs[: sizes[0]], subs[sizes[0] :]):
-        everybody: FeedIndex = SubscriptionIndex(InterestGroup)
+        feed_index: FeedIndex = SubscriptionIndex(InterestGroup)
         for sub in some:
             end.remove(sub)
-            everybody.add(sub)
-        assert world.broker._delivery.shared_cursors.begin(everybody, end.position)
+            feed_index.add(sub)
+        assert world.broker._delivery.shared_cursors.begin(feed_index, end.position)
     _publish(publisher, KINDS)
     world.settle()
     assert _heard(peers) == sum(sizes)
-    assert {sub.phase for sub in _everybody(world)} == {Phase.TAIL}
+    assert {sub.phase for sub in _all_feeds(world)} == {Phase.TAIL}
 
 
-def test_what_is_read_for_a_cohort_is_never_too_much_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_cursor_reads_do_not_eject_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fanout, "dispatch_backlog_bytes_max", 100)
     world = EngineWorld(13)
     publisher = world.connect("publisher")
-    peers = _crowd(world, 10, connections=1)
+    peers = _readers(world, 10, connections=1)
     world.broker.blocked(peers[0].conn)
     for _ in range(20):
         _publish(publisher, 10)
         world.settle()
     monkeypatch.setattr(ReadBudget, "extend", lambda *_: False)  # nothing is merged
-    assert {sub.phase for sub in _everybody(world)} == {Phase.REPLAY}
+    assert {sub.phase for sub in _all_feeds(world)} == {Phase.REPLAY}
     left: list[int] = []
     before = fanout.Fanout._eject
 
-    def put_out(self: fanout.Fanout, sub: LogFeed, position: int, solo_until: int = 0) -> None:
+    def eject(self: fanout.Fanout, sub: LogFeed, position: int, solo_until: int = 0) -> None:
         left.append(position)
         before(self, sub, position, solo_until)
 
-    monkeypatch.setattr(fanout.Fanout, "_eject", put_out)
+    monkeypatch.setattr(fanout.Fanout, "_eject", eject)
     world.broker.writable(peers[0].conn)
     world.settle()
-    assert left == [], "somebody had to read alone though nobody was slow"
+    assert left == [], "a subscription was ejected although none was slow"
     assert _heard(peers) == 20 * 10

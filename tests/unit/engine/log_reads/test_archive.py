@@ -1,4 +1,4 @@
-"""What lies before the log, for the engine: where a start is found, what holds segments, what fails."""
+"""Reads before the start of the log: start searches in the archive, retention, and failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Scene:
         self.readers = 0
 
     def publish(self, segments: int) -> None:
-        """About so many segments full."""
+        """Publish about `segments` full segments."""
         world = self.world
         wanted = world.broker.journal.view.segments[-1].number + segments
         number = 0
@@ -85,13 +85,13 @@ def scene(tmp_path: Path) -> Scene:
     return found
 
 
-def test_everything_from_the_archive_into_the_log(scene: Scene) -> None:
+def test_replay_from_epoch_continues_from_the_archive_into_the_log(scene: Scene) -> None:
     peer, answer = scene.ask("0")
     assert (answer.start, answer.after) == (0, "0")
     assert peer.heard["s"] == scene.everything
 
 
-def test_a_start_says_after_which_message_it_begins_wherever_that_is(scene: Scene) -> None:
+def test_subscribe_answer_names_the_message_before_the_start(scene: Scene) -> None:
     positions = sorted(scene.world.everything)
     for index in (5, positions.index(scene.first) - 1, positions.index(scene.first), len(positions) - 1):
         peer, answer = scene.ask(scene.mark(positions[index]))
@@ -99,8 +99,8 @@ def test_a_start_says_after_which_message_it_begins_wherever_that_is(scene: Scen
         assert peer.heard["s"] == scene.everything[index + 1 :]
 
 
-def test_a_start_at_the_first_message_of_the_log_is_not_one_at_the_beginning(scene: Scene) -> None:
-    """Else who comes back there would be given the whole archive."""
+def test_start_at_the_first_message_of_the_log_is_not_reported_as_epoch(scene: Scene) -> None:
+    """Otherwise a client that resumes at this position would receive the whole archive."""
     first = scene.mark(scene.first)
     peer, answer = scene.ask(f"[{first}:{first}]")
     assert (answer.start, answer.after) == (scene.first, scene.mark(scene.first - 1))
@@ -116,13 +116,13 @@ def test_a_time_before_the_log_is_found_in_the_archive(scene: Scene) -> None:
         assert [at for _, at in peer.stamps["s"]] == later
 
 
-def test_what_neither_has_is_expired_and_both_are_named(scene: Scene) -> None:
+def test_start_missing_in_archive_and_log_is_expired_and_names_both(scene: Scene) -> None:
     publisher = scene.mark(min(scene.world.everything)).split("|")[0]
     missing = f"{publisher}|1|"
-    answer_as_it_is = scene.world.archive
+    original_answer = scene.world.archive
 
     def forgets(request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
-        answer = answer_as_it_is(request)
+        answer = original_answer(request)
         return ArchivedPlace(None) if isinstance(answer, ArchivedPlace) else answer
 
     scene.world.archive = forgets  # type: ignore[method-assign]
@@ -134,7 +134,7 @@ def test_what_neither_has_is_expired_and_both_are_named(scene: Scene) -> None:
         assert answer.available == scene.mark(scene.first)
 
 
-def test_who_reads_from_the_archive_holds_no_segment(scene: Scene) -> None:
+def test_archive_reader_does_not_hold_log_segments(scene: Scene) -> None:
     peer = scene.world.connect("slow")
     peer.subscribe("s", "t", bookmark="0", credit=400)
     for _ in range(300):
@@ -150,11 +150,11 @@ def test_who_reads_from_the_archive_holds_no_segment(scene: Scene) -> None:
     assert peer.heard["s"] == scene.everything
 
 
-def test_what_is_not_archived_stays_and_is_told(tmp_path: Path) -> None:
+def test_unarchived_segments_are_kept_and_reported(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "archive", archive=False)
     world = scene.world
     assert scene.first == 0
-    assert world.broker.retention.held_by == "", "nobody has looked yet: it is not worth telling"
+    assert world.broker.retention.held_by == "", "the archive was not checked yet"
     world.older.cover(ArchiveCoverage(None))
     world.expire()
     world.settle()
@@ -168,18 +168,16 @@ def test_what_is_not_archived_stays_and_is_told(tmp_path: Path) -> None:
     assert world.broker.retention.held_by == ""
 
 
-@pytest.mark.parametrize("spoil", ["remove", "cut"])
-def test_a_segment_stays_while_a_file_of_the_archive_is_missing_or_cut_short(
-    tmp_path: Path, spoil: str
-) -> None:
-    """The table names files; a segment goes only when they exist."""
+@pytest.mark.parametrize("damage", ["remove", "cut"])
+def test_segment_is_kept_while_an_archive_file_is_missing_or_truncated(tmp_path: Path, damage: str) -> None:
+    """The table names files. A segment is removed only when they exist."""
     scene = Scene(tmp_path / "archive", archive=False)
     world = scene.world
     world.archive_to(world._known_end)
     world.look()
     path = min((tmp_path / "archive").rglob("*.parquet"), key=lambda path: path.stat().st_size)
     whole = path.read_bytes()
-    if spoil == "remove":
+    if damage == "remove":
         path.unlink()
     else:
         path.write_bytes(whole[:-1])
@@ -187,7 +185,7 @@ def test_a_segment_stays_while_a_file_of_the_archive_is_missing_or_cut_short(
     world.settle()
     assert world.broker.journal.view.first_position == 0
     assert world.broker.retention.removed_segments == 0
-    found = "is missing" if spoil == "remove" else f"has {len(whole) - 1} bytes instead of {len(whole)}"
+    found = "is missing" if damage == "remove" else f"has {len(whole) - 1} bytes instead of {len(whole)}"
     texts = [str(t.fields["text"]) for t in world.told if t.name == "retention_failed"]
     assert texts
     assert all(f"{path.name} {found}" in text for text in texts)
@@ -202,10 +200,8 @@ def test_a_segment_stays_while_a_file_of_the_archive_is_missing_or_cut_short(
 
 
 @pytest.mark.parametrize("archive", [True, False])
-def test_the_last_message_of_an_archive_is_compared_with_what_the_log_has(
-    tmp_path: Path, archive: bool
-) -> None:
-    """A log that was restored from a copy gives positions again, to others or at other times."""
+def test_last_archived_message_is_compared_with_the_log(tmp_path: Path, archive: bool) -> None:
+    """A log restored from a copy reuses positions for other messages or times."""
     scene = Scene(tmp_path / "archive", archive=archive)
     world = scene.world
     view = world.broker.journal.view
@@ -225,32 +221,32 @@ def test_the_last_message_of_an_archive_is_compared_with_what_the_log_has(
     def bookmark(position: int) -> Bookmark:
         return Bookmark(world.everything[position].publisher, world.everything[position].sequence)
 
-    there = [position for position in world.everything if position >= scene.first]
-    for position in (there[0], there[-1]):
+    present = [position for position in world.everything if position >= scene.first]
+    for position in (present[0], present[-1]):
         own, stamp = bookmark(position), stamps[position]
         assert found(position, own, stamp) == ""
         has = f"has {own} of {format_timestamp(stamp)} there"
         assert found(position, Bookmark(own.publisher, own.sequence + 1), stamp) == has
         assert found(position, own, stamp + 1) == has
-    controls = [p for p in range(scene.first, there[-1]) if p not in world.everything]
+    controls = [p for p in range(scene.first, present[-1]) if p not in world.everything]
     for position in (*controls, world.broker.journal.commits.persisted_end):
-        assert found(position, bookmark(there[0]), 1) == "has no message there"
+        assert found(position, bookmark(present[0]), 1) == "has no message there"
     assert bool(controls) is not archive
     if archive:
         gone = bookmark(3)
-        assert found(3, gone, 1) == "", "the log does not know any more"
+        assert found(3, gone, 1) == "", "the log no longer has the message"
         assert found(3, Bookmark(gone.publisher ^ 1, 1), 1) == "never had it"
 
 
-def test_without_require_what_was_not_archived_goes(tmp_path: Path) -> None:
+def test_unarchived_segments_are_removed_without_the_require_option(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "archive", archive=False, require=False)
     assert scene.first > 0
     peer, answer = scene.ask("0")
-    assert answer.start == scene.first, "there is no table yet"
+    assert answer.start == scene.first, "the archive table does not exist yet"
     assert peer.heard["s"] == [h for p, h in sorted(scene.world.everything.items()) if p >= scene.first]
 
 
-def test_an_archive_that_ends_before_the_log_is_told_and_nothing_is_passed_over(tmp_path: Path) -> None:
+def test_gap_between_archive_and_log_is_reported_as_expired_bookmark(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "archive", require=False)
     end = scene.first - 5
 
@@ -268,8 +264,8 @@ def test_an_archive_that_ends_before_the_log_is_told_and_nothing_is_passed_over(
     assert answer.code == ""
 
 
-def test_without_require_what_was_archived_since_somebody_looked_is_read(tmp_path: Path) -> None:
-    """Retention does not wait for the archive, nor for who looks how far it reaches."""
+def test_messages_archived_after_the_last_check_are_read_without_require(tmp_path: Path) -> None:
+    """Retention does not wait for the archive, nor for a check of its end."""
     scene = Scene(tmp_path / "archive", require=False)
     world = scene.world
     peer = world.connect("slow")
@@ -277,13 +273,13 @@ def test_without_require_what_was_archived_since_somebody_looked_is_read(tmp_pat
     for _ in range(100):
         world.step()
     assert len(peer.heard["s"]) < 10
-    world.older.cover(ArchiveCoverage(0, scene.first - 5))  # what a look said before the archive went on
+    world.older.cover(ArchiveCoverage(0, scene.first - 5))  # the result of a check before the archive grew
     world.settle()
     assert not any("ended" in mark for mark in peer.marks["s"])
     assert peer.heard["s"] == scene.everything
 
 
-def test_an_archive_that_is_lost_ends_who_reads_it(scene: Scene) -> None:
+def test_lost_archive_ends_the_replay_as_bookmark_expired(scene: Scene) -> None:
     peer = scene.world.connect("slow")
     peer.subscribe("s", "t", bookmark="0", credit=400)
     for _ in range(100):
@@ -299,7 +295,7 @@ def test_an_archive_that_is_lost_ends_who_reads_it(scene: Scene) -> None:
     assert peer.heard["s"] == scene.everything[: len(peer.heard["s"])]
 
 
-def test_what_cannot_be_read_ends_the_subscription_and_no_other(scene: Scene) -> None:
+def test_unreadable_archive_file_ends_only_the_affected_subscription(scene: Scene) -> None:
     victim = min(scene.world.location.rglob("*.parquet"))
     hidden = victim.rename(victim.with_suffix(".hidden"))
     peer, answer = scene.ask("0")
@@ -311,9 +307,7 @@ def test_what_cannot_be_read_ends_the_subscription_and_no_other(scene: Scene) ->
     assert scene.ask("0")[0].heard["s"] == scene.everything
 
 
-def test_those_who_wait_for_the_archive_keep_nobody_from_reading_the_log(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_archive_reads_do_not_block_log_reads(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     world = scene.world
     world.broker.journal.view.tail.clear()
     world.broker.journal.view.tail_bytes_max = 1
@@ -346,8 +340,8 @@ def test_those_who_wait_for_the_archive_keep_nobody_from_reading_the_log(
         assert peer.heard["s"] == scene.everything
 
 
-def test_those_with_filters_are_not_led_into_the_archive_by_others(scene: Scene) -> None:
-    """One right above the seam and one right below it stand near each other, but do not go together."""
+def test_filtered_replays_on_both_sides_of_the_archive_boundary_read_correctly(scene: Scene) -> None:
+    """Replays just above and just below the start of the log are close, but share no cursor."""
     world = scene.world
     peers = []
     for number, position in enumerate((scene.first - 2, scene.first, scene.first - 1, scene.first + 1)):
@@ -380,7 +374,7 @@ def test_positions_and_a_resolve_reach_into_the_archive(scene: Scene) -> None:
     assert peer.heard["p"] == [h for p, h in sorted(world.everything.items()) if 4 <= p < scene.first + 4]
 
 
-def test_topics_that_are_not_archived_begin_with_the_log(tmp_path: Path) -> None:
+def test_unarchived_topic_starts_at_the_start_of_the_log(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "archive", topics="other")
     peer, answer = scene.ask("0")
     assert answer.start == scene.first
@@ -390,7 +384,7 @@ def test_topics_that_are_not_archived_begin_with_the_log(tmp_path: Path) -> None
     assert peer.heard["s"] == [h for p, h in sorted(scene.world.everything.items()) if p >= scene.first]
 
 
-def test_a_replacement_takes_over_in_the_archive(scene: Scene) -> None:
+def test_replace_takes_effect_during_an_archive_read(scene: Scene) -> None:
     world = scene.world
     peer = world.connect("changes")
     peer.subscribe("s", "t", bookmark="0", credit=2_000)
@@ -411,7 +405,7 @@ def test_a_replacement_takes_over_in_the_archive(scene: Scene) -> None:
     assert [h for h in heard if h not in odd] == evens
 
 
-def test_the_archive_is_asked_for_the_topic_alone(scene: Scene) -> None:
+def test_archive_is_queried_for_the_subscribed_topic_only(scene: Scene) -> None:
     asked: list[ArchiveRequest] = []
     answer = scene.world.archive
 
@@ -427,7 +421,7 @@ def test_the_archive_is_asked_for_the_topic_alone(scene: Scene) -> None:
     assert all(request.end <= scene.first for request in asked if isinstance(request, ReadArchive))
 
 
-def test_messages_from_the_archive_are_told_where_they_stand(scene: Scene) -> None:
+def test_numbered_delivery_from_the_archive_has_the_log_positions(scene: Scene) -> None:
     world = scene.world
     peer = world.connect("spark")
     end = scene.first + 6
@@ -445,8 +439,8 @@ def test_messages_from_the_archive_are_told_where_they_stand(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("bounds", [{"messages_max": 7}, {"bytes_max": 2_500}, {}])
-def test_a_reading_in_steps_reaches_through_the_archive(scene: Scene, bounds: dict[str, Any]) -> None:
-    """As a streaming query asks: each step takes no more than it may, and something."""
+def test_resolve_in_bounded_steps_covers_archive_and_log(scene: Scene, bounds: dict[str, Any]) -> None:
+    """As in a streaming query, each step is bounded and makes progress."""
     world = scene.world
     peer = world.connect("spark")
     at, end, steps = 0, world._known_end, []
@@ -477,7 +471,7 @@ def test_a_reading_in_steps_reaches_through_the_archive(scene: Scene, bounds: di
         assert all(sum(len(h.body) for h in step) <= 2_500 for step in steps)
 
 
-def test_a_step_from_what_neither_has_is_refused(tmp_path: Path) -> None:
+def test_resolve_of_positions_missing_in_archive_and_log_is_refused(tmp_path: Path) -> None:
     scene = Scene(tmp_path / "archive", archive=False, require=False)
     peer = scene.world.connect("spark")
     journal = scene.world.broker.journal.identity

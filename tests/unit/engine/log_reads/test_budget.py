@@ -1,4 +1,4 @@
-"""One bound for all readers: never passed, nobody waits while there is room or for a sleeper."""
+"""One read budget for all readers: never exceeded, and no wait for free or idle memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KIB = 1024
 
 
 class Readers:
-    """Readers that note what is said to them."""
+    """Readers that record grants and losses."""
 
     def __init__(self, bytes_max: int) -> None:
         self.budget = ReadBudget(bytes_max)
@@ -26,18 +26,18 @@ class Readers:
         self.budget.idle(name, lambda: self.lost.append(name))
 
 
-def test_who_does_not_fit_is_told_when_it_does() -> None:
+def test_waiting_reader_is_granted_memory_after_a_release() -> None:
     readers = Readers(100 * KIB)
     assert readers.reserve("a", 60 * KIB)
     assert not readers.reserve("b", 60 * KIB)
-    assert not readers.reserve("c", 10 * KIB), "nobody overtakes"
+    assert not readers.reserve("c", 10 * KIB), "no reader overtakes the queue"
     readers.budget.release("a")
     assert readers.granted == ["b", "c"]
     assert readers.budget.held_bytes == 70 * KIB
-    assert readers.reserve("b", 60 * KIB), "it has it already"
+    assert readers.reserve("b", 60 * KIB), "already granted"
 
 
-def test_who_waits_longest_for_its_consumer_lets_go_first() -> None:
+def test_longest_idle_reader_loses_memory_first() -> None:
     readers = Readers(100 * KIB)
     for name in "abc":
         assert readers.reserve(name, 33 * KIB)
@@ -53,7 +53,7 @@ def test_who_waits_longest_for_its_consumer_lets_go_first() -> None:
     assert readers.granted == ["e"]
 
 
-def test_one_read_larger_than_the_bound_goes_alone() -> None:
+def test_read_larger_than_the_budget_is_granted_alone() -> None:
     readers = Readers(10 * KIB)
     assert readers.reserve("a", KIB)
     assert not readers.reserve("huge", 50 * KIB)
@@ -64,7 +64,7 @@ def test_one_read_larger_than_the_bound_goes_alone() -> None:
     assert readers.granted == ["huge", "b"]
 
 
-def test_who_leaves_the_queue_does_not_hold_up_those_behind() -> None:
+def test_reader_that_leaves_the_queue_does_not_block_later_readers() -> None:
     readers = Readers(12 * KIB)
     assert readers.reserve("a", 8 * KIB)
     assert not readers.reserve("b", 8 * KIB)
@@ -73,7 +73,7 @@ def test_who_leaves_the_queue_does_not_hold_up_those_behind() -> None:
     assert readers.granted == ["c"]
 
 
-def test_who_wants_more_than_it_holds_lets_go_before_it_queues() -> None:
+def test_reader_that_requests_more_releases_held_memory_before_waiting() -> None:
     readers = Readers(12 * KIB)
     assert readers.reserve("a", 8 * KIB)
     assert not readers.reserve("b", 12 * KIB)
@@ -83,14 +83,14 @@ def test_who_wants_more_than_it_holds_lets_go_before_it_queues() -> None:
     assert readers.granted == ["b", "a"]
 
 
-def test_a_small_read_counts_as_its_objects() -> None:
+def test_small_read_counts_with_the_minimum_size() -> None:
     readers = Readers(10 * READ_BYTES_LEAST)
     assert all(readers.reserve(str(number), 1) for number in range(10))
     assert not readers.reserve("more", 1)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_at_random_nothing_is_lost_and_the_bound_holds(seed: int) -> None:
+def test_random_reservations_keep_the_budget_limit_and_never_stall(seed: int) -> None:
     rng = Random(seed)
     readers = Readers(100 * KIB)
     names = [str(number) for number in range(30)]
@@ -130,5 +130,5 @@ def test_at_random_nothing_is_lost_and_the_bound_holds(seed: int) -> None:
         readers.lost.clear()
         held = sum(active.values()) + sum(sizes[one] for one in idle)
         assert readers.budget.held_bytes == held <= 100 * KIB
-        assert not (waiting and not active and not idle), "somebody waits for nobody"
-        assert not (waiting and idle), "somebody waits for a sleeper"
+        assert not (waiting and not active and not idle), "a reader waits although no other holds memory"
+        assert not (waiting and idle), "a reader waits for an idle reader"

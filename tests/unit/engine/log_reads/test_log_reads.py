@@ -1,4 +1,4 @@
-"""Looking up where subscriptions begin: in steps, within the read budget, never for who is gone."""
+"""Start searches of subscriptions: in steps, within the read budget, ended with the connection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _list(world: EngineWorld, unknown: int) -> str:
     return ",".join([f"1|{number}|" for number in range(1, unknown + 1)] + names)
 
 
-def test_a_long_list_is_looked_up_in_steps_between_which_others_have_their_turn() -> None:
+def test_long_bookmark_list_is_searched_in_several_steps() -> None:
     world, peer = _world()
     command = peer.subscribe("s", "t", bookmark=_list(world, 400), credit=1 << 20)
     steps = 0
@@ -49,7 +49,7 @@ def test_a_long_list_is_looked_up_in_steps_between_which_others_have_their_turn(
     assert [heard.body for heard in peer.heard["s"]] == [b"%d" % number for number in range(6, 50)]
 
 
-def test_a_search_of_a_connection_that_is_gone_ends_and_gives_its_memory_back() -> None:
+def test_search_of_a_closed_connection_ends_and_releases_memory() -> None:
     world, peer = _world()
     peer.subscribe("waits for its turn", "t", bookmark=_list(world, 400), credit=1 << 20)
     peer.subscribe("reads", "t", bookmark=_list(world, 0), credit=1 << 20)
@@ -86,7 +86,7 @@ def test_more_searches_than_one_connection_may_have_are_refused() -> None:
     assert sum(isinstance(c, Resolved) for c, _ in peer.received) == searches_per_connection_max
 
 
-def test_who_has_many_bookmarks_looked_up_is_not_read_from_until_they_are_found() -> None:
+def test_connection_with_many_searched_bookmarks_is_paused_until_completion() -> None:
     world, peer = _world()
     count = bookmarks_sought_per_connection_max // 3
     for number in range(3):
@@ -99,7 +99,7 @@ def test_who_has_many_bookmarks_looked_up_is_not_read_from_until_they_are_found(
     assert world.broker.subscriptions.searches.bookmarks == 0
 
 
-def test_all_connections_together_have_no_more_looked_up_than_the_bound(
+def test_searched_bookmarks_of_all_connections_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(searches, "bookmarks_sought_max", 1_000)
@@ -116,7 +116,7 @@ def test_all_connections_together_have_no_more_looked_up_than_the_bound(
     assert _code(other, third) == ""
 
 
-def test_a_list_longer_than_the_bound_is_refused_before_it_is_read() -> None:
+def test_bookmark_list_longer_than_the_limit_is_refused() -> None:
     _, peer = _world()
     at_most = ",".join(["1|1|"] * bookmarks_per_list_max)
     assert isinstance(parse_bookmark(at_most), AtBookmarks)
@@ -124,7 +124,7 @@ def test_a_list_longer_than_the_bound_is_refused_before_it_is_read() -> None:
     assert _code(peer, command) == "bad_bookmark"
 
 
-def test_options_longer_than_the_bound_are_refused_before_they_are_read() -> None:
+def test_options_longer_than_the_limit_are_refused() -> None:
     world, peer = _world()
     assert parse_options(" " * option_bytes_max) == {}
     assert parse_options("," * (option_parts_max - 1)) == {}

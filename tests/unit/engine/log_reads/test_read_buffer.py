@@ -1,4 +1,4 @@
-"""What a subscription keeps of its reads while it has no credit: read once, and bounded for all together."""
+"""Buffered reads of subscriptions without credit: read once, and bounded for all together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BODIES = [b"%03d" % number + bytes(20_000) for number in range(100)]
 
 
 def _replay(readers: int) -> tuple[EngineWorld, int]:
-    """Readers of one large commit, each granted a tenth at a time; returns how often the log was read."""
+    """Replay one large commit with credit for a tenth at a time, and return the number of reads."""
     world = EngineWorld(3)
     publisher = world.connect("publisher")
     publisher.publish("t", BODIES)
@@ -35,7 +35,7 @@ def test_a_commit_larger_than_the_credit_is_read_once() -> None:
     assert _replay(1)[1] == 1
 
 
-def test_beyond_the_bound_it_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_beyond_the_buffer_limit_is_read_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reads, "read_ahead_bytes_max", sum(map(len, BODIES)) + 100_000)
     world, reads = _replay(3)
     assert reads > 6

@@ -1,4 +1,4 @@
-"""What of a read is one topic's own, against picking the messages one by one."""
+"""Selections of one topic from log parts against a selection message by message."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _parts(rng: Random, topics: list[str]) -> tuple[list[LogPart], list[Row]]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_message_of_the_topic_and_where_it_stands(seed: int) -> None:
+def test_selections_contain_every_message_of_the_topic_with_positions(seed: int) -> None:
     rng = Random(seed)
     parts, rows = _parts(rng, ["a", "b", "c"][: rng.randrange(1, 4)])
     wanted = [row for row in rows if row[1] == "a"]
@@ -71,7 +71,7 @@ def _check_lookups(one: Selection) -> None:
         assert one.index_stamped(stamp) == sum(s < stamp for s in stamps)
 
 
-def test_small_commits_are_put_together_and_large_ones_left_as_they_are() -> None:
+def test_selections_merge_small_commits_and_keep_large_ones() -> None:
     small = [LogPart(i, _batch(Random(i), ["a"], i + 1, 1, 0)) for i in range(2000)]
     put = selections(small, Interest("a"))
     assert len(put) < 10

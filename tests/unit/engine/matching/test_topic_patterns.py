@@ -1,4 +1,4 @@
-"""Patterns of topics: those searched for together answer as each does alone, in bounded work and memory."""
+"""Topic patterns: a combined search equals single searches, in bounded work and memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _random_pattern(random: Random) -> str:
 
 @pytest.mark.parametrize("remembered", [2_000, pattern_answers_bytes_max])
 @pytest.mark.parametrize("seed", range(3))
-def test_patterns_that_come_and_go_answer_as_each_alone(
+def test_added_and_removed_patterns_match_like_single_patterns(
     seed: int, remembered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pattern_topics, "pattern_set_max", 12)
@@ -73,7 +73,7 @@ def test_patterns_that_come_and_go_answer_as_each_alone(
         assert len(kept) == len({*held[0], *held[1]})
 
 
-def test_what_comes_and_goes_while_topics_are_looked_at_changes_nothing() -> None:
+def test_pattern_changes_during_a_search_do_not_affect_the_results() -> None:
     kept, patterns = TopicPatternIndex(), PatternMap[str]()
     topics = [f"{'x' * 100}{number}" for number in range(200)]
     held = {text: kept.pattern(text) for text in ("x0$", "x1$", "x2$")}
@@ -94,7 +94,7 @@ def test_what_comes_and_goes_while_topics_are_looked_at_changes_nothing() -> Non
     assert _fits(patterns, topics)["x1$"] == [topics[1]]
 
 
-def test_many_topics_and_patterns_take_a_search_for_a_column_and_are_remembered() -> None:
+def test_pattern_searches_are_shared_by_pattern_sets_and_cached() -> None:
     kept, patterns = TopicPatternIndex(), PatternMap[int]()
     held = [kept.pattern(f"^zz(a|b){number}q+$") for number in range(256)]
     for number, pattern in enumerate(held):
@@ -111,7 +111,7 @@ def test_many_topics_and_patterns_take_a_search_for_a_column_and_are_remembered(
     assert kept.searches == before
 
 
-def test_large_patterns_do_not_make_the_search_for_others_slow() -> None:
+def test_large_patterns_are_kept_out_of_shared_pattern_sets() -> None:
     kept = TopicPatternIndex()
     large = [kept.pattern(f"^{number}(a.{{9}}|b){{30}}") for number in range(6)]
     small = [kept.pattern(f"^{number}a") for number in range(60)]
@@ -122,7 +122,7 @@ def test_large_patterns_do_not_make_the_search_for_others_slow() -> None:
     assert kept.pattern("^0a") is small[0]
 
 
-def test_a_column_is_empty_when_nobody_holds_its_patterns() -> None:
+def test_pattern_set_is_released_with_the_last_pattern() -> None:
     kept = TopicPatternIndex()
     held = [kept.pattern(f"a{number}+") for number in range(200)]
     assert [pattern.fits("xa7") for pattern in held].count(True) == 1
@@ -138,7 +138,9 @@ def test_a_column_is_empty_when_nobody_holds_its_patterns() -> None:
 
 
 @pytest.mark.parametrize("memory", [100, 1 << 14, pattern_set_memory_bytes])
-def test_a_set_without_memory_asks_one_by_one(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pattern_set_falls_back_to_sequential_matching_when_over_memory_limit(
+    memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pattern_set, "pattern_set_memory_bytes", memory)
     texts = [f"a.{{1,8}}{number}" for number in range(24)]
     together = PatternSet([compile_topic_pattern(text) for text in texts])
@@ -147,7 +149,7 @@ def test_a_set_without_memory_asks_one_by_one(memory: int, monkeypatch: pytest.M
         assert sorted(together.found(topic)) == expected
 
 
-def test_a_publish_of_many_topics_is_looked_at_in_steps_and_others_have_their_turn() -> None:
+def test_publish_of_many_topics_is_matched_in_several_steps() -> None:
     world = EngineWorld(1, recorded=frozenset({"rec"}))
     publisher, reader = world.connect("publisher"), world.connect("reader")
     for number in range(100):
@@ -168,7 +170,7 @@ def test_a_publish_of_many_topics_is_looked_at_in_steps_and_others_have_their_tu
     assert len(reader.heard["f"]) == 500
 
 
-def test_the_subscriptions_of_a_pattern_share_what_is_known_of_it() -> None:
+def test_subscriptions_of_one_pattern_share_cached_results() -> None:
     world = EngineWorld(2)
     publisher, reader = world.connect("publisher"), world.connect("reader")
     reader.subscribe("a", "^t[0-9]+$")
@@ -178,11 +180,11 @@ def test_the_subscriptions_of_a_pattern_share_what_is_known_of_it() -> None:
         publisher.publish("t1", [b'{"n":%d}' % number])
         world.settle()
     everything = world.broker.compiler._patterns
-    assert (len(everything), everything.searches) == (1, 2)  # of t1, and of the server's own topic
+    assert (len(everything), everything.searches) == (1, 2)  # for t1 and for the server's own topic
     assert [len(reader.heard[name]) for name in "abc"] == [5, 4, 5]
 
 
-def test_filters_on_thousands_of_topics_are_searched_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_on_many_topics_are_searched_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     world = EngineWorld(3, recorded=frozenset({"rec"}))
     publisher, reader = world.connect("publisher"), world.connect("reader")
     for number in range(150):
@@ -209,7 +211,7 @@ def test_filters_on_thousands_of_topics_are_searched_in_steps(monkeypatch: pytes
     assert [len(reader.heard[f"s{number}"]) for number in range(150)] == [2] * 150
 
 
-def test_what_is_remembered_of_patterns_that_went_meanwhile_is_counted_no_more() -> None:
+def test_cached_results_of_removed_patterns_are_not_counted() -> None:
     patterns = TopicPatternIndex()
     by: PatternMap[object] = PatternMap()
     held = [patterns.pattern(f"^x{number}$") for number in range(2 * pattern_set_max)]

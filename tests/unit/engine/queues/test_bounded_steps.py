@@ -1,4 +1,4 @@
-"""What expires or returns together does so in steps that are bounded by name."""
+"""Messages that expire or return together are processed in bounded steps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def published(world: QueueEngine) -> Peer:
     return publisher
 
 
-def test_messages_that_expire_together_do_so_in_steps_and_none_is_delivered(sizes: list[int]) -> None:
+def test_messages_that_expire_together_are_expired_in_steps_without_delivery(sizes: list[int]) -> None:
     world = QueueEngine(QueueDefinition("q", expiration=5.0, dead_letter="dead"))
     published(world)
     sizes.clear()
@@ -60,7 +60,7 @@ def test_messages_that_expire_together_do_so_in_steps_and_none_is_delivered(size
 
 
 @pytest.mark.parametrize("ends", ["holder_gone", "lease_expired"])
-def test_messages_that_return_together_do_so_in_steps(sizes: list[int], ends: str) -> None:
+def test_messages_that_return_together_are_returned_in_steps(sizes: list[int], ends: str) -> None:
     world = QueueEngine(QueueDefinition("q", lease_period=5.0))
     publisher = published(world)
     peer = world.connect("consumer")
@@ -85,7 +85,7 @@ def test_messages_that_return_together_do_so_in_steps(sizes: list[int], ends: st
     assert publisher.closed is False
 
 
-def test_a_consumer_that_held_much_and_left_a_queue_that_stopped_holds_nothing(sizes: list[int]) -> None:
+def test_disconnect_from_a_stopped_queue_releases_all_leases(sizes: list[int]) -> None:
     world = QueueEngine(QueueDefinition("q"))
     published(world)
     peer = world.connect("consumer")
@@ -98,7 +98,7 @@ def test_a_consumer_that_held_much_and_left_a_queue_that_stopped_holds_nothing(s
     assert work.queue.leases.count == 0
 
 
-def test_messages_of_a_consumer_that_left_an_at_most_once_queue_are_all_let_go(sizes: list[int]) -> None:
+def test_disconnect_from_an_at_most_once_queue_releases_all_leases_at_once(sizes: list[int]) -> None:
     world = QueueEngine(QueueDefinition("q", semantics="at-most-once"))
     peer = world.connect("consumer")
     peer.subscribe("s", "q", options="max_backlog=1000", credit=1 << 20)
@@ -113,7 +113,9 @@ def test_messages_of_a_consumer_that_left_an_at_most_once_queue_are_all_let_go(s
     assert work.queue.state.oldest() is None, "retention needs none of them"
 
 
-def test_checkpoint_of_deep_queues_engine_step_encodes_no_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_of_a_deep_queue_encodes_no_set_in_the_engine_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     definition = QueueDefinition(
         "q", priority="/p", expiration=900.0, target_queue_depth=50, file_backed_metadata=True
     )
@@ -130,7 +132,7 @@ def test_checkpoint_of_deep_queues_engine_step_encodes_no_set(monkeypatch: pytes
     world.wake(61.0)
     world.settle_but_for_writes()
     assert WriteQueues in map(type, world.jobs)
-    assert not encoded, "an encoded set is work for the disk job: the engine serves nobody meanwhile"
+    assert not encoded, "sets are encoded in the disk job, not in the engine step"
     world.settle()
     assert encoded
     assert (world.broker._checkpoints.written, world.broker._checkpoints.failures) == (1, 0)

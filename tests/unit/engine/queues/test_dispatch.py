@@ -1,4 +1,4 @@
-"""Who is served while others cannot be: an engine with queues, whose consumers have little credit."""
+"""Queue dispatch while some consumers lack credit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ LARGE = b'{"kind": "a", "text": "%s"}' % (b"x" * 1_500)
 
 
 def stalled(world: QueueEngine) -> Peer:
-    """A consumer with room for many messages, whose application takes nothing, and with credit for one and a
-    half of the large ones."""
+    """Return a consumer with a large backlog, a stalled application, and credit for 1.5 large messages."""
     peer = world.connect("stalled")
     peer.give_credit = lambda sub_id: peer.owed_credit.update({sub_id: 0})  # type: ignore[method-assign]
     peer.subscribe("s", "work", options="max_backlog=100", credit=2_500)
@@ -24,7 +23,9 @@ def stalled(world: QueueEngine) -> Peer:
 
 @pytest.mark.parametrize("filter", [None, "TRUE"])
 @pytest.mark.parametrize("fairness", FAIRNESS)
-def test_who_has_no_credit_for_a_message_keeps_it_from_nobody(fairness: Fairness, filter: str | None) -> None:
+def test_consumer_without_credit_does_not_block_the_message_for_others(
+    fairness: Fairness, filter: str | None
+) -> None:
     world = QueueEngine(QueueDefinition("work", fairness=fairness), segment_bytes=1 << 20)
     slow = stalled(world)
     quick = world.connect("quick")
@@ -37,19 +38,19 @@ def test_who_has_no_credit_for_a_message_keeps_it_from_nobody(fairness: Fairness
     assert world.look("work").ready == 0
 
 
-def test_who_has_no_credit_for_the_next_message_keeps_others_from_none_behind_it() -> None:
+def test_consumer_without_credit_does_not_block_later_messages_for_others() -> None:
     world = QueueEngine(QueueDefinition("work"), segment_bytes=1 << 20)
     slow = stalled(world)
     picky = world.connect("picky")
     picky.subscribe("s", "work", options="max_backlog=10", credit=100_000, filter="/kind = 'b'")
     publisher = world.connect("publisher")
-    publisher.publish("work", [LARGE] * 130 + [b'{"kind": "b"}'])  # beyond all room that there is
+    publisher.publish("work", [LARGE] * 130 + [b'{"kind": "b"}'])  # more than all backlogs together
     world.settle()
     assert [heard.body for heard in picky.heard["s"]] == [b'{"kind": "b"}']
     assert (len(slow.heard["s"]), world.look("work").ready) == (1, 129)
 
 
-def test_credit_brings_the_message_that_it_was_short_of() -> None:
+def test_new_credit_delivers_the_message_that_lacked_credit() -> None:
     world = QueueEngine(QueueDefinition("work"), segment_bytes=1 << 20)
     slow = stalled(world)
     world.connect("publisher").publish("work", [LARGE] * 3)
@@ -62,7 +63,7 @@ def test_credit_brings_the_message_that_it_was_short_of() -> None:
         assert len(slow.heard["s"]) == heard
 
 
-def test_a_message_above_what_a_connection_holds_comes_while_others_are_out() -> None:
+def test_message_larger_than_the_outbox_is_delivered_while_others_are_leased() -> None:
     world = QueueEngine(QueueDefinition("work"), segment_bytes=1 << 22)
     peer = world.connect("consumer")
     peer.give_credit = lambda sub_id: peer.owed_credit.update({sub_id: 0})  # type: ignore[method-assign]
@@ -75,7 +76,7 @@ def test_a_message_above_what_a_connection_holds_comes_while_others_are_out() ->
     assert len(peer.heard["s"]) == 2
 
 
-def test_whose_turn_it_is_stays_when_one_before_it_goes() -> None:
+def test_round_robin_turn_is_kept_when_an_earlier_consumer_disconnects() -> None:
     world = QueueEngine(QueueDefinition("work", fairness="round-robin"))
     peers = [world.connect(name) for name in "abc"]
     for peer in peers:
@@ -93,7 +94,7 @@ def test_whose_turn_it_is_stays_when_one_before_it_goes() -> None:
 
 
 @pytest.mark.parametrize("options", ["browse", "max_backlog=2"])
-def test_a_filter_on_a_queue_is_one_on_what_its_topics_hold(options: str) -> None:
+def test_queue_filter_is_checked_against_the_message_type_of_the_underlying_topic(options: str) -> None:
     world = QueueEngine(QueueDefinition("work", underlying="pictures"))
     world.topic_types = {"pictures": "binary"}
     world.reopen()
@@ -105,7 +106,7 @@ def test_a_filter_on_a_queue_is_one_on_what_its_topics_hold(options: str) -> Non
     assert (answer.code, "pictures" in answer.text) == ("bad_filter", True)
 
 
-def test_what_is_held_of_a_queue_before_a_replacement_goes_back_at_the_end() -> None:
+def test_leases_of_a_replaced_queue_consumer_return_at_disconnect() -> None:
     world = QueueEngine(QueueDefinition("work"), QueueDefinition("other"))
     world.connect("publisher").publish("work", [b"1"])
     peer = world.connect("c")
@@ -118,7 +119,7 @@ def test_what_is_held_of_a_queue_before_a_replacement_goes_back_at_the_end() -> 
     assert (world.look("work").ready, dict(world.look("work").returned)) == (1, {"holder_gone": 1})
 
 
-def test_room_that_one_queue_gives_back_serves_the_others_of_a_pattern() -> None:
+def test_backlog_freed_in_one_queue_serves_other_queues_of_a_pattern() -> None:
     world = QueueEngine(QueueDefinition("q/a"), QueueDefinition("q/b"))
     peer = world.connect("c")
     peer.give_credit = lambda sub_id: peer.owed_credit.update({sub_id: 0})  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What has become too old is not handed out, whoever was woken first."""
+"""Expired messages are not delivered, independent of the wake-up order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.helpers.queue_engine import QueueEngine
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 
 
-def test_a_message_whose_time_has_come_is_not_delivered_before_it_expires() -> None:
+def test_expired_message_is_not_delivered_before_the_expiry_step() -> None:
     world = QueueEngine(QueueDefinition("work", expiration=1.0))
     world.connect("p").publish("work", [b"1"])
     world.settle()
@@ -14,7 +14,7 @@ def test_a_message_whose_time_has_come_is_not_delivered_before_it_expires() -> N
     world.settle()
     world.mono += 2.0
     world.wall += 2_000_000
-    consumer.subscribe("s", "work")  # nobody was woken meanwhile
+    consumer.subscribe("s", "work")  # no timer has fired yet
     while world.broker.has_work:
         world.work()
     world.settle()

@@ -1,4 +1,4 @@
-"""Queues when the log has no room, or takes nothing any more."""
+"""Queues when the log is full or closed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 BODY = b'{"g":"a","x":"' + b"y" * 1_500 + b'"}'
 
 
-def test_dead_letters_that_do_not_fit_wait_and_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_letters_that_do_not_fit_the_log_are_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     world = QueueWorld(1, [QueueDefinition("q", dead_letter="dead")])
     publisher = world.connect("publisher")
     keys = [key for _ in range(100) for key in publisher.put("q", [BODY])]
@@ -29,7 +29,7 @@ def test_dead_letters_that_do_not_fit_wait_and_are_tried_again(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_settlement_found_too_late_for_a_stop_is_not_carried_out(closed: bool) -> None:
+def test_settlement_found_after_a_stop_is_not_executed(closed: bool) -> None:
     world = QueueWorld(1, [QueueDefinition("q")])
     world.broker.journal.view.tail_bytes_max = 1
     publisher = world.connect("publisher")

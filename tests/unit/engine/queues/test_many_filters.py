@@ -17,7 +17,7 @@ from tickertape.wire.commands import Unsubscribe
 
 FILTERS = 60
 STEPS_BETWEEN = 6
-"""Steps of the engine between two commits: fewer than there are filters."""
+"""Engine steps between two commits, fewer than the number of filters."""
 
 
 def body(number: int) -> bytes:
@@ -25,7 +25,7 @@ def body(number: int) -> bytes:
 
 
 def under_load(world: QueueEngine, messages: int) -> Peer:
-    """Consumers with a filter each, and messages that arrive faster than all filters are judged by steps."""
+    """Add consumers with one filter each, and publish faster than steps evaluate all filters."""
     peer, publisher = world.connect("consumer"), world.connect("publisher")
     for number in range(FILTERS):
         peer.subscribe(f"s{number}", "q", filter=f"/k = {number}", options="max_backlog=100")
@@ -41,7 +41,7 @@ def under_load(world: QueueEngine, messages: int) -> Peer:
 
 
 @pytest.mark.parametrize("priority", [None, "/p"])
-def test_many_filters_steady_messages_are_delivered_meanwhile(priority: str | None) -> None:
+def test_steady_messages_are_delivered_while_many_filters_are_evaluated(priority: str | None) -> None:
     world = QueueEngine(QueueDefinition("q", priority=priority))
     peer = under_load(world, 100)
     assert sum(map(len, peer.heard.values())) >= 90
@@ -55,7 +55,9 @@ def scans(world: QueueEngine) -> dict[FilterScan, int]:
 
 
 @pytest.mark.parametrize("filters", [1, 10, 200])
-def test_many_filters_commit_is_searched_once(filters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_is_searched_once_for_many_queue_filters(
+    filters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = QueueEngine(QueueDefinition("q"))
     peer, publisher = world.connect("consumer"), world.connect("publisher")
     for number in range(filters):
@@ -75,7 +77,7 @@ def test_many_filters_commit_is_searched_once(filters: int, monkeypatch: pytest.
     assert len(searched) == 5
 
 
-def test_many_filters_step_judges_a_bounded_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filter_scan_step_evaluates_a_bounded_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     world = QueueEngine(QueueDefinition("q"))
     peer, publisher = world.connect("consumer"), world.connect("publisher")
     large = b'{"k":1,"x":"' + b"y" * 40_000 + b'"}'
@@ -99,9 +101,9 @@ def test_many_filters_step_judges_a_bounded_piece(monkeypatch: pytest.MonkeyPatc
     assert len(peer.heard["s1"]) == 1
 
 
-def test_filters_that_arrive_later_see_what_was_there_and_join() -> None:
+def test_filters_that_arrive_later_find_existing_messages_and_join_the_scan() -> None:
     world = QueueEngine(QueueDefinition("q"))
-    world.broker.journal.view.tail_bytes_max = 1  # what is older is read from the disk
+    world.broker.journal.view.tail_bytes_max = 1  # older messages are read from the disk
     publisher = world.connect("publisher")
     for number in range(0, 300, 50):
         publisher.publish("q", [body(n) for n in range(number, number + 50)])
@@ -140,7 +142,7 @@ def test_priority_queue_filters_that_keep_arriving_do_not_stop_deliveries() -> N
     assert peer.heard["all"]
 
 
-def test_filter_of_consumers_that_left_is_forgotten() -> None:
+def test_filter_scan_ends_with_the_last_consumer_of_the_filter() -> None:
     world = QueueEngine(QueueDefinition("q"))
     peer, publisher = world.connect("consumer"), world.connect("publisher")
     publisher.publish("q", [body(n) for n in range(100)])
@@ -155,8 +157,8 @@ def test_filter_of_consumers_that_left_is_forgotten() -> None:
     assert not scans(world)
 
 
-def test_messages_that_a_filter_held_up_are_delivered_when_its_consumer_is_replaced() -> None:
-    """The scan of the filter ends with it, and nothing else will happen in the queue."""
+def test_messages_blocked_by_a_filter_are_delivered_when_the_consumer_is_replaced() -> None:
+    """The filter scan ends with the consumer, and no other event wakes the queue."""
     world = QueueEngine(QueueDefinition("q", priority="/p"), QueueDefinition("other"))
     large = b'{"k":1,"x":"' + b"y" * 60_000 + b'"}'
     world.connect("publisher").publish("q", [large] * 40)
@@ -165,7 +167,7 @@ def test_messages_that_a_filter_held_up_are_delivered_when_its_consumer_is_repla
     picky.subscribe("s", "q", filter="/k = 2")
     plain.subscribe("s", "q", options="max_backlog=100", credit=8 << 20)
     world.work()
-    assert not plain.heard["s"], "the message that comes first may be for the filter"
+    assert not plain.heard["s"], "the first message may match the filter"
     picky.subscribe("s", "other", options="replace")
     world.settle()
     assert len(plain.heard["s"]) == 40

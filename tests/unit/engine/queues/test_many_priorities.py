@@ -1,4 +1,4 @@
-"""Queues in which each message has a priority of its own."""
+"""Queues with a different priority for each message."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_many_priorities_are_delivered_together_highest_first(
     assert from_disk or len(steps) <= 5
 
 
-def test_many_priorities_credit_for_a_few_gives_the_highest() -> None:
+def test_credit_for_a_few_messages_delivers_the_highest_priorities() -> None:
     world = QueueEngine(QueueDefinition("q", priority="/p"))
     publisher = world.connect("publisher")
     publisher.publish("q", [b'{"p":%d,"x":"%s"}' % (p, b"y" * 300) for p in range(50)])

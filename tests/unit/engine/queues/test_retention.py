@@ -1,4 +1,4 @@
-"""Readers of a queue that retention overtakes: what is gone was needed by nobody, so the queue goes on."""
+"""Queue reads overtaken by retention: removed messages were settled, so the queue continues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BODY = b'{"g":"a","x":"' + b"y" * 1_500 + b'"}'
 
 
 def without_reads(world: QueueWorld) -> None:
-    """Everything goes on but for reads."""
+    """Work off everything except reads."""
     for _ in range(10_000):
         if world.jobs:
             world.run_job()
@@ -18,10 +18,10 @@ def without_reads(world: QueueWorld) -> None:
             world.work()
         else:
             return
-    raise AssertionError("no rest")
+    raise AssertionError("the engine did not become idle")
 
 
-def test_a_filter_is_overtaken_by_retention() -> None:
+def test_queue_filter_scan_overtaken_by_retention_continues_with_new_messages() -> None:
     policy = RetentionPolicy(None, 40_000)
     world = QueueWorld(1, [QueueDefinition("q")], segment_bytes=16_384, retention=policy)
     world.broker.journal.view.tail_bytes_max = 1
@@ -34,7 +34,7 @@ def test_a_filter_is_overtaken_by_retention() -> None:
     choosy.consume("choosy", "q", filter="/g = 'b'")
     without_reads(world)
     slow = world.reads[:]
-    assert slow, "the filter is being found out about"
+    assert slow, "the filter scan waits for reads"
     world.reads.clear()
     other.settle("q", "ack", keys)
     world.settle()

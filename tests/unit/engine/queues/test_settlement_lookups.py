@@ -1,4 +1,4 @@
-"""Settlements whose messages have to be looked up on disk, and what happens to their connection meanwhile."""
+"""Settlements with a lookup on disk, and connection events during the lookup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def world_with(count: int, leasing: Leasing = "lenient") -> tuple[QueueWorld, Qu
 
 
 @pytest.mark.parametrize(("leasing", "by_filter"), [("lenient", False), ("lenient", True), ("strict", True)])
-def test_what_was_acknowledged_before_an_unsubscribe_does_not_come_back(
+def test_messages_acknowledged_before_an_unsubscribe_are_not_redelivered(
     leasing: Leasing, by_filter: bool
 ) -> None:
     world, peer, keys = world_with(20, leasing)
@@ -44,7 +44,7 @@ def test_what_was_acknowledged_before_an_unsubscribe_does_not_come_back(
     assert (look.acknowledged, look.returned) == (5 if by_filter else 6, {})
 
 
-def test_a_settlement_that_was_cut_off_is_taken_when_it_comes_again() -> None:
+def test_settlement_interrupted_by_a_disconnect_is_accepted_when_resent() -> None:
     world, peer, keys = world_with(10)
     peer.settle("q", "ack", [keys[3]])
     assert world.reads, "it is looked up"

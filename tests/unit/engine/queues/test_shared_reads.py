@@ -1,4 +1,4 @@
-"""Queues and looks that share what may be read at a time."""
+"""Queues and browsers that share the read budget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def filled(queues: int, each: int) -> QueueWorld:
 
 
 @pytest.mark.parametrize("queues", [2, 4])
-def test_queues_that_can_only_read_in_turns_do_get_on(queues: int) -> None:
+def test_queues_with_a_small_read_budget_deliver_all_messages(queues: int) -> None:
     world = filled(queues, 10)
     world.broker.reads.budgets.log.bytes_max = 20_000
     consumer = world.connect("consumer")
@@ -36,7 +36,7 @@ def test_queues_that_can_only_read_in_turns_do_get_on(queues: int) -> None:
     assert len(consumer.got) == 10 * queues
 
 
-def test_looks_that_are_given_up_while_they_read_keep_nothing() -> None:
+def test_browsers_closed_during_a_read_release_the_read_budget() -> None:
     world = filled(1, 30)
     budget = world.broker.reads.budgets.log
     for number in range(200):

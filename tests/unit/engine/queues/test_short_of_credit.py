@@ -1,4 +1,4 @@
-"""A consumer that has credit, but not enough for what is next, must keep nothing from the others."""
+"""A consumer with too little credit for the next message does not block other consumers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SMALL = b'{"x":1}'
 
 
 def stuck(world: QueueWorld, filter: str | None, monkeypatch: pytest.MonkeyPatch) -> QueuePeer:
-    """A consumer with room and about 360 bytes of credit, which it does not renew."""
+    """Return a consumer with free backlog and about 360 bytes of credit that is not renewed."""
     slow = world.connect("slow")
     assert isinstance(slow, QueuePeer)
     monkeypatch.setattr(slow, "give_credit", lambda sub_id: slow.owed_credit.update({sub_id: 0}))
@@ -26,7 +26,7 @@ def stuck(world: QueueWorld, filter: str | None, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("filter", [None, "TRUE"])
 @pytest.mark.parametrize("fairness", FAIRNESS)
-def test_others_get_what_its_credit_does_not_allow(
+def test_other_consumers_receive_messages_above_the_credit_of_one_consumer(
     fairness: Fairness, filter: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = QueueWorld(1, [QueueDefinition("q", fairness=fairness)])
@@ -44,7 +44,9 @@ def test_others_get_what_its_credit_does_not_allow(
     assert (len(slow.got), len(quick.got)) == (1, 10)
 
 
-def test_it_gets_what_its_credit_allows_after_what_it_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumer_with_little_credit_receives_a_smaller_later_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = QueueWorld(1, [QueueDefinition("q", fairness="fast")])
     publisher = world.connect("publisher")
     slow = stuck(world, None, monkeypatch)

@@ -1,4 +1,4 @@
-"""A queue that cannot read what it needs stops, and says so; nothing is skipped, and others go on."""
+"""A queue that cannot read the log stops with an event, and other queues continue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.wire.commands import Ack, Ended
 
 
-def test_a_queue_whose_log_cannot_be_read_stops_and_is_told() -> None:
+def test_queue_with_an_unreadable_log_stops_and_reports_the_error() -> None:
     world = QueueEngine(QueueDefinition("work"), QueueDefinition("other"))
     world.connect("p").publish("work", [b"1", b"2"])
     world.settle()
@@ -26,7 +26,7 @@ def test_a_queue_whose_log_cannot_be_read_stops_and_is_told() -> None:
     assert [command.code for command, _ in consumer.received if isinstance(command, Ended)] == [
         "journal_corrupt"
     ]
-    assert [told[:2] for told in world.told] == [("queue_stopped", True)]
+    assert [event[:2] for event in world.told] == [("queue_stopped", True)]
     assert world.told[0].fields == {
         "queue": "work",
         "code": "journal_corrupt",

@@ -1,7 +1,6 @@
-"""How the work of a queue grows with filters, priorities, leases, dead letters and lifetimes: at most as
-n log n, in steps that are bounded by name.
+"""Queue work grows at most as n log n with filters, priorities, leases, dead letters and expirations.
 
-Work is counted: lines of `engine/queue` that run, each turn of a loop among them. No clock is read.
+Work is counted: executed lines of `engine/queues`, each iteration of a loop included. No clock is read.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _QUEUE_FILES = str(Path(work_module.__file__).parent)
 
 
 class Counted:
-    """Lines that ran while it was entered, and the largest pieces of work that were done at once."""
+    """Count executed lines, and the largest pieces of work done at once."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -77,13 +76,13 @@ class Counted:
         self.largest[name] = max(self.largest.get(name, 0), count)
 
 
-def publish(world: QueueEngine, bodies: list[bytes], lives: list[int] | None = None) -> None:
-    """In frames of 1,000 messages."""
+def publish(world: QueueEngine, bodies: list[bytes], expirations_ms: list[int] | None = None) -> None:
+    """Publish in frames of 1,000 messages."""
     publisher = world.connect("publisher")
     for low in range(0, len(bodies), 1_000):
         builder = BatchBuilder()
         for number, body in enumerate(bodies[low : low + 1_000], low):
-            builder.add("q", body, expiration_ms=0 if lives is None else lives[number])
+            builder.add("q", body, expiration_ms=0 if expirations_ms is None else expirations_ms[number])
         publisher.frames += 1
         assert publisher.logged_on is not None
         batch = MessageBatch.parse(
@@ -131,7 +130,7 @@ def priorities(n: int) -> Counted:
 
 
 def blocked_priorities(n: int) -> Counted:
-    """n messages of different priorities that nobody may have, above 30 others that arrive one by one."""
+    """n messages of different priorities without a consumer, above 30 others that arrive one by one."""
     world = world_of(priority="/p")
     publish(world, [b'{"p":%d,"k":1}' % number for number in range(100, n + 100)])
     consumer(world, 1_000, filter="/k = 2")
@@ -146,7 +145,7 @@ def blocked_priorities(n: int) -> Counted:
 
 
 def leases(n: int) -> Counted:
-    """n messages go back from a consumer that has gone, and to another one."""
+    """n messages return from a disconnected consumer and are leased to another one."""
     world = world_of(max_deliveries=3)
     publish(world, [b"{}"] * n)
     first = consumer(world, n)
@@ -173,9 +172,9 @@ def dead_letters(n: int) -> Counted:
 
 
 def lifetimes(n: int) -> Counted:
-    """n messages with lives of their own end while they are leased."""
+    """n messages with individual expirations expire while they are leased."""
     world = world_of(expiration_model="message", lease_period=1_000.0)
-    publish(world, [b"{}"] * n, lives=[1 + number for number in range(n)])
+    publish(world, [b"{}"] * n, expirations_ms=[1 + number for number in range(n)])
     peers = [consumer(world, n // 10) for _ in range(10)]
     world.settle()
     with Counted() as counted:
@@ -196,7 +195,7 @@ ROWS: list[Callable[[int], Counted]] = [
     lifetimes,
 ]
 SLACK = 1.5
-"""How much more than n log n says is taken for n log n."""
+"""Tolerance factor of the growth."""
 
 
 def grows_as_n_log_n(row: Callable[[int], Counted], sizes: list[int]) -> None:
@@ -207,8 +206,8 @@ def grows_as_n_log_n(row: Callable[[int], Counted], sizes: list[int]) -> None:
         growth = n * log2(n) / (first * log2(first))
         assert counted.lines <= SLACK * growth * least.lines, f"{row.__name__}: {shown}"
     for _, counted in table:
-        for what, count in counted.largest.items():
-            assert count <= STEP_MAX[what], f"{row.__name__}: {count} messages {what} at once"
+        for kind, count in counted.largest.items():
+            assert count <= STEP_MAX[kind], f"{row.__name__}: {count} messages {kind} at once"
 
 
 STEP_MAX = {
@@ -222,17 +221,17 @@ STEP_MAX = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.__name__)
-def test_work_grows_at_most_as_n_log_n(row: Callable[[int], Counted]) -> None:
+def test_queue_work_grows_at_most_as_n_log_n(row: Callable[[int], Counted]) -> None:
     grows_as_n_log_n(row, QUICK)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.__name__)
-def test_work_grows_at_most_as_n_log_n_up_to_100_000(row: Callable[[int], Counted]) -> None:
+def test_queue_work_up_to_100_000_messages_grows_at_most_as_n_log_n(row: Callable[[int], Counted]) -> None:
     grows_as_n_log_n(row, FULL)
 
 
-def test_the_counter_sees_a_loop_that_grows_with_the_square() -> None:
+def test_work_counter_detects_quadratic_growth() -> None:
     def square(n: int) -> Counted:
         code = compile("for i in range(n * n // 100): pass\n", f"{_QUEUE_FILES}/made_up.py", "exec")
         with Counted() as counted:
@@ -243,5 +242,5 @@ def test_the_counter_sees_a_loop_that_grows_with_the_square() -> None:
         grows_as_n_log_n(square, QUICK)
 
 
-def test_step_bounds_fit_each_other() -> None:
+def test_queue_step_limits_are_consistent() -> None:
     assert queue_frame_messages_max <= queue_step_messages_max <= queue_step_outcomes_max

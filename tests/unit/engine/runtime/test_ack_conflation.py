@@ -1,4 +1,4 @@
-"""Conflation of persisted acknowledgements: how many leave, when, and what they cover."""
+"""Conflation of persisted acknowledgements: number, time and covered frames."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tickertape.wire.commands import Command, Persisted
 
 
 class Conflated:
-    """The conflation of two sessions, one of which asked for half a second."""
+    """Ack conflation of two sessions, one with an interval of half a second."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, Command]] = []
@@ -39,7 +39,7 @@ class Conflated:
         return [(conn, command.frame) for conn, command in taken if isinstance(command, Persisted)]
 
 
-def test_session_without_it_gets_every_acknowledgement() -> None:
+def test_session_without_ack_conflation_receives_every_acknowledgement() -> None:
     world = Conflated()
     for frame in range(1, 4):
         world.persisted(world.plain, frame, 10.0)
@@ -47,7 +47,7 @@ def test_session_without_it_gets_every_acknowledgement() -> None:
     assert world.conflation.next_deadline() is None
 
 
-def test_first_leaves_at_once_and_one_more_in_each_interval() -> None:
+def test_first_acknowledgement_is_immediate_and_later_ones_once_an_interval() -> None:
     world = Conflated()
     for number in range(1, 1_001):
         mono = 10.0 + number / 1_000
@@ -59,7 +59,7 @@ def test_first_leaves_at_once_and_one_more_in_each_interval() -> None:
     assert world.frames() == [(2, 1_000)]
     assert world.conflation.next_deadline() is None
     world.persisted(world.slow, 1_001, 13.0)
-    assert world.frames() == [(2, 1_001)], "a quiet publisher waits for nothing"
+    assert world.frames() == [(2, 1_001)], "a quiet publisher does not wait"
 
 
 def test_conflated_acknowledgement_covers_the_highest_sequence() -> None:
@@ -97,9 +97,9 @@ def test_released_and_dropped_acknowledgements_leave_no_deadline() -> None:
     assert world.conflation.next_deadline() is None
 
 
-def test_times_that_answers_ended_early_take_no_memory() -> None:
+def test_deadlines_of_released_acknowledgements_take_no_memory() -> None:
     world = Conflated()
-    for frame in (1, 2):  # the first deadline of all, so that no later one is looked at before
+    for frame in (1, 2):  # the earliest deadline, so that no later one is checked before
         world.persisted(world.slow, frame, 10.0)
     other = make_session(3)
     other.ack_conflation = 60.0
@@ -116,10 +116,10 @@ def test_times_that_answers_ended_early_take_no_memory() -> None:
 
 
 @pytest.mark.parametrize("value", [None, "", "0", "0s", "2d", "soon", "-1s"])
-def test_bad_intervals_are_refused(value: str | None) -> None:
+def test_invalid_ack_conflation_interval_is_refused(value: str | None) -> None:
     with pytest.raises(BadOption):
         ack_conflation_of(value)
 
 
-def test_interval_is_parsed() -> None:
+def test_ack_conflation_interval_is_parsed() -> None:
     assert ack_conflation_of("100ms") == 0.1

@@ -1,4 +1,4 @@
-"""Which sequences a publish may carry: those with which its own client can log on again."""
+"""Limit of publish sequences: the client can always log on afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tickertape.wire.commands import Publish
 
 
 def publish(world: EngineWorld, first: int, count: int = 1) -> str:
-    """Publish messages whose sequences begin with `first`; why the connection was ended, if it was."""
+    """Publish messages from sequence `first` and return the goodbye code, or an empty text."""
     world.acknowledged = lambda _: None  # type: ignore[assignment,method-assign]  # it counts one by one
     peer = world.connect("pub")
     assert peer.logged_on is not None

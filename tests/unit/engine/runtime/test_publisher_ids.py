@@ -1,4 +1,4 @@
-"""Bindings of publisher ids come back from the log, also past records that cannot be read."""
+"""Publisher id bindings are restored from the log despite unreadable records."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ GOOD: dict[str, object] = {"type": "publisher", "publisher": 7, "name": "seven"}
 MALFORMED = {
     "nothing": b"",
     "cut short": msgspec.msgpack.encode(GOOD)[:-1],
-    "more behind it": msgspec.msgpack.encode(GOOD) + b"\x00",
+    "trailing byte": msgspec.msgpack.encode(GOOD) + b"\x00",
     "garbage": b"\xc1\xff\x00",
-    "nested without end": b"\x91" * 50_000,
-    "text that is no UTF-8": b"\x81\xa4type\xa2\xff\xfe",
-    "no map": msgspec.msgpack.encode([1, 2, 3]),
+    "deep nesting": b"\x91" * 50_000,
+    "text that is not UTF-8": b"\x81\xa4type\xa2\xff\xfe",
+    "not a map": msgspec.msgpack.encode([1, 2, 3]),
     "no type": msgspec.msgpack.encode({"publisher": 7, "name": "seven"}),
-    "a type that is no text": msgspec.msgpack.encode(GOOD | {"type": 1}),
-    "a name that is a number": msgspec.msgpack.encode(GOOD | {"name": 1}),
+    "type that is not text": msgspec.msgpack.encode(GOOD | {"type": 1}),
+    "name that is a number": msgspec.msgpack.encode(GOOD | {"name": 1}),
     "no name": msgspec.msgpack.encode({"type": "publisher", "publisher": 7}),
 }
 
 
-@pytest.mark.parametrize("what", list(MALFORMED))
-def test_what_is_no_control_record_is_told_and_binds_nothing(what: str) -> None:
+@pytest.mark.parametrize("case", list(MALFORMED))
+def test_malformed_control_record_raises_and_binds_nothing(case: str) -> None:
     registry = PublisherDirectory()
     with pytest.raises(JournalCorrupt, match="invalid control record"):
-        registry.apply(MALFORMED[what])
+        registry.apply(MALFORMED[case])
     assert not registry.is_bound(7)
 
 
-def test_records_of_other_kinds_are_for_others() -> None:
+def test_unknown_control_records_and_fields_are_ignored() -> None:
     registry = PublisherDirectory()
     registry.apply(msgspec.msgpack.encode({"type": "later", "publisher": "not ours"}))
     registry.apply(msgspec.msgpack.encode(GOOD | {"new": True}))
@@ -50,7 +50,7 @@ def test_records_of_other_kinds_are_for_others() -> None:
     assert not registry.collides(7, "seven")
 
 
-def test_bindings_around_malformed_records_are_found_and_each_of_these_is_named() -> None:
+def test_bindings_around_malformed_records_are_loaded_and_damage_is_reported() -> None:
     world = EngineWorld(1)
     bodies = [MALFORMED["cut short"], msgspec.msgpack.encode(GOOD), MALFORMED["garbage"]]
     world.connect("before").publish("t", [b"1"])

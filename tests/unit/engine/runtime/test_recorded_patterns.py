@@ -1,4 +1,4 @@
-"""Topics that are recorded by a pattern: published, replayed, refused and counted like those with a name."""
+"""Topics recorded by a pattern behave like topics recorded by name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tickertape.wire.commands import Ack, Publish
 RECORDED = frozenset({"orders", "^fx/", "control$"})
 
 
-def test_a_client_is_told_names_and_patterns() -> None:
+def test_logon_answer_lists_recorded_names_and_patterns() -> None:
     peer = EngineWorld(1, recorded=RECORDED).connect("p")
     assert peer.logged_on is not None
     assert peer.logged_on.recorded == ("^fx/", "control$", "orders")
 
 
-def test_what_a_pattern_fits_is_recorded_and_replayed_and_nothing_else() -> None:
+def test_only_topics_that_match_a_recorded_pattern_are_stored_and_replayed() -> None:
     world = EngineWorld(2, recorded=RECORDED)
     publisher, reader = world.connect("p"), world.connect("r")
     for topic in ("fx/eur", "orders", "my/fx/eur"):
@@ -34,13 +34,13 @@ def test_what_a_pattern_fits_is_recorded_and_replayed_and_nothing_else() -> None
     assert [heard.body for heard in reader.heard["s0"]] == [b"fx/eur"]
 
 
-def test_the_servers_own_topic_is_not_among_them() -> None:
+def test_control_topic_is_not_recorded_by_a_pattern() -> None:
     world = EngineWorld(3, recorded=frozenset({".*"}))
     assert world.broker.catalog.recorded("anything")
     assert not world.broker.catalog.recorded(CONTROL_TOPIC)
 
 
-def test_recorded_by_pattern_and_unrecorded_topics_do_not_share_a_frame() -> None:
+def test_frame_with_recorded_and_unrecorded_topics_is_refused() -> None:
     world = EngineWorld(4, recorded=RECORDED)
     peer = world.connect("p")
     builder = BatchBuilder()
@@ -70,7 +70,7 @@ def test_exact_13_a_bookmark_covers_recorded_topics_only(bookmark: str, options:
 
 
 @pytest.mark.parametrize("pattern", ["^fx/", "e+"])
-def test_a_plain_subscription_by_pattern_is_given_both_kinds(pattern: str) -> None:
+def test_pattern_subscription_without_bookmark_receives_recorded_and_unrecorded_topics(pattern: str) -> None:
     world = EngineWorld(5, recorded=RECORDED)
     publisher, reader = world.connect("p"), world.connect("r")
     reader.subscribe("s", pattern)
@@ -82,7 +82,7 @@ def test_a_plain_subscription_by_pattern_is_given_both_kinds(pattern: str) -> No
     assert topics == ({"fx/eur"} if pattern == "^fx/" else {"fx/eur", "elsewhere", "orders"})
 
 
-def test_they_are_counted_as_recorded_once_they_are_used() -> None:
+def test_topics_of_a_recorded_pattern_are_counted_as_recorded_after_use() -> None:
     world = EngineWorld(6, recorded=RECORDED)
     assert list(world.broker.statistics.topics) == ["orders"]
     publisher = world.connect("p")

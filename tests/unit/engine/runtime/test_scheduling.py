@@ -1,4 +1,4 @@
-"""What is due when: against a plain dictionary, and never more kept than lives."""
+"""Deadline queue against a plain dictionary, without memory for dropped items."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 from tickertape.engine.runtime.scheduling import DeadlineQueue
 
 
-def test_against_a_dictionary() -> None:
+def test_deadline_queue_matches_a_dictionary() -> None:
     rng = Random(1)
     agenda: DeadlineQueue[int] = DeadlineQueue()
     plain: dict[int, int] = {}
@@ -32,7 +32,7 @@ def test_against_a_dictionary() -> None:
         assert len(agenda._heap) <= 2 * len(plain) + 65
 
 
-def test_what_comes_and_goes_leaves_nothing_behind() -> None:
+def test_dropped_deadlines_take_no_memory() -> None:
     agenda: DeadlineQueue[int] = DeadlineQueue()
     for number in range(10_000):
         agenda.put(number, 10**15 + number)
@@ -40,7 +40,7 @@ def test_what_comes_and_goes_leaves_nothing_behind() -> None:
     assert len(agenda._heap) <= 65
 
 
-def test_items_due_together_keep_the_order_in_which_they_were_put() -> None:
+def test_items_due_together_keep_the_insertion_order() -> None:
     agenda: DeadlineQueue[str] = DeadlineQueue()
     for name in "cab":
         agenda.put(name, 5)

@@ -1,4 +1,4 @@
-"""What the engine counts, against a plain count of the same messages."""
+"""Engine statistics against a plain count of the same messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ commits = st.lists(st.lists(st.lists(messages, min_size=1, max_size=6), min_size
 
 
 @given(commits)
-def test_counts_are_those_of_a_plain_count(given_commits: list[list[list[tuple[str, int]]]]) -> None:
+def test_statistics_equal_a_plain_count(given_commits: list[list[list[tuple[str, int]]]]) -> None:
     counted = Statistics()
     count: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -78,7 +78,7 @@ def test_topics_beyond_the_bound_are_summed(monkeypatch: pytest.MonkeyPatch) -> 
     assert counted.persisted_messages == counted.unrecorded_messages == 10
 
 
-def test_topics_of_the_configuration_are_there_from_the_start() -> None:
+def test_configured_topics_are_counted_from_the_start() -> None:
     world = EngineWorld(5, recorded=frozenset({"orders", "fills", "^fx/"}))
     world.connect("publisher").publish("orders", [b"1"])
     world.settle()

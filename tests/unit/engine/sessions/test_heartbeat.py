@@ -1,4 +1,4 @@
-"""Heartbeats in the engine: who asks for them, what a step costs, what becomes of the silent."""
+"""Heartbeats in the engine: requests, bounded steps, and silent connections."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Engine:
         self.heartbeats.begin(conn, interval_ms)
 
     def wake(self, now: float) -> list[int]:
-        """Whom it wants to be told of."""
+        """Return the connections to probe."""
         self.clock.set(Now(now, 0))
         self.heartbeats.wake()
         return [effect.conn for effect in self.outbox.take() if isinstance(effect, ProbeConnection)]
 
-    def looked(self, conn: int, sight: Liveness, now: float) -> int:
-        """Beats that were sent for it."""
+    def looked(self, conn: int, liveness: Liveness, now: float) -> int:
+        """Return the number of heartbeats sent after a probe."""
         self.clock.set(Now(now, 0))
-        error = self.heartbeats.probed(conn, sight)
+        error = self.heartbeats.probed(conn, liveness)
         if error is not None:
             self.ended[conn] = error
             self.heartbeats.drop(conn)
@@ -52,7 +52,7 @@ class Engine:
         return len(taken)
 
 
-def test_a_connection_that_asked_for_none_is_never_looked_at() -> None:
+def test_connection_without_heartbeat_is_never_probed() -> None:
     engine = Engine()
     engine.begin(1, 0, 100.0)
     assert len(engine.heartbeats) == 0
@@ -60,7 +60,7 @@ def test_a_connection_that_asked_for_none_is_never_looked_at() -> None:
     assert engine.wake(1e9) == []
 
 
-def test_it_beats_and_ends_who_is_silent_for_two_intervals() -> None:
+def test_connection_silent_for_two_intervals_is_ended() -> None:
     engine = Engine()
     engine.begin(1, 3000, 100.0)
     assert engine.heartbeats.next_deadline() == pytest.approx(103.0, abs=1e-5)
@@ -75,7 +75,7 @@ def test_it_beats_and_ends_who_is_silent_for_two_intervals() -> None:
     assert engine.heartbeats.next_deadline() is None
 
 
-def test_an_interval_may_be_changed_and_given_up() -> None:
+def test_heartbeat_interval_can_be_changed_and_cleared() -> None:
     engine = Engine()
     engine.begin(1, 3000, 100.0)
     engine.begin(1, 500, 101.0)
@@ -91,7 +91,7 @@ def test_an_interval_may_be_changed_and_given_up() -> None:
 
 
 @pytest.mark.parametrize("interval_ms", [1, 99, 3_600_001, 2**60])
-def test_an_interval_has_bounds(interval_ms: int) -> None:
+def test_heartbeat_interval_outside_the_limits_is_refused(interval_ms: int) -> None:
     engine = Engine()
     with pytest.raises(BadOption, match=r"0\.1 to 3600 seconds"):
         engine.begin(1, interval_ms, 100.0)
@@ -99,7 +99,7 @@ def test_an_interval_has_bounds(interval_ms: int) -> None:
 
 
 def test_a_step_for_ten_thousand_connections_is_bounded() -> None:
-    """All are due at one moment; one step takes a part of them, and none is looked at twice."""
+    """All are due at the same time. One step probes a part of them, and none twice."""
     engine = Engine()
     for conn in range(10_000):
         engine.begin(conn, 1000, 100.0)
@@ -116,7 +116,7 @@ def test_a_step_for_ten_thousand_connections_is_bounded() -> None:
 # -- the whole engine ---------------------------------------------------------------------------------
 
 
-def test_a_logon_with_a_heartbeat_begins_it_and_a_bad_one_is_refused() -> None:
+def test_logon_with_a_heartbeat_starts_the_monitor_and_an_invalid_one_is_refused() -> None:
     world = EngineWorld(1)
     for conn, interval in ((50, 2000), (51, 5)):
         world.broker.connected(conn)
@@ -144,7 +144,7 @@ def test_a_heartbeat_command_changes_the_interval_and_a_bad_one_ends_the_connect
     assert len(world.broker.heartbeats) == 0
 
 
-def test_the_silent_are_told_counted_and_forgotten() -> None:
+def test_silent_connection_receives_goodbye_and_is_counted_and_removed() -> None:
     world = EngineWorld(3)
     peer = world.connect("c")
     peer.send(Heartbeat(interval_ms=200))

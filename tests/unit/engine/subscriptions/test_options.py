@@ -1,4 +1,4 @@
-"""What a subscriber may ask of the pace of its replay, and how everything else is refused."""
+"""Rate and conflation options of subscriptions: accepted values and refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tickertape.engine.subscriptions.options import (
         (" 0.5X ", RateUnit.MULTIPLE, 0.5),
     ],
 )
-def test_rates(text: str, unit: RateUnit, amount: float) -> None:
+def test_rate_text_parses_to_a_rate(text: str, unit: RateUnit, amount: float) -> None:
     assert parse_rate(text) == Rate(unit, amount)
 
 
@@ -77,7 +77,7 @@ def test_rates(text: str, unit: RateUnit, amount: float) -> None:
         "0.0000000001",
     ],
 )
-def test_what_is_no_rate_is_refused_with_its_forms(text: str) -> None:
+def test_invalid_rate_is_refused_with_valid_examples(text: str) -> None:
     with pytest.raises(BadOption, match=r"Invalid rate .* Use 1000 \(messages/s\)"):
         parse_rate(text)
 
@@ -85,12 +85,12 @@ def test_what_is_no_rate_is_refused_with_its_forms(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["0", "0.0", "0x", "0KB", "0.0009", "0.0009x", "1000000001", "1000001x", "1000GB", "9" * 18]
 )
-def test_rates_beyond_every_use_are_refused_with_the_bounds(text: str) -> None:
+def test_rate_outside_the_limits_is_refused_with_the_limits(text: str) -> None:
     with pytest.raises(BadOption, match=r"Use 0\.001 to 1e"):
         parse_rate(text)
 
 
-def test_equal_rates_compare_equal_however_they_were_written() -> None:
+def test_equal_rates_of_different_spelling_compare_equal() -> None:
     assert parse_rate("1MB") == parse_rate("1024kb")
     assert hash(parse_rate("2X")) == hash(parse_rate("2.0x"))
     assert parse_rate("2x") != parse_rate("2")
@@ -101,17 +101,17 @@ def test_equal_rates_compare_equal_however_they_were_written() -> None:
     ]
 
 
-def test_gaps() -> None:
+def test_gap_text_parses_to_seconds() -> None:
     assert [parse_gap(text) for text in ("10s", "500ms", "1m", "2", "1.5h")] == [10, 0.5, 60, 2, 5400]
 
 
 @pytest.mark.parametrize("text", ["0", "0s", "-1s", "nan", "inf", "", "10 parsecs", "366d", "9" * 18 + "w"])
-def test_gaps_that_are_none_are_refused(text: str) -> None:
+def test_invalid_gap_is_refused_with_the_option_name(text: str) -> None:
     with pytest.raises(BadOption, match=r"rate_max_gap"):
         parse_gap(text)
 
 
-def test_the_pace_of_options() -> None:
+def test_replay_rate_is_read_from_options() -> None:
     assert read_replay_rate(parse_options("bookmark,timestamp")) is None
     assert read_replay_rate(parse_options("rate=1000")) == ReplayRate(Rate(RateUnit.MESSAGES, 1000))
     assert read_replay_rate(parse_options("rate=5X, rate_max_gap = 10s,")) == ReplayRate(
@@ -131,12 +131,12 @@ def test_the_pace_of_options() -> None:
         ("rate=fast", "Invalid rate 'fast'"),
     ],
 )
-def test_a_pace_that_cannot_be_is_refused(options: str, reason: str) -> None:
+def test_invalid_replay_rate_options_are_refused_with_the_reason(options: str, reason: str) -> None:
     with pytest.raises(BadOption, match=reason):
         read_replay_rate(parse_options(options))
 
 
-def test_the_conflation_of_options() -> None:
+def test_conflation_is_read_from_options() -> None:
     assert read_conflation(parse_options("rate=2x")) is None
     assert read_conflation(parse_options("conflation=none")) is None
     assert read_conflation(parse_options("conflation=2s")) == ConflationOptions(2_000_000)
@@ -169,6 +169,6 @@ def test_the_conflation_of_options() -> None:
         ),
     ],
 )
-def test_a_conflation_that_cannot_be_is_refused(options: str, reason: str) -> None:
+def test_invalid_conflation_options_are_refused_with_the_reason(options: str, reason: str) -> None:
     with pytest.raises(BadOption, match=reason):
         read_conflation(parse_options(options))

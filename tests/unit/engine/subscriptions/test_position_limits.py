@@ -1,4 +1,4 @@
-"""How far a reading of so many messages or bytes gets, against counting them one by one."""
+"""Ends of position ranges limited by messages or bytes, against counting one by one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _ask(world: EngineWorld, peer: Peer, topic: str, positions: tuple[int, int],
 
 
 def _reached(log: dict[int, Heard], topic: str, start: int, end: int, messages: int, size: int) -> int:
-    """The end of what is taken, counted one by one."""
+    """Return the expected end position, counted one by one."""
     took = total = 0
     for place, heard in sorted(log.items()):
         if start <= place < end and heard.topic in (TOPICS[:2] if topic.startswith("^") else (topic,)):
@@ -50,7 +50,7 @@ def _reached(log: dict[int, Heard], topic: str, start: int, end: int, messages: 
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("from_disk", [False, True])
-def test_what_is_counted_is_exact(seed: int, from_disk: bool) -> None:
+def test_resolve_with_limits_returns_the_exact_end(seed: int, from_disk: bool) -> None:
     world, peer = _world(seed)
     if from_disk:
         world.broker.journal.view.tail.clear()
@@ -68,7 +68,7 @@ def test_what_is_counted_is_exact(seed: int, from_disk: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_by_the_index_no_more_is_reached_than_asked_and_all_is_reached_in_the_end(
+def test_resolve_by_the_index_stays_within_the_limits_and_reaches_the_end(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reaching, "reach_read_bytes_max", 1)
@@ -87,7 +87,7 @@ def test_by_the_index_no_more_is_reached_than_asked_and_all_is_reached_in_the_en
             assert steps > 1 or not (messages or size)
 
 
-def test_a_commit_larger_than_what_may_be_read_is_read_when_it_comes_first(
+def test_resolve_reads_a_first_commit_larger_than_the_read_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reaching, "reach_read_bytes_max", 1)
@@ -102,7 +102,7 @@ def test_a_commit_larger_than_what_may_be_read_is_read_when_it_comes_first(
     assert answer.end == start + 5
 
 
-def test_what_is_asked_of_the_end_and_behind_it_is_nothing() -> None:
+def test_resolve_at_or_after_the_end_returns_an_empty_range() -> None:
     world, peer = _world(1)
     end = world.broker.journal.commits.persisted_end
     for start in (end, end + 7):
@@ -121,7 +121,7 @@ def test_what_is_asked_of_the_end_and_behind_it_is_nothing() -> None:
         ({"filter": "/a ="}, "bad_filter"),
     ],
 )
-def test_what_cannot_be_is_refused(fields: dict[str, Any], code: str) -> None:
+def test_invalid_resolve_by_positions_is_refused(fields: dict[str, Any], code: str) -> None:
     world, peer = _world(1, 3)
     answer = _ask(world, peer, "t", fields.pop("positions", (0, 1)), **fields)
     assert isinstance(answer, Ack)

@@ -1,4 +1,4 @@
-"""The pace of a replay in virtual time: rates kept over seconds, stalls that are not caught up, gaps cut."""
+"""Replay rate limiter in virtual time: rates over seconds, stalls without bursts, and shortened gaps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def replay(
     until: float = float("inf"),
     late: float = 0.0,
 ) -> list[float]:
-    """When each message goes, when it is looked at at the moments asked for, `late` after them."""
+    """Return the send time of each message, with checks `late` seconds after each requested wake-up."""
     times: list[float] = []
     low = 0
     while now < until:
@@ -70,11 +70,11 @@ def test_exact_14_a_rate_in_bytes_counts_payload(rate: str, size: int) -> None:
     assert abs(len(within) * size - 10 * per_second) <= max(0.002 * 10 * per_second, size)
 
 
-def test_exact_14_a_rate_still_holds_when_messages_come_as_they_are_published() -> None:
+def test_exact_14_rate_holds_for_messages_delivered_as_published() -> None:
     pacer = RateLimiter(parse_rate("100"))
     replay(pacer, bodies(50))
     one = bodies(1)
-    now = START + 10  # it has caught up; then 1,000 messages a second come, for two seconds
+    now = START + 10  # caught up, then 1,000 messages a second arrive for two seconds
     sent = waiting = 0
     for _ in range(2_000):
         now += 0.001
@@ -105,7 +105,7 @@ def test_a_stall_is_not_followed_by_a_burst() -> None:
     assert pacer.allowed(batch, sent + count, batch.count, START + 60)[0] == 0
 
 
-def test_what_a_busy_server_is_late_within_the_bound_is_not_lost() -> None:
+def test_delay_of_a_busy_server_within_the_limit_is_caught_up() -> None:
     times = replay(RateLimiter(parse_rate("1000")), bodies(12_000), late=rate_catch_up_seconds * 0.9)
     assert len([t for t in times if t < START + 10]) == pytest.approx(10_000, rel=0.006)
 
@@ -115,13 +115,13 @@ def test_a_slow_rate_sends_one_at_a_time() -> None:
     assert times == pytest.approx([START, START + 2, START + 4, START + 6])
 
 
-def test_a_message_larger_than_a_tick_goes_when_the_debt_is_paid() -> None:
+def test_message_larger_than_a_tick_is_sent_when_the_budget_allows() -> None:
     pacer = RateLimiter(parse_rate("1MB"))
     batch = bodies(3, 1024 * 1024)
     assert replay(pacer, batch) == pytest.approx([START, START + 1, START + 2])
 
 
-def test_however_often_it_is_looked_at_it_gets_what_is_due_in_a_tick_together() -> None:
+def test_rate_limiter_releases_due_messages_once_per_tick() -> None:
     pacer = RateLimiter(parse_rate("100000"))
     batch = bodies(10_000)
     pacer.sent(batch, 0, 1, START)
@@ -135,7 +135,7 @@ def test_however_often_it_is_looked_at_it_gets_what_is_due_in_a_tick_together() 
     assert pacer.allowed(dense, 1, dense.count, START + rate_tick_seconds)[0] == pytest.approx(20, abs=1)
 
 
-def test_a_timer_that_fires_a_little_early_is_not_asked_for_again_at_once() -> None:
+def test_early_timer_does_not_cause_extra_wake_ups() -> None:
     pacer = RateLimiter(parse_rate("1000"))
     batch = bodies(1_000)
     low, looks, now = 0, 0, START
@@ -150,11 +150,14 @@ def test_a_timer_that_fires_a_little_early_is_not_asked_for_again_at_once() -> N
     assert low == pytest.approx(900, abs=4)
 
 
-def test_asking_changes_nothing() -> None:
+def test_allowed_does_not_change_the_rate_limiter() -> None:
     pacer = RateLimiter(parse_rate("2x"))
     batch = stamped([0, 1, 2, 3])
     assert [pacer.allowed(batch, 0, 4, START) for _ in range(3)] == [(1, START + 0.5)] * 3
-    assert pacer.allowed(batch, 0, 4, START + 60) == (1, START + 60.5)  # nothing was sent: it starts then
+    assert pacer.allowed(batch, 0, 4, START + 60) == (
+        1,
+        START + 60.5,
+    )  # nothing was sent, so the schedule starts then
 
 
 @pytest.mark.parametrize(("rate", "factor"), [("1x", 1.0), ("2X", 0.5), ("0.5x", 2.0), ("100x", 0.01)])
@@ -165,7 +168,7 @@ def test_a_multiple_keeps_the_recorded_pace(rate: str, factor: float) -> None:
     assert all(0 <= t - w <= 1.01 * rate_tick_seconds for t, w in zip(times, wanted, strict=True))
 
 
-def test_what_was_accepted_together_goes_together() -> None:
+def test_messages_with_equal_timestamps_are_sent_together() -> None:
     pacer = RateLimiter(parse_rate("1x"))
     batch = stamped([0, 0, 0, 1, 1])
     assert pacer.allowed(batch, 0, 5, START) == (3, START + 1)
@@ -188,7 +191,7 @@ def test_exact_15_never_more_than_a_second_at_the_original_pace() -> None:
     assert waits == pytest.approx([0.5, 1, 0.1, 1, 0.9], abs=rate_tick_seconds)
 
 
-def test_exact_15_a_gap_counts_between_messages_of_this_subscription_whatever_the_batches() -> None:
+def test_exact_15_gap_counts_between_messages_of_the_subscription_across_batches() -> None:
     pacer = RateLimiter(parse_rate("1x"), 1.0)
     assert replay(pacer, stamped([0.0])) == [START]
     times = replay(pacer, stamped([500.0, 500.25]), START + 0.1)
@@ -210,7 +213,7 @@ def batch_part(batch: MessageBatch, low: int) -> MessageBatch:
     return stamped([float(stamp) / 1e6 for stamp in batch.timestamps[low:]])
 
 
-def test_once_means_now_at_the_live_end_and_half_goes_on_lagging() -> None:
+def test_rate_of_one_keeps_up_with_live_messages_and_half_lags() -> None:
     once, half = RateLimiter(parse_rate("1x")), RateLimiter(parse_rate("0.5x"))
     for second in range(1, 20):
         batch, now = stamped([float(second)]), START + second
@@ -224,7 +227,7 @@ def test_once_means_now_at_the_live_end_and_half_goes_on_lagging() -> None:
 
 
 @pytest.mark.parametrize("rate", ["10", "1KB", "1x"])
-def test_a_pause_moves_the_schedule_by_its_length(rate: str) -> None:
+def test_pause_shifts_the_schedule_by_the_pause_length(rate: str) -> None:
     batch = stamped([0.0, 10.0, 20.0], 10 * 1024)
     if rate == "10":
         batch = bodies(3)
@@ -232,7 +235,7 @@ def test_a_pause_moves_the_schedule_by_its_length(rate: str) -> None:
     wanted = replay(plain, batch)
     paused.sent(batch, 0, 1, START)
     paused.pause(START + 0.04)
-    paused.pause(START + 50)  # again: it stands still already
+    paused.pause(START + 50)  # repeated: already paused
     assert paused.allowed(batch, 1, 3, START + 70) == (0, None)
     paused.resume(START + 100.04)
     paused.resume(START + 200)
@@ -248,7 +251,7 @@ def test_a_pause_moves_the_schedule_by_its_length(rate: str) -> None:
     assert times == pytest.approx([t + 100 for t in wanted[1:]], abs=rate_tick_seconds)
 
 
-def test_a_start_after_a_pause_is_now() -> None:
+def test_schedule_starts_at_the_first_message_after_a_pause() -> None:
     pacer = RateLimiter(parse_rate("1x"))
     pacer.pause(START)
     pacer.resume(START + 1_000)
@@ -256,8 +259,8 @@ def test_a_start_after_a_pause_is_now() -> None:
     assert pacer.allowed(batch, 0, 2, START + 1_005) == (1, START + 1_006)
 
 
-def test_the_times_of_conflated_messages_are_given_apart() -> None:
-    batch = stamped([5.0, 3.0, 4.0])  # of the last messages: they may fall
+def test_rate_limiter_uses_separate_timestamps_of_conflated_messages() -> None:
+    batch = stamped([5.0, 3.0, 4.0])  # times of the last messages, which may decrease
     firsts = stamped([0.0, 1.0, 100.0]).timestamps
     pacer = RateLimiter(parse_rate("1x"), 2.0)
     assert pacer.allowed(batch, 0, 3, START, firsts) == (1, START + 1)

@@ -44,7 +44,7 @@ class Scene:
         return written(text, self.bookmarks, self.times, logged_on.publisher)
 
     def ask(self, sub_id: str, row: Row) -> Ack:
-        """Subscribe, let everything come to rest; the answer."""
+        """Subscribe, do all work, and return the answer."""
         asked = self.subscriber.subscribe(sub_id, "t", bookmark=self.text(row.text), options=row.options)
         self.world.settle()
         answer = self.subscriber.answers[asked]
@@ -66,17 +66,17 @@ def sub_id(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("row", POINTS, ids=lambda row: row.name)
-def test_every_start_point(scene: Scene, row: Row, sub_id: str) -> None:
+def test_each_start_point_covers_the_expected_messages(scene: Scene, row: Row, sub_id: str) -> None:
     answer = scene.ask(sub_id, row)
     assert (answer.code, answer.found) == (row.code, row.found)
     assert scene.heard(sub_id) == row.covers
     marks = [] if row.code else [f"completed after {len(row.covers)}"]
-    assert scene.subscriber.marks[sub_id] == marks, "it goes on, live"
+    assert scene.subscriber.marks[sub_id] == marks, "the subscription continues live"
     assert (sub_id in scene.world.broker.subscriptions.of(scene.subscriber.conn)) is (not row.code)
 
 
 @pytest.mark.parametrize("row", RANGES, ids=lambda row: row.name)
-def test_every_range(scene: Scene, row: Row, sub_id: str) -> None:
+def test_each_range_covers_the_expected_messages(scene: Scene, row: Row, sub_id: str) -> None:
     answer = scene.ask(sub_id, row)
     assert (answer.code, answer.found) == (row.code, row.found)
     assert scene.heard(sub_id) == row.covers
@@ -86,7 +86,7 @@ def test_every_range(scene: Scene, row: Row, sub_id: str) -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in POINTS if not row.code], ids=lambda row: row.name)
-def test_after_every_start_point_what_is_published_comes_once(row: Row) -> None:
+def test_message_published_after_each_start_point_is_delivered_once(row: Row) -> None:
     scene = Scene()
     scene.ask("s", row)
     scene.publish(MESSAGES)
@@ -94,7 +94,7 @@ def test_after_every_start_point_what_is_published_comes_once(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in RANGES if not row.code], ids=lambda row: row.name)
-def test_exact_05_after_a_range_nothing_comes_and_its_id_is_free_again(row: Row) -> None:
+def test_exact_05_ended_range_delivers_nothing_and_frees_the_id(row: Row) -> None:
     scene = Scene()
     scene.ask("s", row)
     scene.publish(MESSAGES)
@@ -105,7 +105,7 @@ def test_exact_05_after_a_range_nothing_comes_and_its_id_is_free_again(row: Row)
 
 
 @pytest.mark.parametrize("row", [row for row in RANGES if row.found], ids=lambda row: row.name)
-def test_the_positions_of_every_range(scene: Scene, row: Row, sub_id: str) -> None:
+def test_resolve_returns_the_positions_of_each_range(scene: Scene, row: Row, sub_id: str) -> None:
     asked = 5_000 + RANGES.index(row) + (1_000 if "disk" in sub_id else 0)
     scene.subscriber.send(Resolve(id=asked, topic="t", bookmark=scene.text(row.text), options=row.options))
     scene.world.settle()
@@ -120,7 +120,7 @@ def test_the_positions_of_every_range(scene: Scene, row: Row, sub_id: str) -> No
     assert [int(heard.body) for heard in covered if heard.topic == "t"] == row.covers
 
 
-# -- time that has yet to come ------------------------------------------------------------------------
+# -- future times ------------------------------------------------------------------------
 
 
 def test_a_day_is_from_midnight_to_before_midnight() -> None:
@@ -177,7 +177,7 @@ def test_exact_06_the_end_bracket_decides_about_a_message_of_just_that_moment(
     moment = scene.world.wall + 5 * SECOND
     scene.ask("s", Row("", f"(b9:{format_timestamp(moment)}{end}", []))
     scene.world.wall = moment
-    scene.world.rng.randrange = lambda *_: 0  # type: ignore[method-assign]  # the clock stands still
+    scene.world.rng.randrange = lambda *_: 0  # type: ignore[method-assign]  # the clock is fixed
     scene.publishers[0].publish("t", [b"10"])
     scene.world.settle()
     assert scene.heard("s") == covers
@@ -197,7 +197,7 @@ def test_a_bookmark_of_another_topic_is_a_point_of_the_same_log() -> None:
 
 
 @pytest.mark.parametrize("from_disk", [False, True], ids=["memory", "disk"])
-def test_exact_26_the_answer_says_after_which_message_it_begins(*, from_disk: bool) -> None:
+def test_exact_26_answer_names_the_message_before_the_start(*, from_disk: bool) -> None:
     scene = Scene(from_disk=from_disk)
 
     def after(text: str) -> str:
@@ -224,7 +224,7 @@ def test_exact_26_the_answer_says_after_which_message_it_begins(*, from_disk: bo
         assert after(text) == expected, text
 
 
-def test_a_range_that_begins_in_the_future_is_told_no_place_before_it_begins() -> None:
+def test_range_with_a_future_start_sends_no_progress_notice_before_the_start() -> None:
     scene = Scene()
     begin = scene.times[-1] + 2 * SECOND + SECOND // 2
     scene.subscriber.subscribe("s", "t", bookmark=f"[{format_timestamp(begin)}:20991231T000000Z)")
@@ -236,7 +236,7 @@ def test_a_range_that_begins_in_the_future_is_told_no_place_before_it_begins() -
     assert scene.heard("s") == [1, 2]
 
 
-def test_a_place_that_cannot_be_read_is_not_named_and_the_subscription_begins() -> None:
+def test_subscription_starts_without_a_named_message_when_the_read_fails() -> None:
     scene = Scene(from_disk=True)
     asked = scene.subscriber.subscribe("s", "t", bookmark="0|1|")
     (read,) = scene.world.reads
@@ -247,14 +247,14 @@ def test_a_place_that_cannot_be_read_is_not_named_and_the_subscription_begins() 
     assert scene.subscriber.answers[asked] == Ack(id=asked, start=end)
 
 
-def test_a_begin_that_retention_removes_while_its_place_is_read_is_no_begin(
+def test_start_removed_by_retention_during_the_position_read_is_expired_or_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     scene = Scene(from_disk=True)
     journal, end = scene.world.broker.journal, scene.world.broker.journal.commits.accepted_end
 
     def search(text: str) -> ExtentSearch:
-        """One that waits for the read of its place, as far as it needs one before."""
+        """Return a search that waits for the read of its start position."""
         point = parse_bookmark(text)
 
         def found() -> ExtentSearch:

@@ -1,4 +1,4 @@
-"""Transactions at the engine at their bounds: commits that wait, spaces and publishers that are known."""
+"""Limits of transactions: waiting commits, known spaces and publishers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tickertape.wire.commands import Ack, Commit, Committed, Transaction
 __all__ = ["sink", "world"]
 
 
-def test_commits_that_wait_are_bounded(
+def test_number_of_waiting_commits_is_bounded(
     world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions_module, "commits_waiting_max", 3)
@@ -24,10 +24,10 @@ def test_commits_that_wait_are_bounded(
     assert refused.code == "limit_reached"
     world.settle()
     assert all(isinstance(sink.peer.answers[number], Committed) for number in numbers[:3])
-    assert isinstance(sink.commit("0"), Committed), "there is room again"
+    assert isinstance(sink.commit("0"), Committed), "capacity is available"
 
 
-def test_one_connection_does_not_hold_all_commits_that_wait(
+def test_one_connection_cannot_use_all_waiting_commits(
     world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions_module, "commits_waiting_each_max", 2, raising=False)
@@ -43,11 +43,11 @@ def test_one_connection_does_not_hold_all_commits_that_wait(
     assert isinstance(other.peer.answers[theirs], Committed)
     assert all(isinstance(sink.peer.answers[number], Committed) for number in numbers[:2])
     for name in names:
-        assert isinstance(sink.commit(transaction=name), Committed), "there is room again"
+        assert isinstance(sink.commit(transaction=name), Committed), "capacity is available"
     assert world.broker.transactions._asked == {}
 
 
-def test_a_space_too_many_is_refused_and_others_go_on(
+def test_new_space_above_the_limit_is_refused_and_known_spaces_continue(
     world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_records_module, "transaction_spaces_max", 1)
@@ -62,7 +62,7 @@ def test_a_space_too_many_is_refused_and_others_go_on(
     assert bodies_of(world) == [b"1", b"2"]
 
 
-def test_a_publisher_too_many_is_refused_and_others_go_on(
+def test_new_publisher_above_the_limit_is_refused_and_known_publishers_continue(
     world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction_names_module, "transaction_publishers_max", 1)
@@ -76,7 +76,7 @@ def test_a_publisher_too_many_is_refused_and_others_go_on(
     assert bodies_of(world) == [b"1"]
 
 
-def test_thousands_that_wait_are_refused_together_when_the_server_stops(
+def test_thousands_of_waiting_commits_are_refused_when_the_server_stops(
     world: EngineWorld, sink: Sink
 ) -> None:
     sinks = [sink, Sink(world, "second"), Sink(world, "third")]

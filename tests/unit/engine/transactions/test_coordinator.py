@@ -1,4 +1,4 @@
-"""Transactions at the engine: what is refused, who waits for whom, and what is seen when."""
+"""Transaction coordinator: refusals, waiting order, and visibility."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class Sink:
         self.peer: Peer = world.connect(name)
 
     def say(self, kind: type[Command], batch: MessageBatch | None = None, **fields: object) -> int:
-        """Send a command; returns its id."""
+        """Send a command and return its id."""
         self.peer.ids += 1
         self.peer.send(kind(id=self.peer.ids, **fields), batch)
         return self.peer.ids
 
     def ask(self, kind: type[Command], batch: MessageBatch | None = None, **fields: object) -> Command:
-        """Send a command and let everything happen; its answer."""
+        """Send a command, do all work, and return the answer."""
         number = self.say(kind, batch, **fields)
         self.world.settle()
         return self.peer.answers.pop(number)
 
     def code(self, kind: type[Command], batch: MessageBatch | None = None, **fields: object) -> str:
-        """The code with which a command is refused; empty when it is not."""
+        """Return the code of a refusal, or an empty text."""
         answer = self.ask(kind, batch, **fields)
         return answer.code if isinstance(answer, Ack) else ""
 
@@ -57,7 +57,7 @@ class Sink:
         return self.code(Stage, frame(topic, *bodies), transaction=transaction, part=part)
 
     def prepared(self, *bodies: bytes, transaction: Transaction = T1, part: str = "0") -> None:
-        """A part that can be committed."""
+        """Stage and prepare a part."""
         assert self.stage(*bodies, transaction=transaction, part=part) == ""
         answer = self.ask(Prepare, transaction=transaction, part=part)
         assert isinstance(answer, Staged)
@@ -89,7 +89,7 @@ def sink(world: EngineWorld) -> Sink:
     return Sink(world)
 
 
-def test_parts_come_in_the_order_in_which_they_are_named(world: EngineWorld, sink: Sink) -> None:
+def test_parts_are_committed_in_the_given_order(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"1", b"2", part="x")
     sink.prepared(b"3", part="y")
     sink.prepared(b"left out", part="z")
@@ -111,7 +111,7 @@ def test_an_empty_transaction_is_committed_once_too(world: EngineWorld, sink: Si
     assert bodies_of(world) == []
 
 
-def test_empty_commit_does_not_bring_a_space_to_its_end(world: EngineWorld, sink: Sink) -> None:
+def test_empty_commit_with_a_high_number_does_not_exhaust_a_space(world: EngineWorld, sink: Sink) -> None:
     end = 10**18 - 1
     assert sink.code(Commit, transaction=numbered(end), parts=()) == "bad_option"
     assert sink.code(Commit, transaction=numbered(10**17), parts=()) == "bad_option"
@@ -124,10 +124,10 @@ def test_empty_commit_does_not_bring_a_space_to_its_end(world: EngineWorld, sink
     assert bodies_of(world) == [b"7", b"end"]
 
 
-# -- what is refused ----------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------
 
 
-def test_what_is_not_staged_and_prepared_is_unknown(world: EngineWorld, sink: Sink) -> None:
+def test_unstaged_or_unprepared_part_is_unknown(world: EngineWorld, sink: Sink) -> None:
     other = Sink(world, "other")
     assert sink.code(Commit, transaction=T1, parts=("0",)) == "transaction_unknown"
     assert sink.code(Prepare, transaction=T1, part="0") == "transaction_unknown"
@@ -137,11 +137,11 @@ def test_what_is_not_staged_and_prepared_is_unknown(world: EngineWorld, sink: Si
     assert isinstance(sink.ask(Prepare, transaction=T1, part="0"), Staged)
     assert sink.code(Prepare, transaction=T1, part="0") == "transaction_unknown"
     assert sink.code(Commit, transaction=T1, parts=("0", "1")) == "transaction_unknown"
-    assert isinstance(other.commit("0"), Committed), "whoever asks"
+    assert isinstance(other.commit("0"), Committed), "any client may commit"
     assert bodies_of(world) == [b"1"]
 
 
-def test_an_aborted_one_is_unknown(world: EngineWorld, sink: Sink) -> None:
+def test_aborted_transaction_is_unknown(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"1")
     assert sink.ask(Abort, transaction=T1) == Ack(id=sink.peer.ids)
     assert sink.ask(Abort, transaction=T1) == Ack(id=sink.peer.ids)
@@ -167,20 +167,20 @@ def test_an_aborted_one_is_unknown(world: EngineWorld, sink: Sink) -> None:
         ({"topic": "v", "body": b"no json"}, "bad_body"),
     ],
 )
-def test_what_cannot_be_staged(world: EngineWorld, sink: Sink, fields: dict[str, object], code: str) -> None:
+def test_invalid_stage_is_refused_and_the_connection_continues(
+    world: EngineWorld, sink: Sink, fields: dict[str, object], code: str
+) -> None:
     topic, body = str(fields.pop("topic", "a")), fields.pop("body", b"{}")
     assert isinstance(body, bytes)
     said: dict[str, object] = {"transaction": T1, "part": "0", **fields}
     assert sink.code(Stage, frame(topic, body), **said) == code
     assert world.broker.transactions.staging.count == 0
     sink.prepared(b"1")
-    assert isinstance(sink.commit("0"), Committed), "the connection goes on"
+    assert isinstance(sink.commit("0"), Committed), "the connection continues"
 
 
-@pytest.mark.parametrize(
-    "parts", [("0", "0"), tuple(map(str, range(1025)))], ids=["twice the same", "too many"]
-)
-def test_parts_that_cannot_be_named(sink: Sink, parts: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("parts", [("0", "0"), tuple(map(str, range(1025)))], ids=["duplicate", "too many"])
+def test_commit_with_duplicate_or_too_many_parts_is_refused(sink: Sink, parts: tuple[str, ...]) -> None:
     assert sink.code(Commit, transaction=T1, parts=parts) == "bad_option"
 
 
@@ -202,13 +202,15 @@ def with_kinds() -> MessageBatch:
 
 
 @pytest.mark.parametrize("batch", [sequenced(), with_kinds()], ids=["sequences", "kinds"])
-def test_a_batch_that_no_client_may_send_ends_the_connection(sink: Sink, batch: MessageBatch) -> None:
+def test_stage_with_an_invalid_batch_ends_the_connection(sink: Sink, batch: MessageBatch) -> None:
     sink.peer.send(Stage(id=1, transaction=T1, part="0"), batch)
     assert sink.peer.goodbye is not None
     assert sink.peer.goodbye.code == "bad_batch"
 
 
-def test_bounds_of_what_is_staged(world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_bytes_and_parts_are_bounded(
+    world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     staging = world.broker.transactions.staging
     staging.limits.transaction_bytes, staging.limits.disk_bytes = 4_000, 6_000
     assert sink.stage(bytes(3_000)) == ""
@@ -219,12 +221,12 @@ def test_bounds_of_what_is_staged(world: EngineWorld, sink: Sink, monkeypatch: p
     assert sink.stage(bytes(2_000), transaction=second) == ""
     monkeypatch.setattr(staging_module, "staged_parts_max", 2)
     assert sink.stage(b"", transaction=second, part="1") == "limit_reached"
-    assert sink.stage(b"", transaction=second) == "", "more of a part that there is"
+    assert sink.stage(b"", transaction=second) == "", "more of an existing part"
     assert sink.ask(Abort, transaction=T1) == Ack(id=sink.peer.ids)
     assert sink.stage(b"", transaction=second, part="1") == ""
 
 
-def test_a_publisher_id_of_another_name_is_refused(world: EngineWorld, sink: Sink) -> None:
+def test_stage_with_a_publisher_id_collision_is_refused(world: EngineWorld, sink: Sink) -> None:
     derived = "sink"
     registry = world.broker._sessions._publishers
     registry.collides = lambda *_, **__: True  # type: ignore[method-assign]
@@ -234,7 +236,7 @@ def test_a_publisher_id_of_another_name_is_refused(world: EngineWorld, sink: Sin
 # -- meanwhile ----------------------------------------------------------------------------------------
 
 
-def test_what_is_being_committed_is_not_changed(world: EngineWorld, sink: Sink) -> None:
+def test_transaction_in_commit_refuses_changes_as_busy(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"1")
     first = sink.say(Commit, transaction=T1, parts=("0",))
     codes = {}
@@ -270,7 +272,7 @@ def test_repeated_commit_is_not_answered_before_the_record_is_durable(world: Eng
     assert bodies_of(world) == [b"1"]
 
 
-def test_a_lower_number_that_waits_behind_a_higher_one_was_committed(world: EngineWorld, sink: Sink) -> None:
+def test_waiting_lower_number_counts_as_committed_after_a_higher_one(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"5", transaction=numbered(5))
     sink.prepared(b"4", transaction=numbered(4))
     high = sink.say(Commit, transaction=numbered(5), parts=("0",))
@@ -286,7 +288,7 @@ def test_a_lower_number_that_waits_behind_a_higher_one_was_committed(world: Engi
     assert later.commit(transaction=numbered(3)) == Committed(id=2, repeated=True, highest=5)
 
 
-def test_who_stages_is_answered_though_another_drops_the_part(world: EngineWorld, sink: Sink) -> None:
+def test_stage_is_answered_when_another_client_aborts_the_part(world: EngineWorld, sink: Sink) -> None:
     other = Sink(world, "other")
     number = sink.say(Stage, frame("a", b"1"), transaction=T1, part="0")
     other.say(Abort, transaction=T1)
@@ -296,7 +298,7 @@ def test_who_stages_is_answered_though_another_drops_the_part(world: EngineWorld
     assert answer.code == "transaction_unknown"
 
 
-def test_a_part_begun_again_elsewhere_is_the_later_one(world: EngineWorld, sink: Sink) -> None:
+def test_part_staged_by_another_client_replaces_the_earlier_one(world: EngineWorld, sink: Sink) -> None:
     other = Sink(world, "other")
     sink.prepared(b"first")
     assert other.stage(b"second") == ""
@@ -306,7 +308,7 @@ def test_a_part_begun_again_elsewhere_is_the_later_one(world: EngineWorld, sink:
     assert bodies_of(world) == [b"second"]
 
 
-def test_what_was_not_prepared_goes_with_its_connection(world: EngineWorld, sink: Sink) -> None:
+def test_unprepared_part_is_dropped_with_the_connection(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"1", part="0")
     assert sink.stage(b"2", part="1") == ""
     world.broker.disconnected(sink.peer.conn)
@@ -318,7 +320,7 @@ def test_what_was_not_prepared_goes_with_its_connection(world: EngineWorld, sink
     assert bodies_of(world) == [b"1"]
 
 
-def test_a_commit_whose_connection_is_gone_happens(world: EngineWorld, sink: Sink) -> None:
+def test_commit_of_a_closed_connection_completes(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"1")
     sink.say(Commit, transaction=T1, parts=("0",))
     world.broker.disconnected(sink.peer.conn)
@@ -328,7 +330,7 @@ def test_a_commit_whose_connection_is_gone_happens(world: EngineWorld, sink: Sin
     assert Sink(world, "later").commit() == Committed(id=1, repeated=True)
 
 
-def test_a_disk_that_fails_under_a_part_refuses_all_that_was_asked_for_it(
+def test_disk_failure_of_a_part_refuses_all_pending_commands_of_the_part(
     world: EngineWorld, sink: Sink
 ) -> None:
     world.disk.fail("write", 1, errno.ENOSPC)
@@ -342,7 +344,7 @@ def test_a_disk_that_fails_under_a_part_refuses_all_that_was_asked_for_it(
     assert bodies_of(world) == [b"again"]
 
 
-def test_who_brings_more_than_is_written_is_not_read_from(
+def test_client_that_stages_faster_than_the_disk_is_paused(
     world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_module, "staging_unwritten_bytes_max", 2_000)
@@ -353,7 +355,7 @@ def test_who_brings_more_than_is_written_is_not_read_from(
     assert len(world.pauses) == 2
 
 
-def test_who_asks_for_more_than_is_done_is_not_read_from(
+def test_client_with_too_many_staging_jobs_is_paused(
     world: EngineWorld, sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_module, "staging_jobs_max", 12)
@@ -388,10 +390,10 @@ def test_batches_of_a_transaction_are_bounded_also_over_a_start(
     assert bodies_of(world) == [b"1", b"2", b"3"]
 
 
-# -- what is seen -------------------------------------------------------------------------------------
+# -- visibility --------------------------------------------------------------------------------------
 
 
-def test_live_subscribers_see_it_in_order_and_only_after_its_end(world: EngineWorld, sink: Sink) -> None:
+def test_live_subscribers_see_a_transaction_in_order_after_the_commit(world: EngineWorld, sink: Sink) -> None:
     watcher = world.connect("watcher")
     watcher.subscribe("live", "a", bookmark="0|1|", credit=1 << 20, options="bookmark,live")
     publisher = world.connect("publisher")
@@ -415,7 +417,9 @@ def test_live_subscribers_see_it_in_order_and_only_after_its_end(world: EngineWo
     assert [heard.body for heard in watcher.heard["live"]] == [b"before", b"1", b"2", b"3", b"behind"]
 
 
-def test_a_start_drops_what_the_log_has_and_keeps_what_it_has_not(world: EngineWorld, sink: Sink) -> None:
+def test_start_drops_staged_files_of_committed_transactions_and_keeps_others(
+    world: EngineWorld, sink: Sink
+) -> None:
     sink.prepared(b"1")
     second = Transaction(publisher="sink", name="t2")
     sink.prepared(b"2", transaction=second)
@@ -438,9 +442,7 @@ def test_a_start_drops_what_the_log_has_and_keeps_what_it_has_not(world: EngineW
     assert len(world.disk.names("transactions")) == 0
 
 
-def test_damage_of_what_was_staged_refuses_the_commit_and_nothing_else(
-    world: EngineWorld, sink: Sink
-) -> None:
+def test_damaged_staging_file_refuses_only_the_affected_commit(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"1")
     (name,) = world.disk.names("transactions")
     handle = world.disk.open(f"transactions/{name}")
@@ -451,7 +453,7 @@ def test_damage_of_what_was_staged_refuses_the_commit_and_nothing_else(
     assert isinstance(sink.commit("0"), Committed)
 
 
-def test_queues_over_the_topic_get_its_messages() -> None:
+def test_queues_receive_the_messages_of_a_transaction() -> None:
     world = QueueEngine(QueueDefinition(name="work", underlying="orders"))
     sink = Sink(world)
     assert sink.stage(b"1", topic="orders", part="0") == ""

@@ -1,4 +1,4 @@
-"""Transactions at the engine as time passes: what expires, what does not, and what a full disk does."""
+"""Expiry of staged transactions, and commits on a full disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tickertape.wire.commands import Commit, Committed, Prepare, Staged, Transac
 __all__ = ["sink", "world"]
 
 
-def test_what_nobody_touches_expires(world: EngineWorld, sink: Sink) -> None:
+def test_untouched_transaction_expires_with_an_event(world: EngineWorld, sink: Sink) -> None:
     staging = world.broker.transactions.staging
     staging.limits.age_seconds = 600.0
     sink.prepared(b"1")
@@ -30,10 +30,10 @@ def test_what_nobody_touches_expires(world: EngineWorld, sink: Sink) -> None:
     world.broker.wake(world.now())
     world.collect()
     assert staging.transactions == [spaced]
-    (told,) = [happened for happened in world.told if happened.name == "transaction_expired"]
-    assert told.warning
-    assert told.fields["transaction"] == "t1"
-    assert "space" not in told.fields
+    (event,) = [event for event in world.told if event.name == "transaction_expired"]
+    assert event.warning
+    assert event.fields["transaction"] == "t1"
+    assert "space" not in event.fields
     assert staging.expired == 1
     assert sink.code(Commit, transaction=T1, parts=("0",)) == "transaction_unknown"
     deadline = staging.next_deadline()
@@ -47,7 +47,7 @@ def test_what_nobody_touches_expires(world: EngineWorld, sink: Sink) -> None:
     assert world.disk.names("transactions") == []
 
 
-def test_what_is_added_to_begins_its_time_anew(world: EngineWorld, sink: Sink) -> None:
+def test_staging_another_part_restarts_the_expiry_time(world: EngineWorld, sink: Sink) -> None:
     staging = world.broker.transactions.staging
     staging.limits.age_seconds = 600.0
     sink.prepared(b"1")
@@ -59,7 +59,7 @@ def test_what_is_added_to_begins_its_time_anew(world: EngineWorld, sink: Sink) -
     assert isinstance(sink.commit("0", "1", "2", "3"), Committed)
 
 
-def test_what_is_being_committed_does_not_expire(world: EngineWorld, sink: Sink) -> None:
+def test_transaction_in_commit_does_not_expire(world: EngineWorld, sink: Sink) -> None:
     world.broker.transactions.staging.limits.age_seconds = 600.0
     sink.prepared(b"1")
     number = sink.say(Commit, transaction=T1, parts=("0",))
@@ -71,7 +71,7 @@ def test_what_is_being_committed_does_not_expire(world: EngineWorld, sink: Sink)
     assert bodies_of(world) == [b"1"]
 
 
-def test_a_topic_that_is_not_recorded_any_more_refuses_what_was_staged_before_the_start(
+def test_part_staged_for_a_topic_no_longer_recorded_is_refused_after_a_restart(
     world: EngineWorld, sink: Sink
 ) -> None:
     sink.prepared(b"0", part="0")
@@ -83,11 +83,11 @@ def test_a_topic_that_is_not_recorded_any_more_refuses_what_was_staged_before_th
     again = Sink(world)
     assert again.code(Commit, transaction=T1, parts=("0", "1")) == "bad_topic"
     assert bodies_of(world) == []
-    assert isinstance(again.commit("0"), Committed), "what is recorded can be"
+    assert isinstance(again.commit("0"), Committed), "parts of recorded topics can be committed"
     assert bodies_of(world) == [b"0"]
 
 
-def test_a_topic_that_became_a_queue_over_another_refuses_what_was_staged_before() -> None:
+def test_part_staged_for_a_topic_that_became_a_queue_is_refused() -> None:
     world = QueueEngine()
     sink = Sink(world)
     sink.prepared(b"1")
@@ -99,7 +99,9 @@ def test_a_topic_that_became_a_queue_over_another_refuses_what_was_staged_before
     assert bodies_of(world) == []
 
 
-def test_a_full_disk_refuses_the_transaction_and_nobody_else(world: EngineWorld, sink: Sink) -> None:
+def test_full_disk_refuses_a_large_transaction_but_accepts_small_publishes(
+    world: EngineWorld, sink: Sink
+) -> None:
     bodies = [bytes([n]) * (MIB // 8) for n in range(8)]
     sink.prepared(*bodies)
     world.disk.fail("preallocate", 1, errno.ENOSPC)
@@ -114,6 +116,6 @@ def test_a_full_disk_refuses_the_transaction_and_nobody_else(world: EngineWorld,
     assert world.broker.transactions.staging.count == 1
 
 
-def test_the_room_that_is_made_sure_of_has_the_binding_of_the_publisher_too() -> None:
+def test_reserved_space_includes_the_publisher_binding() -> None:
     binding = PublisherDirectory().bind(2**64 - 1, "x" * client_name_bytes_max, derived=True)
     assert commit_bytes_of(binding) <= binding_bytes_max

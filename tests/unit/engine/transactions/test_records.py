@@ -1,4 +1,4 @@
-"""Which transactions are known as committed: numbers of spaces, names of publishers, what is kept."""
+"""Known committed transactions: numbers in spaces, names of publishers, and retained records."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def numbered(number: int, space: str = "s", publisher: str = "p") -> Transaction
 
 
 def commit(known: CommittedTransactions, transaction: Transaction) -> bytes:
-    """Take it in as committed; its record as it stands in the log."""
+    """Mark a transaction as committed and return its log record."""
     record = known.record(transaction, 1)
     known.take(record)
     return bytes(record_batch(record).body(0))
 
 
-def test_numbers_at_or_below_the_highest_of_their_space_were_committed() -> None:
+def test_numbers_up_to_the_highest_of_a_space_count_as_committed() -> None:
     known = CommittedTransactions()
     assert numbered(0) not in known
     commit(known, numbered(5))
@@ -45,19 +45,19 @@ def test_numbers_at_or_below_the_highest_of_their_space_were_committed() -> None
     assert numbered(5) in known
 
 
-def bounds(monkeypatch: pytest.MonkeyPatch, *, each: int, altogether: int, publishers: int) -> None:
-    """Small ones."""
+def set_limits(monkeypatch: pytest.MonkeyPatch, *, each: int, altogether: int, publishers: int) -> None:
+    """Set small limits."""
     monkeypatch.setattr(transaction_names, "transaction_names_each_max", each)
     monkeypatch.setattr(transaction_names, "transaction_names_max", altogether)
     monkeypatch.setattr(transaction_names, "transaction_publishers_max", publishers)
 
 
 def known_of(known: CommittedTransactions, publisher: str, count: int) -> list[int]:
-    """Which of the names n0, n1 ... of a publisher are known."""
+    """Return the numbers of the known names n0, n1, ... of a publisher."""
     return [n for n in range(count) if named(f"n{n}", publisher) in known]
 
 
-def test_a_fast_publisher_makes_no_name_of_another_forgotten() -> None:
+def test_fast_publisher_does_not_evict_names_of_another_publisher() -> None:
     known = CommittedTransactions()
     commit(known, named("n0", "slow"))
     for n in range(20_000):
@@ -66,20 +66,22 @@ def test_a_fast_publisher_makes_no_name_of_another_forgotten() -> None:
     assert known_of(known, "fast", 20_000) == list(range(20_000 - 16_384, 20_000))
 
 
-def test_names_of_a_publisher_are_known_for_so_many_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds(monkeypatch, each=3, altogether=9, publishers=3)
+def test_names_of_a_publisher_are_known_for_a_limited_number_of_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_limits(monkeypatch, each=3, altogether=9, publishers=3)
     known = CommittedTransactions()
     bodies = [commit(known, named(f"n{n}")) for n in range(5)]
     assert known_of(known, "p", 5) == [2, 3, 4]
     assert named("n4", "q") not in known
     bodies += [commit(known, named("n0", "q")), commit(known, named("n5"))]
-    matters = [msgspec.msgpack.decode(body)["latest_of"] for body in bodies]
-    assert matters == ["name 0", "name 1", "name 2", "name 0", "name 1", "name 3", "name 2"]
+    latest_keys = [msgspec.msgpack.decode(body)["latest_of"] for body in bodies]
+    assert latest_keys == ["name 0", "name 1", "name 2", "name 0", "name 1", "name 3", "name 2"]
     assert (known_of(known, "p", 6), known_of(known, "q", 6)) == ([3, 4, 5], [0])
 
 
-def test_who_knows_most_gives_a_place_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds(monkeypatch, each=5, altogether=8, publishers=4)
+def test_publisher_with_most_names_yields_a_slot_when_all_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(monkeypatch, each=5, altogether=8, publishers=4)
     known = CommittedTransactions()
     for n in range(5):
         commit(known, named(f"n{n}", "a"))
@@ -95,11 +97,13 @@ def test_who_knows_most_gives_a_place_when_there_is_none(monkeypatch: pytest.Mon
     commit(known, named("n0", "d"))
     for n in range(100):
         commit(known, named(f"m{n}", "c"))
-    assert [known_of(known, name, 9)[-1] for name in "abd"] == [4, 4, 0], "an equal share is nobody else's"
+    assert [known_of(known, name, 9)[-1] for name in "abd"] == [4, 4, 0], "an equal share is never taken"
 
 
-def test_publishers_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds(monkeypatch, each=3, altogether=4, publishers=2)
+def test_new_publisher_above_the_limit_is_refused_and_known_ones_continue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_limits(monkeypatch, each=3, altogether=4, publishers=2)
     known = CommittedTransactions()
     commit(known, named("n0", "a"))
     commit(known, named("n0", "b"))
@@ -112,8 +116,8 @@ def test_publishers_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyP
     assert (known_of(known, "a", 9), known_of(known, "b", 9)) == ([6, 7, 8], [0])
 
 
-def test_a_start_goes_on_with_the_names_that_were_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds(monkeypatch, each=3, altogether=5, publishers=3)
+def test_start_restores_the_known_transaction_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(monkeypatch, each=3, altogether=5, publishers=3)
     before = CommittedTransactions()
     registry = PublisherDirectory()
     for n in range(5):
@@ -128,13 +132,15 @@ def test_a_start_goes_on_with_the_names_that_were_known(monkeypatch: pytest.Monk
         assert after.record(named("n5", publisher), 1) == before.record(named("n5", publisher), 1)
 
 
-def test_a_log_whose_names_shared_one_ring_is_read_and_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_with_a_shared_name_ring_of_an_earlier_version_is_read_and_continued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     registry = PublisherDirectory()
-    for n in range(7):  # of four places, as all publishers together had once
+    for n in range(7):  # four slots shared by all publishers, as in earlier versions
         publisher = "pq"[n % 2]
         made = {"type": "transaction", "latest_of": f"name {n % 4}", "publisher": publisher, "name": f"n{n}"}
         registry.apply(msgspec.msgpack.encode({**made, "messages": 1}))
-    bounds(monkeypatch, each=3, altogether=6, publishers=2)
+    set_limits(monkeypatch, each=3, altogether=6, publishers=2)
     known = CommittedTransactions(registry.latest.values())
     assert (known_of(known, "p", 9), known_of(known, "q", 9)) == ([4, 6], [3, 5])
     for n in (7, 8):
@@ -142,10 +148,10 @@ def test_a_log_whose_names_shared_one_ring_is_read_and_gone_on_with(monkeypatch:
     assert (known_of(known, "p", 9), known_of(known, "q", 9)) == ([6, 7, 8], [3, 5])
 
 
-def test_a_place_that_a_damaged_log_left_out_is_used_and_none_taken_from_anybody(
+def test_slot_missing_in_a_damaged_log_is_used_before_any_eviction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bounds(monkeypatch, each=3, altogether=4, publishers=4)
+    set_limits(monkeypatch, each=3, altogether=4, publishers=4)
     made = CommittedTransactions()
     bodies = [commit(made, named("n0", publisher)) for publisher in "abc"]
     known = CommittedTransactions([bodies[0], bodies[2]])
@@ -154,7 +160,7 @@ def test_a_place_that_a_damaged_log_left_out_is_used_and_none_taken_from_anybody
     assert [named("n0", publisher) in known for publisher in "abcde"] == [True, False, True, True, True]
 
 
-def test_two_spaces_are_two_matters_whatever_they_are_called() -> None:
+def test_spaces_with_similar_names_have_separate_records() -> None:
     before = CommittedTransactions()
     registry = PublisherDirectory()
     pairs = [("a", "b c"), ("a b", "c"), ("a b c", "1"), ("1 a", "b"), ("1", "a b")]
@@ -164,8 +170,8 @@ def test_two_spaces_are_two_matters_whatever_they_are_called() -> None:
     assert [numbered(7, space, publisher) in after for publisher, space in pairs] == [True] * len(pairs)
 
 
-def test_retention_keeps_the_last_record_of_each_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    bounds(monkeypatch, each=2, altogether=4, publishers=2)
+def test_retention_keeps_the_last_record_of_each_space_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(monkeypatch, each=2, altogether=4, publishers=2)
     known = CommittedTransactions()
     first = [commit(known, numbered(1)), commit(known, named("a")), b"other", commit(known, named("b"))]
     second = [commit(known, numbered(2)), commit(known, numbered(3)), commit(known, named("c"))]
@@ -180,7 +186,9 @@ def test_retention_keeps_the_last_record_of_each_matter(monkeypatch: pytest.Monk
     assert [named(name) in after for name in "abc"] == [False, True, True]
 
 
-def test_spaces_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_space_above_the_limit_is_refused_and_known_ones_continue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(transaction_records, "transaction_spaces_max", 2)
     known = CommittedTransactions()
     commit(known, numbered(1, "a"))
@@ -192,6 +200,6 @@ def test_spaces_are_bounded_but_known_ones_go_on(monkeypatch: pytest.MonkeyPatch
     assert numbered(2, "a") in known
 
 
-def test_other_records_are_passed_over() -> None:
+def test_committed_transactions_skips_unknown_record_types() -> None:
     body = msgspec.msgpack.encode({"type": "later", "latest_of": "x", "name": 5})
     assert named("x") not in CommittedTransactions([body])

@@ -1,4 +1,4 @@
-"""What is staged for transactions, at the engine: what counts against its bounds, and when files go."""
+"""Staging area of the engine: usage limits, and removal of files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_stage_replacing_a_part_does_not_count_the_replaced_bytes(
     other = Sink(world, "other")
     assert other.stage(bytes(3_000), part="1") == code, "another part counts beside it"
     other.prepared(b"1" * 3_000)
-    assert other.stage(bytes(4_000), part="1") == code, "so does what replaced it"
+    assert other.stage(bytes(4_000), part="1") == code, "the replacement counts as well"
     assert isinstance(other.commit("0"), Committed)
     assert bodies_of(world) == [b"1" * 3_000]
 
@@ -45,7 +45,7 @@ def test_stage_replacing_a_part_does_not_count_the_replaced_batches(
     assert other.stage(b"2") == "transaction_too_large"
 
 
-def test_stage_refused_for_room_leaves_the_part_it_would_replace(world: EngineWorld, sink: Sink) -> None:
+def test_stage_refused_for_space_keeps_the_existing_part(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"1")
     world.broker.transactions.staging.limits.transaction_bytes = 1_000
     other = Sink(world, "other")
@@ -59,7 +59,7 @@ def files_of(world: EngineWorld) -> list[str]:
 
 
 def unsynced(policy: SyncPolicy) -> tuple[EngineWorld, Sink]:
-    """A server that acknowledges what is written, before it is synced."""
+    """Return a server that acknowledges written messages before the sync."""
     world = EngineWorld(1, recorded=frozenset({"a"}), policy=policy)
     return world, Sink(world)
 
@@ -74,7 +74,7 @@ def test_commit_under_a_lazy_policy_keeps_staged_files_until_the_chain_is_synced
     repeated = sink.commit("0")
     assert isinstance(repeated, Committed)
     assert repeated.repeated
-    assert len(files_of(world)) == 1, "also when it is asked for again"
+    assert len(files_of(world)) == 1, "also after a repeated commit"
     world.wake(0.5)
     world.settle()
     assert len(files_of(world)) == 1
@@ -112,7 +112,7 @@ def test_power_loss_before_the_sync_leaves_the_transaction_in_the_log_or_staged(
 
 
 @pytest.mark.parametrize("bound", ["disk_bytes", "staged_parts_max"])
-def test_many_committed_parts_that_wait_for_a_sync_have_one_made(
+def test_many_committed_parts_waiting_for_a_sync_trigger_a_sync(
     monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
     world, sink = unsynced(SyncPolicy.NEVER)
@@ -129,7 +129,7 @@ def test_many_committed_parts_that_wait_for_a_sync_have_one_made(
     assert most == 1, "the second is a quarter of the bound"
 
 
-def test_staged_files_of_a_commit_go_at_a_clean_stop_or_the_next_start() -> None:
+def test_staged_files_of_a_commit_are_removed_at_a_clean_stop_or_the_next_start() -> None:
     world, sink = unsynced(SyncPolicy.NEVER)
     sink.prepared(b"1")
     sink.commit("0")
@@ -154,7 +154,7 @@ def test_abort_is_answered_only_when_the_removal_is_durable(world: EngineWorld, 
     number = sink.say(Abort, transaction=T1)
     assert number not in sink.peer.answers, "the files are still there"
     again = sink.say(Abort, transaction=T1)
-    assert again not in sink.peer.answers, "so they are for who asks again"
+    assert again not in sink.peer.answers, "the files still exist for a repeated abort"
     world.settle()
     assert sink.peer.answers[number] == Ack(id=number)
     assert sink.peer.answers[again] == Ack(id=again)
@@ -185,7 +185,7 @@ def test_abort_that_the_disk_refuses_is_refused_and_can_be_repeated(
     assert world.disk.crash_clone(Random(1)).names(STAGING_DIRECTORY) == []
 
 
-def test_abort_removes_a_file_whose_earlier_removal_failed(world: EngineWorld, sink: Sink) -> None:
+def test_abort_removes_a_file_after_an_earlier_failed_removal(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"1")
     world.disk.fail("remove", 1, errno.EIO)
     other = Sink(world, "other")
@@ -195,7 +195,7 @@ def test_abort_removes_a_file_whose_earlier_removal_failed(world: EngineWorld, s
     assert files_of(world) == []
 
 
-def test_expired_transactions_do_not_come_back_after_a_power_loss(world: EngineWorld, sink: Sink) -> None:
+def test_expired_transactions_do_not_reappear_after_a_power_loss(world: EngineWorld, sink: Sink) -> None:
     sink.prepared(b"1")
     sink.prepared(b"2", transaction=Transaction(publisher="sink", name="t2"))
     world.wake(4_000)

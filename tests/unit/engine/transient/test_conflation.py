@@ -1,4 +1,4 @@
-"""Conflation of topics that are not recorded: the interval runs on the clock, and what waits is bounded."""
+"""Conflation of non-persistent topics: clock intervals, and bounded waiting messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _numbers(peer: Peer, sub_id: str = "s") -> list[int]:
 
 
 def _pass(world: EngineWorld, seconds: float) -> None:
-    """Let time pass as a driver does: woken when it is wanted, and working while there is work."""
+    """Let time pass as a driver does: wake at deadlines, and work off all steps."""
     end = world.mono + seconds
     while world.mono < end:
         world.settle()
@@ -50,7 +50,7 @@ def _pass(world: EngineWorld, seconds: float) -> None:
     world.settle()
 
 
-def test_exact_18_at_the_live_end_the_clock_ends_an_interval_of_what_is_not_recorded_too() -> None:
+def test_exact_18_clock_ends_a_conflation_interval_of_a_non_persistent_topic() -> None:
     world = _world()
     publisher, peer = world.connect("p"), world.connect("s")
     answer = peer.subscribe("s", "u", options=KEYED)
@@ -68,7 +68,7 @@ def test_exact_18_at_the_live_end_the_clock_ends_an_interval_of_what_is_not_reco
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_each_interval_gives_its_last_in_the_order_of_the_firsts(seed: int) -> None:
+def test_each_interval_delivers_the_last_message_in_the_order_of_the_firsts(seed: int) -> None:
     rng = Random(seed)
     world = _world(seed)
     unrecorded = _unrecorded(world)
@@ -103,8 +103,8 @@ def test_each_interval_gives_its_last_in_the_order_of_the_firsts(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_exact_20_replaced_again_and_again_with_and_without_conflation(seed: int) -> None:
-    """Each of them gives what was published while it was there, and all of it before the next one."""
+def test_exact_20_repeated_replaces_with_and_without_conflation_lose_nothing(seed: int) -> None:
+    """Each subscription delivers the messages of its time before those of the next one."""
     rng = Random(seed)
     world = _world(seed, SlowConsumerLimits(connection_bytes=rng.choice((2_000, 16 << 20))))
     unrecorded = _unrecorded(world)
@@ -155,7 +155,7 @@ def _shake(world: EngineWorld, peer: Peer, rng: Random) -> None:
         world.collect()
 
 
-def test_a_filter_comes_before_and_a_select_list_after() -> None:
+def test_filter_applies_before_conflation_and_select_list_after() -> None:
     world = _world()
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "u", filter="/n < 3", options=KEYED + ",select=[-/,+/n]")
@@ -166,7 +166,7 @@ def test_a_filter_comes_before_and_a_select_list_after() -> None:
     assert _numbers(peer, "plain") == [1, 2, 0]
 
 
-def test_of_a_pattern_both_halves_conflate() -> None:
+def test_pattern_subscription_conflates_recorded_and_unrecorded_topics() -> None:
     world = _world()
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "/a$", options=KEYED)
@@ -178,7 +178,7 @@ def test_of_a_pattern_both_halves_conflate() -> None:
     assert sorted(_numbers(peer)) == [5, 15]
 
 
-def test_what_is_held_back_goes_before_what_takes_its_place() -> None:
+def test_held_messages_are_delivered_before_those_of_the_replacement() -> None:
     world = _world()
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "u", options=KEYED, credit=60)
@@ -191,7 +191,7 @@ def test_what_is_held_back_goes_before_what_takes_its_place() -> None:
     assert _held_bytes(world) == 0
 
 
-def test_of_a_subscription_that_ends_nothing_is_left_and_nothing_is_sent() -> None:
+def test_ended_conflated_subscription_leaves_no_state_and_sends_nothing() -> None:
     world = _world()
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "u", options=KEYED)
@@ -204,7 +204,7 @@ def test_of_a_subscription_that_ends_nothing_is_left_and_nothing_is_sent() -> No
     assert _numbers(peer) == []
 
 
-def test_what_leaves_waits_like_everything_else_for_a_slow_reader() -> None:
+def test_conflated_messages_of_a_slow_reader_spill_and_arrive_in_order() -> None:
     world = _world(limits=SlowConsumerLimits(connection_bytes=20_000, age_seconds=30.0))
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "u", options="conflation=10ms", credit=100)
@@ -224,7 +224,7 @@ def test_what_leaves_waits_like_everything_else_for_a_slow_reader() -> None:
     assert unrecorded.slow_consumers.held_bytes == 0
 
 
-def test_one_who_never_reads_is_ended_by_age() -> None:
+def test_conflated_subscriber_that_never_reads_is_ended_by_age() -> None:
     world = _world(limits=SlowConsumerLimits(age_seconds=5.0))
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "u", options="conflation=10ms")
@@ -239,7 +239,7 @@ def test_one_who_never_reads_is_ended_by_age() -> None:
     assert _held_bytes(world) == 0
 
 
-def test_all_conflation_shares_one_bound() -> None:
+def test_conflated_subscriptions_share_one_memory_limit() -> None:
     world = _world()
     world.broker.subscriptions.conflation.budget.bytes_max = 20_000
     publisher, peer = world.connect("p"), world.connect("s")
@@ -255,23 +255,23 @@ def test_all_conflation_shares_one_bound() -> None:
     assert [_numbers(peer, f"s{number}") for number in range(4)] == [list(range(60))] * 4
 
 
-@pytest.mark.parametrize("way", ["publish", "clock", "flush"])
-def test_no_step_looks_at_more_than_a_bounded_piece(way: str) -> None:
+@pytest.mark.parametrize("trigger", ["publish", "clock", "flush"])
+def test_conflation_step_processes_a_bounded_piece(trigger: str) -> None:
     world = _world()
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "u", options=KEYED, credit=1 << 26)
     count = 5 * conflation_piece_messages_max
     _publish(publisher, "u", *[(number, number) for number in range(count)])
-    if way == "publish":
-        assert _unrecorded(world).passing, "one look at all of it would be too long"
+    if trigger == "publish":
+        assert _unrecorded(world).passing, "the publish is processed in pieces"
         assert 0 < len(_conflater(world, peer)._queue) <= 2 * conflation_piece_messages_max
     world.settle()
     held = _conflater(world, peer)
     assert len(held) == count
-    if way == "clock":
+    if trigger == "clock":
         world.wake(1.1)
         assert count - 2 * conflation_piece_messages_max <= len(held) < count
-    elif way == "flush":
+    elif trigger == "flush":
         peer.subscribe("s", "u", options="replace", credit=1 << 26)
         assert len(held) == count - conflation_piece_messages_max
     world.settle()
@@ -285,7 +285,7 @@ def _conflater(world: EngineWorld, peer: Peer) -> Conflater:
     return conflating._conflater
 
 
-def test_what_cannot_be_a_key_is_refused_and_nothing_begins() -> None:
+def test_conflation_key_of_a_binary_topic_is_refused_without_a_subscription() -> None:
     world = EngineWorld(1, recorded=RECORDED, topic_types={"b": "binary"})
     peer = world.connect("s")
     command = peer.subscribe("s", "b", options=KEYED)
@@ -295,7 +295,7 @@ def test_what_cannot_be_a_key_is_refused_and_nothing_begins() -> None:
     assert not world.broker.subscriptions.of(peer.conn)
 
 
-def test_at_a_stop_nothing_is_held_back() -> None:
+def test_stop_delivers_all_conflated_messages() -> None:
     world = _world()
     publisher, peer = world.connect("p"), world.connect("s")
     peer.subscribe("s", "u", options=KEYED)

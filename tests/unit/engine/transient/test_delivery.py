@@ -1,5 +1,4 @@
-"""Topics that are not recorded: a publish is made once for all, handed on in bounded steps, and what waits
-has one bound."""
+"""Non-persistent topics: shared frames, delivery in bounded steps, and bounded backlogs."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def _steps_of(world: EngineWorld, size: int) -> None:
 
 
 def _publish(world: EngineWorld, peer: Peer, batch: MessageBatch) -> None:
-    """Publish, and leave what the engine says about it where it is."""
+    """Publish and leave the effects in the engine."""
     peer.frames += 1
     parsed = MessageBatch.parse(batch.encode())
     world.broker.received(peer.conn, Publish(frame=peer.frames), parsed, world.now())
@@ -70,7 +69,7 @@ def _subscriber(world: EngineWorld, name: str, topic: str, *, stalled: bool = Fa
 # -- fanning out --------------------------------------------------------------------------------------
 
 
-def test_all_subscribers_are_sent_the_same_memory() -> None:
+def test_all_subscribers_of_a_publish_share_the_same_buffers() -> None:
     world = _world()
     peers = [_subscriber(world, f"s{number}", "u") for number in range(3)]
     publisher = world.connect("p")
@@ -81,7 +80,7 @@ def test_all_subscribers_are_sent_the_same_memory() -> None:
     assert sent[0] == sent[1] == sent[2]
 
 
-def test_one_message_above_everybodys_credit_is_checksummed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_above_the_credit_of_all_is_checksummed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     world = _world()
     for number in range(5):
         world.connect(f"s{number}").subscribe("s", "u", credit=100)
@@ -101,7 +100,7 @@ def test_one_message_above_everybodys_credit_is_checksummed_once(monkeypatch: py
     assert len(summed) == 1
 
 
-def test_what_is_sent_keeps_nothing_else_of_the_frame_in_memory() -> None:
+def test_sent_message_does_not_keep_the_whole_frame_in_memory() -> None:
     world = _world()
     peer, publisher = _subscriber(world, "s", "small"), world.connect("p")
     builder = BatchBuilder()
@@ -115,7 +114,7 @@ def test_what_is_sent_keeps_nothing_else_of_the_frame_in_memory() -> None:
         assert len(memory) < 1_000
 
 
-def test_one_step_serves_so_many_and_the_publisher_hears_when_all_are_served() -> None:
+def test_step_serves_a_bounded_number_and_processed_follows_the_last_delivery() -> None:
     world = _world()
     peers = [_subscriber(world, f"s{number}", "u") for number in range(50)]
     publisher = world.connect("p")
@@ -132,7 +131,7 @@ def test_one_step_serves_so_many_and_the_publisher_hears_when_all_are_served() -
     assert _count(publisher, Processed) == 1
 
 
-def test_between_two_writes_a_bounded_amount_is_queued_however_many_subscriptions_and_publishes() -> None:
+def test_bytes_queued_between_writes_are_bounded_for_many_subscriptions() -> None:
     world = _world()
     peer, publisher = world.connect("s"), world.connect("p")
     for number in range(60):
@@ -146,7 +145,7 @@ def test_between_two_writes_a_bounded_amount_is_queued_however_many_subscription
         world.broker.work(world.now())
         assert not _bytes_to(world.broker.effects(), peer)
     once = 3 * 2 * (20_000 * 4 + 10 * batch_memory_bytes)
-    assert 0 < _unrecorded(world).slow_consumers.held_bytes < once, "what all wait for is held once"
+    assert 0 < _unrecorded(world).slow_consumers.held_bytes < once, "a shared backlog is held once"
 
 
 def test_one_subscription_is_sent_no_more_than_a_step_between_two_writes() -> None:
@@ -163,7 +162,7 @@ def test_one_subscription_is_sent_no_more_than_a_step_between_two_writes() -> No
     assert not world.broker.has_work
 
 
-def test_a_backlog_larger_than_a_step_is_sent_in_several() -> None:
+def test_backlog_larger_than_a_step_is_sent_in_several_steps() -> None:
     world = _world()
     peer, publisher = world.connect("s"), world.connect("p")
     peer.subscribe("s", "u", credit=1 << 30)
@@ -179,7 +178,7 @@ def test_a_backlog_larger_than_a_step_is_sent_in_several() -> None:
     assert [body[0] for body in _bodies(peer)] == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 10
 
 
-def test_a_large_publish_to_who_takes_it_is_no_backlog() -> None:
+def test_large_publish_to_a_reading_subscriber_creates_no_backlog() -> None:
     world = _world()
     peer, publisher = world.connect("s"), world.connect("p")
     peer.subscribe("s", "u", credit=1 << 30)
@@ -193,7 +192,7 @@ def test_a_large_publish_to_who_takes_it_is_no_backlog() -> None:
     assert [body[0] for body in _bodies(peer)] == [0] * 12 + [1] * 12 + [2] * 12
 
 
-def test_who_comes_while_a_publish_is_handed_on_gets_the_next_one_and_who_goes_gets_none() -> None:
+def test_subscriber_that_joins_during_a_delivery_receives_only_later_publishes() -> None:
     world = _world()
     peers = [_subscriber(world, f"s{number}", "u") for number in range(10)]
     publisher = world.connect("p")
@@ -201,17 +200,17 @@ def test_who_comes_while_a_publish_is_handed_on_gets_the_next_one_and_who_goes_g
     publisher.publish("u", [b"1"], sequenced=False)
     publisher.publish("u", [b"2"], sequenced=False)
     late = _subscriber(world, "late", "u")
-    gone = peers.pop()
-    world.broker.disconnected(gone.conn)
+    leaving = peers.pop()
+    world.broker.disconnected(leaving.conn)
     publisher.publish("u", [b"3"], sequenced=False)
     world.settle()
     assert [_bodies(peer) for peer in peers] == [[b"1", b"2", b"3"]] * 9
     assert _bodies(late) == [b"3"]
-    assert _bodies(gone) == []
+    assert _bodies(leaving) == []
 
 
 @pytest.mark.parametrize("level", ["processed", "persisted"])
-def test_a_flush_is_answered_after_what_was_published_before_it_is_handed_on(level: str) -> None:
+def test_flush_is_answered_after_earlier_publishes_are_delivered(level: str) -> None:
     world = _world()
     peers = [_subscriber(world, f"s{number}", "u") for number in range(10)]
     publisher = world.connect("p")
@@ -224,7 +223,7 @@ def test_a_flush_is_answered_after_what_was_published_before_it_is_handed_on(lev
     assert [_bodies(peer) for peer in peers] == [[b"1"]] * 10
 
 
-def test_a_stop_waits_until_what_was_published_is_handed_on() -> None:
+def test_stop_waits_until_published_messages_are_delivered() -> None:
     world = _world()
     peers = [_subscriber(world, f"s{number}", "u") for number in range(10)]
     publisher = world.connect("p")
@@ -235,7 +234,7 @@ def test_a_stop_waits_until_what_was_published_is_handed_on() -> None:
     assert not any(world.broker.subscriptions.owed(peer.conn) for peer in [publisher, *peers])
 
 
-def test_a_stop_waits_for_what_a_replaced_subscription_is_still_to_be_sent() -> None:
+def test_stop_waits_for_the_backlog_of_a_replaced_subscription() -> None:
     world = _world()
     peer, publisher = _subscriber(world, "s", "u", stalled=True), world.connect("p")
     publisher.publish("u", [b"1"], sequenced=False)
@@ -250,10 +249,10 @@ def test_a_stop_waits_for_what_a_replaced_subscription_is_still_to_be_sent() -> 
     assert not world.broker.subscriptions.owed(peer.conn)
 
 
-# -- publishers faster than the handing on ------------------------------------------------------------
+# -- publishers faster than the delivery ---------------------------------------------------------------
 
 
-def test_who_publishes_more_than_is_handed_on_is_not_read_from_until_it_is() -> None:
+def test_publisher_faster_than_the_delivery_is_paused_until_delivery_catches_up() -> None:
     world = _world()
     _subscriber(world, "s", "u")
     other, publisher = world.connect("other"), world.connect("p")
@@ -273,7 +272,7 @@ def test_who_publishes_more_than_is_handed_on_is_not_read_from_until_it_is() -> 
     assert not _unrecorded(world).is_behind
 
 
-def test_flushes_that_wait_for_their_turn_count_too() -> None:
+def test_waiting_flushes_count_towards_the_pause_limit() -> None:
     world = _world()
     for number in range(3):
         _subscriber(world, f"s{number}", "u")
@@ -286,7 +285,7 @@ def test_flushes_that_wait_for_their_turn_count_too() -> None:
     assert world.broker.effects().count(PauseReading(publisher.conn, "unrecorded")) == 1
 
 
-def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
+def test_read_throttle_reports_each_pause_reason_once_and_resumes_separately() -> None:
     outbox = make_outbox()
     pauses = ReadThrottle(outbox)
     pauses.pause(1, "journal")
@@ -311,10 +310,10 @@ def test_each_reason_not_to_read_is_told_once_and_ends_by_itself() -> None:
     assert not pauses.reasons
 
 
-# -- what waits ---------------------------------------------------------------------------------------
+# -- backlogs ----------------------------------------------------------------------------------------
 
 
-def test_the_connection_that_waits_for_most_is_ended_first_and_the_others_get_everything() -> None:
+def test_connection_with_the_largest_backlog_is_ended_first() -> None:
     world = _world(SlowConsumerLimits(memory_bytes=100_000, disk_bytes=0))
     little = _subscriber(world, "little", "a", stalled=True)
     most = _subscriber(world, "most", "b", stalled=True)
@@ -335,7 +334,7 @@ def test_the_connection_that_waits_for_most_is_ended_first_and_the_others_get_ev
     assert _unrecorded(world).slow_consumers.held_bytes == 0
 
 
-def test_a_connection_that_waits_for_too_much_is_ended_whoever_else_waits_for_it() -> None:
+def test_connection_above_the_backlog_limit_is_ended_despite_shared_messages() -> None:
     world = _world(SlowConsumerLimits(disk_bytes=0))
     slow = world.connect("slow")
     slow.subscribe("s", "u", credit=32)
@@ -348,7 +347,7 @@ def test_a_connection_that_waits_for_too_much_is_ended_whoever_else_waits_for_it
         world.collect()
         while world.broker.has_work:
             world.work()
-    assert not _is_slow(slow), "16 MiB may wait, and the first it was given"
+    assert not _is_slow(slow), "16 MiB may wait, in addition to the first message"
     _publish(world, publisher, batch)
     world.collect()
     world.settle()
@@ -359,7 +358,7 @@ def test_a_connection_that_waits_for_too_much_is_ended_whoever_else_waits_for_it
     assert _unrecorded(world).slow_consumers.held_bytes == 0
 
 
-def test_who_waits_for_credit_does_not_keep_the_step_going() -> None:
+def test_subscription_that_waits_for_credit_leaves_no_engine_work() -> None:
     world = _world()
     peer = world.connect("s")
     peer.subscribe("s", "u", credit=64)
@@ -371,7 +370,7 @@ def test_who_waits_for_credit_does_not_keep_the_step_going() -> None:
     assert _bodies(peer) == [b"1234", b"5678", b"9"]
 
 
-def test_a_connection_with_room_again_serves_its_subscriptions_in_turn() -> None:
+def test_unblocked_connection_serves_subscriptions_in_turn() -> None:
     world = _world()
     peer = world.connect("s")
     for number in range(10):
@@ -380,11 +379,11 @@ def test_a_connection_with_room_again_serves_its_subscriptions_in_turn() -> None
     publisher = world.connect("p")
     publisher.publish("u", [b"1"], sequenced=False)
     _steps_of(world, 1)
-    for room in range(10):
+    for turn in range(10):
         world.broker.writable(peer.conn)
         world.work()
         world.broker.blocked(peer.conn)
-        assert _count(peer, Deliver) == room + 1
+        assert _count(peer, Deliver) == turn + 1
         while world.broker.has_work:
             world.work()
     assert all(_bodies(peer, str(number)) == [b"1"] for number in range(10))
@@ -393,7 +392,7 @@ def test_a_connection_with_room_again_serves_its_subscriptions_in_turn() -> None
 # -- names --------------------------------------------------------------------------------------------
 
 
-def test_names_that_are_remembered_have_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_topic_names_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish_checks, "known_topics_bytes_max", 20_000)
     world = _world()
     publisher = world.connect("p")

@@ -1,4 +1,4 @@
-"""Plain subscriptions by pattern and filter, where some topics are recorded and some are not; `replace`."""
+"""Plain subscriptions by pattern and filter over recorded and unrecorded topics, and `replace`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_pattern_covers_recorded_and_unrecorded_topics_under_one_id() -> None:
     assert not len(world.broker.subscriptions.of(peer.conn))
 
 
-def test_a_replay_by_pattern_gives_recorded_topics_only_then_and_later() -> None:
+def test_pattern_replay_delivers_recorded_topics_only() -> None:
     world = EngineWorld(2, recorded=RECORDED)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     for number in range(8):
@@ -66,7 +66,7 @@ def test_a_replay_by_pattern_gives_recorded_topics_only_then_and_later() -> None
     assert _numbers(peer.heard["s"], recorded=True) == [n for n in range(16) if n % 4 < 2]
 
 
-def test_a_select_list_on_an_unrecorded_topic() -> None:
+def test_select_list_applies_to_an_unrecorded_topic() -> None:
     world = EngineWorld(3, recorded=RECORDED)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "rest/a", options="select=[-/,+/k]")
@@ -76,8 +76,8 @@ def test_a_select_list_on_an_unrecorded_topic() -> None:
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_exact_20_of_every_kind_replaced_again_and_again(seed: int) -> None:
-    """Every message goes to the cover that was in place when it was published."""
+def test_exact_20_repeated_replaces_of_every_kind_lose_nothing(seed: int) -> None:
+    """Each message is matched against the subscription at its publish time."""
     rng = Random(seed)
     world = EngineWorld(seed, recorded=BY_PATTERN if seed % 2 else RECORDED)
     world.small_tail()
@@ -116,7 +116,7 @@ def test_exact_20_of_every_kind_replaced_again_and_again(seed: int) -> None:
         assert _numbers(peer.heard["s"], recorded=recorded) == of_kind
 
 
-def test_a_pattern_of_both_kinds_counts_once_and_a_limit_says_what_it_is() -> None:
+def test_pattern_over_both_topic_kinds_counts_once_and_the_error_names_the_limit() -> None:
     world = EngineWorld(4, recorded=RECORDED)
     world.broker.compiler.limits = ClientLimits(subscriptions_per_connection_max=3)
     peer = world.connect("reader")
@@ -142,7 +142,7 @@ def test_a_pattern_of_both_kinds_counts_once_and_a_limit_says_what_it_is() -> No
         ({"options": "replace,pause"}, "bad_option", "use the command pause"),
     ],
 )
-def test_a_refusal_says_what_to_do(more: dict[str, Any], code: str, text: str) -> None:
+def test_refused_subscribe_names_the_remedy(more: dict[str, Any], code: str, text: str) -> None:
     peer = EngineWorld(5, recorded=RECORDED).connect("reader")
     peer.subscribe("s", "rest/a")
     answer = peer.answers[peer.subscribe("s" if "options" in more else "t", "rest/a", **more)]
@@ -151,7 +151,7 @@ def test_a_refusal_says_what_to_do(more: dict[str, Any], code: str, text: str) -
     assert text in answer.text
 
 
-def test_a_filter_asks_for_the_version_of_the_client() -> None:
+def test_filter_evaluates_the_client_version() -> None:
     world = EngineWorld(6, recorded=RECORDED)
     publisher = world.connect("publisher")
     readers = [world.connect(f"r{number}", software=f"ours {number}") for number in range(2)]

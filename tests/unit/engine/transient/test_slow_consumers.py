@@ -1,5 +1,4 @@
-"""What slow subscribers of unrecorded topics wait for: on disk before anybody is ended, written once for all
-of them, read back in order when they wake up; and nobody else notices."""
+"""Slow consumers of non-persistent topics: shared backlogs on disk, read back in order."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def _body(number: int, size: int) -> bytes:
     return b"%08d" % number + bytes(size - 8)
 
 
-def test_a_stalled_subscriber_goes_to_disk_and_gets_everything_in_order_when_it_wakes_up() -> None:
+def test_backlog_of_a_stalled_subscriber_spills_to_disk_and_is_delivered_in_order() -> None:
     world = _world()
     slow, live = _subscriber(world, "slow", stalled=True), _subscriber(world, "live")
     publisher = world.connect("p")
@@ -67,7 +66,7 @@ def test_a_stalled_subscriber_goes_to_disk_and_gets_everything_in_order_when_it_
     assert not world.spilled.files
 
 
-def test_what_many_wait_for_is_written_once_and_read_back_once_for_those_who_wake_up_together() -> None:
+def test_shared_backlog_is_written_once_and_read_once_for_all_subscribers() -> None:
     world = _world()
     slow = [_subscriber(world, f"slow-{number}", stalled=True) for number in range(12)]
     publisher = world.connect("p")
@@ -81,10 +80,10 @@ def test_what_many_wait_for_is_written_once_and_read_back_once_for_those_who_wak
         _wake(world, peer)
     world.settle()
     assert all(_bodies(peer) == [_body(number, 10_000) for number in range(300)] for peer in slow)
-    assert 0 < spill.read_bytes <= 3 * spill.written_bytes, "twelve times would be each by itself"
+    assert 0 < spill.read_bytes <= 3 * spill.written_bytes, "separate reads would be twelve times"
 
 
-def test_small_publishes_that_wait_cost_little_more_than_their_bytes_however_many_wait() -> None:
+def test_backlog_of_small_publishes_has_little_overhead_for_many_subscribers() -> None:
     world = _world(SlowConsumerLimits(disk_bytes=0))
     slow = [_subscriber(world, f"slow-{number}", stalled=True) for number in range(30)]
     publisher = world.connect("p")
@@ -96,7 +95,7 @@ def test_small_publishes_that_wait_cost_little_more_than_their_bytes_however_man
     assert _bodies(slow[7]) == [_body(number, 100) for number in range(1_000)]
 
 
-def test_the_biggest_goes_to_disk_first_and_who_waits_for_little_stays_in_memory() -> None:
+def test_largest_backlog_spills_first_and_small_backlogs_stay_in_memory() -> None:
     world = _world(SlowConsumerLimits(memory_bytes=1_000_000))
     little = _subscriber(world, "little", "little", stalled=True)
     most = _subscriber(world, "most", "most", stalled=True)
@@ -116,7 +115,7 @@ def test_the_biggest_goes_to_disk_first_and_who_waits_for_little_stays_in_memory
     assert _backlogs(world).spill.written_bytes == written
 
 
-def test_a_disk_that_is_full_ends_the_slowest_and_keeps_the_others() -> None:
+def test_full_spill_disk_ends_the_slowest_subscriber_only() -> None:
     world = _world()
     first = _subscriber(world, "first", stalled=True)
     publisher = world.connect("p")
@@ -137,7 +136,7 @@ def test_a_disk_that_is_full_ends_the_slowest_and_keeps_the_others() -> None:
     assert _backlogs(world).spill.disk_bytes == 0
 
 
-def test_what_is_read_back_is_what_was_written_or_its_reader_is_told() -> None:
+def test_damaged_spilled_backlog_ends_the_subscriber_with_an_error() -> None:
     world = _world()
     slow, live = _subscriber(world, "slow", stalled=True), _subscriber(world, "live")
     publisher = world.connect("p")
@@ -158,7 +157,7 @@ def test_what_is_read_back_is_what_was_written_or_its_reader_is_told() -> None:
     assert not world.spilled.files
 
 
-def test_a_disk_slower_than_what_comes_ends_the_slowest_at_the_bound_of_memory() -> None:
+def test_slow_spill_disk_ends_the_slowest_subscriber_at_the_memory_limit() -> None:
     world = _world()
     slow, live = _subscriber(world, "slow", stalled=True), _subscriber(world, "live")
     publisher = world.connect("p")
@@ -175,7 +174,7 @@ def test_a_disk_slower_than_what_comes_ends_the_slowest_at_the_bound_of_memory()
     assert not world.spilled.files
 
 
-def test_reading_back_takes_so_much_at_a_time_however_many_wake_up() -> None:
+def test_spill_reads_are_bounded_for_many_resumed_subscribers() -> None:
     world = _world(SlowConsumerLimits(memory_bytes=3_000_000, connection_bytes=100_000))
     slow = [_subscriber(world, f"slow-{number}", f"u{number}", stalled=True) for number in range(60)]
     publisher = world.connect("p")
@@ -195,7 +194,7 @@ def test_reading_back_takes_so_much_at_a_time_however_many_wake_up() -> None:
     assert all(_bodies(peer) == [bytes(250_000)] * 2 for peer in slow)
 
 
-def test_who_has_waited_too_long_is_ended_by_the_clock() -> None:
+def test_subscriber_behind_the_age_limit_is_ended_by_the_clock() -> None:
     world = _world(SlowConsumerLimits(age_seconds=30.0))
     slow, live = _subscriber(world, "slow", stalled=True), _subscriber(world, "live")
     publisher = world.connect("p")
@@ -211,7 +210,7 @@ def test_who_has_waited_too_long_is_ended_by_the_clock() -> None:
     assert live.goodbye is None
 
 
-def test_who_takes_what_comes_though_never_all_of_it_does_not_grow_old() -> None:
+def test_subscriber_that_keeps_reading_is_not_ended_by_age() -> None:
     world = _world(SlowConsumerLimits(age_seconds=10.0))
     peer = world.connect("s")
     peer.subscribe("s", "u", credit=40)
@@ -226,7 +225,7 @@ def test_who_takes_what_comes_though_never_all_of_it_does_not_grow_old() -> None
 
 
 @pytest.mark.parametrize("size", [100, 300_000, 5_000_000])
-def test_messages_of_any_size_come_back_from_disk(size: int) -> None:
+def test_spilled_messages_of_any_size_are_read_back(size: int) -> None:
     world = _world(SlowConsumerLimits(memory_bytes=12_000_000, connection_bytes=0))
     slow = _subscriber(world, "slow", stalled=True)
     publisher = world.connect("p")
@@ -240,21 +239,21 @@ def test_messages_of_any_size_come_back_from_disk(size: int) -> None:
     assert _bodies(slow) == bodies
 
 
-def test_what_is_being_handed_on_is_not_sent_to_somebody_before_his_turn_nor_twice() -> None:
+def test_publish_in_delivery_is_sent_once_and_in_order_to_an_unblocked_subscriber() -> None:
     world = _world(SlowConsumerLimits())
     _subscriber(world, "first", stalled=True)
     second = _subscriber(world, "second", stalled=True)
     publisher = world.connect("p")
     publisher.publish("u", [b"0"], sequenced=False)
     world.broker.writable(second.conn)
-    # Its first piece shares a block with what waits already, and the next one closes that block.
+    # Its first piece shares a block with the waiting messages, and the next one closes that block.
     bodies = [_body(number, 80_000) for number in range(1, 7)]
     publisher.publish("u", bodies, sequenced=False)
     world.settle()
     assert _bodies(second) == [b"0", *bodies]
 
 
-def test_what_could_not_be_written_is_tried_again_for_the_others() -> None:
+def test_failed_spill_write_is_retried_for_other_subscribers() -> None:
     world = _world(SlowConsumerLimits(connection_bytes=10_000))
     peers = [_subscriber(world, f"slow-{number}", stalled=True) for number in range(2)]
     publisher = world.connect("p")
@@ -272,7 +271,7 @@ def test_what_could_not_be_written_is_tried_again_for_the_others() -> None:
     assert _bodies(peers[0]) == [_body(number, 10_000) for number in range(60)]
 
 
-def test_what_was_read_back_does_not_stay_for_a_connection_without_room() -> None:
+def test_read_back_blocks_are_released_for_a_blocked_connection() -> None:
     world = _world()
     slow = _subscriber(world, "slow", stalled=True)
     publisher = world.connect("p")

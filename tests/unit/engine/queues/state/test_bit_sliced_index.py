@@ -56,14 +56,14 @@ def test_slices_that_rise_one_by_one_match_a_dictionary() -> None:
     assert not slices.slices
 
 
-def test_a_set_that_is_counted_is_not_shared() -> None:
+def test_add_one_does_not_change_the_given_set() -> None:
     slices, positions = BitSlices(), BitMap64([1, 2])
     slices.add_one(positions)
     slices.add_one(BitMap64([1]))
     assert positions == BitMap64([1, 2])
 
 
-def test_firsts_and_limits() -> None:
+def test_first_positions_and_limits_match_the_sorted_set() -> None:
     positions = BitMap64([3, 5, 1 << 40])
     assert [list(first_of(positions, count)) for count in (0, 1, 3, 9)] == [
         [],
@@ -82,7 +82,7 @@ def test_firsts_and_limits() -> None:
 
 
 class Uncopied(BitMap64):
-    """A set of which no copy may be made: that takes time for all of it."""
+    """A set that refuses copies, which take time for all of it."""
 
     def copy(self) -> NoReturn:
         raise AssertionError("all of it was copied")
@@ -95,7 +95,7 @@ def test_a_few_of_many_positions_are_found_without_a_copy_of_all(count: int) -> 
     assert list(below(many, 2 * count)) == [*range(0, 2 * count, 2)]
 
 
-def test_much_of_many_positions_is_found() -> None:
+def test_large_parts_of_many_positions_are_found() -> None:
     many = BitMap64(range(0, 20_000, 2))
     for count in (4_097, 9_999, 10_000, 10_001):
         assert list(first_of(many, count)) == [*range(0, 20_000, 2)][:count]

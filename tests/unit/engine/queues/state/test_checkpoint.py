@@ -1,4 +1,4 @@
-"""What a checkpoint says that a queue needs of the log, for who has no queue."""
+"""Log positions that a stored queue checkpoint needs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from tickertape.engine.queues.state.position_set_format import encode_set
 from tickertape.engine.queues.state.records import Reason
 
 
-def stored(ready: list[int], inactive: list[int], doomed: list[int]) -> StoredState:
-    """As it is written now."""
-    first, second, third = (encode_set(BitMap64(positions)) for positions in (ready, inactive, doomed))
+def stored(ready: list[int], inactive: list[int], expired: list[int]) -> StoredState:
+    """Return a state in the current format."""
+    first, second, third = (encode_set(BitMap64(positions)) for positions in (ready, inactive, expired))
     return StoredState(first, second, third, [], [], [], (0, 0, 0, 0), {}, {}, (b"", []), b"")
 
 
-def old(ready: list[int], inactive: list[int], doomed: list[int]) -> OldState:
-    """As version 0 had it."""
+def old(ready: list[int], inactive: list[int], expired: list[int]) -> OldState:
+    """Return a state in format version 0."""
     reason = next(iter(Reason))
     sets = BitMap64(ready).serialize(), BitMap64(inactive).serialize()
-    dooms = [(at, reason, 0, 0) for at in doomed]
-    return OldState(*sets, dooms, [], (0, 0, 0, 0), {}, {}, (b"", []), b"")
+    expirations = [(at, reason, 0, 0) for at in expired]
+    return OldState(*sets, expirations, [], (0, 0, 0, 0), {}, {}, (b"", []), b"")
 
 
 @pytest.mark.parametrize(
@@ -38,5 +38,7 @@ def old(ready: list[int], inactive: list[int], doomed: list[int]) -> OldState:
         (QueueCheckpoint("q", b"", 50, 70, old([12], [9], [30, 3])), 3),
     ],
 )
-def test_nothing_below_is_needed(covered: QueueCheckpoint, needed: int) -> None:
+def test_checkpoint_needs_the_log_from_the_oldest_stored_position(
+    covered: QueueCheckpoint, needed: int
+) -> None:
     assert needed_from(covered) == needed

@@ -1,4 +1,4 @@
-"""In which order messages are next: where it must not become slow."""
+"""Delivery order of queue messages: correct, and with bounded work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tickertape.engine.queues.state.records import Outcome, OutcomeKind, Reason,
 
 
 class Counting(QueueMessages):
-    """Counts how often it is asked what is in the queue."""
+    """Queue messages that count the calls of `has`."""
 
     asked = 0
 
@@ -32,7 +32,7 @@ def state() -> Counting:
 
 @pytest.fixture
 def order(state: Counting) -> DeliveryOrder:
-    """One message of each priority that is told apart, odd priorities only."""
+    """One message of each distinct priority, odd priorities only."""
     order = DeliveryOrder(state, prioritised=True)
     enter(order, state, 0, [2 * number + 1 for number in range(priorities_max)])
     return order
@@ -44,25 +44,23 @@ def enter(order: DeliveryOrder, state: QueueMessages, first: int, priorities: li
     order.enter(np.arange(first, first + len(priorities), dtype=np.int64), priorities, None)
 
 
-def test_further_priorities_do_not_look_at_all_others_each_time(
+def test_additional_priorities_do_not_check_all_others_each_time(
     order: DeliveryOrder, state: Counting
 ) -> None:
     state.asked = 0
     enter(order, state, priorities_max, [2 * number for number in range(100)])
-    assert state.asked <= priorities_max, "at most once through all of them"
+    assert state.asked <= priorities_max, "at most one pass over all priorities"
     assert order.next(1).tolist() == [priorities_max - 1]
 
 
-def test_what_has_left_makes_room_for_other_priorities(order: DeliveryOrder, state: Counting) -> None:
+def test_settled_messages_free_priority_levels_for_others(order: DeliveryOrder, state: Counting) -> None:
     gone = BitMap64(range(priorities_max))
     state.apply(Outcome(OutcomeKind.DONE, ranges_of(gone)))
     enter(order, state, priorities_max, [2 * number for number in range(100)])
     assert order.next(1).tolist() == [priorities_max + 99]
 
 
-def test_priorities_whose_messages_have_left_are_not_looked_at_again(
-    order: DeliveryOrder, state: Counting
-) -> None:
+def test_priorities_of_settled_messages_are_checked_once(order: DeliveryOrder, state: Counting) -> None:
     gone = BitMap64(range(10, priorities_max))
     state.apply(Outcome(OutcomeKind.DONE, ranges_of(gone)))
     assert order.next(1).tolist() == [9]
@@ -72,7 +70,7 @@ def test_priorities_whose_messages_have_left_are_not_looked_at_again(
 
 
 def messages(state: QueueMessages, order: DeliveryOrder, priorities: list[int]) -> list[int]:
-    """Everything that is ready, in the order in which it is next, and leased then."""
+    """Lease all ready messages and return them in delivery order."""
     taken = []
     while len(found := order.next(3)):
         taken += found.tolist()
@@ -101,7 +99,7 @@ def test_order_of_leases_and_returns_matches_sorting(levels: int) -> None:
     assert messages(state, order, priorities) == expected(priorities, set(range(700, 1_000)))
 
 
-def test_order_among_some_matches_sorting_where_most_levels_have_nothing() -> None:
+def test_order_among_selected_messages_with_mostly_empty_levels_matches_sorting() -> None:
     random = Random(5)
     state = QueueMessages()
     order = DeliveryOrder(state, prioritised=True)
@@ -115,10 +113,10 @@ def test_order_among_some_matches_sorting_where_most_levels_have_nothing() -> No
 
 
 @pytest.mark.parametrize("among", [None, BitMap64([0, 1])])
-def test_priorities_whose_messages_are_leased_are_not_looked_at_again(
+def test_priorities_of_leased_messages_are_checked_once(
     order: DeliveryOrder, state: Counting, among: BitMap64 | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a filter they are passed over, with one the rest is searched as a whole."""
+    """Without a filter the levels are skipped. With a filter the rest is searched as a whole."""
     state.lease(BitMap64(range(10, priorities_max)))
     looked: list[int] = []
     fitting = DeliveryOrder._fitting
@@ -135,14 +133,14 @@ def test_priorities_whose_messages_are_leased_are_not_looked_at_again(
     assert len(looked) <= 100
 
 
-def test_order_several_levels_are_next_together() -> None:
+def test_delivery_order_returns_several_levels_together() -> None:
     state = QueueMessages()
     order = DeliveryOrder(state, prioritised=True)
     enter(order, state, 0, list(range(5_000)))
     assert order.next(4_096).tolist() == list(range(4_999, 903, -1))
 
 
-def test_snapshot_after_further_messages_of_its_priorities_is_unchanged(state: Counting) -> None:
+def test_snapshot_is_unchanged_after_further_messages_of_the_same_priorities(state: Counting) -> None:
     order = DeliveryOrder(state, prioritised=True)
     enter(order, state, 0, [1, 2, 1])
     _, levels = order.snapshot()

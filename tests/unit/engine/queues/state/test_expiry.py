@@ -1,4 +1,4 @@
-"""When messages are too old: against a dictionary of them, kept and read back in between."""
+"""Message expiry against a dictionary of messages, with storing and restoring in between."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ def end_of(seconds: float | None, model: ExpirationModel, timestamp: int, life: 
     ("model", "ends"),
     [("minimum", [500, 2000, 2000]), ("message", [500, 5000, 2000]), ("queue", [2000, 2000, 2000])],
 )
-def test_whose_time_counts(model: ExpirationModel, ends: list[int]) -> None:
+def test_expiration_model_decides_between_queue_and_message_time(
+    model: ExpirationModel, ends: list[int]
+) -> None:
     expiry = Expiry(2.0, model)
     enter(expiry, [10, 11, 12], [0, 0, 0], [500, 5000, 0])
     for position, end in sorted(zip([10, 11, 12], ends, strict=True), key=lambda pair: pair[1]):
         asked = deepcopy(expiry)
         assert position not in asked.overdue(BitMap64([10, 11, 12]), end * MS - 1)
         assert position in asked.overdue(BitMap64([10, 11, 12]), end * MS)
-        assert asked.next_due() == min(ends) * MS, "what is over was not given yet"
+        assert asked.next_due() == min(ends) * MS, "expired messages were not returned yet"
     assert expiry.next_due() == min(ends) * MS
     for at in (500, 2000, 5000):
         assert not expiry.due(at * MS - 1)
@@ -56,14 +58,14 @@ def test_whose_time_counts(model: ExpirationModel, ends: list[int]) -> None:
     assert expiry.next_due() is None
 
 
-def test_whether_anything_can_expire() -> None:
+def test_expiry_is_active_only_when_messages_can_expire() -> None:
     assert Expiry(1.0, "queue").active
     assert Expiry(None, "minimum").active
     assert Expiry(None, "message").active
     assert not Expiry(None, "queue").active
 
 
-def test_one_that_is_leased_is_too_old_afterwards() -> None:
+def test_messages_reported_as_due_remain_overdue() -> None:
     for model in EXPIRATION_MODELS:
         expiry = Expiry(1.0, model)
         enter(expiry, [5, 6], [0, 0], [100, 0])
@@ -75,14 +77,14 @@ def test_one_that_is_leased_is_too_old_afterwards() -> None:
         assert list(expiry.overdue(BitMap64([6, 7, 8]), 3 * S)) == [6]
 
 
-def test_a_life_that_no_calendar_has() -> None:
+def test_message_with_a_maximal_expiration_never_expires() -> None:
     expiry = Expiry(None, "message")
     enter(expiry, [1], [10**15], [2**63 - 1])
     assert not expiry.due(10**17)
 
 
-def test_what_left_is_not_kept() -> None:
-    """The oldest stays in the queue: what is settled goes with `keep`; without it, with `forget_below`."""
+def test_expiry_state_of_removed_messages_is_dropped() -> None:
+    """The oldest message stays in the queue. `keep` or `forget_below` drops the settled ones."""
     for by_keep in (True, False):
         expiry = Expiry(3600.0, "message")
         enter(expiry, [0], [0], [10**9])
@@ -98,7 +100,7 @@ def test_what_left_is_not_kept() -> None:
         assert expiry.next_due() is not None
 
 
-def test_what_was_due_is_not_kept() -> None:
+def test_expiry_state_of_due_messages_is_dropped() -> None:
     expiry = Expiry(1.0, "minimum")
     for i in range(3000):
         enter(expiry, [2 * i, 2 * i + 1], [i * S, i * S], [0, 500])
@@ -109,7 +111,7 @@ def test_what_was_due_is_not_kept() -> None:
     assert len(expiry._gone) <= 2
 
 
-def test_what_was_due_goes_with_what_is_before_the_queue() -> None:
+def test_forget_below_drops_due_messages_before_the_queue() -> None:
     expiry = Expiry(None, "minimum")
     enter(expiry, [1, 2, 3], [0, 0, 0], [5, 5, 5])
     assert len(expiry.due(5 * MS)) == 3
@@ -131,7 +133,7 @@ GARBAGE = st.one_of(
 
 
 @given(GARBAGE)
-def test_garbage_is_refused_or_does_no_harm(data: bytes) -> None:
+def test_random_stored_expiry_is_refused_or_usable(data: bytes) -> None:
     try:
         expiry = Expiry.of(1.0, "message", data)
     except ValueError:
@@ -144,7 +146,7 @@ def test_garbage_is_refused_or_does_no_harm(data: bytes) -> None:
     assert expiry.next_due() is None
 
 
-def test_what_was_stored_by_another_is_refused() -> None:
+def test_stored_expiry_of_another_configuration_is_refused() -> None:
     expiry = Expiry(1.0, "message")
     enter(expiry, [1, 2], [0, 0], [5, 0])
     data = expiry.stored()
@@ -163,7 +165,7 @@ def test_what_was_stored_by_another_is_refused() -> None:
             continue
 
 
-def test_lives_that_ended_before_a_checkpoint_are_due_no_later_after_it() -> None:
+def test_messages_expired_before_a_checkpoint_are_due_after_the_restore() -> None:
     expiry = Expiry(None, "message")
     enter(expiry, [1, 2], [0, 1], [20, 20])
     assert set(expiry.overdue(BitMap64([1, 2]), 21 * MS)) == {1, 2}
@@ -173,8 +175,8 @@ def test_lives_that_ended_before_a_checkpoint_are_due_no_later_after_it() -> Non
     assert set(back.due(21 * MS)) == {1, 2}
 
 
-class Ageing(RuleBasedStateMachine):
-    """Each message in a dictionary, with the time at which it is too old."""
+class ExpiryMachine(RuleBasedStateMachine):
+    """Compare expiry with a dictionary of messages and their expiration times."""
 
     @initialize(
         seconds=st.none() | st.sampled_from([0.05, 0.1, 1.0]), model=st.sampled_from(EXPIRATION_MODELS)
@@ -184,7 +186,7 @@ class Ageing(RuleBasedStateMachine):
         self.model: ExpirationModel = model
         self.expiry = Expiry(seconds, model)
         self.ends: dict[int, int | None] = {}
-        self.told: set[int] = set()
+        self.reported: set[int] = set()
         self.snapshots: list[tuple[ExpirySnapshot, bytes]] = []
         self.wall, self.position = 10**9, 0
 
@@ -215,9 +217,9 @@ class Ageing(RuleBasedStateMachine):
         self.wall += later
         found = set(self.expiry.due(self.wall))
         over = {p for p, end in self.ends.items() if end is not None and end <= self.wall}
-        # What has left the queue may be among them, and again: nobody keeps account of it any more.
-        assert found & set(self.ends) == over - self.told
-        self.told |= found
+        # Removed messages may be among them, also repeatedly, because their state is dropped.
+        assert found & set(self.ends) == over - self.reported
+        self.reported |= found
 
     @rule(later=st.integers(0, 200_000), some=st.sets(st.integers(0, 300)))
     def overdue(self, later: int, some: set[int]) -> None:
@@ -240,7 +242,7 @@ class Ageing(RuleBasedStateMachine):
         self.expiry.keep(BitMap64(self.ends))
 
     @rule()
-    def come_back(self) -> None:
+    def restore(self) -> None:
         self.expiry = Expiry.of(self.seconds, self.model, self.expiry.stored())
 
     @rule()
@@ -255,17 +257,17 @@ class Ageing(RuleBasedStateMachine):
     @invariant()
     def asked_in_time(self) -> None:
         if hasattr(self, "ends"):
-            waiting = [end for p, end in self.ends.items() if end is not None and p not in self.told]
+            waiting = [end for p, end in self.ends.items() if end is not None and p not in self.reported]
             next_due = self.expiry.next_due()
             assert not waiting or (next_due is not None and next_due <= min(waiting))
 
 
-TestAgeing = Ageing.TestCase
-TestAgeing.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestExpiryMachine = ExpiryMachine.TestCase
+TestExpiryMachine.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 
 
-def test_overdue_goes_through_times_that_are_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lease that ends asks about its messages: that must not cost all lives that are over each time."""
+def test_overdue_processes_each_expired_time_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each ended lease calls `overdue`, which must not process all expired times each time."""
     expiry = Expiry(None, "message")
     count = 1_000
     enter(expiry, list(range(count)), [0] * count, list(range(1, count + 1)))
@@ -279,12 +281,12 @@ def test_overdue_goes_through_times_that_are_over_once(monkeypatch: pytest.Monke
     for position in range(count):
         assert list(expiry.overdue(BitMap64([position]), count * MS)) == [position]
     assert len(popped) == count
-    assert not expiry._lives, "so that nothing is left to go through"
+    assert not expiry._lives, "no expired time remains"
     assert list(expiry.due(count * MS)) == list(range(count))
     assert not expiry.due(count * MS)
 
 
-def test_snapshot_after_messages_left_and_others_came_is_unchanged() -> None:
+def test_expiry_snapshot_is_unchanged_after_messages_leave_and_enter() -> None:
     expiry = Expiry(5.0, "message")
     enter(expiry, [1, 2, 3, 4], [0] * 4, [7, 7, 8, 0])
     snapshot, data = expiry.snapshot(), expiry.stored()

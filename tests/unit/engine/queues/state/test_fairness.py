@@ -1,4 +1,4 @@
-"""Who gets the next messages: against giving them out one by one."""
+"""Fair dispatch in bulk against a dispatch message by message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOADS = st.lists(
 )
 
 
-def test_the_one_with_the_lowest_share_of_its_backlog_is_next() -> None:
+def test_proportional_fairness_selects_the_lowest_share_of_the_backlog() -> None:
     assert next_consumer("proportional", [INKY, BLINKY, CLYDE], [0, 1, 2], 0) == (2, 0)
     assert distribute("proportional", [INKY, BLINKY, CLYDE], 1, 0) == ([0, 0, 1], 0)
     assert next_consumer("proportional", [Load(4, 4), Load(2, 4), Load(1, 2)], [0, 1, 2], 0) == (1, 0)
@@ -54,18 +54,18 @@ def test_the_one_with_the_lowest_share_of_its_backlog_is_next() -> None:
     assert distribute("proportional", [INKY, BLINKY, CLYDE], 2, 0) == ([1, 0, 1], 0)
 
 
-def test_the_first_with_room_is_filled_first() -> None:
+def test_fast_fairness_fills_the_first_consumer_with_capacity_first() -> None:
     assert distribute("fast", [Load(2, 2), BLINKY, CLYDE], 3, 7) == ([0, 1, 2], 7)
     assert next_consumer("fast", [Load(2, 2), BLINKY, CLYDE], [0, 1, 2], 7) == (1, 7)
 
 
-def test_turns_go_round_past_the_full() -> None:
+def test_round_robin_fairness_skips_full_consumers() -> None:
     assert distribute("round-robin", [INKY, BLINKY, CLYDE], 4, 1) == ([1, 1, 2], 0)
     assert distribute("round-robin", [INKY, Load(4, 4), CLYDE], 2, 1) == ([1, 0, 1], 1)
 
 
 @pytest.mark.parametrize("model", FAIRNESS)
-def test_nobody_and_nobody_with_room(model: Fairness) -> None:
+def test_fairness_without_consumers_or_capacity_dispatches_nothing(model: Fairness) -> None:
     assert distribute(model, [], 5, 3) == ([], 3)
     assert distribute(model, [Load(7, 5), Load(0, 0)], 5, 1) == ([0, 0], 1)
     assert next_consumer(model, [], [], 3) == (None, 3)
@@ -75,26 +75,30 @@ def test_nobody_and_nobody_with_room(model: Fairness) -> None:
 @example("proportional", [Load(333_332, 999_999), Load(333_333, 10**6), Load(1, 3)], 3, 0)
 @example("proportional", [Load(1, 3), Load(333_333, 999_999)], 9, 0)
 @given(st.sampled_from(FAIRNESS), LOADS, st.integers(0, 200), st.integers(0, 12))
-def test_many_at_once_is_one_by_one(model: Fairness, loads: list[Load], count: int, turn: int) -> None:
+def test_bulk_dispatch_equals_dispatch_one_by_one(
+    model: Fairness, loads: list[Load], count: int, turn: int
+) -> None:
     assert distribute(model, loads, count, turn) == all_of(model, loads, count, turn)
 
 
 @given(st.sampled_from(FAIRNESS), LOADS, st.data(), st.integers(0, 12))
-def test_the_next_of_some(model: Fairness, loads: list[Load], data: st.DataObject, turn: int) -> None:
+def test_next_eligible_consumer_equals_dispatch_one_by_one(
+    model: Fairness, loads: list[Load], data: st.DataObject, turn: int
+) -> None:
     eligible = sorted(data.draw(st.sets(st.sampled_from(range(len(loads)))))) if loads else []
     assert next_consumer(model, loads, eligible, turn) == one_by_one(model, loads, eligible, turn)
 
 
 @pytest.mark.parametrize("model", FAIRNESS)
-def test_many_consumers_and_many_messages(model: Fairness) -> None:
+def test_bulk_dispatch_with_many_consumers_equals_dispatch_one_by_one(model: Fairness) -> None:
     rng = Random(3)
     for _ in range(3):
         loads = [Load(rng.randrange(60), rng.randrange(60)) for _ in range(80)]
         assert distribute(model, loads, 700, 5) == all_of(model, loads, 700, 5)
 
 
-def test_the_level_is_not_too_high_and_leaves_little() -> None:
-    """What is done at once is nearly all: less than two messages a consumer are left for one by one."""
+def test_bulk_level_is_never_too_high_and_leaves_at_most_two_messages_a_consumer() -> None:
+    """The bulk step leaves less than two messages a consumer for single dispatch."""
     rng = Random(4)
     for _ in range(200):
         loads = [Load(rng.randrange(1000), rng.randrange(1, 2000)) for _ in range(20)]

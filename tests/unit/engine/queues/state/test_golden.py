@@ -1,5 +1,7 @@
-"""Records and the checkpoint of queues are byte for byte as they were, and are read by what the documents say
-alone. `TICKERTAPE_GOLDEN=write` writes the files anew."""
+"""Golden files of queue records and checkpoints.
+
+`TICKERTAPE_GOLDEN=write` regenerates the files.
+"""
 
 from __future__ import annotations
 
@@ -118,11 +120,13 @@ def golden(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_golden_files_are_what_is_written(name: str) -> None:
+def test_written_queue_files_equal_the_golden_files(name: str) -> None:
     written = FILES[name]()
     if os.environ.get("TICKERTAPE_GOLDEN") == "write":
         (GOLDEN / f"{name}.bin").write_bytes(written)
-    assert written == golden(name), "the format changed: say so in an ADR, then write the file anew"
+    assert written == golden(name), (
+        "the format changed: describe the change in an ADR, then regenerate the file"
+    )
 
 
 def test_golden_records_are_read() -> None:
@@ -130,11 +134,11 @@ def test_golden_records_are_read() -> None:
     assert begun_in([golden("queue-record"), golden("queue-begun")]) == [BEGUN]
 
 
-def test_a_record_read_by_the_document_alone() -> None:
+def test_golden_queue_record_matches_the_documented_layout() -> None:
     name, outcomes, runs = msgspec.msgpack.decode(golden("queue-record"))
     assert name == "work"
     assert tuple(struct.iter_unpack("<QQQ", runs)) == RUNS
-    found = [(what, list(struct.iter_unpack("<qq", ranges)), *rest) for what, ranges, *rest in outcomes]
+    found = [(outcome, list(struct.iter_unpack("<qq", ranges)), *rest) for outcome, ranges, *rest in outcomes]
     assert found == [
         (1, [(4, 3), (2**33, 1)], 0, False, False),
         (2, [(7, 1)], 1, False, False),
@@ -180,15 +184,15 @@ def test_golden_checkpoints_of_all_versions_are_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["queue-checkpoint", "queue-checkpoint-0"])
 def test_damaged_checkpoints_raise_the_documented_error_only(name: str) -> None:
-    """Below the checksum: every byte, flipped, and the body cut after it."""
+    """Flip each byte below the checksum, and truncate the body after it."""
     body = body_of(golden(name))
     for at in range(len(body)):
         for flip in (0x01, 0x80):
-            read_anyhow(body[:at] + bytes([body[at] ^ flip]) + body[at + 1 :])
-        read_anyhow(body[:at])
+            read_damaged(body[:at] + bytes([body[at] ^ flip]) + body[at + 1 :])
+        read_damaged(body[:at])
 
 
-def read_anyhow(body: bytes) -> None:
+def read_damaged(body: bytes) -> None:
     try:
         covered = decode_covered(body)
     except ValueError:
@@ -196,7 +200,7 @@ def read_anyhow(body: bytes) -> None:
     for one in covered:
         try:
             needed_from(one)
-            # As a start does: what goes beyond the log is not used.
+            # Like a start, ignore checkpoints beyond the log.
             if one.state is not None and max(one.messages, one.records) < 1 << 20:
                 restore(FeedQueue(DEFINITIONS[0]), one)
         except ValueError:
@@ -204,7 +208,7 @@ def read_anyhow(body: bytes) -> None:
 
 
 def sets(data: bytes) -> list[int]:
-    """Positions of a set, as the document says."""
+    """Decode the positions of a set as documented."""
     numbers, number, shift = [], 0, 0
     for byte in data:
         number |= (byte & 0x7F) << shift
@@ -228,7 +232,7 @@ def numbers(slices: list[bytes]) -> dict[int, int]:
     return found
 
 
-def test_the_checkpoint_read_by_the_document_alone() -> None:
+def test_golden_queue_checkpoint_matches_the_documented_layout() -> None:
     data = golden("queue-checkpoint")
     magic, journal, size, checksum = struct.unpack_from("<8s16sQI", data)
     body = data[36:]

@@ -1,4 +1,4 @@
-"""What consumers hold: against dictionaries, and never more kept than is leased."""
+"""Leases of consumers against dictionaries, without state beyond the leased messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tickertape.wire.settlement import Runs, runs_in, runs_of
 
 PUBLISHERS = (3, 2**64 - 1)
 FIRST = 50
-"""Sequences begin there in the log of the model, and positions at another place."""
+"""First sequence in the log of the model. Positions start at another number."""
 
 
 def batch_of(publisher: int, first: int, count: int) -> MessageBatch:
@@ -40,7 +40,7 @@ def is_empty(leases: LeaseTable[str]) -> bool:
     return not (leases.count or len(leases) or leases._blocks or leases._publishers or leases._held)
 
 
-def test_a_run_over_two_leases_and_what_is_in_none() -> None:
+def test_lease_lookup_of_a_run_returns_both_leases_and_the_unleased_rest() -> None:
     leases: LeaseTable[str] = LeaseTable()
     inky = leases.grant("inky", batch_of(7, 1, 100), np.arange(1000, 1100), 1.0, 9.0)
     clyde = leases.grant("clyde", batch_of(7, 111, 10), np.arange(1110, 1120), 2.0, 8.0)
@@ -54,7 +54,7 @@ def test_a_run_over_two_leases_and_what_is_in_none() -> None:
     assert leases.count == 110
 
 
-def test_settled_is_not_leased_and_leased_again_is_the_new_lease() -> None:
+def test_released_message_leased_a_second_time_belongs_to_the_new_lease() -> None:
     leases: LeaseTable[str] = LeaseTable()
     old = leases.grant("inky", batch_of(7, 1, 70), np.arange(70), 1.0, None)
     leases.release(old, at(9))
@@ -72,7 +72,7 @@ def test_settled_is_not_leased_and_leased_again_is_the_new_lease() -> None:
     assert is_empty(leases)
 
 
-def test_what_was_found_is_found_anew_after_each_change() -> None:
+def test_lease_lookup_reflects_each_change() -> None:
     leases: LeaseTable[str] = LeaseTable()
     asked = runs((7, 1, 3))
     assert rows_of(leases.find(asked)[1]) == [(7, 1, 3)]
@@ -86,7 +86,7 @@ def test_what_was_found_is_found_anew_after_each_change() -> None:
     assert rows_of(left) == [(7, 1, 1)]
 
 
-def test_an_extended_part_is_a_lease_of_its_own() -> None:
+def test_extended_part_of_a_lease_becomes_a_separate_lease() -> None:
     leases: LeaseTable[str] = LeaseTable()
     lease = leases.grant("inky", batch_of(7, 1, 100), np.arange(100), 1.0, 5.0)
     part = leases.extend(lease, BitMap64(range(30, 80)), 7.0)
@@ -107,7 +107,7 @@ def test_an_extended_part_is_a_lease_of_its_own() -> None:
     assert leases.count == 100
 
 
-def test_due_ones_stay_until_they_are_released() -> None:
+def test_due_leases_remain_due_until_release() -> None:
     leases: LeaseTable[int] = LeaseTable()
     held = [leases.grant(i, batch_of(7, 1 + i, 1), np.array([i]), i, 10.0 - i) for i in range(10)]
     assert leases.due(5.0) == leases.due(5.0) == held[:4:-1]
@@ -120,7 +120,7 @@ def test_due_ones_stay_until_they_are_released() -> None:
     assert leases.oldest_granted() == 1
 
 
-def test_a_lease_extended_often_is_due_once_and_leaves_nothing() -> None:
+def test_lease_extended_often_is_due_once_without_extra_deadlines() -> None:
     leases: LeaseTable[str] = LeaseTable()
     lease = leases.grant("inky", batch_of(7, 1, 1), np.array([0]), 0.0, 1.0)
     for i in range(10_000):
@@ -129,8 +129,8 @@ def test_a_lease_extended_often_is_due_once_and_leaves_nothing() -> None:
     assert len(leases._deadlines._heap) <= 65
 
 
-def test_what_comes_and_goes_leaves_nothing_behind() -> None:
-    """One that is held for long beside it: times are swept."""
+def test_released_leases_leave_no_deadlines_or_blocks() -> None:
+    """A lease held for a long time does not prevent the removal of other times."""
     leases: LeaseTable[str] = LeaseTable()
     leases.grant("old", batch_of(9, 1, 1), np.array([0]), 0.0, 1.0)
     for i in range(1, 5_000):
@@ -142,22 +142,22 @@ def test_what_comes_and_goes_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("shift", [0, 1, 37, 63])
-def test_every_run_wherever_sequences_and_positions_lie(shift: int) -> None:
-    """Messages 20 to 149, with a hole that was settled; positions begin elsewhere in their blocks."""
+def test_lease_lookup_is_correct_for_every_run_and_alignment(shift: int) -> None:
+    """Messages 20 to 149 with a settled gap. Positions start at another offset in their blocks."""
     leases: LeaseTable[str] = LeaseTable()
-    there = 640 + shift
-    lease = leases.grant("inky", batch_of(7, 20, 130), np.arange(20, 150) + there, 0.0, None)
-    leases.release(lease, BitMap64(range(there + 90, there + 100)))
+    base = 640 + shift
+    lease = leases.grant("inky", batch_of(7, 20, 130), np.arange(20, 150) + base, 0.0, None)
+    leases.release(lease, BitMap64(range(base + 90, base + 100)))
     for first in range(1, 160, 3):
         for count in range(1, 161 - first, 7):
             wanted = set(range(first, first + count))
             leased = wanted & (set(range(20, 150)) - set(range(90, 100)))
             found, left = leases.find(runs((7, first, count)))
-            assert {place - there for _, places in found for place in places} == leased
+            assert {place - base for _, places in found for place in places} == leased
             assert {s for _, start, n in left.tolist() for s in range(start, start + n)} == wanted - leased
 
 
-def test_the_highest_sequence() -> None:
+def test_lease_of_the_highest_sequence_is_found_and_released() -> None:
     leases: LeaseTable[str] = LeaseTable()
     top = 2**64 - 2
     lease = leases.grant("inky", batch_of(7, top - 99, 100), np.arange(5, 105), 0.0, None)
@@ -169,8 +169,8 @@ def test_the_highest_sequence() -> None:
 
 
 @given(st.permutations(range(12)))
-def test_messages_in_an_order_of_their_own(order: list[int]) -> None:
-    """Of highest priority first: positions do not rise, though the first and the last may look so."""
+def test_lease_lookup_is_correct_for_messages_in_any_order(order: list[int]) -> None:
+    """With priorities, positions are not in increasing order."""
     leases: LeaseTable[str] = LeaseTable()
     whole = merge([batch_of(3, 10, 6), batch_of(4, 100, 6)])
     batch = merge([batch_of(whole.publisher(i), whole.sequence(i), 1) for i in order])
@@ -182,8 +182,8 @@ def test_messages_in_an_order_of_their_own(order: list[int]) -> None:
     assert leases.find(named)[0] == [(lease, lease.positions)]
 
 
-class Holding(RuleBasedStateMachine):
-    """A log of messages of two publishers, some of which are leased, one by one in dictionaries."""
+class LeaseTableMachine(RuleBasedStateMachine):
+    """Compare the lease table with dictionaries, for messages of two publishers."""
 
     @initialize(places=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=20, max_size=150))
     def write(self, places: list[tuple[int, int]]) -> None:
@@ -194,10 +194,10 @@ class Holding(RuleBasedStateMachine):
         self.times: dict[Lease[str], tuple[float, float | None]] = {}
         self.now = 0.0
         nexts = [FIRST, FIRST]
-        for position, (who, gap) in enumerate(places):
+        for position, (which, gap) in enumerate(places):
             at_position = 100 + position + (30 if position > 60 else 0)
-            key = (PUBLISHERS[who], nexts[who])
-            nexts[who] += 1 + (gap == 3)
+            key = (PUBLISHERS[which], nexts[which])
+            nexts[which] += 1 + (gap == 3)
             self.name[at_position], self.place[key] = key, at_position
 
     @rule(data=st.data(), holder=st.sampled_from("abc"), deadline=st.none() | st.integers(0, 50))
@@ -240,7 +240,7 @@ class Holding(RuleBasedStateMachine):
 
     @rule(rows=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 200), st.integers(1, 150)), max_size=3))
     def find(self, rows: list[tuple[int, int, int]]) -> None:
-        named = [(PUBLISHERS[who], first, count) for who, first, count in rows]
+        named = [(PUBLISHERS[which], first, count) for which, first, count in rows]
         found, left = self.leases.find(runs(*named))
         expected: dict[Lease[str], set[int]] = {}
         free: list[tuple[int, int]] = []
@@ -298,5 +298,5 @@ class Holding(RuleBasedStateMachine):
             assert is_empty(leases)
 
 
-TestHolding = Holding.TestCase
-TestHolding.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLeaseTableMachine = LeaseTableMachine.TestCase
+TestLeaseTableMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

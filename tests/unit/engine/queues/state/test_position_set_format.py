@@ -36,7 +36,7 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_set_is_read_as_it_was_written(name: str) -> None:
+def test_position_set_decodes_to_the_encoded_set(name: str) -> None:
     positions = BitMap64(SETS[name])
     data = encode_set(positions)
     assert decode_set(data, END) == positions
@@ -52,7 +52,7 @@ def test_bitmaps_of_version_0_are_read(name: str, optimized: bool) -> None:
     assert read_roaring(positions.serialize(), END) == positions
 
 
-def test_equal_sets_have_equal_bytes_however_they_were_made() -> None:
+def test_equal_position_sets_have_equal_bytes() -> None:
     made = BitMap64(range(1_000, 90_000))
     made.run_optimize()
     one_by_one = BitMap64()
@@ -76,12 +76,12 @@ def test_equal_sets_have_equal_bytes_however_they_were_made() -> None:
         (b"\xff" * 8 + b"\x7f") * 4,
     ],
 )
-def test_what_is_no_set_is_refused(data: bytes) -> None:
+def test_invalid_position_set_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^a set "):
         decode_set(data, 100)
 
 
-def test_a_huge_run_takes_no_memory_before_it_is_refused() -> None:
+def test_huge_run_in_a_position_set_is_refused_without_allocation() -> None:
     data = encode_set(BitMap64([0])).replace(b"\x01", b"\xff" * 8 + b"\x7f")
     with pytest.raises(ValueError, match="positions at or above"):
         decode_set(data, 1 << 40)
