@@ -202,7 +202,7 @@ def test_exact_06_lists_keep_every_known_member(text: str, expected: StartPoint)
         ("[20200605T000000:20200604T000000]", Range(AtTime(JUNE_5), True, AtTime(JUNE_4), True)),
     ],
 )
-def test_exact_06_ranges(text: str, expected: Range) -> None:
+def test_exact_06_range_text_parses_to_a_range(text: str, expected: Range) -> None:
     assert parse_bookmark(text) == expected
 
 

@@ -14,7 +14,7 @@ def test_empty_histogram_has_no_percentile() -> None:
     assert Histogram().count == 0
 
 
-def test_buckets_rise_and_bounds_are_inclusive() -> None:
+def test_histogram_buckets_rise_with_inclusive_bounds() -> None:
     assert list(SECONDS_BUCKETS) == sorted(set(SECONDS_BUCKETS))
     histogram = Histogram()
     histogram.add(SECONDS_BUCKETS[3])

@@ -94,7 +94,7 @@ def test_invalid_topic_is_refused(topic: str, match: str) -> None:
         check_topic(topic)
 
 
-def test_longest_names_are_allowed() -> None:
+def test_longest_topic_and_client_name_are_allowed() -> None:
     check_topic("é" * (topic_bytes_max // 2))
     check_client_name("x" * client_name_bytes_max)
 

@@ -43,7 +43,7 @@ def test_to_arrow_does_not_copy_bodies_and_offsets() -> None:
     assert whole.address < offsets.address < data.address
 
 
-def test_tables_of_batches_with_other_topics_can_be_joined() -> None:
+def test_arrow_tables_of_batches_with_different_topics_can_be_joined() -> None:
     batches = [batch_from_bodies("a", [b"1"]), batch_from_bodies("b", [b"2"])]
     table = pa.Table.from_batches([*(b.to_arrow() for b in batches), merge(batches).to_arrow()])
     assert table.column("topic").to_pylist() == ["a", "b", "a", "b"]

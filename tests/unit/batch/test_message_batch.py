@@ -20,7 +20,7 @@ def two_runs() -> MessageBatch:
     )
 
 
-def test_corrupt_run_is_named() -> None:
+def test_corrupt_run_is_reported_with_publisher_and_sequence() -> None:
     encoded = bytearray(two_runs().encode())
     encoded[encoded.index(b"ccc")] ^= 1
     batch = MessageBatch.parse(encoded)
@@ -50,7 +50,7 @@ def test_run_table_rows_match_the_documented_layout() -> None:
     assert batch.run_starts.tolist() == [0, 2, 3]
 
 
-def test_parsed_views_do_not_copy() -> None:
+def test_parsed_batch_views_do_not_copy() -> None:
     encoded = two_runs().encode()
     batch = MessageBatch.parse(encoded)
     assert batch.bodies.obj is encoded

@@ -315,13 +315,13 @@ def test_epoch_starts_at_the_first_remaining_message(old: Old) -> None:
     assert reader.heard["epoch"][0].sequence == first
 
 
-def test_a_timestamp_before_the_log_is_epoch(old: Old) -> None:
+def test_timestamp_before_the_log_starts_at_epoch(old: Old) -> None:
     world, reader, first, begun = old
     assert ask(world, reader, "time", format_timestamp(begun)).code == ""
     assert reader.heard["time"][0].sequence == first
 
 
-def test_a_range_of_time_before_the_log_is_over_at_once(old: Old) -> None:
+def test_time_range_before_the_log_completes_immediately(old: Old) -> None:
     world, reader, _, begun = old
     text = f"[{format_timestamp(begun)}:{format_timestamp(begun + 1_000_000)})"
     assert ask(world, reader, "before", text).code == ""

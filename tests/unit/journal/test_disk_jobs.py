@@ -85,7 +85,9 @@ def bench() -> tuple[StrictDisk, DiskJobExecutor, Calls]:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, JournalJob) else "",
 )
-def test_calls_of_each_job_in_order(before: list[JournalJob], job: JournalJob, calls: list[str]) -> None:
+def test_disk_job_makes_the_expected_calls_in_order(
+    before: list[JournalJob], job: JournalJob, calls: list[str]
+) -> None:
     _, executor, trace = bench()
     for earlier in before:
         executor.run(earlier)

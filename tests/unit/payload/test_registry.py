@@ -26,7 +26,7 @@ def test_unknown_message_type_is_refused_with_the_known_types(name: str) -> None
         message_type(name)
 
 
-def test_binary_has_no_fields() -> None:
+def test_binary_message_type_has_no_fields() -> None:
     binary = message_type("binary")
     binary.check(b"\xff")
     assert binary.unreadable([b"", b"\xff"]) == ([], "")

@@ -378,7 +378,7 @@ def test_frame_with_two_wrong_lengths_ends_the_connection_though_nothing_follows
 
 
 @pytest.mark.parametrize("step", [1, 8, None])
-def test_frame_without_a_batch_and_with_a_wrong_length_ends_the_connection_though_nothing_follows(
+def test_frame_without_batch_and_with_wrong_length_ends_the_connection_though_nothing_follows(
     step: int | None,
 ) -> None:
     frame = joined(Connection("client").send(Flush(id=1)))

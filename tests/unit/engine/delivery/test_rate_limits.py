@@ -139,7 +139,7 @@ def test_exact_14_rate_in_bytes_counts_bodies_after_the_select_list(ids: tuple[s
 
 
 @pytest.mark.parametrize(("rate", "factor"), [("2x", 2.0), ("0.5X", 0.5)])
-def test_a_multiple_keeps_the_recorded_gaps(rate: str, factor: float) -> None:
+def test_rate_multiple_keeps_the_recorded_gaps(rate: str, factor: float) -> None:
     world = EngineWorld(5)
     publisher = world.connect("publisher")
     _publish(world, publisher, "t", [0.1, 0.2, 0.4, 0.1, 0.3])

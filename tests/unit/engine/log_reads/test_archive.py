@@ -233,9 +233,9 @@ def test_last_archived_message_is_compared_with_the_log(tmp_path: Path, archive:
         assert found(position, bookmark(present[0]), 1) == "has no message there"
     assert bool(controls) is not archive
     if archive:
-        gone = bookmark(3)
-        assert found(3, gone, 1) == "", "the log no longer has the message"
-        assert found(3, Bookmark(gone.publisher ^ 1, 1), 1) == "never had it"
+        expired = bookmark(3)
+        assert found(3, expired, 1) == "", "the log no longer has the message"
+        assert found(3, Bookmark(expired.publisher ^ 1, 1), 1) == "never had it"
 
 
 def test_unarchived_segments_are_removed_without_the_require_option(tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_allowed_does_not_change_the_rate_limiter() -> None:
 
 
 @pytest.mark.parametrize(("rate", "factor"), [("1x", 1.0), ("2X", 0.5), ("0.5x", 2.0), ("100x", 0.01)])
-def test_a_multiple_keeps_the_recorded_pace(rate: str, factor: float) -> None:
+def test_rate_multiple_keeps_the_recorded_times(rate: str, factor: float) -> None:
     recorded = [0, 0.1, 0.1, 0.1, 3.5, 3.6, 70.0, 70.0, 71.25]
     times = replay(RateLimiter(parse_rate(rate)), stamped(recorded))
     wanted = [START + second * factor for second in recorded]

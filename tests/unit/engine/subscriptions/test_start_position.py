@@ -123,7 +123,7 @@ def test_resolve_returns_the_positions_of_each_range(scene: Scene, row: Row, sub
 # -- future times ------------------------------------------------------------------------
 
 
-def test_a_day_is_from_midnight_to_before_midnight() -> None:
+def test_time_range_of_a_day_includes_midnight_and_excludes_the_next() -> None:
     world = EngineWorld(12)
     world.wall = round(datetime(2026, 6, 3, 23, 59, 59, tzinfo=UTC).timestamp() * SECOND)
     peer, reader = world.connect("p"), world.connect("r")

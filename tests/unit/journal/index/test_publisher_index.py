@@ -77,7 +77,7 @@ def test_small_publisher_index_is_exact() -> None:
     assert table.bounds(99) is None
 
 
-def test_a_thousand_publishers_in_a_full_segment_keep_their_highest_sequences() -> None:
+def test_publisher_index_of_a_full_segment_keeps_a_thousand_highest_sequences() -> None:
     """Only zones get coarser: nothing has to be read at a start."""
     table = PublisherIndex(index_bytes_max // 2)
     for zone in range(400):

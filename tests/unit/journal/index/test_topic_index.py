@@ -55,7 +55,7 @@ def test_topic_index_finds_entries_that_are_not_sorted_yet() -> None:
         assert table.next_with(topic, 0) == brute(blocks[: block + 1], topic, 0)
 
 
-def test_a_hundred_thousand_topics_stay_within_the_bound_and_still_skip() -> None:
+def test_topic_index_of_a_hundred_thousand_topics_is_bounded_and_still_skips() -> None:
     bound = 1_500_000
     table = TopicTable(bound)
     for block in range(2_000):

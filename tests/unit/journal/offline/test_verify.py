@@ -296,7 +296,7 @@ def other_index(header: CommitHeader, body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("number", "change", "what"),
+    ("number", "change", "text"),
     [
         (2, lambda h, b: (h._replace(timestamp=START_MICROS), b), "commit 2: log time decreases"),
         (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 claims to be durable"),
@@ -305,13 +305,13 @@ def other_index(header: CommitHeader, body: bytes) -> bytes:
         (4, lambda h, b: (h, other_index(h, b)), "the last sequences in the index differ"),
     ],
 )
-def test_verify_reports_contradictions_under_valid_checksums(number: int, change: Change, what: str) -> None:
+def test_verify_reports_contradictions_under_valid_checksums(number: int, change: Change, text: str) -> None:
     disk = one_segment().disk
     assert verify(disk).whole
     offset = commits_of(disk, 1)[number - 1].offset
     reforge(disk, 1, lambda h, b: change(h, b) if h.number == number else (h, b))
     first = verify(disk).damage[0]
-    assert (first.file, first.what[: len(what)]) == (segment_path(1), what)
+    assert (first.file, first.what[: len(text)]) == (segment_path(1), text)
     assert first.offset in (offset, offset + commit_header_bytes)
 
 

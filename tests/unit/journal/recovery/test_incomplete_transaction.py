@@ -136,7 +136,9 @@ def other_journal(disk: StrictDisk) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_block, cut_foot, other_messages, other_journal])
-def test_recovery_copies_a_chain_whose_part_cannot_be_committed(damage: Callable[[StrictDisk], None]) -> None:
+def test_recovery_copies_a_chain_with_an_uncommittable_staged_part(
+    damage: Callable[[StrictDisk], None],
+) -> None:
     written, begin, chain = unfinished(staged=True)
     damage(written.disk)
     aside, _ = recovered(written)

@@ -412,7 +412,7 @@ def test_recovery_keeps_and_reports_unknown_files() -> None:
     assert disk.contents()["journal/notes.txt"] == b"mine"
 
 
-def test_a_missing_journal_directory_is_damage() -> None:
+def test_missing_journal_directory_is_refused_as_corrupt() -> None:
     disk = StrictDisk(Random(0))
     handle = disk.open("identity.json", create=True)
     disk.write(handle, 0, [LOG.files["identity.json"]])

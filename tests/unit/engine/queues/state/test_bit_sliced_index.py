@@ -23,7 +23,7 @@ def filled(random: Random, bits: int) -> tuple[BitSlices, dict[int, int]]:
 
 
 @pytest.mark.parametrize("bits", [1, 3, 20, 64])
-def test_slices_match_a_dictionary(bits: int) -> None:
+def test_bit_slices_match_a_dictionary(bits: int) -> None:
     random = Random(bits)
     slices, plain = filled(random, bits)
     positions = BitMap64(plain)
@@ -38,7 +38,7 @@ def test_slices_match_a_dictionary(bits: int) -> None:
         assert set(slices.at_least(positions, least)) == {at for at in plain if plain[at] >= least}
 
 
-def test_slices_that_rise_one_by_one_match_a_dictionary() -> None:
+def test_bit_slices_incremented_one_by_one_match_a_dictionary() -> None:
     random = Random(7)
     slices, plain = BitSlices(), dict.fromkeys(range(200), 0)
     for _ in range(60):

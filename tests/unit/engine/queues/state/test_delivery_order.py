@@ -54,15 +54,15 @@ def test_additional_priorities_do_not_check_all_others_each_time(
 
 
 def test_settled_messages_free_priority_levels_for_others(order: DeliveryOrder, state: Counting) -> None:
-    gone = BitMap64(range(priorities_max))
-    state.apply(Outcome(OutcomeKind.DONE, ranges_of(gone)))
+    left = BitMap64(range(priorities_max))
+    state.apply(Outcome(OutcomeKind.DONE, ranges_of(left)))
     enter(order, state, priorities_max, [2 * number for number in range(100)])
     assert order.next(1).tolist() == [priorities_max + 99]
 
 
 def test_priorities_of_settled_messages_are_checked_once(order: DeliveryOrder, state: Counting) -> None:
-    gone = BitMap64(range(10, priorities_max))
-    state.apply(Outcome(OutcomeKind.DONE, ranges_of(gone)))
+    left = BitMap64(range(10, priorities_max))
+    state.apply(Outcome(OutcomeKind.DONE, ranges_of(left)))
     assert order.next(1).tolist() == [9]
     state.asked = 0
     assert order.next(1).tolist() == [9]

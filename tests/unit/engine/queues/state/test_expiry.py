@@ -250,7 +250,7 @@ class ExpiryMachine(RuleBasedStateMachine):
         self.snapshots.append((self.expiry.snapshot(), self.expiry.stored()))
 
     @invariant()
-    def snapshots_stay_as_they_were(self) -> None:
+    def snapshots_are_unchanged(self) -> None:
         for snapshot, data in getattr(self, "snapshots", ()):
             assert snapshot.encode() == data
 

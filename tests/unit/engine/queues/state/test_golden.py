@@ -129,7 +129,7 @@ def test_written_queue_files_equal_the_golden_files(name: str) -> None:
     )
 
 
-def test_golden_records_are_read() -> None:
+def test_golden_queue_records_decode_to_the_same_values() -> None:
     assert decode_record(golden("queue-record")) == record()
     assert begun_in([golden("queue-record"), golden("queue-begun")]) == [BEGUN]
 

@@ -217,16 +217,16 @@ class LeaseTableMachine(RuleBasedStateMachine):
         self.owner.update(dict.fromkeys(wanted, lease))
         self.times[lease] = (self.now, deadline)
 
-    @rule(data=st.data(), all_of_it=st.booleans(), to=st.none() | st.integers(0, 50), extend=st.booleans())
+    @rule(data=st.data(), entire=st.booleans(), to=st.none() | st.integers(0, 50), extend=st.booleans())
     @precondition(lambda self: self.owner)
-    def settle(self, data: st.DataObject, all_of_it: bool, to: int | None, extend: bool) -> None:
+    def settle(self, data: st.DataObject, entire: bool, to: int | None, extend: bool) -> None:
         lease = self.owner[data.draw(st.sampled_from(sorted(self.owner)))]
         theirs = {position for position, owner in self.owner.items() if owner is lease}
-        if not all_of_it:
+        if not entire:
             low = data.draw(st.sampled_from(sorted(self.name)))
             step = data.draw(st.integers(1, 3))
             theirs &= set(range(low, low + data.draw(st.integers(1, 100)), step))
-        beside = data.draw(st.sets(st.sampled_from(sorted(self.name)))) if all_of_it else set()
+        beside = data.draw(st.sets(st.sampled_from(sorted(self.name)))) if entire else set()
         beside = {position for position in beside if self.owner.get(position) is not lease}
         if extend:
             other = self.leases.extend(lease, BitMap64(theirs | beside), to)
