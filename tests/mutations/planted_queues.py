@@ -49,7 +49,7 @@ QUEUE_MUTATIONS: Final = (
         "engine/queues/state/position_set_format.py",
         "    if int(edges[-1]) > end:\n",
         "    if int(edges[-1]) < 0:\n",
-        ("unit/engine/queues/state/test_position_set_format.py::test_invalid_position_set_bytes_are_refused",),
+        ("unit/engine/queues/state/test_position_set_format.py::test_invalid_position_set_is_refused",),
         promise="R11",
         tier="unit",
     ),

@@ -76,7 +76,7 @@ def test_equal_position_sets_have_equal_bytes() -> None:
         (b"\xff" * 8 + b"\x7f") * 4,
     ],
 )
-def test_invalid_position_set_bytes_are_refused(data: bytes) -> None:
+def test_invalid_position_set_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^a set "):
         decode_set(data, 100)
 
