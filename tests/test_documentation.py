@@ -16,7 +16,7 @@ from tickertape.base import errors
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 
-# Lines of docs/reference/behaviours.md that no test names yet. This list only ever shrinks.
+# Numbers of docs/reference/behaviours.md without a test. Numbers are only ever removed.
 NOT_YET: list[int] = []
 
 # A bound says its unit in its name, last but for what it bounds ...
@@ -91,26 +91,44 @@ def behaviours() -> list[int]:
     return [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
 
 
+def marked_behaviours(source: str) -> set[int]:
+    """The numbers in `behaviour` markers of test functions."""
+    return {
+        argument.value
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and function.name.startswith("test_")
+        for marker in function.decorator_list
+        if isinstance(marker, ast.Call) and ast.unparse(marker.func) == "pytest.mark.behaviour"
+        for argument in marker.args
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, int)
+    }
+
+
 @cache
 def behaviours_with_a_test() -> set[int]:
-    """The numbers that names of test functions carry."""
-    found: set[int] = set()
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE):
-            found |= {int(number) for number in re.findall(r"exact_(\d\d)(?!\d)", name)}
-    return found
+    """The numbers in `behaviour` markers of all test files."""
+    paths = (ROOT / "tests").rglob("test_*.py")
+    return {number for path in paths for number in marked_behaviours(path.read_text(encoding="utf-8"))}
 
 
-def test_every_numbered_behaviour_is_shown_by_a_test() -> None:
+def test_marked_behaviours_are_the_numbers_of_markers_on_test_functions() -> None:
+    on = "@pytest.mark.behaviour({})\n{}def {}() -> None: ...\n"
+    assert marked_behaviours(on.format("5", "", "test_a")) == {5}
+    assert marked_behaviours(on.format("7, 8", "async ", "test_a")) == {7, 8}
+    assert marked_behaviours(on.format("5", "", "helper") + on.format("", "", "test_a")) == set()
+    assert marked_behaviours("@pytest.mark.timeout(5)\ndef test_exact_05_a() -> None: ...\n") == set()
+
+
+def test_numbered_behaviours_each_have_a_test_with_their_marker() -> None:
     missing = [number for number in behaviours() if number not in behaviours_with_a_test()]
-    assert missing == NOT_YET, "a line lost its test, or NOT_YET still names one that has its test"
+    assert missing == NOT_YET, "a behaviour has no test, or NOT_YET has one that has a test"
 
 
-def test_tests_name_only_behaviours_that_exist() -> None:
+def test_behaviour_markers_have_only_numbers_of_the_page() -> None:
     assert behaviours_with_a_test() <= set(behaviours())
 
 
-def test_the_numbered_behaviours_rise() -> None:
+def test_numbered_behaviours_are_in_ascending_order() -> None:
     numbers = behaviours()
     assert numbers[:11] == list(range(1, 12))
     assert numbers == sorted(set(numbers))

@@ -11,21 +11,22 @@ from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 from tickertape.testing import check_bookmark_store
 
 
-def test_exact_28_the_memory_store_conforms() -> None:
+@pytest.mark.behaviour(28)
+def test_the_memory_store_conforms() -> None:
     check_bookmark_store(lambda _: tt.MemoryBookmarkStore(), survives_restart=False)
 
 
+@pytest.mark.behaviour(28)
 @pytest.mark.parametrize("sync", ["never", "always"])
-def test_exact_28_the_logged_store_conforms(tmp_path: Path, sync: str) -> None:
+def test_the_logged_store_conforms(tmp_path: Path, sync: str) -> None:
     check_bookmark_store(
         lambda name: tt.LoggedBookmarkStore(tmp_path / name, sync=sync)  # type: ignore[arg-type]
     )
 
 
+@pytest.mark.behaviour(34)
 @pytest.mark.parametrize("sync", ["never", "always"])
-def test_exact_34_the_ring_store_conforms_but_for_filtering_after_a_restart(
-    tmp_path: Path, sync: str
-) -> None:
+def test_the_ring_store_conforms_but_for_filtering_after_a_restart(tmp_path: Path, sync: str) -> None:
     check_bookmark_store(
         lambda name: tt.RingBookmarkStore(tmp_path / name, sync=sync),  # type: ignore[arg-type]
         filters_after_restart=False,

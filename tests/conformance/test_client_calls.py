@@ -91,7 +91,8 @@ def test_bad_names_and_addresses_are_refused(front: Front, uri: str) -> None:
         front.make("a", uri, timeout="soon")
 
 
-def test_exact_13_a_client_takes_a_bookmark_store_and_another_one_later(
+@pytest.mark.behaviour(13)
+def test_a_client_takes_a_bookmark_store_and_another_one_later(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     first, second = tt.MemoryBookmarkStore(), tt.MemoryBookmarkStore()
@@ -111,7 +112,8 @@ def test_exact_13_a_client_takes_a_bookmark_store_and_another_one_later(
     assert client.bookmark_store is None
 
 
-def test_exact_25_most_recent_without_a_store_is_the_first_message(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(25)
+def test_most_recent_without_a_store_is_the_first_message(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"1", b"2"])
     for sub_id in ("risk", "risk"):
         stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id=sub_id)
@@ -253,8 +255,9 @@ def test_what_the_log_gives_as_a_table_can_be_published_again(
 # -- flushing -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour(10)
 @pytest.mark.parametrize("level", ["persisted", "processed"])
-def test_exact_10_a_flush_covers_recorded_and_unrecorded(client: tt.Client, topic: str, level: str) -> None:
+def test_a_flush_covers_recorded_and_unrecorded(client: tt.Client, topic: str, level: str) -> None:
     for i in range(200):
         client.publish(topic, b"%d" % i)
         client.publish("unrecorded", b"%d" % i)
@@ -262,7 +265,8 @@ def test_exact_10_a_flush_covers_recorded_and_unrecorded(client: tt.Client, topi
     assert len(list(client.replay(topic))) == 200
 
 
-def test_exact_10_a_flush_that_is_late_leaves_the_store_as_it_is(
+@pytest.mark.behaviour(10)
+def test_a_flush_that_is_late_leaves_the_store_as_it_is(
     front: Front, shared_server: RunningServer, name: str, topic: str
 ) -> None:
     client = front.connect(name, shared_server.uri, publish_store=tt.MemoryPublishStore())
@@ -312,7 +316,8 @@ def test_a_store_that_is_full_raises_or_waits(
 # -- commands in their general form -------------------------------------------------------------------
 
 
-def test_exact_13_commands_do_what_the_methods_do(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(13)
+def test_commands_do_what_the_methods_do(client: tt.Client, topic: str) -> None:
     live = client.execute(tt.Command("subscribe", topic, sub_id="live"))
     published = client.execute(tt.Command("publish", topic, data={"id": 1}, correlation_id="c"))
     assert (published.end_reason, list(published)) == ("complete", [])
@@ -325,7 +330,8 @@ def test_exact_13_commands_do_what_the_methods_do(client: tt.Client, topic: str)
     assert live.end_reason == "unsubscribed"
 
 
-def test_exact_13_a_bookmark_makes_it_a_bookmark_subscription(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(13)
+def test_a_bookmark_makes_it_a_bookmark_subscription(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"1", b"2"])
     client.publish_flush()
     command = tt.Command("subscribe", topic, bookmark=tt.EPOCH, options="timestamp", depth="1MB")
@@ -339,7 +345,8 @@ def test_exact_13_a_bookmark_makes_it_a_bookmark_subscription(client: tt.Client,
     assert [message.data for message in limited] == [b"1", b"2", b"3"]
 
 
-def test_exact_13_execute_async_hands_messages_to_a_handler(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(13)
+def test_execute_async_hands_messages_to_a_handler(client: tt.Client, topic: str) -> None:
     seen: list[bytes] = []
     client.publish_batch(topic, [b"1", b"2"])
     stream = client.execute_async(
@@ -351,6 +358,7 @@ def test_exact_13_execute_async_hands_messages_to_a_handler(client: tt.Client, t
     assert stream.end_reason == "unsubscribed"
 
 
+@pytest.mark.behaviour(13)
 @pytest.mark.parametrize(
     "command",
     [
@@ -369,7 +377,7 @@ def test_exact_13_execute_async_hands_messages_to_a_handler(client: tt.Client, t
     ],
     ids=lambda command: command.command,
 )
-def test_exact_13_what_a_command_cannot_do_raises(client: tt.Client, command: tt.Command) -> None:
+def test_what_a_command_cannot_do_raises(client: tt.Client, command: tt.Command) -> None:
     with pytest.raises(tt.BadOption):
         client.execute(command)
     with pytest.raises(tt.BadOption):

@@ -11,8 +11,9 @@ from tests.conformance.fronts import Front
 from tickertape.testing.server import RunningServer, wait_until
 
 
+@pytest.mark.behaviour(13)
 @pytest.mark.slow
-def test_exact_13_the_disconnect_handler_is_called_once_a_loss(front: Front, server: RunningServer) -> None:
+def test_the_disconnect_handler_is_called_once_a_loss(front: Front, server: RunningServer) -> None:
     lost: list[object] = []
     client = front.make("c", server.uri)
     client.set_disconnect_handler(lost.append)

@@ -39,7 +39,8 @@ def removed(server: RunningServer, name: str) -> Callable[[], bool]:
     return look
 
 
-def test_exact_30_a_half_open_connection_is_noticed_by_both_within_two_intervals(
+@pytest.mark.behaviour(30)
+def test_a_half_open_connection_is_noticed_by_both_within_two_intervals(
     front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str, topic: str
 ) -> None:
     lost = threading.Event()
@@ -64,7 +65,8 @@ def test_exact_30_a_half_open_connection_is_noticed_by_both_within_two_intervals
     client.publish_flush()
 
 
-def test_exact_30_an_idle_connection_lives_as_long_as_both_do(
+@pytest.mark.behaviour(30)
+def test_an_idle_connection_lives_as_long_as_both_do(
     front: Front, proxy: FaultProxy, name: str, topic: str
 ) -> None:
     lost: list[object] = []
@@ -83,7 +85,8 @@ def test_exact_30_an_idle_connection_lives_as_long_as_both_do(
     client.publish_flush()
 
 
-def test_exact_30_a_client_may_change_its_heartbeat_while_it_is_connected(
+@pytest.mark.behaviour(30)
+def test_a_client_may_change_its_heartbeat_while_it_is_connected(
     front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str
 ) -> None:
     client = front.connect(name, proxy.uri)
@@ -99,7 +102,8 @@ def test_exact_30_a_client_may_change_its_heartbeat_while_it_is_connected(
     wait_until(removed(shared_server, name), SECONDS)
 
 
-def test_exact_30_idle_is_twice_the_interval_unless_told_and_of_the_client_only(
+@pytest.mark.behaviour(30)
+def test_idle_is_twice_the_interval_unless_told_and_of_the_client_only(
     front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str
 ) -> None:
     client = front.make(name, proxy.uri)
@@ -128,9 +132,8 @@ def test_what_a_heartbeat_may_be(front: Front, name: str, uri: str) -> None:
     assert client.connected
 
 
-def test_exact_30_a_server_that_accepts_and_says_nothing_is_noticed_at_the_logon(
-    front: Front, name: str
-) -> None:
+@pytest.mark.behaviour(30)
+def test_a_server_that_accepts_and_says_nothing_is_noticed_at_the_logon(front: Front, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         client = front.make(name, f"tcp://127.0.0.1:{mute.getsockname()[1]}")
         client.set_heartbeat(0.2)
@@ -190,7 +193,8 @@ def test_a_lost_connection_leaves_no_thread_behind(uri: str, name: str, tmp_path
 # -- who is busy --------------------------------------------------------------------------------------
 
 
-def test_exact_30_a_handler_that_blocks_does_not_cost_the_connection(uri: str, name: str, topic: str) -> None:
+@pytest.mark.behaviour(30)
+def test_a_handler_that_blocks_does_not_cost_the_connection(uri: str, name: str, topic: str) -> None:
     lost: list[object] = []
     client = tt.Client(name, uri, connect=False)
     client.set_disconnect_handler(lost.append)
@@ -254,7 +258,8 @@ def make_ha(front: Front, name: str, uri: str, **options: Any) -> tt.HAClient:
     return front.make_ha(name, **{"servers": [uri], "reconnect_delay": 0.05, **options})
 
 
-def test_exact_30_an_ha_client_leaves_a_dead_connection_for_a_new_one(
+@pytest.mark.behaviour(30)
+def test_an_ha_client_leaves_a_dead_connection_for_a_new_one(
     front: Front, proxy: FaultProxy, name: str, topic: str
 ) -> None:
     client = make_ha(front, name, proxy.uri, heartbeat=0.2)
@@ -269,7 +274,8 @@ def test_exact_30_an_ha_client_leaves_a_dead_connection_for_a_new_one(
     assert [message.data for message in client.replay(topic)] == [b"1", b"2"]
 
 
-def test_exact_30_on_a_connected_ha_client_it_raises(front: Front, proxy: FaultProxy, name: str) -> None:
+@pytest.mark.behaviour(30)
+def test_on_a_connected_ha_client_it_raises(front: Front, proxy: FaultProxy, name: str) -> None:
     client = make_ha(front, name, proxy.uri)
     client.set_heartbeat("1h")
     with pytest.raises(tt.BadOption):

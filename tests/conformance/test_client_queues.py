@@ -223,7 +223,8 @@ def test_a_loop_settles_by_itself(work: Work) -> None:
     wait_until(lambda: work.left() == ["3"])
 
 
-def test_exact_40_at_most_once_never_comes_again(once: Work) -> None:
+@pytest.mark.behaviour(40)
+def test_at_most_once_never_comes_again(once: Work) -> None:
     once.put("1", "2", "3")
     client = once.connect()
     stream = client.subscribe(once.queue, max_backlog=2)

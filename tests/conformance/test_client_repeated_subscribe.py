@@ -36,7 +36,8 @@ def publish(front: Front, name: str, uri: str, topic: str, count: int, body: byt
     client.publish_flush()
 
 
-def test_exact_28_one_that_fails_in_its_store_is_asked_for_again_at_once_and_misses_nothing(
+@pytest.mark.behaviour(28)
+def test_one_that_fails_in_its_store_is_asked_for_again_at_once_and_misses_nothing(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     publish(front, name, uri, topic, MESSAGES, BODY)
@@ -74,8 +75,9 @@ def test_a_stream_that_was_left_may_be_asked_for_again_at_once(
             message.discard()
 
 
+@pytest.mark.behaviour(26)
 @pytest.mark.parametrize("known", [False, True])
-def test_exact_26_a_range_under_an_id_that_is_known_keeps_to_its_begin(
+def test_a_range_under_an_id_that_is_known_keeps_to_its_begin(
     front: Front, uri: str, name: str, topic: str, known: bool
 ) -> None:
     publish(front, name, uri, topic, 10)
@@ -103,7 +105,8 @@ def test_exact_26_a_range_under_an_id_that_is_known_keeps_to_its_begin(
         assert (heard, stream.end_reason) == ([6, 7, 8, 9], "complete")
 
 
-def test_exact_28_what_is_discarded_while_its_copies_wait_is_not_handed_out_again(
+@pytest.mark.behaviour(28)
+def test_what_is_discarded_while_its_copies_wait_is_not_handed_out_again(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     count = 30

@@ -12,7 +12,8 @@ def numbers(stream: tt.MessageStream) -> list[int]:
     return [int(message.data) for message in stream]
 
 
-def test_exact_20_a_stream_is_taken_over_exactly(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(20)
+def test_a_stream_is_taken_over_exactly(client: tt.Client, topic: str) -> None:
     streams = [client.subscribe(topic, sub_id="s")]
     for number in range(300):
         client.publish(topic, b"%d" % number)
@@ -30,9 +31,8 @@ def test_exact_20_a_stream_is_taken_over_exactly(client: tt.Client, topic: str) 
         streams[0].get(0)
 
 
-def test_exact_20_topic_filter_and_handler_change_at_once(
-    client: tt.Client, topic: str, other_topic: str
-) -> None:
+@pytest.mark.behaviour(20)
+def test_topic_filter_and_handler_change_at_once(client: tt.Client, topic: str, other_topic: str) -> None:
     first = client.subscribe(topic, sub_id="s")
     client.publish(topic, b"1")
     heard: list[tuple[str, bytes]] = []
@@ -50,7 +50,8 @@ def test_exact_20_topic_filter_and_handler_change_at_once(
     ]  # fmt: skip
 
 
-def test_exact_20_a_replay_goes_on_where_it_was_and_is_read_to_its_end(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(20)
+def test_a_replay_goes_on_where_it_was_and_is_read_to_its_end(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"%d" % i for i in range(20_000)])
     client.publish_flush()
     old = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="s", depth="32KB")

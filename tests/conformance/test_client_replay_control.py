@@ -76,9 +76,8 @@ def test_one_that_begins_paused_goes_on_when_it_is_told(client: tt.Client, topic
     assert take(stream, 1) == ["3"]
 
 
-def test_exact_17_lists_are_one_command_and_an_unknown_id_changes_nothing(
-    client: tt.Client, topic: str
-) -> None:
+@pytest.mark.behaviour(17)
+def test_lists_are_one_command_and_an_unknown_id_changes_nothing(client: tt.Client, topic: str) -> None:
     streams = [client.bookmark_subscribe(topic, tt.NOW, sub_id=sub_id) for sub_id in ("a", "b")]
     with pytest.raises(tt.SubscriptionUnknown, match=r"'c'.*nothing was paused"):
         client.pause("a", "c", "b")
@@ -97,7 +96,8 @@ def test_exact_17_lists_are_one_command_and_an_unknown_id_changes_nothing(
     assert [take(stream, 1) for stream in streams] == [["2"], ["2"]]
 
 
-def test_exact_17_each_list_is_one_command_on_the_wire(front: Front, uri: str, name: str, topic: str) -> None:
+@pytest.mark.behaviour(17)
+def test_each_list_is_one_command_on_the_wire(front: Front, uri: str, name: str, topic: str) -> None:
     ids = tuple(f"s{number}" for number in range(20))
     with Relay(uri) as relay:
         client = front.connect(name, relay.uri)
@@ -109,7 +109,8 @@ def test_exact_17_each_list_is_one_command_on_the_wire(front: Front, uri: str, n
     assert [(type(command), command.sub_ids) for command in asked] == [(Pause, ids), (Resume, ids[::-1])]
 
 
-def test_exact_17_what_is_under_way_at_a_pause_still_arrives(
+@pytest.mark.behaviour(17)
+def test_what_is_under_way_at_a_pause_still_arrives(
     front: Front, client: tt.Client, uri: str, name: str, topic: str
 ) -> None:
     with Relay(uri) as relay:
@@ -193,7 +194,8 @@ def test_ids_are_given_and_each_by_itself(client: tt.Client, topic: str, command
     act("a", "b")
 
 
-def test_exact_16_handlers_keep_the_order_of_the_log_across_what_was_resumed_together(
+@pytest.mark.behaviour(16)
+def test_handlers_keep_the_order_of_the_log_across_what_was_resumed_together(
     front: Front, client: tt.Client, uri: str, name: str, topic: str, other_topic: str
 ) -> None:
     heard: list[tuple[str | None, int]] = []
@@ -216,7 +218,8 @@ def test_exact_16_handlers_keep_the_order_of_the_log_across_what_was_resumed_tog
     assert all(sub_id == ("other" if number % 3 == 0 else "one") for sub_id, number in heard)
 
 
-def test_exact_16_one_message_for_several_handlers_and_streams(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(16)
+def test_one_message_for_several_handlers_and_streams(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"%d" % i for i in range(500)])
     client.publish_flush()
     heard: list[tuple[int, str | None]] = []

@@ -102,8 +102,9 @@ def store_of(kind: str, directory: Path) -> tt.BookmarkStore:
 # -- bookmark stores ----------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour(25)
 @pytest.mark.parametrize("kind", ["logged", "ring"])
-def test_exact_25_most_recent_is_where_the_store_of_an_earlier_run_left_off(
+def test_most_recent_is_where_the_store_of_an_earlier_run_left_off(
     front: Front, uri: str, name: str, topic: str, tmp_path: Path, kind: str
 ) -> None:
     for run in range(3):
@@ -121,7 +122,8 @@ def test_exact_25_most_recent_is_where_the_store_of_an_earlier_run_left_off(
         store.close()
 
 
-def test_exact_34_a_ring_gives_again_what_was_discarded_out_of_order(
+@pytest.mark.behaviour(34)
+def test_a_ring_gives_again_what_was_discarded_out_of_order(
     front: Front, uri: str, name: str, topic: str, tmp_path: Path
 ) -> None:
     for kind, expected in (("ring", [1, 2, 3, 4]), ("logged", [1, 3])):
@@ -218,7 +220,8 @@ class Adapter:
         raise AssertionError
 
 
-def test_exact_32_an_adapter_given_the_client_it_keeps_state_for_is_refused(uri: str, name: str) -> None:
+@pytest.mark.behaviour(32)
+def test_an_adapter_given_the_client_it_keeps_state_for_is_refused(uri: str, name: str) -> None:
     for kind in (tt.Client, tt.AsyncClient):
         client = kind(name, uri, connect=False) if kind is tt.Client else tt.AsyncClient(name, uri)
         with pytest.raises(tt.UsageError, match="uses the same client"):
@@ -249,7 +252,8 @@ def test_handlers_go_on_after_a_lost_connection(scene: Scene, topic: str) -> Non
     assert scene.told == []
 
 
-def test_exact_26_one_that_began_now_goes_on_there_before_its_first_message(scene: Scene, topic: str) -> None:
+@pytest.mark.behaviour(26)
+def test_one_that_began_now_goes_on_there_before_its_first_message(scene: Scene, topic: str) -> None:
     scene.publish(topic, range(5))
     client, heard = scene.begin(), Heard()
     client.bookmark_subscribe(topic, tt.NOW, on_message=heard)
@@ -259,9 +263,8 @@ def test_exact_26_one_that_began_now_goes_on_there_before_its_first_message(scen
     assert heard.wait(5) == list(range(5, 10))
 
 
-def test_exact_26_the_start_that_was_resolved_is_in_the_store(
-    scene: Scene, topic: str, tmp_path: Path
-) -> None:
+@pytest.mark.behaviour(26)
+def test_the_start_that_was_resolved_is_in_the_store(scene: Scene, topic: str, tmp_path: Path) -> None:
     scene.publish(topic, range(5))
     with tt.LoggedBookmarkStore(tmp_path / "bookmarks") as store:
         client, heard = scene.begin(store), Heard()
@@ -276,7 +279,8 @@ def test_exact_26_the_start_that_was_resolved_is_in_the_store(
         client.close()
 
 
-def test_exact_26_a_range_keeps_its_end(scene: Scene, topic: str) -> None:
+@pytest.mark.behaviour(26)
+def test_a_range_keeps_its_end(scene: Scene, topic: str) -> None:
     scene.publish(topic, range(20))
     marks = [message.bookmark for message in scene.publisher.replay(topic)]
     client, heard, over = scene.begin(), Heard(), Heard()
@@ -295,9 +299,8 @@ def test_exact_26_a_range_keeps_its_end(scene: Scene, topic: str) -> None:
     assert over.numbers == [3, 4, 5], "it was complete, and is not asked for again"
 
 
-def test_exact_27_what_was_paused_comes_back_paused_and_what_was_resumed_runs(
-    scene: Scene, topic: str
-) -> None:
+@pytest.mark.behaviour(27)
+def test_what_was_paused_comes_back_paused_and_what_was_resumed_runs(scene: Scene, topic: str) -> None:
     client, paused, resumed = scene.begin(), Heard(), Heard()
     client.bookmark_subscribe(topic, tt.EPOCH, on_message=paused, sub_id="paused")
     client.bookmark_subscribe(topic, tt.EPOCH, on_message=resumed, sub_id="resumed", pause=True)
@@ -315,8 +318,9 @@ def test_exact_27_what_was_paused_comes_back_paused_and_what_was_resumed_runs(
     assert paused.wait(10) == list(range(10))
 
 
+@pytest.mark.behaviour(28)
 @pytest.mark.parametrize("kind", ["memory", "logged", "ring"])
-def test_exact_28_what_was_not_discarded_comes_again_and_nothing_else_does(
+def test_what_was_not_discarded_comes_again_and_nothing_else_does(
     scene: Scene, topic: str, tmp_path: Path, kind: str
 ) -> None:
     store = store_of(kind, tmp_path)
@@ -346,9 +350,8 @@ class Forgetful(tt.MemoryBookmarkStore):
         )
 
 
-def test_exact_28_a_place_that_the_log_does_not_hold_ends_that_subscription_only(
-    scene: Scene, topic: str
-) -> None:
+@pytest.mark.behaviour(28)
+def test_a_place_that_the_log_does_not_hold_ends_that_subscription_only(scene: Scene, topic: str) -> None:
     client = scene.begin(Forgetful())
     heard = {sub_id: Heard() for sub_id in "abc"}
     streams = {
@@ -373,7 +376,8 @@ def test_exact_28_a_place_that_the_log_does_not_hold_ends_that_subscription_only
     assert scene.again() == [], "it is not asked for any more"
 
 
-def test_exact_33_a_stream_ends_and_its_application_asks_again(scene: Scene, topic: str) -> None:
+@pytest.mark.behaviour(33)
+def test_a_stream_ends_and_its_application_asks_again(scene: Scene, topic: str) -> None:
     client = scene.begin(tt.MemoryBookmarkStore())
     scene.publish(topic, range(10))
     stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="a")
@@ -414,8 +418,9 @@ def test_several_with_filters_share_deliveries_and_each_goes_on_where_it_was(
         assert heard[k].wait(len(mine) + len(again) + len(late)) == mine + again + late
 
 
+@pytest.mark.behaviour(26)
 @pytest.mark.parametrize("stored", [False, True], ids=["no store", "store"])
-def test_exact_26_conflation_is_kept_and_the_newest_of_each_key_comes(
+def test_conflation_is_kept_and_the_newest_of_each_key_comes(
     scene: Scene, topic: str, *, stored: bool
 ) -> None:
     client = scene.begin(tt.MemoryBookmarkStore() if stored else None)

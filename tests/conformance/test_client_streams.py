@@ -44,7 +44,8 @@ def test_a_live_subscription_gets_what_comes(client: tt.Client, topic: str) -> N
     assert (message.command, stream.sub_id, stream.end_reason) == ("publish", "mine", None)
 
 
-def test_exact_08_bookmarks_and_times_come_when_asked_for(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(8)
+def test_bookmarks_and_times_come_when_asked_for(client: tt.Client, topic: str) -> None:
     plain = client.subscribe(topic)
     timed = client.subscribe(topic, timestamp=True)
     marked = client.subscribe(topic, options="bookmark")
@@ -73,12 +74,11 @@ def test_a_replay_starts_after_a_bookmark(client: tt.Client, topic: str) -> None
     assert numbers(list(client.replay(topic, mark(messages[9])))) == []
 
 
+@pytest.mark.behaviour(6)
 @pytest.mark.parametrize(
     ("text", "wanted"), [("[{}:{}]", [3, 4, 5, 6]), ("({}:{})", [4, 5]), ("[{}:{})", [3, 4, 5])]
 )
-def test_exact_06_ranges_between_bookmarks(
-    client: tt.Client, topic: str, text: str, wanted: list[int]
-) -> None:
+def test_ranges_between_bookmarks(client: tt.Client, topic: str, text: str, wanted: list[int]) -> None:
     messages = filled(client, topic)
     stream = client.bookmark_subscribe(topic, text.format(mark(messages[3]), mark(messages[6])))
     assert numbers(list(stream)) == wanted
@@ -88,7 +88,8 @@ def test_exact_06_ranges_between_bookmarks(
         stream.get(0)
 
 
-def test_exact_05_a_range_that_ends_before_it_begins_completes(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(5)
+def test_a_range_that_ends_before_it_begins_completes(client: tt.Client, topic: str) -> None:
     filled(client, topic)
     assert list(client.replay(topic, "[20300101T000000:20200101T000000]")) == []
 
@@ -105,7 +106,8 @@ def test_a_bookmark_the_log_does_not_hold(client: tt.Client, topic: str) -> None
         client.replay(topic, "1|1|", bookmark_not_found="guess")
 
 
-def test_exact_03_what_is_malformed_is_refused(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(3)
+def test_what_is_malformed_is_refused(client: tt.Client, topic: str) -> None:
     for bookmark in ("[20261120T090000", "20261320T090000", "yesterday"):
         with pytest.raises(tt.BadBookmark):
             client.bookmark_subscribe(topic, bookmark)
@@ -352,7 +354,8 @@ def test_whatever_a_handler_raises_the_next_message_is_handed_on(
 # -- the end ------------------------------------------------------------------------------------------
 
 
-def test_exact_33_a_stream_says_why_it_ended(client: tt.Client, topic: str) -> None:
+@pytest.mark.behaviour(33)
+def test_a_stream_says_why_it_ended(client: tt.Client, topic: str) -> None:
     replayed = client.replay(topic)
     unsubscribed = client.subscribe(topic, sub_id="a")
     closed = client.subscribe(topic, sub_id="b")

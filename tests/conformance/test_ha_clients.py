@@ -49,9 +49,8 @@ def cut(relay: Relay, client: Any) -> None:
 # -- the steps ----------------------------------------------------------------------------------------
 
 
-def test_exact_21_every_step_of_a_reconnection_in_its_order(
-    front: Front, relay: Relay, name: str, topic: str
-) -> None:
+@pytest.mark.behaviour(21)
+def test_every_step_of_a_reconnection_in_its_order(front: Front, relay: Relay, name: str, topic: str) -> None:
     trace: Trace = []
     store = NotingStore(trace)
     chooser = NotingChooser(trace, relay.uri, authenticator=NotingAuthenticator(trace))
@@ -100,7 +99,8 @@ def test_exact_21_every_step_of_a_reconnection_in_its_order(
     assert [message.data for message in client.replay(topic)] == [b"1", b"2"]
 
 
-def test_exact_22_the_authenticator_is_asked_anew_for_each_attempt(
+@pytest.mark.behaviour(22)
+def test_the_authenticator_is_asked_anew_for_each_attempt(
     front: Front, refusing: SocketServer, uri: str, name: str
 ) -> None:
     trace: Trace = []
@@ -115,7 +115,8 @@ def test_exact_22_the_authenticator_is_asked_anew_for_each_attempt(
     ]  # fmt: skip
 
 
-def test_exact_22_no_server_is_raised_by_connect_and_logon_and_later_calls_fail_at_once(
+@pytest.mark.behaviour(22)
+def test_no_server_is_raised_by_connect_and_logon_and_later_calls_fail_at_once(
     front: Front, name: str, topic: str
 ) -> None:
     class Exhausted(tt.DefaultServerChooser):
@@ -144,7 +145,8 @@ def test_exact_22_no_server_is_raised_by_connect_and_logon_and_later_calls_fail_
     assert told == []
 
 
-def test_exact_22_no_server_for_a_reconnection_is_told_to_the_exception_listener(
+@pytest.mark.behaviour(22)
+def test_no_server_for_a_reconnection_is_told_to_the_exception_listener(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
     told: list[BaseException] = []
@@ -167,7 +169,8 @@ def test_exact_22_no_server_for_a_reconnection_is_told_to_the_exception_listener
     assert len(told) == 1
 
 
-def test_exact_22_a_chooser_never_calls_the_client(front: Front, uri: str, name: str) -> None:
+@pytest.mark.behaviour(22)
+def test_a_chooser_never_calls_the_client(front: Front, uri: str, name: str) -> None:
     trace: Trace = []
     chooser = NotingChooser(trace, uri)
     told: list[BaseException] = []
@@ -186,8 +189,9 @@ def test_exact_22_a_chooser_never_calls_the_client(front: Front, uri: str, name:
     assert [type(error) for error in told] == [tt.UsageError]
 
 
+@pytest.mark.behaviour(23)
 @pytest.mark.slow
-def test_exact_23_it_moves_on_to_another_server_and_stays_there(
+def test_it_moves_on_to_another_server_and_stays_there(
     front: Front, server: RunningServer, uri: str, name: str
 ) -> None:
     client = front.make_ha(name, servers=[server.uri, uri], reconnect_delay=SOON)
@@ -205,7 +209,8 @@ def test_exact_23_it_moves_on_to_another_server_and_stays_there(
     assert client.server.journal == second.journal
 
 
-def test_exact_24_without_a_timeout_it_tries_until_the_strategy_gives_up(front: Front, name: str) -> None:
+@pytest.mark.behaviour(24)
+def test_without_a_timeout_it_tries_until_the_strategy_gives_up(front: Front, name: str) -> None:
     trace: Trace = []
     chooser = NotingChooser(trace, [nowhere(), nowhere()])
     delays = NotingDelays(trace, 0.05, give_up_after=0.12)

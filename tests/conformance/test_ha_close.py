@@ -23,8 +23,9 @@ SOON = 0.02
 # -- names --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour(35)
 @pytest.mark.slow
-def test_exact_35_two_clients_of_one_name_do_not_fight_for_ever(
+def test_two_clients_of_one_name_do_not_fight_for_ever(
     front: Front, server: RunningServer, name: str
 ) -> None:
     told: list[BaseException] = []
@@ -43,7 +44,8 @@ def test_exact_35_two_clients_of_one_name_do_not_fight_for_ever(
     assert loser.connected
 
 
-def test_exact_35_the_logon_carries_the_user_and_another_user_does_not_get_the_name(
+@pytest.mark.behaviour(35)
+def test_the_logon_carries_the_user_and_another_user_does_not_get_the_name(
     front: Front, uri: str, name: str
 ) -> None:
     first = front.make_ha(name, servers=uri, user="ann")

@@ -47,7 +47,8 @@ def bodies(*numbers: int) -> list[bytes]:
     return [b'{"n": %d}' % number for number in numbers]
 
 
-def test_exact_33_a_stored_manager_sees_everything_and_is_restored_before_the_first_resubscription(
+@pytest.mark.behaviour(33)
+def test_a_stored_manager_sees_everything_and_is_restored_before_the_first_resubscription(
     front: Front, relay: Relay, name: str, topic: str, tmp_path: Path
 ) -> None:
     publish = publisher(front, name, relay.uri, topic)
@@ -112,7 +113,8 @@ def _close_store(client: tt.HAClient) -> None:
     store.close()
 
 
-def test_exact_33_a_stream_that_ended_does_not_revive_and_is_asked_for_again_with_most_recent(
+@pytest.mark.behaviour(33)
+def test_a_stream_that_ended_does_not_revive_and_is_asked_for_again_with_most_recent(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
     publish = publisher(front, name, relay.uri, topic)

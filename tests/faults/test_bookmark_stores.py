@@ -106,9 +106,10 @@ def judge(store: Store, order: list[int], begun: int, done: int, filters: bool) 
         assert known or not filters or sequence not in surely, "a discarded message would come again"
 
 
+@pytest.mark.behaviour(31)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["logged", "ring"])
-def test_exact_31_killed_at_any_moment(kind: str, tmp_path: Path, full: bool) -> None:
+def test_killed_at_any_moment(kind: str, tmp_path: Path, full: bool) -> None:
     seed = int(time.time()) if full else 11
     rng, order = Random(seed), order_of(seed)
     witness = mmap.mmap(-1, COUNTS.size)

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from tests.helpers.publish_batches import held_messages
 from tickertape.base.interfaces import Now
 from tickertape.batch.encode import batch_from_bodies
@@ -79,9 +81,8 @@ def kill_once(path: Path, seed: int) -> list[tuple[int, int]]:
     return list(struct.iter_unpack("<BQ", said))
 
 
-def test_exact_29_nothing_that_publish_returned_is_lost_when_the_process_is_killed(
-    tmp_path: Path, full: bool
-) -> None:
+@pytest.mark.behaviour(29)
+def test_nothing_that_publish_returned_is_lost_when_the_process_is_killed(tmp_path: Path, full: bool) -> None:
     path = tmp_path / "store"
     settled = published = FIRST
     for cycle in range(CYCLES_FULL if full else CYCLES):

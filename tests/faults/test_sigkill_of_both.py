@@ -133,10 +133,11 @@ def run_cycles(directory: Path, seed: int, cycles: int, connect: Connect) -> Cou
     return world.counts
 
 
+@pytest.mark.behaviour(29)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("connect", [reconnecting, highly_available])
-def test_exact_29_nothing_is_lost_or_doubled_when_client_server_or_both_are_killed(
+def test_nothing_is_lost_or_doubled_when_client_server_or_both_are_killed(
     tmp_path: Path, full: bool, connect: Connect
 ) -> None:
     given = os.environ.get("TICKERTAPE_FAULT_SEED")

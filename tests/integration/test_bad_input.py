@@ -177,8 +177,9 @@ ASKED: dict[str, tuple[dict[str, object], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.behaviour(3)
 @pytest.mark.parametrize("what", list(ASKED))
-def test_exact_03_what_cannot_be_is_refused_in_few_words_and_the_connection_goes_on(
+def test_what_cannot_be_is_refused_in_few_words_and_the_connection_goes_on(
     server: RunningServer, what: str
 ) -> None:
     fields, code = ASKED[what]

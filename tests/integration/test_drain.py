@@ -201,7 +201,8 @@ def test_subscribers_have_no_more_time_than_the_configuration_gives() -> None:
             assert len(list(reader.replay("orders"))) == 3_000
 
 
-def test_exact_18_what_conflation_holds_back_comes_before_the_goodbye() -> None:
+@pytest.mark.behaviour(18)
+def test_what_conflation_holds_back_comes_before_the_goodbye() -> None:
     config = '[[journal.topic]]\npattern = "^log/"\n'
     with running_server(config=config) as server, tt.Client("c", server.uri, timeout=SECONDS) as client:
         keyed = "conflation=1h,conflation_key=[/k]"

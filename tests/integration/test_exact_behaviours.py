@@ -17,8 +17,9 @@ SECONDS = 20.0
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.behaviour(9)
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_exact_09_nothing_is_cut_because_a_checksum_fails(tmp_path: Path, how: str) -> None:
+def test_nothing_is_cut_because_a_checksum_fails(tmp_path: Path, how: str) -> None:
     data = tmp_path / "data"
     with running_server(data) as server, tt.Client("p", server.uri, timeout=SECONDS) as client:
         for number in range(20):
@@ -46,7 +47,8 @@ def read_damaged(data: Path, segment: str) -> None:
             list(reader.replay("orders"))
 
 
-def test_exact_10_flush_waits_for_the_disk_and_a_timeout_leaves_the_store(tmp_path: Path) -> None:
+@pytest.mark.behaviour(10)
+def test_flush_waits_for_the_disk_and_a_timeout_leaves_the_store(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         client = tt.Client("p", server.uri, publish_store=tt.MemoryPublishStore(), timeout=SECONDS)
         client.publish("orders", b"first")
@@ -66,7 +68,8 @@ def test_exact_10_flush_waits_for_the_disk_and_a_timeout_leaves_the_store(tmp_pa
         client.close()
 
 
-def test_exact_10_without_a_store_flush_waits_as_well(tmp_path: Path) -> None:
+@pytest.mark.behaviour(10)
+def test_without_a_store_flush_waits_as_well(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server, tt.Client("p", server.uri, timeout=SECONDS) as client:
         for number in range(1000):
             client.publish("orders", b"%d" % number)
@@ -77,7 +80,8 @@ def test_exact_10_without_a_store_flush_waits_as_well(tmp_path: Path) -> None:
             assert len(list(reader.replay("orders"))) == 1000
 
 
-def test_exact_11_what_goes_with_a_message_is_kept_and_handed_on(tmp_path: Path) -> None:
+@pytest.mark.behaviour(11)
+def test_what_goes_with_a_message_is_kept_and_handed_on(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         client = tt.Client("p", server.uri, timeout=SECONDS)
         live = client.subscribe("orders")

@@ -81,7 +81,8 @@ def letters(server: RunningServer, topic: str, count: int) -> list[dict[str, obj
 # -- how often ----------------------------------------------------------------------------------------
 
 
-def test_exact_36_the_cancel_after_so_many_expires(server: RunningServer, a: tt.Client) -> None:
+@pytest.mark.behaviour(36)
+def test_the_cancel_after_so_many_expires(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "cancels", 1)
     stream = a.subscribe("cancels")
     for _ in range(4):
@@ -93,7 +94,8 @@ def test_exact_36_the_cancel_after_so_many_expires(server: RunningServer, a: tt.
     assert nothing(stream)
 
 
-def test_exact_36_the_last_delivery_without_success_expires(server: RunningServer, a: tt.Client) -> None:
+@pytest.mark.behaviour(36)
+def test_the_last_delivery_without_success_expires(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "deliveries", 1)
     stream = a.subscribe("deliveries")
     for _ in range(9):
@@ -109,7 +111,8 @@ def test_exact_36_the_last_delivery_without_success_expires(server: RunningServe
 # -- acknowledging ------------------------------------------------------------------------------------
 
 
-def test_exact_37_ack_is_short_for_sow_delete(server: RunningServer, a: tt.Client) -> None:
+@pytest.mark.behaviour(37)
+def test_ack_is_short_for_sow_delete(server: RunningServer, a: tt.Client) -> None:
     for n in range(5):
         numbers(server, f"acks{n}", 6)
     held = [take(a.subscribe(f"acks{n}", max_backlog=4), 4) for n in range(5)]
@@ -128,7 +131,8 @@ def test_exact_37_ack_is_short_for_sow_delete(server: RunningServer, a: tt.Clien
     assert wait_state(server, "acks4", leased=4).acknowledged == 0, "another connection holds them"
 
 
-def test_exact_38_one_backlog_for_all_queues_of_a_pattern(server: RunningServer, a: tt.Client) -> None:
+@pytest.mark.behaviour(38)
+def test_one_backlog_for_all_queues_of_a_pattern(server: RunningServer, a: tt.Client) -> None:
     for name in ("rx/a", "rx/b"):
         numbers(server, name, 10)
     stream = a.subscribe("^rx/", max_backlog=5)
@@ -144,7 +148,8 @@ def test_exact_38_one_backlog_for_all_queues_of_a_pattern(server: RunningServer,
         wait_state(server, name, acknowledged=10, depth=0)
 
 
-def test_exact_38_without_max_backlog_it_is_one(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+@pytest.mark.behaviour(38)
+def test_without_max_backlog_it_is_one(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
     numbers(server, "wide", 5)
     stream = a.subscribe("wide")
     (message,) = take(stream, 1)
@@ -158,7 +163,8 @@ def test_exact_38_without_max_backlog_it_is_one(server: RunningServer, a: tt.Cli
 # -- fairness -----------------------------------------------------------------------------------------
 
 
-def test_exact_39_inky_blinky_and_clyde(server: RunningServer) -> None:
+@pytest.mark.behaviour(39)
+def test_inky_blinky_and_clyde(server: RunningServer) -> None:
     """1 of 2, 3 of 4 and 4 of 10: the next goes to the third; proportional is the default."""
     numbers(server, "ghosts", 8)
     loads = {"inky": (2, "/n < 1"), "blinky": (4, "/n >= 1 AND /n < 4"), "clyde": (10, "/n >= 4")}
@@ -181,7 +187,8 @@ def test_exact_39_inky_blinky_and_clyde(server: RunningServer) -> None:
         assert got == [2, 0, 2, 2, 2, 1, 2, 2]
 
 
-def test_exact_39_at_most_once_takes_turns(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+@pytest.mark.behaviour(39)
+def test_at_most_once_takes_turns(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
     """By ratio the first of two large backlogs would get what follows an odd load; in turn it does not."""
     first = a.subscribe("in-turn-by-default", max_backlog=100)
     second = b.subscribe("in-turn-by-default", max_backlog=4)
@@ -194,7 +201,8 @@ def test_exact_39_at_most_once_takes_turns(server: RunningServer, a: tt.Client, 
     assert len(take(again[1], 1)) == 1
 
 
-def test_exact_39_at_most_once_takes_no_other_fairness(tmp_path: Path) -> None:
+@pytest.mark.behaviour(39)
+def test_at_most_once_takes_no_other_fairness(tmp_path: Path) -> None:
     file = tmp_path / "tickertape.toml"
     for fairness in ("fast", "proportional"):
         file.write_text(queue("q", semantics="at-most-once", fairness_model=fairness))
@@ -205,7 +213,8 @@ def test_exact_39_at_most_once_takes_no_other_fairness(tmp_path: Path) -> None:
 # -- at most once, barriers, expiration ---------------------------------------------------------------
 
 
-def test_exact_40_acknowledging_frees_backlog_and_nothing_comes_back(
+@pytest.mark.behaviour(40)
+def test_acknowledging_frees_backlog_and_nothing_comes_back(
     server: RunningServer, a: tt.Client, b: tt.Client
 ) -> None:
     numbers(server, "once", 9)
@@ -229,7 +238,8 @@ def test_exact_40_acknowledging_frees_backlog_and_nothing_comes_back(
     assert nothing(last)
 
 
-def test_exact_40_the_removal_is_on_disk_before_the_message_is_sent() -> None:
+@pytest.mark.behaviour(40)
+def test_the_removal_is_on_disk_before_the_message_is_sent() -> None:
     world = QueueEngine(QueueDefinition("once", semantics="at-most-once"))
     world.connect("p").publish("once", [b"%d" % n for n in range(3)])
     world.settle()
@@ -249,8 +259,9 @@ def test_exact_40_the_removal_is_on_disk_before_the_message_is_sent() -> None:
         assert world.ready("once") == [b"1", b"2"][number:], "delivered, not acknowledged, and gone"
 
 
+@pytest.mark.behaviour(41)
 @pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
-def test_exact_41_a_barrier_waits_and_is_waited_for(
+def test_a_barrier_waits_and_is_waited_for(
     server: RunningServer, a: tt.Client, b: tt.Client, semantics: str
 ) -> None:
     name = f"barrier-{semantics}"
@@ -271,7 +282,8 @@ def test_exact_41_a_barrier_waits_and_is_waited_for(
     assert [message.json().get("barrier") for message in got] == [True, None, None]
 
 
-def test_exact_42_what_is_leased_does_not_expire(server: RunningServer, a: tt.Client) -> None:
+@pytest.mark.behaviour(42)
+def test_what_is_leased_does_not_expire(server: RunningServer, a: tt.Client) -> None:
     stream = a.subscribe("expiring", max_backlog=2)  # it waits for them: they are not old yet
     numbers(server, "expiring", 3)
     held = take(stream, 2)
@@ -290,9 +302,10 @@ def test_exact_42_what_is_leased_does_not_expire(server: RunningServer, a: tt.Cl
     assert nothing(stream)
 
 
+@pytest.mark.behaviour(43)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("word", ["tries", "age"])
-def test_exact_43_one_rule_for_every_end_of_a_delivery(server: RunningServer, word: str, way: str) -> None:
+def test_one_rule_for_every_end_of_a_delivery(server: RunningServer, word: str, way: str) -> None:
     name, topic = f"{word} {way}", f"{word}-{way[0]}"
     for number in range(2 if word == "tries" else 1):
         with tt.Client(f"{name} {number}", server.uri, timeout=SECONDS) as client:
@@ -322,7 +335,8 @@ def test_exact_43_one_rule_for_every_end_of_a_delivery(server: RunningServer, wo
 # -- where a queue begins -----------------------------------------------------------------------------
 
 
-def test_exact_44_a_recovery_point_counts_when_it_is_new() -> None:
+@pytest.mark.behaviour(44)
+def test_a_recovery_point_counts_when_it_is_new() -> None:
     """A new queue begins at its recovery point, one that was there goes on, another value begins anew."""
     world = QueueEngine()
     publisher = world.connect("p")
@@ -350,7 +364,8 @@ def test_exact_44_a_recovery_point_counts_when_it_is_new() -> None:
     assert QueueDefinition("q").recovery_point == "epoch"
 
 
-def test_exact_45_a_queue_of_its_own_name_takes_the_topic_over(server: RunningServer, a: tt.Client) -> None:
+@pytest.mark.behaviour(45)
+def test_a_queue_of_its_own_name_takes_the_topic_over(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "kept", 2)
     stream = a.subscribe("kept")
     first = stream.get(SECONDS)
@@ -364,9 +379,8 @@ def test_exact_45_a_queue_of_its_own_name_takes_the_topic_over(server: RunningSe
     assert state(server, "kept").leased == 1, "a bookmark replays the topic, without leases"
 
 
-def test_exact_45_another_name_leaves_the_topic_alone(
-    server: RunningServer, a: tt.Client, b: tt.Client
-) -> None:
+@pytest.mark.behaviour(45)
+def test_another_name_leaves_the_topic_alone(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
     live, others = a.subscribe("plain"), b.subscribe("plain")
     stream = a.subscribe("beside", max_backlog=10)
     publish(server, "beside", {"n": 0})  # its name leads to the topic
@@ -397,9 +411,10 @@ OUTCOMES = {
 }
 
 
+@pytest.mark.behaviour(46)
 @pytest.mark.parametrize("option", [None, "expire"])
 @pytest.mark.parametrize("leasing", ["strict", "lenient"])
-def test_exact_46_whose_leases_may_be_settled(
+def test_whose_leases_may_be_settled(
     server: RunningServer, a: tt.Client, b: tt.Client, leasing: str, option: str | None
 ) -> None:
     name = f"{leasing} {option}"
@@ -430,7 +445,8 @@ def _there(server: RunningServer, name: str) -> int:
 # -- patterns and permission --------------------------------------------------------------------------
 
 
-def test_exact_47_a_queue_over_a_pattern(server: RunningServer, a: tt.Client) -> None:
+@pytest.mark.behaviour(47)
+def test_a_queue_over_a_pattern(server: RunningServer, a: tt.Client) -> None:
     publish(server, "many/x", {"n": 0})
     publish(server, "many", {"n": 1})
     stream = a.subscribe("many", max_backlog=5)
@@ -444,7 +460,8 @@ def test_exact_47_a_queue_over_a_pattern(server: RunningServer, a: tt.Client) ->
         publish(server, "loose", {"n": 4})
 
 
-def test_exact_48_permission_is_asked_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.behaviour(48)
+def test_permission_is_asked_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """To subscribe and to acknowledge, by bookmark and by filter, and not to publish."""
     world = QueueEngine(QueueDefinition("q"))
     writer = world.connect("writer")

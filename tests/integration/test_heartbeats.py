@@ -56,8 +56,9 @@ def closes(server: RunningServer, name: str) -> list[str]:
     return [line for line in lines if " connection_close " in line and f"client={name} " in line]
 
 
+@pytest.mark.behaviour(30)
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_exact_30_a_client_that_was_stopped_is_removed(server: RunningServer, kind: str) -> None:
+def test_a_client_that_was_stopped_is_removed(server: RunningServer, kind: str) -> None:
     client = subprocess.Popen(
         [sys.executable, "-c", CLIENT, server.uri, kind],
         env=source_environment(),
@@ -95,7 +96,8 @@ def test_a_server_that_stood_still_keeps_the_clients_that_waited(
     assert "reason=heartbeat" not in server.errors()
 
 
-def test_exact_30_a_server_that_stands_still_is_given_up(server: RunningServer) -> None:
+@pytest.mark.behaviour(30)
+def test_a_server_that_stands_still_is_given_up(server: RunningServer) -> None:
     with tt.Client("leaves", server.uri, connect=False) as client:
         client.set_heartbeat(INTERVAL)
         client.connect()
@@ -132,7 +134,8 @@ def test_a_server_beats_while_it_drains(tmp_path: Path) -> None:
 # -- client names -------------------------------------------------------------------------------------
 
 
-def test_exact_35_names_are_not_enforced_on_an_instance_that_records_nothing(tmp_path: Path) -> None:
+@pytest.mark.behaviour(35)
+def test_names_are_not_enforced_on_an_instance_that_records_nothing(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", "[journal]\ntopic = []\n") as server:
         users = (None, None, "ann", "bob")
         clients = [tt.Client("twin", server.uri, user=user) for user in users]
@@ -150,7 +153,8 @@ def test_exact_35_names_are_not_enforced_on_an_instance_that_records_nothing(tmp
         assert "name_in_use" not in server.errors()
 
 
-def test_exact_35_no_user_counts_as_the_same_user_and_the_log_says_name_in_use(
+@pytest.mark.behaviour(35)
+def test_no_user_counts_as_the_same_user_and_the_log_says_name_in_use(
     server: RunningServer,
 ) -> None:
     with tt.Client("twin", server.uri) as first, tt.Client("twin", server.uri) as second:
@@ -162,7 +166,8 @@ def test_exact_35_no_user_counts_as_the_same_user_and_the_log_says_name_in_use(
         assert "took over the client name" in close
 
 
-def test_exact_35_a_logon_carries_a_user_and_another_one_is_refused(server: RunningServer) -> None:
+@pytest.mark.behaviour(35)
+def test_a_logon_carries_a_user_and_another_one_is_refused(server: RunningServer) -> None:
     with tt.Client("twin", server.uri, user="ann") as first:
         for user in ("bob", None):
             with pytest.raises(tt.NameInUse, match="in use by another user"):

@@ -73,13 +73,15 @@ def test_every_row(recorded: Recorded, row: Row) -> None:
     assert all(message.bookmark == recorded.bookmarks[int(message.data)] for message in found)
 
 
-def test_exact_02_datetimes_mean_the_moment_wherever_a_timestamp_is_taken(recorded: Recorded) -> None:
+@pytest.mark.behaviour(2)
+def test_datetimes_mean_the_moment_wherever_a_timestamp_is_taken(recorded: Recorded) -> None:
     moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=recorded.times[4])
     for same in (moment, moment.replace(tzinfo=None), moment.astimezone(timezone(timedelta(hours=-7)))):
         assert [int(message.data) for message in recorded.client.replay("t", same)] == [5, 6, 7, 8, 9]
 
 
-def test_exact_04_a_client_name_has_its_publisher_on_every_instance(recorded: Recorded) -> None:
+@pytest.mark.behaviour(4)
+def test_a_client_name_has_its_publisher_on_every_instance(recorded: Recorded) -> None:
     with (
         running_server() as other,
         tt.Client("even", other.uri, publish_store=tt.MemoryPublishStore(), timeout=SECONDS) as client,
@@ -90,7 +92,8 @@ def test_exact_04_a_client_name_has_its_publisher_on_every_instance(recorded: Re
     assert message.bookmark == f"{recorded.publisher}|{sequence}|"
 
 
-def test_exact_04_a_fresh_store_begins_above_what_the_server_has(recorded: Recorded) -> None:
+@pytest.mark.behaviour(4)
+def test_a_fresh_store_begins_above_what_the_server_has(recorded: Recorded) -> None:
     before = [int(bookmark.split("|")[1]) for bookmark in recorded.bookmarks[0::2]]
     with tt.Client(
         "even", recorded.server.uri, publish_store=tt.MemoryPublishStore(), timeout=SECONDS
@@ -102,7 +105,8 @@ def test_exact_04_a_fresh_store_begins_above_what_the_server_has(recorded: Recor
     assert before == sorted(before)
 
 
-def test_exact_05_a_future_end_on_a_quiet_topic_ends_by_the_clock(recorded: Recorded) -> None:
+@pytest.mark.behaviour(5)
+def test_a_future_end_on_a_quiet_topic_ends_by_the_clock(recorded: Recorded) -> None:
     with tt.Client("waiter", recorded.server.uri, timeout=SECONDS) as client:
         end = datetime.now(UTC) + timedelta(seconds=2)
         stream = client.bookmark_subscribe("quiet", f"[0:{format_timestamp(to_micros(end))})", sub_id="s")
@@ -114,7 +118,8 @@ def test_exact_05_a_future_end_on_a_quiet_topic_ends_by_the_clock(recorded: Reco
         assert again.get(SECONDS).data == b"live", "its id is free again"
 
 
-def test_exact_08_bookmarks_come_only_where_they_were_asked_for(recorded: Recorded) -> None:
+@pytest.mark.behaviour(8)
+def test_bookmarks_come_only_where_they_were_asked_for(recorded: Recorded) -> None:
     with tt.Client("asking", recorded.server.uri, timeout=SECONDS) as client:
         plain = client.subscribe("asked")
         asked = client.subscribe("asked", options="bookmark")
@@ -124,7 +129,8 @@ def test_exact_08_bookmarks_come_only_where_they_were_asked_for(recorded: Record
         assert asked.get(SECONDS).bookmark == replayed.get(SECONDS).bookmark is not None
 
 
-def test_exact_12_a_server_takes_variables_and_includes(
+@pytest.mark.behaviour(12)
+def test_a_server_takes_variables_and_includes(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path_factory.mktemp("configured")
@@ -142,7 +148,8 @@ def test_exact_12_a_server_takes_variables_and_includes(
             client.replay("another")
 
 
-def test_exact_13_a_lost_connection_calls_the_handler_once_and_a_set_store_resends(
+@pytest.mark.behaviour(13)
+def test_a_lost_connection_calls_the_handler_once_and_a_set_store_resends(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with running_server(tmp_path_factory.mktemp("lost") / "data") as server:

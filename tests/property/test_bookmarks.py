@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -55,8 +56,9 @@ def test_every_value_reads_back_from_its_text(value: StartPoint | Range) -> None
     assert parse_bookmark(str(value)) == value
 
 
+@pytest.mark.behaviour(6)
 @given(ranges, blanks, blanks, blanks, blanks, blanks, blanks)
-def test_exact_06_blanks_around_parts_change_nothing(
+def test_blanks_around_parts_change_nothing(
     value: Range, a: str, b: str, c: str, d: str, e: str, f: str
 ) -> None:
     text = str(value)
@@ -65,11 +67,12 @@ def test_exact_06_blanks_around_parts_change_nothing(
     assert parse_bookmark(f"{a}{text[0]}{b}{begin}{c}:{d}{end}{e}{text[-1]}{f}") == value
 
 
+@pytest.mark.behaviour(3)
 @given(st.one_of(st.text(), shaped))
 @example("[")
 @example("[:")
 @example("\ud800|")
-def test_exact_03_garbage_raises_only_bad_bookmark(text: str) -> None:
+def test_garbage_raises_only_bad_bookmark(text: str) -> None:
     try:
         value = parse_bookmark(text)
     except BadBookmark:
@@ -84,8 +87,9 @@ def test_timestamps_round_trip(moment: int) -> None:
     assert to_micros(to_datetime(moment)) == moment
 
 
+@pytest.mark.behaviour(2)
 @given(st.datetimes(timezones=st.timezones()).filter(lambda moment: 1 < moment.year < 9999))
-def test_exact_02_aware_datetimes_are_converted(moment: datetime) -> None:
+def test_aware_datetimes_are_converted(moment: datetime) -> None:
     assert to_datetime(to_micros(moment)) == moment.astimezone(UTC)
 
 
@@ -104,8 +108,9 @@ def test_timestamp_garbage_raises_only_bad_bookmark(text: str) -> None:
     assert timestamp_micros_min <= moment <= timestamp_micros_max
 
 
+@pytest.mark.behaviour(3)
 @given(st.one_of(st.text(), st.text("ab=,[]()'\" ", max_size=20)))
-def test_exact_03_option_garbage_raises_only_bad_option(text: str) -> None:
+def test_option_garbage_raises_only_bad_option(text: str) -> None:
     try:
         options = parse_options(text)
     except BadOption:

@@ -384,8 +384,9 @@ class World:
             self.counts["handed"] += len(wanted)
 
 
+@pytest.mark.behaviour(28)
 @pytest.mark.parametrize("block", parts(16, every_run=2))
-def test_exact_28_nothing_is_lost_and_nothing_doubled_whatever_the_network_does(block: int) -> None:
+def test_nothing_is_lost_and_nothing_doubled_whatever_the_network_does(block: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(block * RUNS, (block + 1) * RUNS):
         world = World(seed, counts)

@@ -144,8 +144,9 @@ class World:
             assert isinstance(effect, State), effect
 
 
+@pytest.mark.behaviour(21, 23, 24)
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_exact_21_exact_23_exact_24_every_life_follows_the_order_of_reconnecting(seed: int) -> None:
+def test_every_life_follows_the_order_of_reconnecting(seed: int) -> None:
     world = World(Random(seed))
     for _ in range(STEPS):
         world.step()

@@ -30,9 +30,10 @@ def _live(world: EngineWorld, stores: list[Store]) -> None:
             store.hear()
 
 
+@pytest.mark.behaviour(9)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
-def test_exact_09_acknowledged_means_retained_through_power_losses(part: int, full: bool) -> None:
+def test_acknowledged_means_retained_through_power_losses(part: int, full: bool) -> None:
     counts: Counter[str] = Counter()
     seeds = SEEDS_FULL if full else SEEDS
     for seed in range(part * seeds // 5, (part + 1) * seeds // 5):

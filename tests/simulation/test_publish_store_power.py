@@ -146,7 +146,8 @@ class World:
         self.returned = held
 
 
-def test_exact_29_what_returned_survives_power_loss_with_sync_always(
+@pytest.mark.behaviour(29)
+def test_what_returned_survives_power_loss_with_sync_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     counts: Counter[str] = Counter()

@@ -59,7 +59,8 @@ def test_a_message_that_comes_alone_goes_to_whose_turn_it_is(
     assert counts[f"judged: {fairness}"] > 10 * SEEDS_A_PART, counts
 
 
-def test_exact_39_the_one_with_the_most_unused_capacity_is_served() -> None:
+@pytest.mark.behaviour(39)
+def test_the_one_with_the_most_unused_capacity_is_served() -> None:
     world = QueueWorld(1, [QueueDefinition("q")])
     publisher = world.connect("p")
     busy = {"inky": (2, 1), "blinky": (4, 3), "clyde": (10, 4)}

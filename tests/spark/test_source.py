@@ -117,7 +117,8 @@ def test_ranges_put_end_to_end_neither_overlap_nor_leave_a_gap(load: Load, rows:
     assert [row for part in parts for row in collected(part)] == rows
 
 
-def test_exact_01_a_plain_timestamp_begins_strictly_after_and_a_starting_timestamp_at_its_moment(
+@pytest.mark.behaviour(1)
+def test_a_plain_timestamp_begins_strictly_after_and_a_starting_timestamp_at_its_moment(
     load: Load, rows: list[Row]
 ) -> None:
     moment = rows[COUNT // 2][4]

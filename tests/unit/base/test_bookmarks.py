@@ -55,6 +55,7 @@ def test_single_bookmark_parses_to_a_start_point(text: str, expected: StartPoint
     assert parse_bookmark(text) == expected
 
 
+@pytest.mark.behaviour(3)
 @pytest.mark.parametrize(
     "text",
     [
@@ -82,7 +83,7 @@ def test_single_bookmark_parses_to_a_start_point(text: str, expected: StartPoint
         UNKNOWN,
     ],
 )
-def test_exact_03_bookmark_shaped_but_invalid_is_an_unknown_bookmark(text: str) -> None:
+def test_bookmark_shaped_but_invalid_is_an_unknown_bookmark(text: str) -> None:
     assert parse_bookmark(text) == AtBookmarks((), unknown=True)
     assert parse_bookmark(f"1|2|,{text}") == AtBookmarks((A,), unknown=True)
     ranged = parse_bookmark(f"[{text}:{text}]")
@@ -90,6 +91,7 @@ def test_exact_03_bookmark_shaped_but_invalid_is_an_unknown_bookmark(text: str) 
     assert ranged.begin == ranged.end == AtBookmarks((), unknown=True)
 
 
+@pytest.mark.behaviour(3)
 @pytest.mark.parametrize(
     ("text", "position"),
     [
@@ -149,7 +151,7 @@ def test_exact_03_bookmark_shaped_but_invalid_is_an_unknown_bookmark(text: str) 
         ("[1|2|,:3|4|]", 6),
     ],
 )
-def test_exact_03_malformed_timestamps_and_ranges_are_refused(text: str, position: int) -> None:
+def test_malformed_timestamps_and_ranges_are_refused(text: str, position: int) -> None:
     with pytest.raises(BadBookmark) as caught:
         parse_bookmark(text)
     assert f"(at position {position}" in str(caught.value)
@@ -163,6 +165,7 @@ def test_most_recent_is_refused_on_the_wire(text: str) -> None:
         parse_bookmark(text)
 
 
+@pytest.mark.behaviour(6)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -180,10 +183,11 @@ def test_most_recent_is_refused_on_the_wire(text: str) -> None:
         ("0|1|,abc|1|", FromNow()),
     ],
 )
-def test_exact_06_lists_keep_every_known_member(text: str, expected: StartPoint) -> None:
+def test_lists_keep_every_known_member(text: str, expected: StartPoint) -> None:
     assert parse_bookmark(text) == expected
 
 
+@pytest.mark.behaviour(6)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -202,10 +206,11 @@ def test_exact_06_lists_keep_every_known_member(text: str, expected: StartPoint)
         ("[20200605T000000:20200604T000000]", Range(AtTime(JUNE_5), True, AtTime(JUNE_4), True)),
     ],
 )
-def test_exact_06_range_text_parses_to_a_range(text: str, expected: Range) -> None:
+def test_range_text_parses_to_a_range(text: str, expected: Range) -> None:
     assert parse_bookmark(text) == expected
 
 
+@pytest.mark.behaviour(4)
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -220,18 +225,20 @@ def test_exact_06_range_text_parses_to_a_range(text: str, expected: Range) -> No
         (Range(Epoch(), False, at(A), True), "(0:1|2|]"),
     ],
 )
-def test_exact_04_text_form_reads_back(value: StartPoint | Range, text: str) -> None:
+def test_text_form_reads_back(value: StartPoint | Range, text: str) -> None:
     assert str(value) == text
     assert parse_bookmark(text) == value
 
 
-def test_exact_04_bookmarks_are_publisher_and_sequence() -> None:
+@pytest.mark.behaviour(4)
+def test_bookmarks_are_publisher_and_sequence() -> None:
     assert str(C) == "12290412031115262887|1484244707000000008|"
     assert C.publisher == 12290412031115262887
     assert C.sequence == 1484244707000000008
 
 
-def test_exact_02_datetimes_are_timestamps_in_utc() -> None:
+@pytest.mark.behaviour(2)
+def test_datetimes_are_timestamps_in_utc() -> None:
     naive = datetime(2020, 6, 4, 1, 2, 3, 4)  # noqa: DTZ001  # naive on purpose
     aware = datetime(2020, 6, 4, 1, 2, 3, 4, tzinfo=timezone(timedelta(hours=2)))
     assert bookmark_text(naive) == "20200604T010203.000004Z"

@@ -20,6 +20,7 @@ from tickertape.base.names import (
 )
 
 
+@pytest.mark.behaviour(4)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -28,11 +29,12 @@ from tickertape.base.names import (
         ("é", 3394012004367669963),
     ],
 )
-def test_exact_04_publisher_ids_never_change(name: str, expected: int) -> None:
+def test_publisher_ids_never_change(name: str, expected: int) -> None:
     assert publisher_id(name) == expected
 
 
-def test_exact_04_publisher_id_is_the_same_in_another_process() -> None:
+@pytest.mark.behaviour(4)
+def test_publisher_id_is_the_same_in_another_process() -> None:
     code = "from tickertape.base.names import publisher_id; print(publisher_id('pricing-1'))"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=source_environment()

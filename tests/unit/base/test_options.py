@@ -49,6 +49,7 @@ def test_options_parse_and_format_back(text: str, expected: dict[str, str | None
     assert parse_options(format_options(parsed)) == expected
 
 
+@pytest.mark.behaviour(3)
 @pytest.mark.parametrize(
     ("text", "match"),
     [
@@ -72,7 +73,7 @@ def test_options_parse_and_format_back(text: str, expected: dict[str, str | None
         ("\u00e9=1", "Invalid option"),
     ],
 )
-def test_exact_03_malformed_options_are_refused(text: str, match: str) -> None:
+def test_malformed_options_are_refused(text: str, match: str) -> None:
     with pytest.raises(BadOption, match=match):
         parse_options(text)
 

@@ -15,6 +15,7 @@ from tickertape.base.bookmarks import (
 from tickertape.base.errors import BadBookmark
 
 
+@pytest.mark.behaviour(2)
 @pytest.mark.parametrize(
     ("text", "micros"),
     [
@@ -31,10 +32,11 @@ from tickertape.base.errors import BadBookmark
         ("99991231T235959.999999Z", timestamp_micros_max),
     ],
 )
-def test_exact_02_timestamps_are_utc_with_or_without_z(text: str, micros: int) -> None:
+def test_timestamps_are_utc_with_or_without_z(text: str, micros: int) -> None:
     assert parse_timestamp(text) == micros
 
 
+@pytest.mark.behaviour(2)
 @pytest.mark.parametrize(
     "text",
     [
@@ -64,7 +66,7 @@ def test_exact_02_timestamps_are_utc_with_or_without_z(text: str, micros: int) -
         "\u0662\u0660\u0661\u0665\u0660\u0661\u0660\u0662T\u0661\u0662\u0663\u0665\u0660\u0660",
     ],
 )
-def test_exact_02_only_the_literal_z_is_a_zone_and_the_rest_is_refused(text: str) -> None:
+def test_only_the_literal_z_is_a_zone_and_the_rest_is_refused(text: str) -> None:
     with pytest.raises(BadBookmark, match="Invalid timestamp"):
         parse_timestamp(text)
 
@@ -94,14 +96,16 @@ def test_timestamp_outside_years_1_to_9999_is_refused(micros: int) -> None:
         to_datetime(micros)
 
 
-def test_exact_02_naive_datetimes_are_utc_and_aware_ones_converted() -> None:
+@pytest.mark.behaviour(2)
+def test_naive_datetimes_are_utc_and_aware_ones_converted() -> None:
     naive = datetime(2015, 1, 2, 12, 35)  # noqa: DTZ001  # naive on purpose
     assert to_micros(naive) == to_micros(naive.replace(tzinfo=UTC)) == 1420202100_000000
     east = naive.replace(tzinfo=timezone(timedelta(hours=1)))
     assert to_micros(east) == 1420202100_000000 - 3600_000000
 
 
-def test_exact_02_local_time_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.behaviour(2)
+def test_local_time_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
     monkeypatch.setenv("TZ", "Asia/Tokyo")

@@ -45,7 +45,8 @@ def test_message_fields_are_read_from_the_batch() -> None:
     assert isinstance(first, Message)
 
 
-def test_exact_08_bookmarks_are_omitted_unless_asked_for() -> None:
+@pytest.mark.behaviour(8)
+def test_bookmarks_are_omitted_unless_asked_for() -> None:
     delivered = batch()
     first, _ = delivered
     assert (first.bookmark, first.timestamp) == (None, None)

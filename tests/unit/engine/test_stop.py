@@ -75,8 +75,9 @@ def test_stop_waits_until_a_reader_has_the_log_despite_a_late_publish() -> None:
     assert not owes(world, reader)
 
 
+@pytest.mark.behaviour(18)
 @pytest.mark.parametrize("unpersisted", [False, True])
-def test_exact_18_conflated_messages_are_sent_at_a_stop(unpersisted: bool) -> None:
+def test_conflated_messages_are_sent_at_a_stop(unpersisted: bool) -> None:
     world = EngineWorld(3)
     writer, reader = world.connect("writer"), world.connect("reader")
     reader.subscribe("s", "t", bookmark="0", options="conflation=1h,conflation_key=[/k]")

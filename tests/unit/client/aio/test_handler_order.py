@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from tests.unit.client.stream_owner import Owner, asked
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.batch.message_batch import Message
@@ -70,7 +72,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-def test_exact_16_slow_handlers_keep_the_order_across_frames_of_one_and_of_several() -> None:
+@pytest.mark.behaviour(16)
+def test_slow_handlers_keep_the_order_across_frames_of_one_and_of_several() -> None:
     async def work() -> None:
         heard: list[tuple[str | None, int]] = []
         running = 0

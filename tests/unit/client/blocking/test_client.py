@@ -122,7 +122,8 @@ def test_publish_and_flush(server: SocketServer, client: Client) -> None:
         client.publish("orders", object())
 
 
-def test_exact_11_the_columns_arrive(server: SocketServer, client: Client) -> None:
+@pytest.mark.behaviour(11)
+def test_the_columns_arrive(server: SocketServer, client: Client) -> None:
     client.publish("orders", b"1", expiration="2s", correlation_id="c", sow_key="k")
     client.publish("orders", b"2", expiration=0.5)
     client.publish_flush(level="processed")
@@ -298,7 +299,8 @@ def test_a_server_that_does_not_read_makes_publishers_wait() -> None:
 # -- losing the connection ----------------------------------------------------------------------------
 
 
-def test_exact_13_the_disconnect_handler_is_called_once_and_may_connect(server: SocketServer) -> None:
+@pytest.mark.behaviour(13)
+def test_the_disconnect_handler_is_called_once_and_may_connect(server: SocketServer) -> None:
     calls: list[Client] = []
     back = threading.Event()
 

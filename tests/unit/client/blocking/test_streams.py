@@ -41,7 +41,8 @@ def test_iteration_gives_messages_in_order_and_ends_quietly() -> None:
     assert list(fed.stream) == []
 
 
-def test_exact_33_iteration_ends_without_an_exception_and_the_reason_says_why() -> None:
+@pytest.mark.behaviour(33)
+def test_iteration_ends_without_an_exception_and_the_reason_says_why() -> None:
     fed = Fed()
     fed.push(b"1")
     error = Disconnected("gone")

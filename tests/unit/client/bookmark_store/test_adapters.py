@@ -59,8 +59,9 @@ def work(store: ProgressStore) -> None:
         store.discard("s", 7, sequence)
 
 
+@pytest.mark.behaviour(32)
 @ALL
-def test_exact_32_an_adapter_is_kept_up_to_date_and_restores(make: Make, tmp_path: Path) -> None:
+def test_an_adapter_is_kept_up_to_date_and_restores(make: Make, tmp_path: Path) -> None:
     kept = Kept()
     with make(tmp_path / "one", kept) as store:
         assert store.adapter is kept
@@ -80,6 +81,7 @@ def test_exact_32_an_adapter_is_kept_up_to_date_and_restores(make: Make, tmp_pat
         assert kept.points == {}
 
 
+@pytest.mark.behaviour(32)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -91,7 +93,7 @@ def test_exact_32_an_adapter_is_kept_up_to_date_and_restores(make: Make, tmp_pat
     ],
 )
 @pytest.mark.parametrize("make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
-def test_exact_32_a_damaged_file_is_restored_from_the_adapter(
+def test_a_damaged_file_is_restored_from_the_adapter(
     make: Make, damage: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
     kept, path = Kept(), tmp_path / "store"
@@ -105,6 +107,7 @@ def test_exact_32_a_damaged_file_is_restored_from_the_adapter(
         assert store.most_recent("s") == [(7, 2)]
 
 
+@pytest.mark.behaviour(32)
 @pytest.mark.parametrize(
     "content",
     [
@@ -116,9 +119,7 @@ def test_exact_32_a_damaged_file_is_restored_from_the_adapter(
     ],
 )
 @pytest.mark.parametrize("make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
-def test_exact_32_what_is_no_damaged_store_is_never_written_over(
-    make: Make, content: bytes, tmp_path: Path
-) -> None:
+def test_what_is_no_damaged_store_is_never_written_over(make: Make, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "store"
     path.write_bytes(content)
     with pytest.raises(tt.StoreCorrupt, match=r"it is not|it has format version 1"):
@@ -126,7 +127,8 @@ def test_exact_32_what_is_no_damaged_store_is_never_written_over(
     assert path.read_bytes() == content
 
 
-def test_exact_32_a_store_of_the_other_kind_is_never_written_over(tmp_path: Path) -> None:
+@pytest.mark.behaviour(32)
+def test_a_store_of_the_other_kind_is_never_written_over(tmp_path: Path) -> None:
     makes: list[Make] = [tt.LoggedBookmarkStore, tt.RingBookmarkStore]
     for make, other in (makes, makes[::-1]):
         path = tmp_path / make.__name__
@@ -138,7 +140,8 @@ def test_exact_32_a_store_of_the_other_kind_is_never_written_over(tmp_path: Path
         assert path.read_bytes() == content
 
 
-def test_exact_32_a_whole_file_knows_better_than_its_adapter(tmp_path: Path) -> None:
+@pytest.mark.behaviour(32)
+def test_a_whole_file_knows_better_than_its_adapter(tmp_path: Path) -> None:
     kept = Kept()
     with tt.LoggedBookmarkStore(tmp_path / "store", kept) as store:
         work(store)
@@ -147,7 +150,8 @@ def test_exact_32_a_whole_file_knows_better_than_its_adapter(tmp_path: Path) -> 
         assert store.most_recent("s") == [(7, 2)]
 
 
-def test_exact_32_an_adapter_through_the_very_client_is_refused() -> None:
+@pytest.mark.behaviour(32)
+def test_an_adapter_through_the_very_client_is_refused() -> None:
     client = object()
     store = tt.MemoryBookmarkStore(tt.ConflatingRecoveryPointAdapter(Kept(client)))
     with store, pytest.raises(tt.UsageError, match="separate client for the adapter"):
@@ -211,13 +215,15 @@ def test_a_purge_takes_back_what_was_not_passed_on() -> None:
     assert kept.points == {}
 
 
-def test_exact_26_the_start_is_the_first_recovery_point() -> None:
+@pytest.mark.behaviour(26)
+def test_the_start_is_the_first_recovery_point() -> None:
     store = tt.MemoryBookmarkStore()
     store.started("s", [tt.Bookmark(3, 9), tt.Bookmark(4, 1)])
     assert store.most_recent("s") == [(3, 9), (4, 1)]
 
 
-def test_exact_25_no_record_of_an_id_stands_for_epoch() -> None:
+@pytest.mark.behaviour(25)
+def test_no_record_of_an_id_stands_for_epoch() -> None:
     assert tt.MemoryBookmarkStore().most_recent("never seen") == []
 
 

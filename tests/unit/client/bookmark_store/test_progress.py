@@ -24,7 +24,8 @@ def kept(progress: Progress, publisher: int | Sequence[int], sequences: Sequence
     return list(sequences) if keep is None else numbers(sequences)[keep].tolist()
 
 
-def test_exact_28_discarded_never_come_again_and_undiscarded_ones_do() -> None:
+@pytest.mark.behaviour(28)
+def test_discarded_never_come_again_and_undiscarded_ones_do() -> None:
     progress = Progress()
     assert kept(progress, 7, [1, 2, 3, 4, 5]) == [1, 2, 3, 4, 5]
     for sequence in (1, 2, 4):
@@ -37,7 +38,8 @@ def test_exact_28_discarded_never_come_again_and_undiscarded_ones_do() -> None:
     assert kept(progress, 7, [1, 2, 3, 4, 5, 6, 7]) == [3, 5, 6, 7]
 
 
-def test_exact_28_what_comes_late_is_a_duplicate() -> None:
+@pytest.mark.behaviour(28)
+def test_what_comes_late_is_a_duplicate() -> None:
     progress = Progress()
     kept(progress, 7, [1000, 1002])
     assert kept(progress, 7, [999, 1001, 1003]) == [1003]

@@ -43,9 +43,10 @@ def story(store: ProgressStore) -> None:
     store.persisted("s", tt.Bookmark(1, 5))
 
 
+@pytest.mark.behaviour(31)
 @pytest.mark.slow
 @BOTH
-def test_exact_31_a_second_owner_is_refused(make: Make, tmp_path: Path) -> None:
+def test_a_second_owner_is_refused(make: Make, tmp_path: Path) -> None:
     path = tmp_path / "store"
     with make(path):
         with pytest.raises(tt.StoreLocked, match=f"process {os.getpid()}"):
@@ -134,8 +135,9 @@ def test_options_are_checked(make: Make, tmp_path: Path) -> None:
         tt.LoggedBookmarkStore(tmp_path / "log", prune_size=0)
 
 
+@pytest.mark.behaviour(31)
 @pytest.mark.slow
-def test_exact_31_a_log_cut_at_any_byte_is_less_and_never_more(tmp_path: Path) -> None:
+def test_a_log_cut_at_any_byte_is_less_and_never_more(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with tt.LoggedBookmarkStore(path) as store:
         story(store)
@@ -298,8 +300,9 @@ def test_a_purge_of_all_syncs_as_often_as_one_of_a_single_subscription(
         assert store.subscriptions() == ["s"]
 
 
+@pytest.mark.behaviour(31)
 @pytest.mark.slow
-def test_exact_31_the_resize_handler_may_prune(tmp_path: Path) -> None:
+def test_the_resize_handler_may_prune(tmp_path: Path) -> None:
     sizes: list[int] = []
 
     def prune(store: LoggedBookmarkStore, size: int) -> None:

@@ -169,7 +169,8 @@ def test_flags_take_no_value() -> None:
         make_request("orders", "s", options="timestamp=yes")
 
 
-def test_exact_02_a_naive_datetime_is_utc_and_an_aware_one_is_converted() -> None:
+@pytest.mark.behaviour(2)
+def test_a_naive_datetime_is_utc_and_an_aware_one_is_converted() -> None:
     naive = datetime(2026, 11, 20, 9)  # noqa: DTZ001 - what is tested
     assert start_text(naive) == start_text(naive.replace(tzinfo=UTC))
     east = datetime(2026, 11, 20, 10, tzinfo=timezone(timedelta(hours=1)))
@@ -177,7 +178,8 @@ def test_exact_02_a_naive_datetime_is_utc_and_an_aware_one_is_converted() -> Non
     assert start_text(naive).startswith("20261120T090000")
 
 
-def test_exact_25_most_recent_never_goes_on_the_wire() -> None:
+@pytest.mark.behaviour(25)
+def test_most_recent_never_goes_on_the_wire() -> None:
     with pytest.raises(BadBookmark):
         make_request("orders", "s", bookmark=f"{MOST_RECENT},1|2|")
     assert wire_text(MOST_RECENT) == EPOCH, "where there is no subscription to look up"

@@ -48,6 +48,7 @@ def test_by_default_an_exponential_delay_begins_with_200_ms_doubles_and_never_gi
     assert found == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20.0, 20.0])
 
 
+@pytest.mark.behaviour(24)
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -56,7 +57,7 @@ def test_by_default_an_exponential_delay_begins_with_200_ms_doubles_and_never_gi
     ],
     ids=["fixed", "exponential"],
 )
-def test_exact_24_the_limit_cuts_the_last_wait_ends_it_and_begins_afresh_after_a_logon(
+def test_the_limit_cuts_the_last_wait_ends_it_and_begins_afresh_after_a_logon(
     strategy: tt.DelayStrategy,
 ) -> None:
     for begin in (100.0, 5_000.0):

@@ -92,7 +92,8 @@ class Life:
         return self.tell(machine.ConnectionLost(error))
 
 
-def test_exact_21_the_first_connection_step_by_step() -> None:
+@pytest.mark.behaviour(21)
+def test_the_first_connection_step_by_step() -> None:
     life = Life()
     assert life.tell(machine.Start()) == AT_FIRST
     assert life.tell(machine.ServerChosen(A)) == [machine.Connect(1, A)]
@@ -126,7 +127,8 @@ def test_server_that_cannot_take_the_publish_store_is_reported_as_failed() -> No
     ]
 
 
-def test_exact_21_a_later_drop_starts_the_same_again_with_a_wait() -> None:
+@pytest.mark.behaviour(21)
+def test_a_later_drop_starts_the_same_again_with_a_wait() -> None:
     life = Life()
     life.ready()
     assert life.dropped() == [machine.AskChooser()]
@@ -138,7 +140,8 @@ def test_exact_21_a_later_drop_starts_the_same_again_with_a_wait() -> None:
     assert life.session.next_deadline() is None
 
 
-def test_exact_21_a_failure_is_reported_and_goes_back_to_the_chooser() -> None:
+@pytest.mark.behaviour(21)
+def test_a_failure_is_reported_and_goes_back_to_the_chooser() -> None:
     life = Life()
     attempt = life.connecting()
     assert life.tell(machine.AttemptFailed(attempt, BROKEN)) == [
@@ -190,7 +193,8 @@ def test_a_chooser_that_never_repeats_itself_is_not_followed_without_end() -> No
     assert life.session.next_deadline() == life.mono + reconnect_seconds_min
 
 
-def test_exact_22_no_server_ends_it_with_the_text_of_the_chooser() -> None:
+@pytest.mark.behaviour(22)
+def test_no_server_ends_it_with_the_text_of_the_chooser() -> None:
     life = Life()
     life.connecting()
     life.tell(machine.AttemptFailed(1, BROKEN))
@@ -207,7 +211,8 @@ def test_exact_22_no_server_ends_it_with_the_text_of_the_chooser() -> None:
     assert life.session.stopped is None
 
 
-def test_exact_24_a_strategy_that_gives_up_acts_as_no_server() -> None:
+@pytest.mark.behaviour(24)
+def test_a_strategy_that_gives_up_acts_as_no_server() -> None:
     life = Life()
     life.ready()
     life.dropped()

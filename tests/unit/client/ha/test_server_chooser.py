@@ -20,7 +20,8 @@ def info(uri: str) -> ConnectionInfo:
     return ConnectionInfo("c", uri)
 
 
-def test_exact_23_the_default_chooser_stays_on_what_worked_moves_on_at_a_failure_and_wraps_round() -> None:
+@pytest.mark.behaviour(23)
+def test_the_default_chooser_stays_on_what_worked_moves_on_at_a_failure_and_wraps_round() -> None:
     chooser = tt.DefaultServerChooser([A, B, C])
     assert chooser.current_uri() == A
     chooser.report_success(info(A))

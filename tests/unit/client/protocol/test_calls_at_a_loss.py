@@ -40,8 +40,9 @@ def test_what_was_subscribed_again_behind_it_is_not_what_was_unsubscribed() -> N
     ]
 
 
+@pytest.mark.behaviour(27)
 @pytest.mark.parametrize("without", [(), ("plain",)])
-def test_exact_27_what_was_paused_or_resumed_comes_back_so_unless_the_server_would_refuse(
+def test_what_was_paused_or_resumed_comes_back_so_unless_the_server_would_refuse(
     without: tuple[str, ...],
 ) -> None:
     scene = Scene()

@@ -306,7 +306,8 @@ def test_close_without_a_connection_ends_the_client() -> None:
         peer.core.publishing.publish("orders", b"4")
 
 
-def test_exact_10_flush_waits_for_everything_sent_with_or_without_a_store() -> None:
+@pytest.mark.behaviour(10)
+def test_flush_waits_for_everything_sent_with_or_without_a_store() -> None:
     peer = Peer().connect()
     peer.core.publishing.publish("orders", b"1")
     peer.core.publishing.publish("orders", b"2")
@@ -320,7 +321,8 @@ def test_exact_10_flush_waits_for_everything_sent_with_or_without_a_store() -> N
     assert peer.outcome("f") is None
 
 
-def test_exact_10_flush_processed_asks_for_that_level_and_settles_nothing() -> None:
+@pytest.mark.behaviour(10)
+def test_flush_processed_asks_for_that_level_and_settles_nothing() -> None:
     peer = Peer().connect()
     peer.core.publishing.publish("orders", b"1")
     peer.core.flush(Named("f"), "processed")

@@ -55,7 +55,8 @@ def test_a_store_that_loses_something_does_not_pass() -> None:
         check_publish_store(Forgets)
 
 
-def test_exact_29_what_publish_returned_is_sent_again_in_order_by_the_next_process(tmp_path: Path) -> None:
+@pytest.mark.behaviour(29)
+def test_what_publish_returned_is_sent_again_in_order_by_the_next_process(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s")
     peer = Peer(store).connect()
     core = peer.core
@@ -91,7 +92,8 @@ def test_what_is_acknowledged_or_refused_does_not_come_back(tmp_path: Path) -> N
     again.close()
 
 
-def test_exact_31_a_second_owner_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+@pytest.mark.behaviour(31)
+def test_a_second_owner_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     with pytest.raises(tt.StoreLocked, match=rf"pricing-1 \(pid {os.getpid()}\)"):
         FilePublishStore(tmp_path / "s")

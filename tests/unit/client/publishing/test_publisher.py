@@ -107,7 +107,8 @@ def test_messages_of_several_topics_share_a_frame_in_order() -> None:
     ]
 
 
-def test_exact_11_expiration_correlation_id_and_key_travel_with_their_message() -> None:
+@pytest.mark.behaviour(11)
+def test_expiration_correlation_id_and_key_travel_with_their_message() -> None:
     peer = Peer().connect()
     publish(peer, b"0", b"1")
     peer.core.publishing.publish("orders", b"2", 1500, "c-2", "k-2")
@@ -173,7 +174,8 @@ def test_a_pattern_of_recorded_topics_that_is_none_ends_the_connection() -> None
     assert peer.core.logon.logged_on is None
 
 
-def test_exact_07_the_answer_to_an_unrecorded_publish_settles_no_earlier_recorded_one() -> None:
+@pytest.mark.behaviour(7)
+def test_the_answer_to_an_unrecorded_publish_settles_no_earlier_recorded_one() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect(recorded=("orders",))
     publish(peer, b"1")
@@ -196,14 +198,16 @@ def test_a_persisted_notice_settles_no_unrecorded_frame() -> None:
 # -- sequences and the store --------------------------------------------------------------------------
 
 
-def test_exact_04_a_fresh_store_starts_above_the_clock_and_the_last_persisted() -> None:
+@pytest.mark.behaviour(4)
+def test_a_fresh_store_starts_above_the_clock_and_the_last_persisted() -> None:
     assert publish(Peer(MemoryPublishStore()).connect(), b"1") == [FRESH]
     later = FRESH + 10**15
     (sequence,) = publish(Peer(MemoryPublishStore()).connect(last_persisted=later), b"1")
     assert sequence == later + foreign_sequences_max + 1, "above what another process may have given"
 
 
-def test_exact_04_a_used_store_continues_and_keeps_the_publisher_id() -> None:
+@pytest.mark.behaviour(4)
+def test_a_used_store_continues_and_keeps_the_publisher_id() -> None:
     store = MemoryPublishStore()
     store.put(Stored(50, 51, batch_from_bodies("orders", [b"a", b"b"], publisher=ME, first_sequence=50)))
     peer = Peer(store).connect(last_persisted=49)
@@ -297,7 +301,8 @@ def test_replacing_a_store_that_holds_messages_is_refused() -> None:
         peer.core.set_store(MemoryPublishStore(), START)
 
 
-def test_exact_13_a_store_can_be_set_while_connected() -> None:
+@pytest.mark.behaviour(13)
+def test_a_store_can_be_set_while_connected() -> None:
     peer = Peer().connect(last_persisted=3)
     publish(peer, b"1", b"2")
     peer.core.set_store(MemoryPublishStore(), START)
@@ -347,7 +352,8 @@ def test_refusals_are_not_remembered_when_a_handler_hears_of_them() -> None:
 # -- losing and regaining the connection --------------------------------------------------------------
 
 
-def test_exact_13_without_a_store_a_publish_while_disconnected_raises() -> None:
+@pytest.mark.behaviour(13)
+def test_without_a_store_a_publish_while_disconnected_raises() -> None:
     peer = Peer().connect()
     publish(peer, b"1", b"2")
     peer.lose()
@@ -359,7 +365,8 @@ def test_exact_13_without_a_store_a_publish_while_disconnected_raises() -> None:
     assert bodies(peer.published()) == [[b"4"]]
 
 
-def test_exact_13_with_a_store_a_publish_while_disconnected_is_sent_after_reconnection() -> None:
+@pytest.mark.behaviour(13)
+def test_with_a_store_a_publish_while_disconnected_is_sent_after_reconnection() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     publish(peer, b"1", b"2")
     peer.say(Persisted(frame=1, sequence=FRESH))

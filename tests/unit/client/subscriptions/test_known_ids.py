@@ -29,6 +29,7 @@ def begins(scene: Scene) -> str:
     return str(command(scene.again()).bookmark)
 
 
+@pytest.mark.behaviour(26)
 @pytest.mark.parametrize(("bookmark", "after", "again"), [
     (RANGE, "3|6|", RANGE),
     ("[3|7|:3|9|]", "3|6|", RANGE),
@@ -39,23 +40,23 @@ def begins(scene: Scene) -> str:
     (MOST_RECENT, "3|3|", "3|3|"),
     ("0", "0", "3|3|"),
 ])  # fmt: skip
-def test_exact_26_before_the_first_message_it_begins_where_it_began(
-    bookmark: str, after: str, again: str
-) -> None:
+def test_before_the_first_message_it_begins_where_it_began(bookmark: str, after: str, again: str) -> None:
     scene = known()
     scene.subscribe("a", bookmark, after=after)
     for _ in range(2):
         assert begins(scene) == again
 
 
-def test_exact_26_a_notice_moves_the_begin_of_one_that_nothing_came_for() -> None:
+@pytest.mark.behaviour(26)
+def test_a_notice_moves_the_begin_of_one_that_nothing_came_for() -> None:
     scene = known()
     scene.subscribe("a", NOW, after="3|10|")
     scene.say(PersistedNotice(sub_ids=("a",), publisher=8, sequence=1))
     assert begins(scene) == "8|1|"
 
 
-def test_exact_26_the_begin_of_a_range_moves_forward_only() -> None:
+@pytest.mark.behaviour(26)
+def test_the_begin_of_a_range_moves_forward_only() -> None:
     scene = known()
     scene.subscribe("a", RANGE, after="3|6|")
     scene.deliver("a", 7, 8)
@@ -66,7 +67,8 @@ def test_exact_26_the_begin_of_a_range_moves_forward_only() -> None:
     assert begins(scene) == RANGE
 
 
-def test_exact_28_what_came_is_counted_with_what_is_known_from_before() -> None:
+@pytest.mark.behaviour(28)
+def test_what_came_is_counted_with_what_is_known_from_before() -> None:
     scene = known()
     scene.subscribe("a", MOST_RECENT, after="3|3|")
     scene.deliver("a", 4, 5, 6)

@@ -70,7 +70,8 @@ def test_batches_are_handed_on_with_what_the_subscription_asked_for() -> None:
     assert message.timestamp is not None
 
 
-def test_exact_08_bookmarks_are_omitted_unless_asked_for() -> None:
+@pytest.mark.behaviour(8)
+def test_bookmarks_are_omitted_unless_asked_for() -> None:
     peer = Peer().connect()
     for call_id, (sub_id, options) in enumerate((("plain", ""), ("asked", "bookmark,")), 1):
         peer.core.subscribe(Named(sub_id), make_request("orders", sub_id, options=options), Named(sub_id))

@@ -74,7 +74,8 @@ def ask(sub_id: str, **more: object) -> SubscribeRequest:
     return msgspec.structs.replace(fields, handled=True)
 
 
-def test_exact_28_what_was_on_its_way_to_one_that_failed_is_not_the_next_ones() -> None:
+@pytest.mark.behaviour(28)
+def test_what_was_on_its_way_to_one_that_failed_is_not_the_next_ones() -> None:
     again = Again()
     scene, store = again.scene, again.store
     assert again.asked.bookmark == "3|1|"

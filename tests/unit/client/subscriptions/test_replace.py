@@ -64,7 +64,8 @@ def test_the_command_says_what_it_is() -> None:
     )
 
 
-def test_exact_20_the_new_one_begins_exactly_where_the_old_one_ends() -> None:
+@pytest.mark.behaviour(20)
+def test_the_new_one_begins_exactly_where_the_old_one_ends() -> None:
     r = Replacing()
     r.deliver()
     assert (r.sinks(), r.peer.took(End)) == (["old sink"], [])

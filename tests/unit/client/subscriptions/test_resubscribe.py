@@ -133,7 +133,8 @@ def test_they_are_placed_again_in_the_order_of_the_first_time() -> None:
     assert scene.refused() == []
 
 
-def test_exact_33_a_stream_ends_with_its_connection_and_is_not_placed_again() -> None:
+@pytest.mark.behaviour(33)
+def test_a_stream_ends_with_its_connection_and_is_not_placed_again() -> None:
     scene = Scene()
     scene.subscribe("stream", handled=False)
     scene.subscribe("handled")
@@ -169,7 +170,8 @@ def test_of_one_that_was_being_replaced_the_answered_one_is_kept() -> None:
     assert [end.sink for end in scene.took(End)] == ["new"]
 
 
-def test_exact_26_the_start_that_the_server_resolved_is_where_it_goes_on() -> None:
+@pytest.mark.behaviour(26)
+def test_the_start_that_the_server_resolved_is_where_it_goes_on() -> None:
     for store in (None, MemoryBookmarkStore()):
         scene = Scene(store)
         assert scene.subscribe("a", NOW, after="7|9|").bookmark == NOW
@@ -183,7 +185,8 @@ def test_exact_26_the_start_that_the_server_resolved_is_where_it_goes_on() -> No
             assert store.most_recent("a") == [Bookmark(7, 9)]
 
 
-def test_exact_26_without_a_store_it_goes_on_after_what_was_delivered() -> None:
+@pytest.mark.behaviour(26)
+def test_without_a_store_it_goes_on_after_what_was_delivered() -> None:
     scene = Scene()
     scene.subscribe("a", "0", filter="/x = 1", rate="2x", timestamp=True)
     scene.deliver("a", 4, 5)
@@ -196,7 +199,8 @@ def test_exact_26_without_a_store_it_goes_on_after_what_was_delivered() -> None:
     assert scene.handed() == [("a", 6)], "what was seen is not handed on twice"
 
 
-def test_exact_26_a_range_keeps_its_end_and_a_completed_one_is_not_reissued() -> None:
+@pytest.mark.behaviour(26)
+def test_a_range_keeps_its_end_and_a_completed_one_is_not_reissued() -> None:
     scene = Scene()
     text = "[20261120T090000Z:20261120T100000Z)"
     scene.subscribe("running", text, after="3|1|")
@@ -214,7 +218,8 @@ def test_exact_26_a_range_keeps_its_end_and_a_completed_one_is_not_reissued() ->
     assert [(e.sink, e.reason) for e in scene.took(End)] == [("over", "complete")]
 
 
-def test_exact_27_a_resumed_one_runs_again_and_a_paused_one_comes_back_paused() -> None:
+@pytest.mark.behaviour(27)
+def test_a_resumed_one_runs_again_and_a_paused_one_comes_back_paused() -> None:
     scene = Scene()
     for sub_id in ("resumed", "paused", "begun-paused"):
         scene.subscribe(sub_id, "0", pause=sub_id != "paused")
@@ -237,7 +242,8 @@ def test_exact_27_a_resumed_one_runs_again_and_a_paused_one_comes_back_paused() 
         assert again["paused"].bookmark == "3|5|"
 
 
-def test_exact_28_what_was_discarded_never_comes_again_and_the_rest_does_once() -> None:
+@pytest.mark.behaviour(28)
+def test_what_was_discarded_never_comes_again_and_the_rest_does_once() -> None:
     store = MemoryBookmarkStore()
     scene = Scene(store)
     assert scene.subscribe("a", MOST_RECENT, after="0").bookmark == "0"
@@ -251,7 +257,8 @@ def test_exact_28_what_was_discarded_never_comes_again_and_the_rest_does_once() 
     assert scene.handed() == [("a", 2), ("a", 4)]
 
 
-def test_exact_28_one_that_the_log_cannot_place_ends_and_the_others_go_on() -> None:
+@pytest.mark.behaviour(28)
+def test_one_that_the_log_cannot_place_ends_and_the_others_go_on() -> None:
     scene = Scene()
     for sub_id in "abc":
         scene.subscribe(sub_id, "0", after="3|1|")
@@ -486,8 +493,9 @@ def test_what_the_server_refuses_for_now_is_asked_for_again() -> None:
     assert [end.reason for end in scene.took(End)] == ["not_ready"] * 2
 
 
+@pytest.mark.behaviour(34)
 @pytest.mark.parametrize("kind", ["none", "memory", "logged"])
-def test_exact_34_duplicates_after_a_failover_are_filtered(kind: str, tmp_path: Path) -> None:
+def test_duplicates_after_a_failover_are_filtered(kind: str, tmp_path: Path) -> None:
     store: MemoryBookmarkStore | LoggedBookmarkStore | None = None
     if kind != "none":
         store = MemoryBookmarkStore() if kind == "memory" else LoggedBookmarkStore(tmp_path / "bookmarks")

@@ -29,7 +29,8 @@ def _replace(peer: Peer, sub_id: str, topic: str, **more: object) -> int:
     return command
 
 
-def test_exact_20_live_subscription_changes_with_the_next_accepted_message() -> None:
+@pytest.mark.behaviour(20)
+def test_live_subscription_changes_with_the_next_accepted_message() -> None:
     world = EngineWorld(1)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a")
@@ -78,7 +79,8 @@ def test_completed_follows_the_last_message_when_credit_allows_one_at_a_time() -
     assert peer.marks["s"] == ["completed after 5"]
 
 
-def test_exact_20_replay_changes_at_the_current_position() -> None:
+@pytest.mark.behaviour(20)
+def test_replay_changes_at_the_current_position() -> None:
     world = EngineWorld(2)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     for number in range(200):
@@ -308,8 +310,9 @@ def test_replace_delivers_conflated_messages_before_the_change() -> None:
     assert _bodies(peer) == [2, 3, 4]
 
 
+@pytest.mark.behaviour(20)
 @pytest.mark.parametrize("seed", range(60))
-def test_exact_20_repeated_replaces_lose_and_duplicate_nothing(seed: int) -> None:
+def test_repeated_replaces_lose_and_duplicate_nothing(seed: int) -> None:
     """A message is delivered if the subscription covered its topic when it was accepted."""
     rng = Random(seed)
     world = EngineWorld(seed)

@@ -57,9 +57,10 @@ def _finish(world: EngineWorld, peer: Peer, ids: list[str]) -> None:
     world.settle()
 
 
+@pytest.mark.behaviour(20)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", KINDS)
-def test_exact_20_of_every_kind_of_replay_nothing_is_lost_or_doubled(kind: str, seed: int) -> None:
+def test_of_every_kind_of_replay_nothing_is_lost_or_doubled(kind: str, seed: int) -> None:
     """Topics that all replacements cover are delivered once, uncovered topics never."""
     rng = Random(f"{kind} {seed}")
     world = EngineWorld(seed)

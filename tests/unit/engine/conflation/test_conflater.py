@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 import numpy as np
+import pytest
 
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch import MessageBatch, batch_from_bodies, merge
@@ -73,7 +74,8 @@ def test_conflater_adds_only_the_given_range_of_a_selection() -> None:
     assert shown(conflater.flush()) == [("7|2|", b"1", 1.1, 101), ("7|3|", b"2", 1.2, 102)]
 
 
-def test_exact_18_held_messages_are_flushed_in_the_order_of_the_first_bookmarks() -> None:
+@pytest.mark.behaviour(18)
+def test_held_messages_are_flushed_in_the_order_of_the_first_bookmarks() -> None:
     conflater = Conflater(SECOND)
     assert conflater.add(stream([1.0, 1.1, 1.2]), ["c", "a", "b"]) == []
     assert conflater.add(stream([1.3, 1.4, 1.5], first=3), ["b", "c", "a"]) == []
@@ -86,7 +88,8 @@ def test_exact_18_held_messages_are_flushed_in_the_order_of_the_first_bookmarks(
     assert (conflater.held_bytes, conflater.held_position, conflater.next_time()) == (0, None, None)
 
 
-def test_exact_18_at_the_live_end_the_clock_ends_the_interval() -> None:
+@pytest.mark.behaviour(18)
+def test_at_the_live_end_the_clock_ends_the_interval() -> None:
     conflater = Conflater(SECOND)
     conflater.add(stream([20.0, 20.4]))
     assert conflater.next_time() == 21 * SECOND

@@ -39,7 +39,8 @@ def test_live_subscription_receives_accepted_messages_before_persistence() -> No
     assert peer.marks["s"] == ["completed after 1"]
 
 
-def test_exact_19_live_subscription_without_credit_falls_back_to_persisted_messages() -> None:
+@pytest.mark.behaviour(19)
+def test_live_subscription_without_credit_falls_back_to_persisted_messages() -> None:
     world = EngineWorld(2)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a", bookmark="0|1|", options="live", credit=200)
@@ -60,7 +61,8 @@ def test_exact_19_live_subscription_without_credit_falls_back_to_persisted_messa
     assert _bodies(peer)[-1] == 50, "the subscription is live"
 
 
-def test_exact_19_live_subscription_behind_the_age_limit_is_ended_as_slow() -> None:
+@pytest.mark.behaviour(19)
+def test_live_subscription_behind_the_age_limit_is_ended_as_slow() -> None:
     world = EngineWorld(2, slow_clients=SlowConsumerLimits(age_seconds=5.0))
     publisher = world.connect("publisher")
     publisher.publish("a", [b"x" * 100] * 20)
@@ -86,7 +88,8 @@ def test_exact_19_live_subscription_behind_the_age_limit_is_ended_as_slow() -> N
     assert world.broker.services.log.live.fallbacks
 
 
-def test_exact_19_live_subscription_behind_before_the_sync_is_ended_by_age() -> None:
+@pytest.mark.behaviour(19)
+def test_live_subscription_behind_before_the_sync_is_ended_by_age() -> None:
     world = EngineWorld(2, slow_clients=SlowConsumerLimits(age_seconds=5.0))
     publisher, peer = world.connect("publisher"), world.connect("reader")
     peer.subscribe("s", "a", bookmark="0|1|", options="live", credit=420)

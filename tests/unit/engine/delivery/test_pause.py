@@ -82,7 +82,8 @@ def test_pause_during_a_replay_skips_and_duplicates_nothing(steps: int) -> None:
     assert _bodies(peer.heard["s"]) == list(range(1, 300, 3))
 
 
-def test_exact_16_replays_resumed_together_keep_the_common_order_of_the_log() -> None:
+@pytest.mark.behaviour(16)
+def test_replays_resumed_together_keep_the_common_order_of_the_log() -> None:
     world, _, peer = _world(300)
     world.broker.journal.view.tail_bytes_max = 1
     ids = ["a", "b", "c"]
@@ -100,7 +101,8 @@ def test_exact_16_replays_resumed_together_keep_the_common_order_of_the_log() ->
     assert _bodies(peer.heard["both"]) == [n for n in range(300) if n % 3 < 2]
 
 
-def test_exact_16_only_replays_at_equal_position_and_rate_are_combined() -> None:
+@pytest.mark.behaviour(16)
+def test_only_replays_at_equal_position_and_rate_are_combined() -> None:
     world, publisher, peer = _world()
     other = world.connect("other")
     peer.subscribe("first", "t0", bookmark="0", options="pause")
@@ -121,8 +123,9 @@ def test_exact_16_only_replays_at_equal_position_and_rate_are_combined() -> None
     assert _bodies(peer.heard["now"]) == [1000]
 
 
+@pytest.mark.behaviour(16)
 @pytest.mark.parametrize("commands", [1, 2])
-def test_exact_16_only_replays_of_one_resume_command_are_combined(commands: int) -> None:
+def test_only_replays_of_one_resume_command_are_combined(commands: int) -> None:
     world, _, peer = _world(300)
     world.broker.journal.view.tail_bytes_max = 1
     ids = ("a", "b")
@@ -143,7 +146,8 @@ def test_exact_16_only_replays_of_one_resume_command_are_combined(commands: int)
     assert (by_sequence == sorted(by_sequence)) is combined
 
 
-def test_exact_16_replays_above_the_frame_limit_are_combined_in_several_groups() -> None:
+@pytest.mark.behaviour(16)
+def test_replays_above_the_frame_limit_are_combined_in_several_groups() -> None:
     world = EngineWorld(12)
     publisher, peer = world.connect("publisher"), world.connect("reader")
     count = combined_subscriptions_max + 20
@@ -180,7 +184,8 @@ def test_replays_at_one_rate_are_combined_and_keep_the_rate() -> None:
     assert peer.order == sorted(peer.order, key=lambda one: one[2])
 
 
-def test_exact_17_an_unknown_id_is_refused_and_the_others_are_not_touched() -> None:
+@pytest.mark.behaviour(17)
+def test_an_unknown_id_is_refused_and_the_others_are_not_touched() -> None:
     world, _, peer = _world()
     peer.subscribe("s", "t1", bookmark="0", credit=100)
     refused = _answer(peer, peer.pause("s", "unknown"))

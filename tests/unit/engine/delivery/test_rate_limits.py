@@ -32,7 +32,8 @@ def _numbers(peer: Peer, sub_id: str = "s") -> list[int]:
     return [int(heard.body.split(b'"n": ')[1][:-1]) for heard in peer.heard[sub_id]]
 
 
-def test_exact_14_rate_counts_delivered_messages_and_holds_after_catch_up() -> None:
+@pytest.mark.behaviour(14)
+def test_rate_counts_delivered_messages_and_holds_after_catch_up() -> None:
     world = EngineWorld(3)
     publisher = world.connect("publisher")
     for start in range(0, 500, 50):
@@ -100,8 +101,9 @@ def _tenth(world: EngineWorld, pad: int) -> Peer:
     return publisher
 
 
+@pytest.mark.behaviour(14)
 @pytest.mark.parametrize("ids", [("s",), ("s", "other")])
-def test_exact_14_rate_counts_messages_that_pass_the_content_filter(ids: tuple[str, ...]) -> None:
+def test_rate_counts_messages_that_pass_the_content_filter(ids: tuple[str, ...]) -> None:
     world = EngineWorld(18)
     publisher = _tenth(world, 10)
     peer = world.connect("reader")
@@ -122,8 +124,9 @@ def test_exact_14_rate_counts_messages_that_pass_the_content_filter(ids: tuple[s
         assert 195 <= len(peer.heard[sub_id]) <= 210, "at the end of the log too"
 
 
+@pytest.mark.behaviour(14)
 @pytest.mark.parametrize("ids", [("s",), ("s", "other")])
-def test_exact_14_rate_in_bytes_counts_bodies_after_the_select_list(ids: tuple[str, ...]) -> None:
+def test_rate_in_bytes_counts_bodies_after_the_select_list(ids: tuple[str, ...]) -> None:
     world = EngineWorld(19)
     _tenth(world, 1_000)
     peer = world.connect("reader")
@@ -154,7 +157,8 @@ def test_rate_multiple_keeps_the_recorded_gaps(rate: str, factor: float) -> None
         assert times[index] - times[index - 1] == pytest.approx(recorded, abs=0.006)
 
 
-def test_exact_15_a_gap_is_cut_between_messages_that_are_delivered() -> None:
+@pytest.mark.behaviour(15)
+def test_a_gap_is_cut_between_messages_that_are_delivered() -> None:
     world = EngineWorld(6)
     publisher = world.connect("publisher")
     for number in range(3):
@@ -210,7 +214,8 @@ def test_messages_of_a_key_within_one_recorded_interval_are_conflated() -> None:
     assert [h.sequence for h in heard] == sorted(h.sequence for h in heard)
 
 
-def test_exact_18_held_messages_are_flushed_before_completed_and_at_a_stop() -> None:
+@pytest.mark.behaviour(18)
+def test_held_messages_are_flushed_before_completed_and_at_a_stop() -> None:
     world = EngineWorld(9)
     publisher = world.connect("publisher")
     _publish(world, publisher, "t", [0.01] * 6)
@@ -224,7 +229,8 @@ def test_exact_18_held_messages_are_flushed_before_completed_and_at_a_stop() -> 
     assert peer.heard["stops"][0].sequence == world.log("t")[0].sequence
 
 
-def test_exact_18_at_the_end_of_the_log_the_interval_runs_on_the_clock() -> None:
+@pytest.mark.behaviour(18)
+def test_at_the_end_of_the_log_the_interval_runs_on_the_clock() -> None:
     world = EngineWorld(10)
     publisher = world.connect("publisher")
     peer = world.connect("reader")
@@ -242,7 +248,8 @@ def test_exact_18_at_the_end_of_the_log_the_interval_runs_on_the_clock() -> None
     assert _numbers(peer) == [3, 9]
 
 
-def test_exact_18_recorded_time_first_and_the_clock_from_the_hand_over_on() -> None:
+@pytest.mark.behaviour(18)
+def test_recorded_time_first_and_the_clock_from_the_hand_over_on() -> None:
     world = EngineWorld(20)
     publisher = world.connect("publisher")
     _publish(world, publisher, "t", [0.4] * 10)  # recorded over 4 s
@@ -273,7 +280,8 @@ def test_exact_18_recorded_time_first_and_the_clock_from_the_hand_over_on() -> N
     assert 0.8 <= peer.stamps["s"][-1][0] - sent_at <= 1.05
 
 
-def test_exact_18_messages_held_at_the_hand_over_are_released_by_the_clock() -> None:
+@pytest.mark.behaviour(18)
+def test_messages_held_at_the_hand_over_are_released_by_the_clock() -> None:
     world = EngineWorld(21)
     world.broker.journal.view.tail_bytes_max = 1
     publisher, peer = world.connect("publisher"), world.connect("reader")

@@ -76,14 +76,16 @@ def test_bookmark_starts_after_the_named_message(scene: Scene) -> None:
     assert scene.replay(scene.bookmark(3)) == ([4, 5, 6, 7, 8, 9], ["completed after 6"])
 
 
-def test_exact_01_plain_timestamp_starts_strictly_after(scene: Scene) -> None:
+@pytest.mark.behaviour(1)
+def test_plain_timestamp_starts_strictly_after(scene: Scene) -> None:
     assert scene.replay(scene.time(4))[0] == [5, 6, 7, 8, 9]
     assert scene.replay(scene.time(4, -1))[0] == [4, 5, 6, 7, 8, 9]
     assert scene.replay(f"[{scene.time(4)}:{scene.time(9)}]")[0] == [4, 5, 6, 7, 8, 9]
     assert scene.replay(scene.time(0, -SECOND * 86_400))[0] == list(range(10)), "before the log is EPOCH"
 
 
-def test_exact_01_plain_timestamp_past_the_end_is_now_and_a_range_holds_back() -> None:
+@pytest.mark.behaviour(1)
+def test_plain_timestamp_past_the_end_is_now_and_a_range_holds_back() -> None:
     scene = Scene(3)
     future = format_timestamp(scene.times[-1] + 5 * SECOND)
     plain, ranged = "plain", "ranged"
@@ -99,8 +101,9 @@ def test_exact_01_plain_timestamp_past_the_end_is_now_and_a_range_holds_back() -
     assert scene.subscriber.marks[ranged] == []
 
 
+@pytest.mark.behaviour(1)
 @pytest.mark.parametrize(("bracket", "expected"), [("(", [2]), ("[", [1, 2])])
-def test_exact_01_a_begin_in_the_future_holds_back_to_the_microsecond(
+def test_a_begin_in_the_future_holds_back_to_the_microsecond(
     bracket: str, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(1)
@@ -116,7 +119,8 @@ def test_exact_01_a_begin_in_the_future_holds_back_to_the_microsecond(
     assert [int(heard.body) for heard in scene.subscriber.heard["s"]] == expected
 
 
-def test_exact_03_unknown_bookmark_follows_bookmark_not_found(scene: Scene) -> None:
+@pytest.mark.behaviour(3)
+def test_unknown_bookmark_follows_bookmark_not_found(scene: Scene) -> None:
     for unknown in (f"{scene.id}|999|", "12|1|", "abc|1|", "1|", "99999999999999999999999|1|"):
         assert scene.replay(unknown)[0] == [], "the reference's rule: NOW"
         assert scene.answer().found is False
@@ -128,6 +132,7 @@ def test_exact_03_unknown_bookmark_follows_bookmark_not_found(scene: Scene) -> N
         assert named in scene.answer().text
 
 
+@pytest.mark.behaviour(3)
 @pytest.mark.parametrize(
     ("bookmark", "options", "code"),
     [
@@ -145,7 +150,7 @@ def test_exact_03_unknown_bookmark_follows_bookmark_not_found(scene: Scene) -> N
         ("0", "timestamp=yes", "bad_option"),
     ],
 )
-def test_exact_03_unreadable_bookmark_or_option_is_refused(
+def test_unreadable_bookmark_or_option_is_refused(
     scene: Scene, bookmark: str, options: str, code: str
 ) -> None:
     heard, marks = scene.replay(bookmark, options=options)
@@ -154,6 +159,7 @@ def test_exact_03_unreadable_bookmark_or_option_is_refused(
     assert scene.subscriber.goodbye is None, "a refusal disturbs nothing else"
 
 
+@pytest.mark.behaviour(6)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -171,7 +177,7 @@ def test_exact_03_unreadable_bookmark_or_option_is_refused(
         ("[{3}:{3}]", [3]),
     ],
 )
-def test_exact_06_ranges_of_bookmarks(scene: Scene, text: str, expected: list[int]) -> None:
+def test_ranges_of_bookmarks(scene: Scene, text: str, expected: list[int]) -> None:
     for number in range(10):
         text = text.replace(f"{{{number}}}", scene.bookmark(number))
     assert scene.replay(text) == (expected, [f"completed after {len(expected)}", "ended"])
@@ -200,7 +206,8 @@ def test_range_from_a_time_to_a_bookmark(scene: Scene) -> None:
     assert scene.replay(text) == ([3, 4, 5], ["completed after 3", "ended"])
 
 
-def test_exact_06_list_starts_after_the_earliest_known_member(scene: Scene) -> None:
+@pytest.mark.behaviour(6)
+def test_list_starts_after_the_earliest_known_member(scene: Scene) -> None:
     text = f"{scene.bookmark(7)},{scene.bookmark(4)},12|9|,{scene.bookmark(8)}"
     assert scene.replay(text)[0] == [5, 6, 7, 8, 9]
 
@@ -211,7 +218,8 @@ def test_unknown_bookmark_at_the_end_of_a_range_is_refused(scene: Scene) -> None
     assert "the end of the range in the log: '12|3|'. Use" in scene.answer().text
 
 
-def test_exact_05_a_future_end_completes_by_the_clock_on_a_quiet_topic() -> None:
+@pytest.mark.behaviour(5)
+def test_a_future_end_completes_by_the_clock_on_a_quiet_topic() -> None:
     scene = Scene(3)
     until = format_timestamp(scene.times[-1] + 30 * SECOND)
     heard, marks = scene.replay(f"[0:{until})")
@@ -226,7 +234,8 @@ def test_exact_05_a_future_end_completes_by_the_clock_on_a_quiet_topic() -> None
     assert "s0" not in scene.world.broker.subscriptions.of(scene.subscriber.conn), "it is freed"
 
 
-def test_exact_05_message_received_before_the_end_is_delivered_before_completed() -> None:
+@pytest.mark.behaviour(5)
+def test_message_received_before_the_end_is_delivered_before_completed() -> None:
     scene = Scene(2)
     until = scene.times[-1] + 5 * SECOND
     scene.replay(f"[0:{format_timestamp(until)})")
@@ -249,7 +258,8 @@ def test_until_caught_up_range_includes_accepted_messages_that_are_not_persisted
     assert len(scene.subscriber.heard["s0"]) == 4
 
 
-def test_exact_07_unrecorded_publishes_are_acknowledged_by_themselves() -> None:
+@pytest.mark.behaviour(7)
+def test_unrecorded_publishes_are_acknowledged_by_themselves() -> None:
     world = EngineWorld(3, recorded=frozenset({"t"}))
     publisher, listener = world.connect("p"), world.connect("l")
     listener.subscribe("live", "u")

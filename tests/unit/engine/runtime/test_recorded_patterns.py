@@ -53,9 +53,10 @@ def test_frame_with_recorded_and_unrecorded_topics_is_refused() -> None:
     assert not world.log()
 
 
+@pytest.mark.behaviour(13)
 @pytest.mark.parametrize("bookmark", ["0", "0|1|"])
 @pytest.mark.parametrize("options", ["", "live"])
-def test_exact_13_a_bookmark_covers_recorded_topics_only(bookmark: str, options: str) -> None:
+def test_a_bookmark_covers_recorded_topics_only(bookmark: str, options: str) -> None:
     world = EngineWorld(5, recorded=RECORDED)
     publisher, reader = world.connect("p"), world.connect("r")
     asked = reader.subscribe("s", "e+", bookmark=bookmark, options=options)

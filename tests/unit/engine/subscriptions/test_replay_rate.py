@@ -54,23 +54,26 @@ def replay(
     return times
 
 
+@pytest.mark.behaviour(14)
 @pytest.mark.parametrize("rate", [10, 333, 1_000, 10_000, 14_141])
-def test_exact_14_a_rate_in_messages_holds_over_ten_seconds(rate: int) -> None:
+def test_a_rate_in_messages_holds_over_ten_seconds(rate: int) -> None:
     times = replay(RateLimiter(parse_rate(str(rate))), bodies(rate * 12), until=START + 11.5)
     for begin in (0.0, 0.7, 1.3):
         within = [t for t in times if START + begin <= t < START + begin + 10]
         assert abs(len(within) - 10 * rate) <= max(0.002 * 10 * rate, 1)
 
 
+@pytest.mark.behaviour(14)
 @pytest.mark.parametrize(("rate", "size"), [("100KB", 100), ("100KB", 10_000), ("1.5MB", 333)])
-def test_exact_14_a_rate_in_bytes_counts_payload(rate: str, size: int) -> None:
+def test_a_rate_in_bytes_counts_payload(rate: str, size: int) -> None:
     per_second = parse_rate(rate).amount
     times = replay(RateLimiter(parse_rate(rate)), bodies(int(per_second * 11 / size), size))
     within = [t for t in times if t < START + 10]
     assert abs(len(within) * size - 10 * per_second) <= max(0.002 * 10 * per_second, size)
 
 
-def test_exact_14_rate_holds_for_messages_delivered_as_published() -> None:
+@pytest.mark.behaviour(14)
+def test_rate_holds_for_messages_delivered_as_published() -> None:
     pacer = RateLimiter(parse_rate("100"))
     replay(pacer, bodies(50))
     one = bodies(1)
@@ -176,7 +179,8 @@ def test_messages_with_equal_timestamps_are_sent_together() -> None:
     assert pacer.allowed(batch, 3, 5, START + 1) == (2, None)
 
 
-def test_exact_15_long_gaps_are_cut_in_replay_time_and_the_timeline_shifts() -> None:
+@pytest.mark.behaviour(15)
+def test_long_gaps_are_cut_in_replay_time_and_the_timeline_shifts() -> None:
     # 5x with 10 s: gaps above 50 s in the recording are 10 s of waiting
     recorded = [0.0, 49.0, 99.0, 160.0, 165.0, 86_400.0, 86_450.0]
     times = replay(RateLimiter(parse_rate("5X"), 10.0), stamped(recorded))
@@ -184,14 +188,16 @@ def test_exact_15_long_gaps_are_cut_in_replay_time_and_the_timeline_shifts() -> 
     assert waits == pytest.approx([9.8, 10, 10, 1, 10, 10], abs=rate_tick_seconds)
 
 
-def test_exact_15_never_more_than_a_second_at_the_original_pace() -> None:
+@pytest.mark.behaviour(15)
+def test_never_more_than_a_second_at_the_original_pace() -> None:
     recorded = [0.0, 0.5, 2.5, 2.6, 3_600.0, 3_600.9]
     times = replay(RateLimiter(parse_rate("1x"), 1.0), stamped(recorded))
     waits = [b - a for a, b in pairwise(times)]
     assert waits == pytest.approx([0.5, 1, 0.1, 1, 0.9], abs=rate_tick_seconds)
 
 
-def test_exact_15_gap_counts_between_messages_of_the_subscription_across_batches() -> None:
+@pytest.mark.behaviour(15)
+def test_gap_counts_between_messages_of_the_subscription_across_batches() -> None:
     pacer = RateLimiter(parse_rate("1x"), 1.0)
     assert replay(pacer, stamped([0.0])) == [START]
     times = replay(pacer, stamped([500.0, 500.25]), START + 0.1)

@@ -93,8 +93,9 @@ def test_message_published_after_each_start_point_is_delivered_once(row: Row) ->
     assert scene.heard("s") == [*row.covers, MESSAGES]
 
 
+@pytest.mark.behaviour(5)
 @pytest.mark.parametrize("row", [row for row in RANGES if not row.code], ids=lambda row: row.name)
-def test_exact_05_ended_range_delivers_nothing_and_frees_the_id(row: Row) -> None:
+def test_ended_range_delivers_nothing_and_frees_the_id(row: Row) -> None:
     scene = Scene()
     scene.ask("s", row)
     scene.publish(MESSAGES)
@@ -139,7 +140,8 @@ def test_time_range_of_a_day_includes_midnight_and_excludes_the_next() -> None:
     assert reader.marks["day"] == ["completed after 3", "ended"]
 
 
-def test_exact_01_only_in_a_range_does_a_begin_in_the_future_hold_delivery_back() -> None:
+@pytest.mark.behaviour(1)
+def test_only_in_a_range_does_a_begin_in_the_future_hold_delivery_back() -> None:
     scene = Scene()
     begin = format_timestamp(scene.times[-1] + 5 * SECOND)
     end = format_timestamp(scene.times[-1] + 60 * SECOND)
@@ -155,7 +157,8 @@ def test_exact_01_only_in_a_range_does_a_begin_in_the_future_hold_delivery_back(
     assert scene.subscriber.marks["range"] == ["completed after 1", "ended"]
 
 
-def test_exact_05_a_future_end_delivers_live_until_then_and_completes_once() -> None:
+@pytest.mark.behaviour(5)
+def test_a_future_end_delivers_live_until_then_and_completes_once() -> None:
     scene = Scene()
     end = format_timestamp(scene.times[-1] + 10 * SECOND)
     scene.ask("s", Row("", f"[b8:{end})", []))
@@ -169,10 +172,9 @@ def test_exact_05_a_future_end_delivers_live_until_then_and_completes_once() -> 
     assert "s" not in scene.world.broker.subscriptions.of(scene.subscriber.conn)
 
 
+@pytest.mark.behaviour(6)
 @pytest.mark.parametrize(("end", "covers"), [("]", [10]), (")", [])])
-def test_exact_06_the_end_bracket_decides_about_a_message_of_just_that_moment(
-    end: str, covers: list[int]
-) -> None:
+def test_the_end_bracket_decides_about_a_message_of_just_that_moment(end: str, covers: list[int]) -> None:
     scene = Scene()
     moment = scene.world.wall + 5 * SECOND
     scene.ask("s", Row("", f"(b9:{format_timestamp(moment)}{end}", []))
@@ -196,8 +198,9 @@ def test_a_bookmark_of_another_topic_is_a_point_of_the_same_log() -> None:
     assert scene.heard("r") == [8, 9]
 
 
+@pytest.mark.behaviour(26)
 @pytest.mark.parametrize("from_disk", [False, True], ids=["memory", "disk"])
-def test_exact_26_answer_names_the_message_before_the_start(*, from_disk: bool) -> None:
+def test_answer_names_the_message_before_the_start(*, from_disk: bool) -> None:
     scene = Scene(from_disk=from_disk)
 
     def after(text: str) -> str:

@@ -50,7 +50,8 @@ def _pass(world: EngineWorld, seconds: float) -> None:
     world.settle()
 
 
-def test_exact_18_clock_ends_a_conflation_interval_of_a_non_persistent_topic() -> None:
+@pytest.mark.behaviour(18)
+def test_clock_ends_a_conflation_interval_of_a_non_persistent_topic() -> None:
     world = _world()
     publisher, peer = world.connect("p"), world.connect("s")
     answer = peer.subscribe("s", "u", options=KEYED)
@@ -102,8 +103,9 @@ def test_each_interval_delivers_the_last_message_in_the_order_of_the_firsts(seed
     assert unrecorded.next_deadline() is None
 
 
+@pytest.mark.behaviour(20)
 @pytest.mark.parametrize("seed", range(60))
-def test_exact_20_repeated_replaces_with_and_without_conflation_lose_nothing(seed: int) -> None:
+def test_repeated_replaces_with_and_without_conflation_lose_nothing(seed: int) -> None:
     """Each subscription delivers the messages of its time before those of the next one."""
     rng = Random(seed)
     world = _world(seed, SlowConsumerLimits(connection_bytes=rng.choice((2_000, 16 << 20))))

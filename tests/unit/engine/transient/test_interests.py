@@ -75,8 +75,9 @@ def test_select_list_applies_to_an_unrecorded_topic() -> None:
     assert [json.loads(heard.body) for heard in peer.heard["s"]] == [{"k": 1}]
 
 
+@pytest.mark.behaviour(20)
 @pytest.mark.parametrize("seed", range(120))
-def test_exact_20_repeated_replaces_of_every_kind_lose_nothing(seed: int) -> None:
+def test_repeated_replaces_of_every_kind_lose_nothing(seed: int) -> None:
     """Each message is matched against the subscription at its publish time."""
     rng = Random(seed)
     world = EngineWorld(seed, recorded=BY_PATTERN if seed % 2 else RECORDED)

@@ -158,7 +158,8 @@ PATTERN = "must be a topic name, not the pattern '^orders/'. Write pattern = ...
 # -- variables and includes ---------------------------------------------------------------------------
 
 
-def test_exact_12_variables_of_the_environment_are_put_into_strings(tmp_path: Path) -> None:
+@pytest.mark.behaviour(12)
+def test_variables_of_the_environment_are_put_into_strings(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.toml",
         """
@@ -178,7 +179,8 @@ def test_exact_12_variables_of_the_environment_are_put_into_strings(tmp_path: Pa
     assert config.journal == JournalConfig(segment_size=2 * 1024**2, create=False, topics=["orders"])
 
 
-def test_exact_12_a_variable_cannot_write_toml(tmp_path: Path) -> None:
+@pytest.mark.behaviour(12)
+def test_a_variable_cannot_write_toml(tmp_path: Path) -> None:
     path = write(tmp_path / "c.toml", '[instance]\nname = "${NAME}"\n')
     hostile = 'x"\ndata = "/etc'
     assert problems_of(path, NAME=hostile) == [
@@ -186,7 +188,8 @@ def test_exact_12_a_variable_cannot_write_toml(tmp_path: Path) -> None:
     ]
 
 
-def test_exact_12_a_variable_that_is_not_set_or_not_well_formed_is_refused(tmp_path: Path) -> None:
+@pytest.mark.behaviour(12)
+def test_a_variable_that_is_not_set_or_not_well_formed_is_refused(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.toml",
         """
@@ -235,7 +238,8 @@ def test_a_variable_that_is_not_set_is_one_problem_wherever_it_stands(tmp_path: 
     assert [int(text.split(":")[1]) for text in found] == [2, 4, 5, 8, 10, 13, 14, 17, 19]
 
 
-def test_exact_12_includes_come_first_and_arrays_of_tables_are_joined(tmp_path: Path) -> None:
+@pytest.mark.behaviour(12)
+def test_includes_come_first_and_arrays_of_tables_are_joined(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     write(
         tmp_path / "parts" / "log.toml",
@@ -267,7 +271,8 @@ def test_exact_12_includes_come_first_and_arrays_of_tables_are_joined(tmp_path: 
     assert config.journal == JournalConfig(segment_size=2 * 1024**2, create=False, topics=["included", "own"])
 
 
-def test_exact_12_a_problem_in_an_included_file_names_that_file(tmp_path: Path) -> None:
+@pytest.mark.behaviour(12)
+def test_a_problem_in_an_included_file_names_that_file(tmp_path: Path) -> None:
     write(tmp_path / "inner.toml", '\n\n[journal]\nsync = "maybe"\n')
     write(tmp_path / "broken.toml", "a = 1\nb = \n")
     path = write(tmp_path / "c.toml", 'include = [\n  "inner.toml",\n  "broken.toml",\n  "absent.toml",\n]\n')
@@ -279,7 +284,8 @@ def test_exact_12_a_problem_in_an_included_file_names_that_file(tmp_path: Path) 
     ]
 
 
-def test_exact_12_a_cycle_of_includes_is_refused(tmp_path: Path) -> None:
+@pytest.mark.behaviour(12)
+def test_a_cycle_of_includes_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.toml", '# first\ninclude = ["b.toml"]\n')
     write(tmp_path / "b.toml", 'include = ["./a.toml"]\n')
     assert problems_of(tmp_path / "a.toml") == [
@@ -287,7 +293,8 @@ def test_exact_12_a_cycle_of_includes_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_exact_12_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> None:
+@pytest.mark.behaviour(12)
+def test_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> None:
     for n in range(include_depth_max + 2):
         write(tmp_path / f"{n}.toml", f'include = ["{n + 1}.toml"]\n')
     assert problems_of(tmp_path / "0.toml") == [

@@ -77,7 +77,8 @@ def test_starts_and_ends_make_one_range(options: dict[str, str], expected: str |
         assert bookmark(**options) == expected
 
 
-def test_exact_01_a_starting_timestamp_includes_its_moment_where_a_plain_bookmark_does_not() -> None:
+@pytest.mark.behaviour(1)
+def test_a_starting_timestamp_includes_its_moment_where_a_plain_bookmark_does_not() -> None:
     assert bookmark(startingBookmark="20130101T000000") == "20130101T000000.000000Z"
     assert bookmark(startingTimestamp="20130101T000000") == "20121231T235959.999999Z"
 
