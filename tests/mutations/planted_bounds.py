@@ -98,7 +98,7 @@ BOUND_MUTATIONS: Final = (
         "testing/disk.py",
         "        return self._clone(self._names.crash_clone(rng, self.counts), rng)\n",
         "        return self._clone(self._names.crash_clone(Random(), self.counts), rng)\n",
-        ("unit/testing/test_disk.py::test_equal_seeds_give_equal_futures",),
+        ("unit/testing/test_disk.py::test_equal_seeds_give_equal_crash_outcomes",),
         promise="R19",
         tier="unit",
     ),

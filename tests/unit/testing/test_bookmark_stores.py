@@ -1,4 +1,4 @@
-"""The suite of bookmark stores notices those that lose something, or say what is not so."""
+"""The bookmark store checks reject stores that lose state or give false answers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check(kind: type[Recorded], **options: Any) -> None:
     check_bookmark_store(partial(kind, {}), **options)
 
 
-def test_a_store_that_records_each_change_passes() -> None:
+def test_check_bookmark_store_accepts_store_that_records_each_change() -> None:
     check(Recorded, killed=nothing)
 
 
@@ -144,7 +144,7 @@ class ForgetsSubscriptions(Recorded):
             super().keep(call)
 
 
-class SaysAllIsDiscarded(Recorded):
+class ReportsAllAsDiscarded(Recorded):
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
         super().is_discarded(sub_id, publisher, sequence)
         return True
@@ -165,25 +165,27 @@ class AnswersWhenClosed(Recorded):
         (ForgetsPurges, "a purge survives, when it was closed"),
         (PurgesTooMuch, "a purge survives, when it was closed"),
         (ForgetsSubscriptions, "all subscriptions survive, when it was closed"),
-        (SaysAllIsDiscarded, r"is_discarded\('s', 5, 10\) before any discard: True"),
+        (ReportsAllAsDiscarded, r"is_discarded\('s', 5, 10\) before any discard: True"),
         (AnswersWhenClosed, "undiscarded_count of a closed store does not raise Closed"),
     ],
 )
-def test_a_store_that_forgets_or_says_what_is_not_so_is_told(kind: type[Recorded], text: str) -> None:
+def test_check_bookmark_store_rejects_store_with_lost_state_or_false_answers(
+    kind: type[Recorded], text: str
+) -> None:
     with pytest.raises(AssertionError, match=text):
         check(kind)
 
 
-def test_a_store_that_writes_when_it_is_closed_is_told_if_it_is_to_survive_a_kill() -> None:
+def test_check_bookmark_store_with_killed_rejects_store_that_writes_only_at_close() -> None:
     check(RecordsWhenClosed)
     with pytest.raises(AssertionError, match="all subscriptions survive, when it was killed"):
         check(RecordsWhenClosed, killed=nothing)
 
 
-def test_what_is_no_store_is_told() -> None:
-    nobody: Callable[[str], Any] = lambda _: object()  # noqa: E731
+def test_check_bookmark_store_rejects_object_without_store_methods() -> None:
+    wrong: Callable[[str], Any] = lambda _: object()  # noqa: E731
     with pytest.raises(AssertionError, match="it lacks methods of BookmarkStore"):
-        check_bookmark_store(nobody)
+        check_bookmark_store(wrong)
 
 
 def process_ended(store: tt.BookmarkStore) -> None:
@@ -192,7 +194,7 @@ def process_ended(store: tt.BookmarkStore) -> None:
 
 
 @pytest.mark.parametrize("sync", ["never", pytest.param("always", marks=pytest.mark.slow)])
-def test_our_stores_on_disk_survive_the_end_of_their_process(tmp_path: Path, sync: Any) -> None:
+def test_stores_on_disk_pass_check_bookmark_store_with_killed_process(tmp_path: Path, sync: Any) -> None:
     check_bookmark_store(
         lambda name: tt.LoggedBookmarkStore(tmp_path / name, sync=sync), killed=process_ended
     )

@@ -1,4 +1,4 @@
-"""Time that moves only when a test says so."""
+"""Virtual clock and virtual event loop: time moves only on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tickertape.client.ha.delay_strategy import ExponentialDelayStrategy
 from tickertape.testing import Standstill, VirtualClock, VirtualLoop
 
 
-def test_both_clocks_move_together_and_the_wall_may_jump() -> None:
+def test_virtual_clock_advance_moves_both_clocks_and_jump_moves_only_wall_clock() -> None:
     clock = VirtualClock()
     before = clock.now()
     clock.advance(1.5)
@@ -25,7 +25,7 @@ def test_both_clocks_move_together_and_the_wall_may_jump() -> None:
         clock.advance(-1)
 
 
-def test_while_it_is_installed_the_product_reads_it_and_nobody_else() -> None:
+def test_virtual_clock_while_installed_replaces_time_in_the_product_only() -> None:
     clock = VirtualClock()
     with clock.installed():
         assert waiting.now() == clock.now()
@@ -36,10 +36,10 @@ def test_while_it_is_installed_the_product_reads_it_and_nobody_else() -> None:
     assert vars(waiting)["time"] is time
 
 
-def test_a_loop_waits_for_nothing() -> None:
+def test_virtual_loop_runs_timers_in_order_without_waiting() -> None:
     loop = VirtualLoop()
 
-    async def life() -> list[str]:
+    async def scenario() -> list[str]:
         seen: list[str] = []
         loop.call_later(3600, seen.append, "an hour")
         loop.call_later(60, seen.append, "a minute")
@@ -49,12 +49,12 @@ def test_a_loop_waits_for_nothing() -> None:
         return seen
 
     start = loop.time()
-    assert loop.run_until_complete(life()) == ["a minute", "an hour"]
+    assert loop.run_until_complete(scenario()) == ["a minute", "an hour"]
     assert loop.time() - start == pytest.approx(7200)
     loop.close()
 
 
-def test_who_waits_for_ever_is_told() -> None:
+def test_virtual_loop_without_timers_raises_standstill() -> None:
     loop = VirtualLoop()
     waiter = loop.create_task(asyncio.Event().wait())
     with pytest.raises(Standstill, match="no timer is set"):
@@ -65,7 +65,7 @@ def test_who_waits_for_ever_is_told() -> None:
     loop.close()
 
 
-def test_a_strategy_of_delays_may_be_tried_for_hours() -> None:
+def test_delay_strategy_on_virtual_clock_gives_up_after_hours() -> None:
     clock = VirtualClock()
     strategy = ExponentialDelayStrategy(1.0, 2.0, 300.0, 0.0, give_up_after=7200.0)
     began = clock.mono
@@ -74,22 +74,22 @@ def test_a_strategy_of_delays_may_be_tried_for_hours() -> None:
     assert 6900 <= clock.mono - began <= 7500
 
 
-def test_a_loop_refuses_threads_as_its_time_would_run_ahead_of_them() -> None:
+def test_virtual_loop_rejects_calls_that_need_a_thread() -> None:
     loop = VirtualLoop()
 
-    async def life() -> None:
+    async def scenario() -> None:
         async with asyncio.timeout(3600):
             await asyncio.to_thread(time.sleep, 0.05)
 
     with pytest.raises(NotImplementedError, match=r"nothing in a thread.* run ahead .*Call the function"):
-        loop.run_until_complete(life())
+        loop.run_until_complete(scenario())
     assert loop.time() == VirtualClock().mono
     with pytest.raises(NotImplementedError, match="nothing in a thread"):
         loop.run_until_complete(loop.getaddrinfo("localhost", 1))
     loop.close()
 
 
-def test_a_loop_says_what_to_take_for_sockets_and_processes() -> None:
+def test_virtual_loop_rejects_sockets_and_processes_and_names_alternatives() -> None:
     loop = VirtualLoop()
     with pytest.raises(NotImplementedError, match=r"no create_connection: .* Derive .* running_server"):
         loop.run_until_complete(asyncio.open_connection("127.0.0.1", 1))
@@ -104,7 +104,7 @@ def test_a_loop_says_what_to_take_for_sockets_and_processes() -> None:
     loop.close()
 
 
-def test_who_derives_a_loop_brings_connections_of_its_own() -> None:
+def test_virtual_loop_subclass_can_provide_connections() -> None:
     class Nowhere(asyncio.Transport):
         def is_closing(self) -> bool:
             return True

@@ -1,4 +1,4 @@
-"""The strict disk: crashes and faults. What every disk must do is in tests/conformance/test_disk.py."""
+"""The strict disk: crashes and faults. `tests/conformance/test_disk.py` has the tests of every disk."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def outcomes(disk: StrictDisk, path: str) -> set[bytes | None]:
 # -- sectors ------------------------------------------------------------------------------------------
 
 
-def test_what_was_synced_survives_every_crash(disk: StrictDisk) -> None:
+def test_synced_data_survives_every_crash(disk: StrictDisk) -> None:
     durable_file(disk, "a", OLD + NEW)
     assert outcomes(disk, "a") == {OLD + NEW}
     assert disk.counts == Counter(crash=CRASHES)
 
 
-def test_an_unsynced_write_is_kept_lost_or_torn_by_sectors(disk: StrictDisk) -> None:
+def test_unsynced_write_is_kept_lost_or_torn_by_sectors(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.write(handle, 0, [NEW])
     seen = outcomes(disk, "a")
@@ -60,13 +60,13 @@ def test_an_unsynced_write_is_kept_lost_or_torn_by_sectors(disk: StrictDisk) -> 
     assert disk.counts["sector_zeroed"] == 0, "a sector once durable is old or new, never blank"
 
 
-def test_a_part_of_a_sector_survives_with_its_durable_neighbours(disk: StrictDisk) -> None:
+def test_partial_sector_write_survives_with_durable_neighbours(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD[:512])
     disk.write(handle, 100, [NEW[:50]])
     assert outcomes(disk, "a") == {OLD[:512], OLD[:100] + NEW[:50] + OLD[:362]}
 
 
-def test_a_sector_that_was_never_synced_may_be_zeros(disk: StrictDisk) -> None:
+def test_sector_without_sync_may_be_zeros_after_crash(disk: StrictDisk) -> None:
     handle = disk.open("a", create=True)
     disk.preallocate(handle, 512)
     disk.sync(handle)
@@ -76,7 +76,7 @@ def test_a_sector_that_was_never_synced_may_be_zeros(disk: StrictDisk) -> None:
     assert disk.counts["sector_zeroed"] > 0
 
 
-def test_the_second_write_of_a_sector_never_survives_without_the_first(disk: StrictDisk) -> None:
+def test_second_write_of_a_sector_never_survives_without_the_first(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD[:512])
     disk.write(handle, 0, [b"1" * 100])
     disk.write(handle, 100, [b"2" * 100])
@@ -85,7 +85,7 @@ def test_the_second_write_of_a_sector_never_survives_without_the_first(disk: Str
     assert outcomes(disk, "a") == {OLD[:512], first, both}
 
 
-def test_sectors_of_two_writes_are_independent(disk: StrictDisk) -> None:
+def test_sectors_of_two_writes_survive_independently(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD[:1024])
     disk.write(handle, 0, [NEW[:512]])
     disk.write(handle, 512, [NEW[:512]])
@@ -95,7 +95,7 @@ def test_sectors_of_two_writes_are_independent(disk: StrictDisk) -> None:
 # -- sizes --------------------------------------------------------------------------------------------
 
 
-def test_an_unsynced_size_is_old_or_new(disk: StrictDisk) -> None:
+def test_unsynced_size_is_old_or_new_after_crash(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", b"")
     disk.preallocate(handle, 1000)
     disk.preallocate(handle, 5000)
@@ -106,13 +106,13 @@ def test_an_unsynced_size_is_old_or_new(disk: StrictDisk) -> None:
     assert outcomes(disk, "a") == {bytes(5000)}
 
 
-def test_a_growing_write_may_leave_its_size_without_its_data(disk: StrictDisk) -> None:
+def test_unsynced_append_may_leave_new_size_without_data(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", b"")
     disk.write(handle, 0, [NEW[:512]])
     assert outcomes(disk, "a") == {b"", bytes(512), NEW[:512]}
 
 
-def test_data_whose_size_was_lost_does_not_show_when_the_file_grows_again(disk: StrictDisk) -> None:
+def test_appended_data_with_lost_size_reads_as_zeros_after_regrowth(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD[:100])
     disk.write(handle, 100, [NEW])
     for seed in range(CRASHES):
@@ -123,7 +123,7 @@ def test_data_whose_size_was_lost_does_not_show_when_the_file_grows_again(disk: 
             assert crashed.read(again, 0, 5000) == OLD[:100] + bytes(4096)
 
 
-def test_an_unsynced_cut_may_come_back(disk: StrictDisk) -> None:
+def test_unsynced_truncation_may_be_undone_by_crash(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.truncate(handle, 700)
     assert outcomes(disk, "a") == {OLD, OLD[:700]}
@@ -137,7 +137,7 @@ def test_an_unsynced_cut_may_come_back(disk: StrictDisk) -> None:
 # -- names --------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_lost_with_its_unsynced_name_though_its_data_is_synced(disk: StrictDisk) -> None:
+def test_file_with_synced_data_and_unsynced_name_may_be_lost(disk: StrictDisk) -> None:
     handle = disk.open("a", create=True)
     disk.write(handle, 0, [NEW])
     disk.sync(handle)
@@ -148,7 +148,7 @@ def test_a_file_is_lost_with_its_unsynced_name_though_its_data_is_synced(disk: S
     assert outcomes(disk, "a") == {NEW}
 
 
-def test_a_directory_is_lost_with_all_that_is_in_it(disk: StrictDisk) -> None:
+def test_unsynced_directory_is_lost_with_all_files(disk: StrictDisk) -> None:
     disk.make_directory("d")
     durable_file(disk, "d/a", NEW)
     assert outcomes(disk, "d/a") == {None, NEW}
@@ -157,13 +157,13 @@ def test_a_directory_is_lost_with_all_that_is_in_it(disk: StrictDisk) -> None:
     assert outcomes(disk, "d/a") == {NEW}
 
 
-def test_names_are_lost_independently(disk: StrictDisk) -> None:
+def test_unsynced_names_are_lost_independently(disk: StrictDisk) -> None:
     for name in "ab":
         disk.open(name, create=True)
     assert {tuple(future) for future in futures(disk)} == {(), ("a",), ("b",), ("a", "b")}
 
 
-def test_an_unsynced_rename_is_the_old_name_or_the_new(disk: StrictDisk) -> None:
+def test_unsynced_rename_leaves_the_old_or_the_new_name(disk: StrictDisk) -> None:
     durable_file(disk, "new", NEW)
     durable_file(disk, "current", OLD)
     disk.rename("new", "current")
@@ -178,7 +178,9 @@ def test_an_unsynced_rename_is_the_old_name_or_the_new(disk: StrictDisk) -> None
 
 
 @pytest.mark.parametrize("order", [("", "d"), ("d", "")])
-def test_a_rename_between_directories_needs_both_synced(disk: StrictDisk, order: tuple[str, str]) -> None:
+def test_rename_between_directories_is_durable_when_both_are_synced(
+    disk: StrictDisk, order: tuple[str, str]
+) -> None:
     disk.make_directory("d")
     durable_file(disk, "a", OLD)
     disk.rename("a", "d/b")
@@ -188,13 +190,13 @@ def test_a_rename_between_directories_needs_both_synced(disk: StrictDisk, order:
     assert {tuple(future) for future in futures(disk)} == {("d/b",)}
 
 
-def test_a_rename_never_survives_without_the_creation(disk: StrictDisk) -> None:
+def test_rename_of_unsynced_file_leaves_one_name_or_none(disk: StrictDisk) -> None:
     disk.open("temporary", create=True)
     disk.rename("temporary", "final")
     assert {tuple(future) for future in futures(disk)} == {(), ("temporary",), ("final",)}
 
 
-def test_a_name_used_again_never_loses_the_file_that_was_renamed_away(disk: StrictDisk) -> None:
+def test_reused_name_never_loses_the_renamed_file(disk: StrictDisk) -> None:
     durable_file(disk, "a", OLD)
     disk.rename("a", "b")
     disk.open("a", create=True)
@@ -204,7 +206,7 @@ def test_a_name_used_again_never_loses_the_file_that_was_renamed_away(disk: Stri
     assert all(future in seen for future in left)
 
 
-def test_a_synced_later_change_settles_the_earlier_ones_of_its_names(disk: StrictDisk) -> None:
+def test_synced_rename_makes_earlier_renames_of_the_file_durable(disk: StrictDisk) -> None:
     disk.make_directory("d")
     disk.sync_directory("")
     disk.open("a", create=True)
@@ -217,7 +219,7 @@ def test_a_synced_later_change_settles_the_earlier_ones_of_its_names(disk: Stric
 # -- faults -------------------------------------------------------------------------------------------
 
 
-def test_after_a_failed_sync_the_next_one_succeeds_and_saves_nothing(disk: StrictDisk) -> None:
+def test_sync_after_failed_sync_succeeds_and_saves_nothing(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.write(handle, 0, [NEW])
     disk.fail("sync", 1, errno.EIO)
@@ -232,7 +234,7 @@ def test_after_a_failed_sync_the_next_one_succeeds_and_saves_nothing(disk: Stric
     assert disk.counts["dropped_sector_lost"] > 0
 
 
-def test_only_writing_again_saves_what_a_failed_sync_dropped(disk: StrictDisk) -> None:
+def test_data_dropped_by_failed_sync_is_durable_only_after_rewrite(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.write(handle, 0, [NEW])
     disk.fail("sync", 1, errno.EIO)
@@ -245,7 +247,7 @@ def test_only_writing_again_saves_what_a_failed_sync_dropped(disk: StrictDisk) -
     assert all(future is not None and future[:1024] == NEW[:1024] for future in seen)
 
 
-def test_a_failed_sync_may_leave_a_durable_size_over_lost_data(disk: StrictDisk) -> None:
+def test_failed_sync_may_leave_durable_size_over_lost_data(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", b"")
     disk.write(handle, 0, [NEW[:512]])
     disk.fail("sync", 1, errno.EIO)
@@ -255,7 +257,7 @@ def test_a_failed_sync_may_leave_a_durable_size_over_lost_data(disk: StrictDisk)
     assert outcomes(disk, "a") == {bytes(512), NEW[:512]}
 
 
-def test_dropped_sectors_do_not_return_behind_a_synced_cut(disk: StrictDisk) -> None:
+def test_sectors_dropped_by_failed_sync_do_not_return_after_synced_truncation(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.write(handle, 0, [NEW])
     disk.fail("sync", 1, errno.EIO)
@@ -267,7 +269,7 @@ def test_dropped_sectors_do_not_return_behind_a_synced_cut(disk: StrictDisk) -> 
     assert outcomes(disk, "a") == {bytes(4096)}
 
 
-def test_after_a_failed_directory_sync_the_next_one_saves_nothing(disk: StrictDisk) -> None:
+def test_directory_sync_after_failed_directory_sync_saves_nothing(disk: StrictDisk) -> None:
     disk.open("a", create=True)
     disk.fail("sync_directory", 1, errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
@@ -278,10 +280,12 @@ def test_after_a_failed_directory_sync_the_next_one_saves_nothing(disk: StrictDi
     assert disk.counts["names_dropped"] == 1
     killed = disk.kill_clone()
     killed.sync_directory("")
-    assert {tuple(future) for future in futures(killed)} == {(), ("a",)}, "the next process is no luckier"
+    assert {tuple(future) for future in futures(killed)} == {(), ("a",)}, (
+        "the names stay lost for the next process"
+    )
 
 
-def test_a_failing_write_leaves_a_part_that_a_crash_may_lose(disk: StrictDisk) -> None:
+def test_failed_write_leaves_a_part_that_a_crash_may_lose(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.fail("write", 1, errno.ENOSPC, written=1000)
     with pytest.raises(OSError, match="No space left") as caught:
@@ -292,7 +296,7 @@ def test_a_failing_write_leaves_a_part_that_a_crash_may_lose(disk: StrictDisk) -
     assert {OLD, NEW[:1000] + OLD[1000:], NEW[:512] + OLD[512:]} <= outcomes(disk, "a")
 
 
-def test_the_part_a_failing_write_leaves_is_drawn_when_not_given() -> None:
+def test_failed_write_leaves_part_of_random_size_by_default() -> None:
     left = set()
     for seed in range(20):
         disk = StrictDisk(Random(seed))
@@ -325,7 +329,7 @@ def _calls(disk: StrictDisk, handle: int) -> dict[str, Callable[[], object]]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_every_operation_can_fail_once_at_its_nth_call(disk: StrictDisk, operation: str) -> None:
+def test_injected_fault_fails_each_operation_once(disk: StrictDisk, operation: str) -> None:
     handle = durable_file(disk, "a", OLD)
     before = disk.contents()
     call = _calls(disk, handle)[operation]
@@ -342,7 +346,7 @@ def test_every_operation_can_fail_once_at_its_nth_call(disk: StrictDisk, operati
     assert disk.counts[f"fault_{operation}"] == 1
 
 
-def test_faults_count_from_now_and_may_be_several(disk: StrictDisk) -> None:
+def test_injected_faults_fail_the_given_calls_counted_from_now(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.fail("sync", 2, errno.EIO)
     disk.fail("sync", 4, errno.ENOSPC)
@@ -357,7 +361,9 @@ def test_faults_count_from_now_and_may_be_several(disk: StrictDisk) -> None:
 
 
 @pytest.mark.parametrize(("operation", "nth"), [("fsync", 1), ("sync", 0)])
-def test_a_fault_that_could_never_happen_is_refused(disk: StrictDisk, operation: str, nth: int) -> None:
+def test_fault_with_unknown_operation_or_call_zero_is_rejected(
+    disk: StrictDisk, operation: str, nth: int
+) -> None:
     with pytest.raises(ValueError, match="to fail"):
         disk.fail(operation, nth, errno.EIO)
 
@@ -365,7 +371,7 @@ def test_a_fault_that_could_never_happen_is_refused(disk: StrictDisk, operation:
 # -- space --------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_refuses_to_reserve_and_takes_what_was_reserved() -> None:
+def test_full_disk_rejects_preallocation_and_accepts_writes_into_reserved_space() -> None:
     disk = StrictDisk(Random(0), space_bytes=10_000)
     handle = disk.open("a", create=True)
     disk.preallocate(handle, 8_000)
@@ -379,7 +385,7 @@ def test_a_full_disk_refuses_to_reserve_and_takes_what_was_reserved() -> None:
     assert disk.counts["no_space"] == 1
 
 
-def test_a_write_into_a_full_disk_is_short() -> None:
+def test_write_on_full_disk_is_short() -> None:
     disk = StrictDisk(Random(0), space_bytes=3_000)
     handle = disk.open("a", create=True)
     with pytest.raises(OSError, match="No space left"):
@@ -394,7 +400,7 @@ def test_a_write_into_a_full_disk_is_short() -> None:
     assert disk.read(handle, 0, 4096) == NEW
 
 
-def test_space_returns_with_a_cut_and_with_a_replaced_file() -> None:
+def test_truncation_and_replacement_free_disk_space() -> None:
     disk = StrictDisk(Random(0), space_bytes=10_000)
     durable_file(disk, "a", NEW)
     handle = durable_file(disk, "b", OLD)
@@ -409,7 +415,7 @@ def test_space_returns_with_a_cut_and_with_a_replaced_file() -> None:
 # -- clones -------------------------------------------------------------------------------------------
 
 
-def test_a_killed_process_leaves_everything_there_and_as_unsynced_as_it_was(disk: StrictDisk) -> None:
+def test_kill_clone_keeps_contents_and_unsynced_state(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.write(handle, 0, [NEW])
     disk.open("b", create=True)
@@ -424,7 +430,7 @@ def test_a_killed_process_leaves_everything_there_and_as_unsynced_as_it_was(disk
     assert OLD in outcomes(disk, "a"), "the first disk knows nothing of the clone's sync"
 
 
-def test_a_kill_clone_remembers_a_failed_sync_and_a_half_synced_rename(disk: StrictDisk) -> None:
+def test_kill_clone_keeps_failed_sync_and_half_synced_rename(disk: StrictDisk) -> None:
     disk.make_directory("d")
     disk.sync_directory("")
     handle = durable_file(disk, "a", OLD)
@@ -441,7 +447,7 @@ def test_a_kill_clone_remembers_a_failed_sync_and_a_half_synced_rename(disk: Str
     assert {OLD, NEW} <= outcomes(killed, "d/a")
 
 
-def test_a_clone_has_no_handle_and_no_lock(disk: StrictDisk) -> None:
+def test_disk_clone_has_no_open_handles_and_no_locks(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.lock("lock", "me")
     for clone in (disk.crash_clone(Random(1)), disk.kill_clone()):
@@ -451,7 +457,7 @@ def test_a_clone_has_no_handle_and_no_lock(disk: StrictDisk) -> None:
         assert clone.calls == Counter(size=1, lock=1)
 
 
-def test_clones_and_original_go_their_own_ways(disk: StrictDisk) -> None:
+def test_disk_clones_and_original_change_independently(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     crashed, killed = disk.crash_clone(Random(1)), disk.kill_clone()
     disk.write(handle, 0, [NEW])
@@ -464,7 +470,7 @@ def test_clones_and_original_go_their_own_ways(disk: StrictDisk) -> None:
     assert crashed.contents() == killed.contents() == {"a": OLD[:10] + b"clone" + OLD[15:], "b": b""}
 
 
-def test_what_a_crash_left_is_durable(disk: StrictDisk) -> None:
+def test_contents_after_a_crash_are_durable(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD)
     disk.write(handle, 0, [NEW])
     disk.open("b", create=True)
@@ -473,7 +479,7 @@ def test_what_a_crash_left_is_durable(disk: StrictDisk) -> None:
         assert futures(crashed, 5) == [crashed.contents()] * 5
 
 
-def test_equal_seeds_give_equal_futures(disk: StrictDisk) -> None:
+def test_equal_seeds_give_equal_crash_outcomes(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD * 4)
     disk.write(handle, 300, [NEW * 3])
     for name in "bcdef":
@@ -481,7 +487,7 @@ def test_equal_seeds_give_equal_futures(disk: StrictDisk) -> None:
     assert futures(disk) == futures(disk)
 
 
-def test_counts_are_shared_with_every_clone() -> None:
+def test_event_counts_are_shared_with_clones() -> None:
     counts: Counter[str] = Counter()
     disk = StrictDisk(Random(0), counts=counts)
     disk.open("a", create=True)

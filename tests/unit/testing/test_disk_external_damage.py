@@ -1,4 +1,4 @@
-"""The strict disk: what happens to a data directory from outside. Crashes and faults are in test_disk.py."""
+"""The strict disk: external damage to a data directory. `test_disk.py` has crashes and faults."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def disk() -> StrictDisk:
 @pytest.mark.parametrize(
     ("how", "seen", "counted"), [("zeros", bytes(8192), "read_as_zeros"), ("empty", b"", "read_as_empty")]
 )
-def test_a_file_that_is_lost_is_lost_whatever_was_synced(
+def test_damaged_file_loses_synced_data_until_repaired(
     disk: StrictDisk, how: str, seen: bytes, counted: str
 ) -> None:
     handle = durable_file(disk, "a", OLD + NEW)
     durable_file(disk, "b", NEW)
     disk.harm("a", how)
-    assert disk.counts[counted] == 0, "nobody has met it"
+    assert disk.counts[counted] == 0, "no read met the damage yet"
     assert disk.size(handle) == len(seen)
     assert disk.read(handle, 0, 10_000) == seen
     assert disk.counts[counted] > 0
@@ -35,10 +35,10 @@ def test_a_file_that_is_lost_is_lost_whatever_was_synced(
         assert after.crash_clone(Random(3)).contents() == {"a": OLD + NEW, "b": NEW}
     disk.write(handle, 0, [b"x" * 9000])
     disk.mend()
-    assert disk.contents()["a"] == b"x" * 9000, "what is written over stays"
+    assert disk.contents()["a"] == b"x" * 9000, "data written after the damage stays"
 
 
-def test_bytes_that_cannot_be_read_fail_each_read_of_them_until_they_are_written(disk: StrictDisk) -> None:
+def test_unreadable_bytes_fail_each_read_until_rewritten(disk: StrictDisk) -> None:
     handle = durable_file(disk, "a", OLD + NEW)
     disk.harm("a", "unreadable", 4096, 4608)
     assert disk.read(handle, 0, 4096) == OLD
@@ -60,7 +60,7 @@ def test_bytes_that_cannot_be_read_fail_each_read_of_them_until_they_are_written
     assert len(disk.map(handle)) == 8192
 
 
-def test_only_what_is_there_and_known_can_be_harmed(disk: StrictDisk) -> None:
+def test_damage_of_unknown_kind_or_to_missing_file_is_rejected(disk: StrictDisk) -> None:
     durable_file(disk, "a", OLD)
     with pytest.raises(ValueError, match=r"Unknown damage 'burned'\. Use one of zeros, empty, unreadable"):
         disk.harm("a", "burned")
@@ -70,7 +70,7 @@ def test_only_what_is_there_and_known_can_be_harmed(disk: StrictDisk) -> None:
         disk.lose("b")
 
 
-def test_a_move_and_a_lost_lock_are_counted_when_they_strike(disk: StrictDisk) -> None:
+def test_moved_directory_and_lost_lock_are_counted_when_first_noticed(disk: StrictDisk) -> None:
     disk.lock("lock", "first")
     disk.move_away()
     assert disk.counts["directory_moved"] == 0

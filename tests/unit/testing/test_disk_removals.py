@@ -1,4 +1,4 @@
-"""What a crash leaves of names that were removed."""
+"""The strict disk: removed names after a crash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def disk() -> StrictDisk:
     return StrictDisk(Random(5))
 
 
-def test_an_unsynced_removal_may_be_undone_and_a_synced_one_not(disk: StrictDisk) -> None:
+def test_removal_may_be_undone_by_crash_only_while_unsynced(disk: StrictDisk) -> None:
     durable_file(disk, "a", OLD)
     durable_file(disk, "b", NEW)
     used = disk.used_bytes
@@ -32,7 +32,7 @@ def test_an_unsynced_removal_may_be_undone_and_a_synced_one_not(disk: StrictDisk
     assert futures(disk, 50) == [{}] * 50
 
 
-def test_a_name_that_is_used_again_after_a_removal_is_the_old_file_none_or_the_new(
+def test_reused_name_after_unsynced_removal_is_the_old_file_none_or_the_new(
     disk: StrictDisk,
 ) -> None:
     durable_file(disk, "a", OLD)

@@ -21,11 +21,11 @@ from tickertape.testing.fault_proxy import Fault
 
 SECONDS = 20.0
 QUIET = 0.05
-"""Nothing came in this time."""
+"""A connection without data for this many seconds counts as quiet."""
 
 
 class Echo:
-    """Sends back what comes; `ends` tells how its connections ended: `eof` or `reset`."""
+    """An echo server. `ends` has the end of each connection: `eof` or `reset`."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._listener, self.uri = listening(path)
@@ -100,7 +100,7 @@ def is_quiet(connection: socket.socket) -> bool:
         connection.settimeout(SECONDS)
 
 
-def test_bytes_pass_unchanged_and_are_counted(proxy: FaultProxy, echo: Echo) -> None:
+def test_proxy_passes_bytes_unchanged_and_counts_each(proxy: FaultProxy, echo: Echo) -> None:
     body = bytes(range(256)) * 2_000
     with dial(proxy) as one, dial(proxy) as two:
         sender = threading.Thread(target=one.sendall, args=(body,))
@@ -119,7 +119,9 @@ def test_bytes_pass_unchanged_and_are_counted(proxy: FaultProxy, echo: Echo) -> 
 
 
 @pytest.mark.parametrize("fault", ["cut", "reset"])
-def test_a_connection_that_ends_is_told_to_both_sides(proxy: FaultProxy, echo: Echo, fault: Fault) -> None:
+def test_proxy_cut_or_reset_ends_the_connection_on_both_sides(
+    proxy: FaultProxy, echo: Echo, fault: Fault
+) -> None:
     with dial(proxy) as client:
         client.sendall(b"x")
         assert take(client, 1) == b"x"
@@ -139,37 +141,37 @@ def test_a_connection_that_ends_is_told_to_both_sides(proxy: FaultProxy, echo: E
 @pytest.mark.parametrize("count", [0, 1, 7, 10])
 @pytest.mark.parametrize("to_server", [True, False])
 @pytest.mark.parametrize("fault", ["cut", "reset", "stall", "half_open"])
-def test_a_fault_strikes_after_so_many_bytes_of_a_direction(
+def test_proxy_fault_occurs_after_the_given_bytes_of_a_direction(
     proxy: FaultProxy, echo: Echo, to_server: bool, count: int, fault: Fault
 ) -> None:
     way = proxy.to_server if to_server else proxy.to_client
-    struck = way.after(count, fault)
+    occurred = way.after(count, fault)
     with dial(proxy) as client:
         client.sendall(b"0123456789")
-        assert struck.wait(SECONDS)
+        assert occurred.wait(SECONDS)
         assert way.passed_bytes == count
         if fault in ("stall", "half_open"):
-            came = b"" if to_server else take(client, count)
+            received = b"" if to_server else take(client, count)
             client.sendall(b"!")
             assert is_quiet(client) or to_server
             proxy.go()
         else:
-            came = b""
+            received = b""
         with contextlib.suppress(ConnectionResetError):
             if fault == "stall":
                 client.shutdown(socket.SHUT_WR)
             while data := client.recv(100):
-                came += data
+                received += data
         if fault == "stall":
-            assert came == b"0123456789!"
+            assert received == b"0123456789!"
         elif fault == "reset":
-            assert b"0123456789"[:count].startswith(came)  # a reset may overtake what came before it
+            assert b"0123456789"[:count].startswith(received)  # a reset may overtake earlier data
         else:
-            assert len(came) <= count
+            assert len(received) <= count
     assert echo.got <= 11 if fault == "stall" else echo.got <= 10
 
 
-def test_what_is_stalled_waits_and_nothing_of_it_is_lost(proxy: FaultProxy, echo: Echo) -> None:
+def test_proxy_stall_delays_bytes_without_loss(proxy: FaultProxy, echo: Echo) -> None:
     with dial(proxy) as client:
         client.sendall(b"a")
         assert take(client, 1) == b"a"
@@ -185,7 +187,7 @@ def test_what_is_stalled_waits_and_nothing_of_it_is_lost(proxy: FaultProxy, echo
         assert take(client, 2) == b"bc"
 
 
-def test_who_stalls_holds_no_more_than_the_sockets_do(proxy: FaultProxy) -> None:
+def test_proxy_stall_buffers_nothing_beyond_the_sockets(proxy: FaultProxy) -> None:
     with dial(proxy) as client:
         client.sendall(b"a")
         assert take(client, 1) == b"a"
@@ -196,7 +198,7 @@ def test_who_stalls_holds_no_more_than_the_sockets_do(proxy: FaultProxy) -> None
         assert proxy.to_server.passed_bytes == 1
 
 
-def test_a_half_open_connection_tells_nobody_of_anything(proxy: FaultProxy, echo: Echo) -> None:
+def test_proxy_half_open_swallows_bytes_and_reports_no_end(proxy: FaultProxy, echo: Echo) -> None:
     client = dial(proxy)
     with client:
         client.sendall(b"a")
@@ -215,7 +217,9 @@ def test_a_half_open_connection_tells_nobody_of_anything(proxy: FaultProxy, echo
     assert sorted(echo.ends.get(timeout=SECONDS) for _ in range(2)) == ["eof", "reset"]
 
 
-def test_it_delays_and_slices(proxy: FaultProxy, echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_delays_and_slices_bytes(
+    proxy: FaultProxy, echo: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     delays: list[float] = []
     sleep = asyncio.sleep
 
@@ -232,7 +236,7 @@ def test_it_delays_and_slices(proxy: FaultProxy, echo: Echo, monkeypatch: pytest
         assert delays.count(0.02) == 3
 
 
-def test_it_refuses_and_accepts_again(proxy: FaultProxy) -> None:
+def test_proxy_refuses_new_connections_until_accept(proxy: FaultProxy) -> None:
     with dial(proxy) as open_before:
         open_before.sendall(b"a")
         assert take(open_before, 1) == b"a"
@@ -249,7 +253,7 @@ def test_it_refuses_and_accepts_again(proxy: FaultProxy) -> None:
             assert take(after, 1) == b"c"
 
 
-def test_a_server_that_is_not_there_resets_the_client() -> None:
+def test_proxy_without_server_resets_the_client() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]
     with FaultProxy(f"tcp://127.0.0.1:{port}") as proxy:
@@ -258,7 +262,7 @@ def test_a_server_that_is_not_there_resets_the_client() -> None:
         assert proxy.accepted == 1
 
 
-def test_the_server_may_be_behind_a_unix_socket(tmp_path: Path) -> None:
+def test_proxy_connects_to_server_on_unix_socket_and_rejects_http(tmp_path: Path) -> None:
     echo = Echo(tmp_path / "echo")
     with FaultProxy(echo.uri) as proxy, dial(proxy) as client:
         client.sendall(b"a")
@@ -270,19 +274,19 @@ def test_the_server_may_be_behind_a_unix_socket(tmp_path: Path) -> None:
         FaultProxy("http://127.0.0.1:1")
 
 
-def test_it_ends_with_connections_in_every_state(echo: Echo) -> None:
+def test_proxy_close_ends_connections_in_every_state(echo: Echo) -> None:
     with FaultProxy(echo.uri) as proxy:
         clients = []
-        for spoil in (proxy.cut, proxy.half_open, proxy.stall, lambda: None):
+        for fault in (proxy.cut, proxy.half_open, proxy.stall, lambda: None):
             clients.append(dial(proxy))
             wait_until(lambda: proxy.accepted == len(clients))
-            spoil()
+            fault()
     for client in clients:
         client.close()
     assert {echo.ends.get(timeout=SECONDS) for _ in clients} <= {"eof", "reset"}
 
 
-def test_a_fault_that_there_is_not_is_refused_and_nothing_is_armed(proxy: FaultProxy) -> None:
+def test_proxy_rejects_unknown_fault_and_schedules_nothing(proxy: FaultProxy) -> None:
     misspelt: Any = "resett"
     with pytest.raises(ValueError, match=r"'resett'\. Use one of 'cut', 'reset', 'stall', 'half_open'"):
         proxy.to_server.after(3, misspelt)
@@ -294,7 +298,7 @@ def test_a_fault_that_there_is_not_is_refused_and_nothing_is_armed(proxy: FaultP
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_pieces_of_no_bytes_are_refused(proxy: FaultProxy, count: int) -> None:
+def test_proxy_rejects_slices_below_one_byte(proxy: FaultProxy, count: int) -> None:
     with pytest.raises(ValueError, match="1 or more"):
         proxy.to_client.slice_bytes = count
     assert proxy.to_client.slice_bytes == 65_536

@@ -1,4 +1,4 @@
-"""Ports for tests: nobody else's while they are held, and not among those the system gives away."""
+"""Reserved test ports: exclusive while held, and below the ephemeral ports of the system."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tickertape.testing import ports
 from tickertape.testing.ports import NoPort, ReservedPort
 
 
-def test_a_port_is_held_by_one_until_it_is_released() -> None:
+def test_reserved_port_is_exclusive_until_release() -> None:
     held = [ReservedPort() for _ in range(20)]
     numbers = [port.number for port in held]
     assert len(set(numbers)) == 20
@@ -26,37 +26,37 @@ def test_a_port_is_held_by_one_until_it_is_released() -> None:
     again.close()
 
 
-def test_a_port_is_not_given_again_at_once() -> None:
-    """A client that lost its server may still try to come back."""
+def test_released_port_is_not_reserved_next() -> None:
+    """A client that lost its server may still try to reconnect."""
     first = ReservedPort()
     first.release()
     assert ReservedPort().number != first.number
 
 
-def test_it_is_below_the_ports_the_system_gives_away() -> None:
+def test_reserved_port_is_below_the_ephemeral_ports() -> None:
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert 1024 < ReservedPort().number < first
 
 
-def test_it_can_be_listened_on() -> None:
+def test_reserved_port_accepts_a_listener() -> None:
     with socket.create_server(("127.0.0.1", ReservedPort().number)):
         pass
 
 
-def test_a_port_somebody_listens_on_is_passed_over() -> None:
+def test_port_in_use_by_a_listener_is_skipped() -> None:
     first = ReservedPort()
     first.release()
     with socket.create_server(("127.0.0.1", first.number)):
         assert ports._hold(first.number) is None
 
 
-def test_nothing_free_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reservation_without_free_port_raises_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "_hold", lambda _: None)
     with pytest.raises(NoPort, match="every port from 10240"):
         ReservedPort()
 
 
-def test_another_process_is_refused_what_is_held_here() -> None:
+def test_reserved_port_is_refused_to_another_process() -> None:
     ask = "import sys; from tickertape.testing import ports; print(ports._hold(int(sys.argv[1])))"
     held = ReservedPort()
 

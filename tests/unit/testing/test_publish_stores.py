@@ -1,4 +1,4 @@
-"""The suite of publish stores notices those that lose something."""
+"""The publish store checks reject stores that lose messages."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Found = tuple[str, int, list[tuple[int, int, bytes]]]
 
 
 class Shelf:
-    """Where a store is found when it is opened again."""
+    """State of a store between two openings."""
 
     def __init__(self) -> None:
         self.found: Found = ("", 0, [])
 
 
 class Shelved(MemoryPublishStore):
-    """Keeps all that it has on a shelf, with each change."""
+    """Writes its whole state to a shelf with each change."""
 
     def __init__(self, shelf: Shelf) -> None:
         super().__init__("64KB")
@@ -71,7 +71,7 @@ def nothing(_: PublishStore) -> None:
     """The end of a process, for a store that may be opened twice."""
 
 
-def test_a_store_that_writes_each_change_passes() -> None:
+def test_check_publish_store_accepts_store_that_writes_each_change() -> None:
     check_publish_store(partial(Shelved, Shelf()), survives=True, killed=nothing)
     check_publish_store(partial(Shelved, Shelf()), killed=nothing)
 
@@ -90,7 +90,7 @@ class KeepsTheNewest(Shelved):
 
 
 class ForgetsThePart(Shelved):
-    """Of a batch that was settled in part all is back after a restart."""
+    """Restores partly settled batches as a whole after a restart."""
 
     def __init__(self, shelf: Shelf) -> None:
         super().__init__(shelf)
@@ -106,7 +106,7 @@ class ForgetsThePart(Shelved):
 
 
 class ForgetsTheRest(Shelved):
-    """Keeps what took the place of a batch in memory only."""
+    """Keeps the rest of a replaced batch in memory only."""
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
         self.rest = rest
@@ -138,14 +138,14 @@ class ForgetsTheName(Shelved):
         (ForgetsTheName, None, "accepts a client of another name"),
     ],
 )
-def test_a_store_that_loses_something_over_a_restart_is_told(
+def test_check_publish_store_rejects_store_that_loses_state_over_a_restart(
     kind: type[Shelved], killed: Callable[[PublishStore], None] | None, text: str
 ) -> None:
     with pytest.raises(AssertionError, match=text):
         check_publish_store(partial(kind, Shelf()), survives=True, killed=killed)
 
 
-def test_who_says_nothing_of_kills_may_write_when_it_is_closed() -> None:
+def test_check_publish_store_without_killed_accepts_store_that_writes_at_close() -> None:
     check_publish_store(partial(WritesWhenClosed, Shelf()), survives=True)
 
 
@@ -160,7 +160,7 @@ class Unlabelled(MemoryPublishStore):
 
 
 class Nameless(MemoryPublishStore):
-    """Forgets whose messages they are."""
+    """Forgets the publishers of messages."""
 
     def put(self, stored: Stored) -> None:
         first, last, batch = stored
@@ -170,7 +170,7 @@ class Nameless(MemoryPublishStore):
 
 
 class NeverFull(MemoryPublishStore):
-    """Says too little of what it holds."""
+    """Reports too small a size."""
 
     @property
     def size_bytes(self) -> int:
@@ -186,7 +186,7 @@ class NeverQuiteFull(MemoryPublishStore):
 
 
 class DropsTheOldest(MemoryPublishStore):
-    """Makes room by itself."""
+    """Drops its oldest messages unasked."""
 
     def held(self) -> Sequence[Stored]:
         return super().held()[-20:]
@@ -213,12 +213,14 @@ class FullTooSoon(MemoryPublishStore):
         (FullTooSoon, "it raises StoreFull with size_bytes=.* of 65536"),
     ],
 )
-def test_a_store_that_keeps_too_little_is_told(kind: type[MemoryPublishStore], text: str) -> None:
+def test_check_publish_store_rejects_lost_fields_and_wrong_sizes(
+    kind: type[MemoryPublishStore], text: str
+) -> None:
     with pytest.raises(AssertionError, match=text):
         check_publish_store(lambda: kind("64KB"))
 
 
-def test_what_cannot_be_checked_is_told() -> None:
+def test_check_publish_store_rejects_small_limits_and_missing_methods() -> None:
     with pytest.raises(AssertionError, match="it has bytes_max=100, and the checks need 4,096"):
         check_publish_store(lambda: MemoryPublishStore(100))
     with pytest.raises(AssertionError, match="it lacks methods of PublishStore"):
@@ -236,11 +238,11 @@ def file_killed(store: PublishStore) -> None:
 
 
 @pytest.mark.parametrize("sync", ["never", "always"])
-def test_of_ours_the_one_for_killed_processes_survives_them(tmp_path: Path, sync: str) -> None:
+def test_file_store_passes_check_publish_store_with_killed_process(tmp_path: Path, sync: str) -> None:
     make = partial(FilePublishStore, tmp_path / "file", "64KB", sync=sync)  # type: ignore[arg-type]
     check_publish_store(make, survives=True, killed=file_killed)
 
 
-def test_of_ours_the_one_that_writes_when_it_is_closed_says_so(tmp_path: Path) -> None:
+def test_hybrid_store_fails_check_publish_store_with_killed_process(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="it lost messages when its process was killed"):
         check_publish_store(partial(HybridPublishStore, tmp_path / "hybrid"), killed=hybrid_killed)

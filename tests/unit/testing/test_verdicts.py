@@ -1,4 +1,4 @@
-"""The suites find as much when Python leaves out `assert`."""
+"""The checks of stores and strategies also work under `python -O`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ for check, make in broken.items():
 """
 
 
-def test_what_is_wrong_is_told_without_assert_too() -> None:
+def test_checks_report_errors_under_python_without_asserts() -> None:
     done = subprocess.run(
         [sys.executable, "-O", "-c", CODE],
         env=source_environment(),
