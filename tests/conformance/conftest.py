@@ -1,4 +1,4 @@
-"""What the conformance tests of clients share: the fronts, and one server for all of them."""
+"""Fixtures of the client conformance tests: the fronts, and one shared server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.relay import Relay
 from tickertape.testing.server import RunningServer, running_server
 
 TOPICS = 1_000
-"""Recorded topics that the tests may use up; whatever else is published to is not recorded."""
+"""The number of recorded topics for tests. Other topics are not recorded."""
 CONFIG = "".join(f'[[journal.topic]]\nname = "recorded-{number}"\n' for number in range(TOPICS))
 _numbers = itertools.count()
 _topics = itertools.count()
@@ -50,7 +50,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def relay(uri: str) -> Iterator[Relay]:
-    """A way to the shared server that can be cut."""
+    """A relay to the shared server. Tests can cut it."""
     with Relay(uri) as relay:
         yield relay
 
@@ -69,7 +69,7 @@ def topic() -> str:
 
 @pytest.fixture
 def other_topic() -> str:
-    """Another one."""
+    """A second recorded topic that no other test has."""
     return f"recorded-{next(_topics)}"
 
 

@@ -1,6 +1,6 @@
-"""Run as a program, front and address as arguments: forks with open clients and streams.
+"""A program with front and address as arguments: forks with open clients and streams.
 
-It prints `ok` at the end; whatever else happens is an exception and an exit code.
+It prints `ok` at the end. Any error is an exception and an exit code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.conformance.fronts import Front
 
 
 def in_child(work: Callable[[], None], *, quietly: bool = False) -> None:
-    """Fork; the child does `work` and ends: as programs do, with everything collected, or at once."""
+    """Run `work` in a forked child, which exits normally or, if `quietly`, at once."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -41,7 +41,7 @@ def refused(*calls: Callable[[], object]) -> None:
 
 
 def check_blocking(uri: str) -> None:
-    """Threads of the parent hold locks while it forks."""
+    """Fork while threads of the parent hold locks."""
     store = tt.MemoryPublishStore()
     with tt.Client("parent", uri, publish_store=store) as client:
         client.publish_batch("orders", [b"%d" % i for i in range(1_000)])
@@ -49,7 +49,7 @@ def check_blocking(uri: str) -> None:
         begun = client.bookmark_subscribe("orders", tt.EPOCH, depth=4_000)
         live = client.subscribe("orders")
         assert begun.get(10).data == b"0"
-        for number in range(1_000, 1_010):  # one after the other, and perhaps still on their way
+        for number in range(1_000, 1_010):  # one after the other, and perhaps still in flight
             client.publish("orders", b"%d" % number)
         waiting = threading.Thread(target=lambda: live.get(30))
         waiting.start()
@@ -93,7 +93,7 @@ def check_blocking(uri: str) -> None:
 
 
 async def refuse_all(target: tt.AsyncClient, stream: tt.AsyncMessageStream, uri: str) -> None:
-    """What a child finds, and a client of its own."""
+    """Check that inherited objects raise, and that a client of the child works."""
     calls = (
         lambda: target.publish("orders", b"child"),
         lambda: target.publish_batch("orders", [b"child"]),
@@ -119,7 +119,7 @@ async def refuse_all(target: tt.AsyncClient, stream: tt.AsyncMessageStream, uri:
 
 
 def check_async(uri: str, kind: str) -> None:
-    """Forks beside the event loop, and inside of it."""
+    """Fork on another thread than the event loop, and on the loop."""
     front = Front(kind)
     client = front.connect("parent", uri, publish_store=tt.MemoryPublishStore())
     client.publish_batch("orders", [b"%d" % i for i in range(1_000)])
@@ -144,7 +144,7 @@ def check_async(uri: str, kind: str) -> None:
     in_child(lambda: None)
 
     async def fork_inside() -> None:
-        for number in range(1_000, 1_010):  # one after the other, and perhaps still on their way
+        for number in range(1_000, 1_010):  # one after the other, and perhaps still in flight
             await target.publish("orders", b"%d" % number)
         in_child(lambda: refused(lambda: target.publish("orders", b"new").send(None)), quietly=True)
 

@@ -1,7 +1,7 @@
-"""Both fronts of the client behind one face, so that one set of tests holds for both.
+"""The blocking and the asyncio client behind one interface, for tests of both.
 
-A front makes clients whose calls block. Those of the asyncio client run on an event loop in a thread of its
-own; whatever is to be awaited there is awaited by the calling thread.
+A front makes clients with blocking calls. Calls of the asyncio client run on an event loop in a separate
+thread, and the calling thread waits for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_MORE = object()
 
 
 class LoopThread:
-    """An event loop on a thread of its own."""
+    """An event loop on a separate thread."""
 
     def __init__(self, make: Callable[[], asyncio.AbstractEventLoop]) -> None:
         self.loop = make()
@@ -30,7 +30,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Await `work` there and give its outcome here."""
+        """Run `work` on the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(SECONDS_MAX)
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class LoopThread:
 
 
 class Driven:
-    """Stands for an object of the asyncio client: its calls block, and so do its iterators."""
+    """A blocking proxy of an object of the asyncio client, iterators included."""
 
     def __init__(self, thread: LoopThread, target: Any) -> None:
         self.__dict__["thread"] = thread
@@ -91,7 +91,7 @@ async def _next(items: Any) -> Any:
 
 
 class Front:
-    """One front: `connect` gives clients, all closed at the end of the test."""
+    """One front. Its clients are closed at the end of the test."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -101,7 +101,7 @@ class Front:
             self._thread = LoopThread(uvloop.new_event_loop if kind == "uvloop" else asyncio.new_event_loop)
 
     def make(self, name: str, uri: str, **options: Any) -> tt.Client:
-        """A client that is not connected."""
+        """Return a client that is not connected."""
         if self._thread is None:
             client = tt.Client(name, uri, connect=False, **options)
         else:
@@ -110,11 +110,11 @@ class Front:
         return client
 
     def make_ha(self, name: str, **options: Any) -> tt.HAClient:
-        """An HA client that is not connected."""
+        """Return an HA client that is not connected."""
         return self._made_ha("__call__", name, options)
 
     def make_ha_backed(self, by: str, name: str, **options: Any) -> tt.HAClient:
-        """As `make_ha`, by `memory_backed` or `file_backed`."""
+        """Return an HA client made by `memory_backed` or `file_backed`."""
         return self._made_ha(f"{by}_backed", name, options)
 
     def _made_ha(self, how: str, name: str, options: dict[str, Any]) -> tt.HAClient:
@@ -128,7 +128,7 @@ class Front:
         return cast("tt.HAClient", client)
 
     def connect(self, name: str, uri: str, **options: Any) -> tt.Client:
-        """A client that is logged on."""
+        """Return a connected client."""
         client = self.make(name, uri, **options)
         client.connect()
         return client
@@ -139,7 +139,7 @@ class Front:
         return self._thread.run(work)
 
     def publish_all(self, client: tt.Client, topic: str, messages: Sequence[bytes]) -> None:
-        """Publish each message with a call of its own, as fast as the client takes them."""
+        """Publish each message with a separate call, without pauses."""
         if not isinstance(client, Driven):
             for message in messages:
                 client.publish(topic, message)
@@ -152,7 +152,7 @@ class Front:
         self.run(publish_each())
 
     def reconnecting(self, before: Callable[[], object], after: Callable[[], object]) -> Callable[..., Any]:
-        """A disconnect handler that calls `before()`, connects again, and calls `after()`; both may block."""
+        """Return a disconnect handler: `before()`, reconnect, `after()`. Both may block."""
         if self._thread is None:
 
             def handle(client: tt.Client) -> None:

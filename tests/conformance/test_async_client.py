@@ -1,4 +1,4 @@
-"""What only the asyncio client has: cancellation, coroutines as handlers, one loop shared with others."""
+"""The asyncio client: cancellation, coroutine handlers, an event loop shared with other tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[[Body], None]
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest, uri: str, name: str) -> Run:
-    """Runs a coroutine function with a connected client, on either loop."""
+    """Run a coroutine function with a connected client, on either loop."""
 
     def act(body: Body) -> None:
         async def main() -> None:
@@ -54,7 +54,7 @@ async def drain(stream: tt.AsyncMessageStream) -> None:
         pass
 
 
-def test_streams_are_async_iterators(run: Run, topic: str) -> None:
+def test_async_streams_are_async_iterators(run: Run, topic: str) -> None:
     async def body(client: tt.AsyncClient) -> None:
         await client.publish_batch(topic, [b"%d" % i for i in range(1_000)])
         messages = [message.data async for message in await client.replay(topic)]
@@ -71,7 +71,7 @@ def test_streams_are_async_iterators(run: Run, topic: str) -> None:
     run(body)
 
 
-def test_a_cancelled_get_loses_no_message(run: Run, topic: str) -> None:
+def test_async_stream_with_cancelled_get_loses_no_message(run: Run, topic: str) -> None:
     async def body(client: tt.AsyncClient) -> None:
         stream = await client.subscribe(topic)
         for number in range(30):
@@ -95,7 +95,9 @@ def test_a_cancelled_get_loses_no_message(run: Run, topic: str) -> None:
     run(body)
 
 
-def test_cancelled_calls_leave_the_client_usable(run: Run, shared_server: RunningServer, topic: str) -> None:
+def test_async_client_after_cancelled_calls_is_usable(
+    run: Run, shared_server: RunningServer, topic: str
+) -> None:
     async def body(client: tt.AsyncClient) -> None:
         os.kill(shared_server.pid, signal.SIGSTOP)
         try:
@@ -119,7 +121,9 @@ def test_cancelled_calls_leave_the_client_usable(run: Run, shared_server: Runnin
     run(body)
 
 
-def test_cancelled_connecting_can_be_tried_again(uri: str, name: str, shared_server: RunningServer) -> None:
+def test_async_client_after_cancelled_connect_connects_on_retry(
+    uri: str, name: str, shared_server: RunningServer
+) -> None:
     async def main() -> None:
         client = tt.AsyncClient(name, uri)
         os.kill(shared_server.pid, signal.SIGSTOP)
@@ -137,7 +141,7 @@ def test_cancelled_connecting_can_be_tried_again(uri: str, name: str, shared_ser
     asyncio.run(main())
 
 
-def test_a_cancelled_close_closes_all_the_same(
+def test_async_client_with_cancelled_close_is_closed(
     uri: str, name: str, topic: str, shared_server: RunningServer
 ) -> None:
     async def main() -> None:
@@ -159,14 +163,14 @@ def test_a_cancelled_close_closes_all_the_same(
     asyncio.run(main())
 
 
-def test_closing_does_not_wait_longer_than_it_may(
+def test_async_client_close_waits_no_longer_than_the_timeout(
     uri: str, name: str, topic: str, shared_server: RunningServer
 ) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     async def main() -> None:
         client = tt.AsyncClient(name, uri)
-        client.set_exception_listener(told.append)
+        client.set_exception_listener(reported.append)
         await client.connect()
         os.kill(shared_server.pid, signal.SIGSTOP)
         try:
@@ -177,11 +181,11 @@ def test_closing_does_not_wait_longer_than_it_may(
         assert not client.connected
 
     asyncio.run(main())
-    assert [type(error) for error in told] == [tt.TimedOut, tt.Disconnected]
-    assert "1 message(s) have no answer" in str(told[1])
+    assert [type(error) for error in reported] == [tt.TimedOut, tt.Disconnected]
+    assert "1 message(s) have no answer" in str(reported[1])
 
 
-def test_publishing_lets_others_run_and_is_bounded(
+def test_async_publish_yields_to_other_tasks_and_is_bounded(
     run: Run, shared_server: RunningServer, topic: str
 ) -> None:
     async def body(client: tt.AsyncClient) -> None:
@@ -208,7 +212,9 @@ def test_publishing_lets_others_run_and_is_bounded(
     run(body)
 
 
-def test_a_cancelled_publish_has_not_published(run: Run, shared_server: RunningServer, topic: str) -> None:
+def test_async_publish_when_cancelled_publishes_nothing(
+    run: Run, shared_server: RunningServer, topic: str
+) -> None:
     async def body(client: tt.AsyncClient) -> None:
         accepted = 0
         os.kill(shared_server.pid, signal.SIGSTOP)
@@ -230,9 +236,9 @@ def test_a_cancelled_publish_has_not_published(run: Run, shared_server: RunningS
     run(body)
 
 
-def test_coroutine_functions_as_handlers(run: Run, topic: str) -> None:
+def test_coroutine_handlers_run_in_order_and_exceptions_are_reported(run: Run, topic: str) -> None:
     seen: list[bytes] = []
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     async def body(client: tt.AsyncClient) -> None:
         done, free = asyncio.Event(), asyncio.Event()
@@ -247,7 +253,7 @@ def test_coroutine_functions_as_handlers(run: Run, topic: str) -> None:
             if message.data == b"3":
                 done.set()
 
-        client.set_exception_listener(told.append)
+        client.set_exception_listener(reported.append)
         await client.subscribe(topic, on_message=handle)
         await client.publish(topic, b"1")
         await client.publish(topic, b"2")
@@ -258,10 +264,10 @@ def test_coroutine_functions_as_handlers(run: Run, topic: str) -> None:
 
     run(body)
     assert seen == [b"1", b"2", b"3"]
-    assert [type(error) for error in told] == [ValueError]
+    assert [type(error) for error in reported] == [ValueError]
 
 
-def test_closing_finishes_handlers_or_cancels_them(uri: str, name: str, topic: str) -> None:
+def test_async_client_close_cancels_handlers_after_the_timeout(uri: str, name: str, topic: str) -> None:
     ended: list[str] = []
 
     async def main() -> None:
@@ -318,14 +324,14 @@ def use_on_two_loops(client: tt.AsyncClient, topic: str) -> None:
     asyncio.run(second())
 
 
-def test_a_client_belongs_to_the_loop_it_connected_on(uri: str, name: str, topic: str) -> None:
+def test_async_client_on_another_loop_raises_until_connect(uri: str, name: str, topic: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # the first loop ends without closing the client
         use_on_two_loops(tt.AsyncClient(name, uri), topic)
         gc.collect()
 
 
-def test_many_tasks_share_one_client(run: Run, topic: str) -> None:
+def test_async_client_keeps_message_order_per_task(run: Run, topic: str) -> None:
     async def body(client: tt.AsyncClient) -> None:
         async def publish(task: int) -> None:
             for number in range(100):
@@ -343,7 +349,7 @@ def test_many_tasks_share_one_client(run: Run, topic: str) -> None:
     run(body)
 
 
-def test_a_replay_with_a_handler_that_loses_its_connection_ends_without_an_error_of_the_loop(
+def test_async_replay_handler_on_lost_connection_ends_without_loop_error(
     server: RunningServer, name: str
 ) -> None:
     unhandled: list[object] = []
@@ -378,7 +384,7 @@ def test_a_replay_with_a_handler_that_loses_its_connection_ends_without_an_error
     assert unhandled == []
 
 
-def test_the_how_to_works(uri: str) -> None:
+def test_asyncio_how_to_example_runs(uri: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "howto" / "asyncio.md").read_text(encoding="utf-8")
     example = page.split("```python\n")[1].split("```")[0]
     example = example.replace("tcp://127.0.0.1:9007", uri).replace('"orders"', '"recorded-999"')

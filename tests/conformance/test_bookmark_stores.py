@@ -1,4 +1,4 @@
-"""Our bookmark stores keep what every bookmark store promises, and the suite notices those that do not."""
+"""The product's bookmark stores pass the bookmark store checks, and a defective store fails."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tickertape.testing import check_bookmark_store
 
 
 @pytest.mark.behaviour(28)
-def test_the_memory_store_conforms() -> None:
+def test_memory_bookmark_store_passes_the_checks() -> None:
     check_bookmark_store(lambda _: tt.MemoryBookmarkStore(), survives_restart=False)
 
 
 @pytest.mark.behaviour(28)
 @pytest.mark.parametrize("sync", ["never", "always"])
-def test_the_logged_store_conforms(tmp_path: Path, sync: str) -> None:
+def test_logged_bookmark_store_passes_the_checks(tmp_path: Path, sync: str) -> None:
     check_bookmark_store(
         lambda name: tt.LoggedBookmarkStore(tmp_path / name, sync=sync)  # type: ignore[arg-type]
     )
@@ -26,7 +26,9 @@ def test_the_logged_store_conforms(tmp_path: Path, sync: str) -> None:
 
 @pytest.mark.behaviour(34)
 @pytest.mark.parametrize("sync", ["never", "always"])
-def test_the_ring_store_conforms_but_for_filtering_after_a_restart(tmp_path: Path, sync: str) -> None:
+def test_ring_bookmark_store_passes_the_checks_except_filtering_after_restart(
+    tmp_path: Path, sync: str
+) -> None:
     check_bookmark_store(
         lambda name: tt.RingBookmarkStore(tmp_path / name, sync=sync),  # type: ignore[arg-type]
         filters_after_restart=False,
@@ -36,7 +38,7 @@ def test_the_ring_store_conforms_but_for_filtering_after_a_restart(tmp_path: Pat
 
 
 class Forgetful(tt.MemoryBookmarkStore):
-    """Drops what is at or below the last seen, discarded or not."""
+    """Drops messages at or below the highest seen sequence, discarded or not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,11 +53,11 @@ class Forgetful(tt.MemoryBookmarkStore):
         return sequences > seen if seen >= 0 else None
 
 
-def test_the_suite_notices_a_store_that_drops_undiscarded_messages() -> None:
+def test_check_bookmark_store_rejects_store_that_drops_undiscarded_messages() -> None:
     with pytest.raises(AssertionError, match="only undiscarded messages are redelivered"):
         check_bookmark_store(lambda _: Forgetful(), survives_restart=False)
 
 
 @pytest.mark.parametrize("kind", [tt.MemoryBookmarkStore, tt.BookmarkStore])
-def test_stores_are_bookmark_stores(kind: type) -> None:
+def test_memory_bookmark_store_is_a_bookmark_store(kind: type) -> None:
     assert isinstance(tt.MemoryBookmarkStore(), kind)

@@ -16,7 +16,7 @@ from tickertape.testing.server import wait_until
 from tickertape.wire.commands import Persisted
 
 LONG = "1h"
-"""What waits for an interval of this length fails its test."""
+"""An interval longer than the timeout of a test."""
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     sent = UnansweredFrames.sent
 
-    def counted(self: UnansweredFrames, lane: SendBuffer, stored: Stored) -> int:
-        found.append(sent(self, lane, stored))
+    def counted(self: UnansweredFrames, buffer: SendBuffer, stored: Stored) -> int:
+        found.append(sent(self, buffer, stored))
         return found[-1]
 
     monkeypatch.setattr(UnansweredFrames, "sent", counted)
@@ -122,7 +122,7 @@ def test_stored_messages_are_resent_without_waiting_for_intervals(
     store = tt.MemoryPublishStore()
     client = front.make(name, uri, publish_store=store)
     client.set_ack_conflation(LONG)
-    for _ in range(50):  # five times as much as is sent before answers come
+    for _ in range(50):  # five times the amount sent before the first answer
         client.publish(topic, bytes(100_000))
     assert store.unpersisted_count() >= 49  # one may be gathered
     client.connect()
@@ -133,7 +133,7 @@ def test_stored_messages_are_resent_without_waiting_for_intervals(
 def test_full_store_does_not_wait_for_intervals(front: Front, uri: str, name: str, topic: str) -> None:
     store = tt.MemoryPublishStore(bytes_max="64KB")
     client = conflated(front, uri, name, publish_store=store)
-    for number in range(1_000):  # the store has room for about 200
+    for number in range(1_000):  # the store holds about 200
         client.publish(topic, b"%500d" % number)
     client.publish_flush(timeout=30)
     assert store.unpersisted_count() == 0

@@ -1,4 +1,4 @@
-"""What holds for the calls of both clients: connecting, publishing, flushing, commands as data."""
+"""Calls of both clients: connecting, publishing, flushing, commands as data."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tickertape.testing.server import RunningServer, wait_until
 
 
 def is_connected(client: tt.Client) -> bool:
-    return client.connected  # in a function: a type checker holds what it has seen of a property
+    return client.connected  # a function, because a type checker narrows properties
 
 
 # -- connecting ---------------------------------------------------------------------------------------
 
 
-def test_it_connects_once_and_knows_its_server(front: Front, uri: str, name: str) -> None:
+def test_client_connects_once_and_has_server_details(front: Front, uri: str, name: str) -> None:
     client = front.make(name, uri)
     assert (client.connected, client.server) == (False, None)
     client.connect()
@@ -38,7 +38,7 @@ def test_it_connects_once_and_knows_its_server(front: Front, uri: str, name: str
     assert "recorded-0" in client.server.recorded
 
 
-def test_it_is_its_own_context_manager(front: Front, uri: str, name: str, topic: str) -> None:
+def test_client_as_context_manager_closes_at_the_end(front: Front, uri: str, name: str, topic: str) -> None:
     with front.connect(name, uri) as client:
         client.publish(topic, b"1")
     assert not is_connected(client)
@@ -46,7 +46,7 @@ def test_it_is_its_own_context_manager(front: Front, uri: str, name: str, topic:
     assert [message.data for message in other.replay(topic)] == [b"1"]
 
 
-def test_another_user_of_the_name_is_refused(front: Front, uri: str, name: str) -> None:
+def test_connect_with_name_of_another_user_raises_name_in_use(front: Front, uri: str, name: str) -> None:
     front.connect(name, uri, user="ann")
     second = front.make(name, uri, user="bob")
     with pytest.raises(tt.NameInUse):
@@ -54,7 +54,9 @@ def test_another_user_of_the_name_is_refused(front: Front, uri: str, name: str) 
     assert not is_connected(second)
 
 
-def test_the_same_user_takes_the_name_over(front: Front, uri: str, name: str, topic: str) -> None:
+def test_connect_with_name_of_same_user_closes_the_older_client(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
     first = front.connect(name, uri)
     stream = first.subscribe(topic)
     front.connect(name, uri)
@@ -69,7 +71,7 @@ def test_the_same_user_takes_the_name_over(front: Front, uri: str, name: str, to
         assert isinstance(lost.value.__cause__, tt.NameInUse)
 
 
-def test_nobody_there_and_nobody_answering(front: Front, name: str) -> None:
+def test_connect_to_silent_or_closed_port_raises(front: Front, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         client = front.make(name, address)
@@ -81,7 +83,7 @@ def test_nobody_there_and_nobody_answering(front: Front, name: str) -> None:
         client.connect()
 
 
-def test_bad_names_and_addresses_are_refused(front: Front, uri: str) -> None:
+def test_client_with_invalid_name_address_or_timeout_raises(front: Front, uri: str) -> None:
     with pytest.raises(tt.TickertapeError) as caught:
         front.make("", uri)
     assert caught.value.code == "bad_name"
@@ -92,7 +94,7 @@ def test_bad_names_and_addresses_are_refused(front: Front, uri: str) -> None:
 
 
 @pytest.mark.behaviour(13)
-def test_a_client_takes_a_bookmark_store_and_another_one_later(
+def test_client_bookmark_store_can_be_replaced_without_active_subscription(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     first, second = tt.MemoryBookmarkStore(), tt.MemoryBookmarkStore()
@@ -113,7 +115,9 @@ def test_a_client_takes_a_bookmark_store_and_another_one_later(
 
 
 @pytest.mark.behaviour(25)
-def test_most_recent_without_a_store_is_the_first_message(client: tt.Client, topic: str) -> None:
+def test_most_recent_without_bookmark_store_starts_at_the_first_message(
+    client: tt.Client, topic: str
+) -> None:
     client.publish_batch(topic, [b"1", b"2"])
     for sub_id in ("risk", "risk"):
         stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id=sub_id)
@@ -121,7 +125,7 @@ def test_most_recent_without_a_store_is_the_first_message(client: tt.Client, top
         client.unsubscribe(sub_id)
 
 
-def test_before_connect_and_after_close_calls_say_so(front: Front, uri: str, name: str, topic: str) -> None:
+def test_calls_before_connect_and_after_close_raise(front: Front, uri: str, name: str, topic: str) -> None:
     client = front.make(name, uri)
     errors: tuple[type[tt.TickertapeError], ...] = (tt.Disconnected, tt.Closed)
     for error in errors:
@@ -140,7 +144,7 @@ def test_before_connect_and_after_close_calls_say_so(front: Front, uri: str, nam
 # -- publishing ---------------------------------------------------------------------------------------
 
 
-def test_bodies_of_every_kind(client: tt.Client, topic: str) -> None:
+def test_publish_encodes_bytes_text_and_json_values(client: tt.Client, topic: str) -> None:
     for data in (b"bytes", "tëxt", {"id": 1}, [1, None], 2.5):
         assert client.publish(topic, data) is None
     client.publish_flush()
@@ -148,7 +152,7 @@ def test_bodies_of_every_kind(client: tt.Client, topic: str) -> None:
     assert bodies == [b"bytes", "tëxt".encode(), b'{"id":1}', b"[1,null]", b"2.5"]
 
 
-def test_with_a_store_messages_carry_rising_sequences(front: Front, uri: str, name: str, topic: str) -> None:
+def test_publish_with_store_returns_rising_sequences(front: Front, uri: str, name: str, topic: str) -> None:
     client = front.connect(name, uri, publish_store=tt.MemoryPublishStore())
     given = [client.publish(topic, b"%d" % i) for i in range(50)]
     assert client.publish("unrecorded", b"x") is None
@@ -159,7 +163,7 @@ def test_with_a_store_messages_carry_rising_sequences(front: Front, uri: str, na
         client.publish_flush(level="sent")
 
 
-def test_a_store_can_be_set_and_taken_away(client: tt.Client, topic: str) -> None:
+def test_publish_store_can_be_set_and_removed(client: tt.Client, topic: str) -> None:
     client.set_publish_store(tt.MemoryPublishStore())
     assert client.publish(topic, b"1") is not None
     client.publish_flush()
@@ -167,7 +171,7 @@ def test_a_store_can_be_set_and_taken_away(client: tt.Client, topic: str) -> Non
     assert client.publish(topic, b"2") is None
 
 
-def test_what_comes_with_a_message_arrives(client: tt.Client, topic: str) -> None:
+def test_expiration_correlation_id_and_key_arrive_with_the_message(client: tt.Client, topic: str) -> None:
     stream = client.subscribe(topic)
     client.publish(topic, b"1", expiration="5m", correlation_id="c-1", sow_key="k-1")
     client.publish(topic, b"2")
@@ -179,7 +183,7 @@ def test_what_comes_with_a_message_arrives(client: tt.Client, topic: str) -> Non
     assert replayed == [(300_000, "c-1", "k-1"), (None, None, None)]
 
 
-def test_what_cannot_be_published_is_refused_at_once(client: tt.Client, topic: str) -> None:
+def test_publish_with_invalid_arguments_raises_and_publishes_nothing(client: tt.Client, topic: str) -> None:
     with pytest.raises(tt.BadTopic):
         client.publish("orders.*", b"1")
     with pytest.raises(tt.BadMessage):
@@ -192,7 +196,7 @@ def test_what_cannot_be_published_is_refused_at_once(client: tt.Client, topic: s
     assert [message.data for message in client.replay(topic)] == [b"1"]
 
 
-def test_the_largest_message_comes_back(client: tt.Client, topic: str) -> None:
+def test_message_of_maximum_size_is_replayed(client: tt.Client, topic: str) -> None:
     body = bytes(range(256)) * (message_bytes_max // 256)
     client.publish(topic, body)
     client.publish(topic, b"after")
@@ -204,7 +208,7 @@ def test_the_largest_message_comes_back(client: tt.Client, topic: str) -> None:
     ]
 
 
-def test_publish_batch_gives_the_last_sequence(front: Front, uri: str, name: str, topic: str) -> None:
+def test_publish_batch_returns_the_last_sequence(front: Front, uri: str, name: str, topic: str) -> None:
     client = front.connect(name, uri, publish_store=tt.MemoryPublishStore())
     bodies = [b"%06d" % i for i in range(20_000)]
     last = client.publish_batch(topic, iter(bodies))
@@ -217,7 +221,7 @@ def test_publish_batch_gives_the_last_sequence(front: Front, uri: str, name: str
         client.publish_batch(topic, [b"1", object()])
 
 
-def test_publish_arrow_takes_a_column_as_it_lies(client: tt.Client, topic: str) -> None:
+def test_publish_arrow_publishes_columns_of_every_binary_layout(client: tt.Client, topic: str) -> None:
     bodies = [b"%05d" % i * 20 for i in range(5_000)]
     array = pa.array(bodies, pa.binary())
     client.publish_arrow(topic, pa.table({"id": range(5_000), "data": array}))
@@ -230,7 +234,7 @@ def test_publish_arrow_takes_a_column_as_it_lies(client: tt.Client, topic: str) 
     assert read == [*bodies, *bodies[4_990:], *bodies[:2], b"a", b"b", b"c"]
 
 
-def test_publish_arrow_refuses_what_is_no_body(client: tt.Client, topic: str) -> None:
+def test_publish_arrow_with_unsuitable_columns_raises(client: tt.Client, topic: str) -> None:
     for wrong in (
         pa.table({"a": ["x"], "b": ["y"]}),
         [b"1"],
@@ -244,9 +248,7 @@ def test_publish_arrow_refuses_what_is_no_body(client: tt.Client, topic: str) ->
     assert list(client.replay(topic)) == []
 
 
-def test_what_the_log_gives_as_a_table_can_be_published_again(
-    client: tt.Client, topic: str, other_topic: str
-) -> None:
+def test_replayed_arrow_table_can_be_published(client: tt.Client, topic: str, other_topic: str) -> None:
     client.publish_batch(topic, [b"1", b"2", b"3"])
     client.publish_arrow(other_topic, client.replay(topic).to_arrow())
     assert [message.data for message in client.replay(other_topic)] == [b"1", b"2", b"3"]
@@ -257,7 +259,7 @@ def test_what_the_log_gives_as_a_table_can_be_published_again(
 
 @pytest.mark.behaviour(10)
 @pytest.mark.parametrize("level", ["persisted", "processed"])
-def test_a_flush_covers_recorded_and_unrecorded(client: tt.Client, topic: str, level: str) -> None:
+def test_flush_covers_recorded_and_unrecorded_topics(client: tt.Client, topic: str, level: str) -> None:
     for i in range(200):
         client.publish(topic, b"%d" % i)
         client.publish("unrecorded", b"%d" % i)
@@ -266,7 +268,7 @@ def test_a_flush_covers_recorded_and_unrecorded(client: tt.Client, topic: str, l
 
 
 @pytest.mark.behaviour(10)
-def test_a_flush_that_is_late_leaves_the_store_as_it_is(
+def test_flush_that_times_out_leaves_the_publish_store_unchanged(
     front: Front, shared_server: RunningServer, name: str, topic: str
 ) -> None:
     client = front.connect(name, shared_server.uri, publish_store=tt.MemoryPublishStore())
@@ -288,7 +290,7 @@ def publish_all(client: tt.Client, topic: str, bodies: list[bytes]) -> None:
         client.publish(topic, body)
 
 
-def test_a_store_that_is_full_raises_or_waits(
+def test_full_publish_store_raises_or_waits_as_configured(
     front: Front, shared_server: RunningServer, name: str, topic: str
 ) -> None:
     stores = (tt.MemoryPublishStore("64KB", when_full="raise"), tt.MemoryPublishStore("64KB"))
@@ -317,7 +319,7 @@ def test_a_store_that_is_full_raises_or_waits(
 
 
 @pytest.mark.behaviour(13)
-def test_commands_do_what_the_methods_do(client: tt.Client, topic: str) -> None:
+def test_commands_have_the_effects_of_the_methods(client: tt.Client, topic: str) -> None:
     live = client.execute(tt.Command("subscribe", topic, sub_id="live"))
     published = client.execute(tt.Command("publish", topic, data={"id": 1}, correlation_id="c"))
     assert (published.end_reason, list(published)) == ("complete", [])
@@ -331,7 +333,7 @@ def test_commands_do_what_the_methods_do(client: tt.Client, topic: str) -> None:
 
 
 @pytest.mark.behaviour(13)
-def test_a_bookmark_makes_it_a_bookmark_subscription(client: tt.Client, topic: str) -> None:
+def test_subscribe_command_with_bookmark_is_a_bookmark_subscription(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"1", b"2"])
     client.publish_flush()
     command = tt.Command("subscribe", topic, bookmark=tt.EPOCH, options="timestamp", depth="1MB")
@@ -346,7 +348,7 @@ def test_a_bookmark_makes_it_a_bookmark_subscription(client: tt.Client, topic: s
 
 
 @pytest.mark.behaviour(13)
-def test_execute_async_hands_messages_to_a_handler(client: tt.Client, topic: str) -> None:
+def test_execute_async_passes_messages_to_the_handler(client: tt.Client, topic: str) -> None:
     seen: list[bytes] = []
     client.publish_batch(topic, [b"1", b"2"])
     stream = client.execute_async(
@@ -377,14 +379,14 @@ def test_execute_async_hands_messages_to_a_handler(client: tt.Client, topic: str
     ],
     ids=lambda command: command.command,
 )
-def test_what_a_command_cannot_do_raises(client: tt.Client, command: tt.Command) -> None:
+def test_command_with_unsupported_name_or_field_raises(client: tt.Client, command: tt.Command) -> None:
     with pytest.raises(tt.BadOption):
         client.execute(command)
     with pytest.raises(tt.BadOption):
         client.execute_async(command, print)
 
 
-def test_a_command_that_lacks_something_raises(client: tt.Client) -> None:
+def test_command_with_missing_or_invalid_field_raises(client: tt.Client) -> None:
     for command in (
         tt.Command("publish", "t"),
         tt.Command("subscribe", ""),
@@ -419,7 +421,7 @@ def subscribe_with(client: tt.Client, topic: str, name: str, value: Any) -> None
     client.subscribe(topic, **{name: value})
 
 
-def test_an_argument_of_another_kind_is_a_usage_error_and_ends_nothing(client: tt.Client, topic: str) -> None:
+def test_argument_of_wrong_type_raises_and_keeps_the_connection(client: tt.Client, topic: str) -> None:
     for wrong in WRONG:
         for by_topic in (
             lambda t: client.publish(t, b"1"),
@@ -454,7 +456,7 @@ def test_an_argument_of_another_kind_is_a_usage_error_and_ends_nothing(client: t
     assert list(client.replay(topic)) == []
 
 
-def test_a_client_is_not_made_of_another_kind_of_argument(front: Front, uri: str, name: str) -> None:
+def test_client_constructor_with_argument_of_wrong_type_raises(front: Front, uri: str, name: str) -> None:
     for wrong in WRONG:
         with pytest.raises(tt.BadName):
             front.make(wrong, uri)
@@ -466,7 +468,7 @@ def test_a_client_is_not_made_of_another_kind_of_argument(front: Front, uri: str
                 front.make(name, uri, **{option: wrong})
 
 
-def test_a_list_of_bookmarks_is_a_start(client: tt.Client, topic: str) -> None:
+def test_list_of_bookmarks_starts_after_the_earliest(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"1", b"2", b"3"])
     first, second, third = (m.bookmark for m in client.replay(topic))
     assert first is not None
@@ -477,10 +479,10 @@ def test_a_list_of_bookmarks_is_a_start(client: tt.Client, topic: str) -> None:
     assert stream.get(10).bookmark == third
 
 
-def test_a_datetime_is_taken_for_a_time(client: tt.Client, topic: str) -> None:
+def test_datetime_is_accepted_as_start_point(client: tt.Client, topic: str) -> None:
     client.publish(topic, b"1")
     client.publish_flush()
-    moment = datetime(2020, 1, 1, tzinfo=UTC)
-    assert [message.data for message in client.replay(topic, moment)] == [b"1"]
-    stream = client.execute(tt.Command("subscribe", topic, bookmark=moment))
+    start_time = datetime(2020, 1, 1, tzinfo=UTC)
+    assert [message.data for message in client.replay(topic, start_time)] == [b"1"]
+    stream = client.execute(tt.Command("subscribe", topic, bookmark=start_time))
     assert stream.get(10).data == b"1"

@@ -18,7 +18,7 @@ def publish(client: tt.Client, topic: str, low: int, high: int) -> None:
     client.publish_flush()
 
 
-def test_a_slow_consumer_is_given_the_newest_of_each_key(
+def test_conflating_stream_of_slow_consumer_returns_newest_message_of_each_key(
     front: Front, client: tt.Client, uri: str, name: str, topic: str
 ) -> None:
     store = tt.MemoryBookmarkStore()
@@ -36,13 +36,13 @@ def test_a_slow_consumer_is_given_the_newest_of_each_key(
         found[message.sow_key] = message.data
         assert message.discard()
         count += 1
-    assert count <= 3 * KEYS, "most were never given"
+    assert count <= 3 * KEYS, "most messages were conflated"
     assert store.undiscarded_count("s") == 0
     publish(client, topic, 7, 8)
     assert stream.get(20).data == b"7"
 
 
-def test_what_goes_to_a_handler_is_not_conflated(client: tt.Client, topic: str) -> None:
+def test_conflate_on_stream_with_handler_raises(client: tt.Client, topic: str) -> None:
     stream = client.subscribe(topic, on_message=print)
     with pytest.raises(tt.UsageError, match="Cannot conflate subscription"):
         stream.conflate()

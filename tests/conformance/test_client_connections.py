@@ -1,4 +1,4 @@
-"""What holds when connections are lost: handlers, stores, reconnection."""
+"""Lost connections of both clients: handlers, stores, reconnection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tickertape.testing.server import RunningServer, wait_until
 
 @pytest.mark.behaviour(13)
 @pytest.mark.slow
-def test_the_disconnect_handler_is_called_once_a_loss(front: Front, server: RunningServer) -> None:
+def test_disconnect_handler_is_called_once_per_lost_connection(front: Front, server: RunningServer) -> None:
     lost: list[object] = []
     client = front.make("c", server.uri)
     client.set_disconnect_handler(lost.append)
@@ -36,7 +36,7 @@ def test_the_disconnect_handler_is_called_once_a_loss(front: Front, server: Runn
 
 
 @pytest.mark.slow
-def test_a_reading_that_was_cut_short_raises(front: Front, server: RunningServer) -> None:
+def test_replay_on_lost_connection_raises_disconnected(front: Front, server: RunningServer) -> None:
     client = front.connect("c", server.uri)
     client.publish_batch("orders", [bytes(1_000)] * 2_000)
     client.publish_flush()
@@ -52,7 +52,9 @@ def test_a_reading_that_was_cut_short_raises(front: Front, server: RunningServer
 
 
 @pytest.mark.slow
-def test_a_publisher_with_a_store_loses_and_doubles_nothing(front: Front, server: RunningServer) -> None:
+def test_publisher_with_store_over_reconnects_loses_and_duplicates_nothing(
+    front: Front, server: RunningServer
+) -> None:
     down, up, back = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
 
     def wait_for_server() -> None:
@@ -69,7 +71,7 @@ def test_a_publisher_with_a_store_loses_and_doubles_nothing(front: Front, server
             sequences.append(client.publish("orders", b"%d" % len(sequences)))
         server.kill()
         assert down.acquire(timeout=30)
-        for _ in range(50):  # into the store, while there is no server
+        for _ in range(50):  # into the store, without a server
             sequences.append(client.publish("orders", b"%d" % len(sequences)))
         assert client.unpersisted_count() >= 50
         server.start()
@@ -82,18 +84,18 @@ def test_a_publisher_with_a_store_loses_and_doubles_nothing(front: Front, server
 
 
 @pytest.mark.slow
-def test_a_displaced_client_does_not_fight_for_its_name_but_may_be_told_to_connect(
+def test_client_after_name_takeover_reconnects_only_outside_disconnect_handler(
     front: Front, server: RunningServer
 ) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     connected: list[object] = []
     first = front.make("c", server.uri)
-    first.set_exception_listener(told.append)
+    first.set_exception_listener(reported.append)
     first.set_disconnect_handler(front.reconnecting(lambda: None, lambda: connected.append(None)))
     first.connect()
     second = front.connect("c", server.uri)
-    wait_until(lambda: bool(told))
-    (error,) = told
+    wait_until(lambda: bool(reported))
+    (error,) = reported
     assert isinstance(error, tt.NameInUse)
     assert "outside of the disconnect handler" in str(error)
     assert (first.connected, second.connected, connected) == (False, True, [])
@@ -104,13 +106,13 @@ def test_a_displaced_client_does_not_fight_for_its_name_but_may_be_told_to_conne
 
 
 @pytest.mark.slow
-def test_a_handler_that_lost_a_connection_for_another_reason_may_connect_after_a_takeover(
+def test_disconnect_handler_after_earlier_name_takeover_may_connect(
     front: Front, server: RunningServer
 ) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     up, back = threading.Event(), threading.Event()
     client = front.make("c", server.uri)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.connect()
     front.connect("c", server.uri).close()
     wait_until(lambda: not client.connected)
@@ -120,5 +122,5 @@ def test_a_handler_that_lost_a_connection_for_another_reason_may_connect_after_a
     server.start()
     up.set()
     assert back.wait(30)
-    assert told == []
+    assert reported == []
     assert client.connected

@@ -22,7 +22,7 @@ def keep(into: list[bytes], message: tt.Message) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "ha"])
-def test_messages_that_were_discarded_before_go_to_the_handler(
+def test_duplicate_message_handler_receives_discarded_messages(
     front: Front, uri: str, name: str, topic: str, kind: str
 ) -> None:
     filled(front, uri, name, topic)
@@ -62,7 +62,7 @@ def test_messages_that_were_discarded_before_go_to_the_handler(
     client.close()
 
 
-def test_batches_for_several_subscriptions_report_what_each_drops(
+def test_duplicate_message_handler_reports_dropped_messages_per_subscription(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     filled(front, uri, name, topic)
@@ -77,8 +77,8 @@ def test_batches_for_several_subscriptions_report_what_each_drops(
         for number in discarded:
             messages[number].discard()
         client.unsubscribe(sub_id)
-    heard: dict[str, list[bytes]] = {"a": [], "b": []}
-    for sub_id, into in heard.items():
+    received: dict[str, list[bytes]] = {"a": [], "b": []}
+    for sub_id, into in received.items():
         client.bookmark_subscribe(
             topic,
             tt.MOST_RECENT,
@@ -87,8 +87,8 @@ def test_batches_for_several_subscriptions_report_what_each_drops(
             on_message=partial(keep, into),
         )
     client.resume("a", "b")
-    wait_until(lambda: sum(map(len, heard.values())) == 8)
-    assert heard == {"a": [b"0", b"3", b"4", b"5"], "b": [b"0", b"1", b"4", b"5"]}
+    wait_until(lambda: sum(map(len, received.values())) == 8)
+    assert received == {"a": [b"0", b"3", b"4", b"5"], "b": [b"0", b"1", b"4", b"5"]}
     wait_until(lambda: len(dropped) == 4)
     assert sorted(dropped) == [("a", b"1"), ("a", b"2"), ("b", b"2"), ("b", b"3")]
     client.close()

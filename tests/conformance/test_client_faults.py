@@ -1,4 +1,4 @@
-"""What holds for both clients when a server refuses, falls silent or does not read: a small one that can."""
+"""Both clients with a scripted server that rejects, is silent or does not read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server() -> Iterator[SocketServer]:
 # -- refusals -----------------------------------------------------------------------------------------
 
 
-def test_a_refused_logon_is_raised_and_can_be_tried_again(front: Front, server: SocketServer) -> None:
+def test_rejected_logon_raises_and_connect_can_be_retried(front: Front, server: SocketServer) -> None:
     lost: list[object] = []
     client = front.make("c", server.uri)
     client.set_disconnect_handler(lost.append)
@@ -40,7 +40,7 @@ def test_a_refused_logon_is_raised_and_can_be_tried_again(front: Front, server: 
     assert lost == []
 
 
-def test_what_was_refused_is_raised_by_the_flush_once(front: Front, server: SocketServer) -> None:
+def test_flush_raises_rejected_messages_once(front: Front, server: SocketServer) -> None:
     client = front.connect("c", server.uri)
     client.publish("rec/refused", b"1")
     with pytest.raises(tt.PublishRejected, match="rejected 1 message"):
@@ -48,33 +48,33 @@ def test_what_was_refused_is_raised_by_the_flush_once(front: Front, server: Sock
     client.publish_flush()
 
 
-def test_what_was_refused_goes_to_the_handler(front: Front, server: SocketServer) -> None:
-    told: list[tuple[tt.TickertapeError, tt.MessageBatch | None]] = []
+def test_failed_write_handler_receives_rejected_messages(front: Front, server: SocketServer) -> None:
+    reported: list[tuple[tt.TickertapeError, tt.MessageBatch | None]] = []
     client = front.connect("c", server.uri, publish_store=tt.MemoryPublishStore())
-    client.set_failed_write_handler(lambda error, batch: told.append((error, batch)))
+    client.set_failed_write_handler(lambda error, batch: reported.append((error, batch)))
     client.publish("rec/refused", b"1")
     client.publish_flush()
-    wait_until(lambda: len(told) == 1)
-    ((error, batch),) = told
+    wait_until(lambda: len(reported) == 1)
+    ((error, batch),) = reported
     assert isinstance(error, tt.PublishRejected)
     assert batch is not None
     assert batch.bodies_list() == [b"1"]
     assert client.unpersisted_count() == 0
 
 
-def test_what_was_refused_before_the_end_is_told(front: Front, server: SocketServer) -> None:
-    told: list[BaseException] = []
+def test_close_reports_rejected_messages_to_exception_listener(front: Front, server: SocketServer) -> None:
+    reported: list[BaseException] = []
     client = front.connect("c", server.uri)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.publish("rec/refused", b"1")
     client.close()
-    assert [type(error) for error in told] == [tt.PublishRejected]
+    assert [type(error) for error in reported] == [tt.PublishRejected]
 
 
 # -- a full store -------------------------------------------------------------------------------------
 
 
-def test_a_full_store_waits_for_acknowledgements(front: Front, server: SocketServer) -> None:
+def test_publish_with_full_store_waits_for_acknowledgements(front: Front, server: SocketServer) -> None:
     client = front.connect("c", server.uri, publish_store=tt.MemoryPublishStore(4_000))
     for number in range(300):
         client.publish("orders", b"%03d" % number + b"x" * 100)
@@ -82,8 +82,10 @@ def test_a_full_store_waits_for_acknowledgements(front: Front, server: SocketSer
     assert [body[:3] for body in server.bodies()] == [b"%03d" % number for number in range(300)]
 
 
-def test_a_full_store_waits_through_a_lost_connection(front: Front, server: SocketServer) -> None:
-    """When there is a handler, which may connect again."""
+def test_publish_with_full_store_waits_through_reconnect_by_handler(
+    front: Front, server: SocketServer
+) -> None:
+    """A disconnect handler is set, and may reconnect."""
     server.mute = True
     lost, again, back = threading.Event(), threading.Event(), threading.Event()
 
@@ -101,7 +103,7 @@ def test_a_full_store_waits_through_a_lost_connection(front: Front, server: Sock
     assert lost.wait(10)
     server.mute = False
     publisher.join(0.05)
-    assert publisher.is_alive()  # full, without a connection: it waits
+    assert publisher.is_alive()  # full and without a connection, so the call waits
     again.set()
     publisher.join(10)
     assert back.wait(10)
@@ -109,7 +111,7 @@ def test_a_full_store_waits_through_a_lost_connection(front: Front, server: Sock
     assert server.bodies() == bodies
 
 
-def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(
+def test_publish_with_full_store_raises_without_reconnect_or_after_close(
     front: Front, server: SocketServer
 ) -> None:
     server.mute = True
@@ -127,7 +129,9 @@ def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(
     closing.join()
 
 
-def test_a_full_store_waits_as_long_as_the_call_says(front: Front, server: SocketServer) -> None:
+def test_publish_with_full_store_waits_for_the_timeout_of_the_call(
+    front: Front, server: SocketServer
+) -> None:
     server.mute = True
     client = front.connect("c", server.uri, publish_store=tt.MemoryPublishStore(1_000))
     client.publish_batch("orders", [b"x" * 300] * 2)
@@ -144,7 +148,7 @@ def test_a_full_store_waits_as_long_as_the_call_says(front: Front, server: Socke
         with pytest.raises(tt.BadOption):
             call("soon")
     for number in range(3):
-        with pytest.raises(tt.BadOption):  # also where nothing would have to wait
+        with pytest.raises(tt.BadOption):  # also if the call does not wait
             client.publish("un/recorded", b"%d" % number, timeout="soon")
         client.publish("un/recorded", b"%d" % number, timeout=None)
     assert client.unpersisted_count() == 2
@@ -154,7 +158,7 @@ def test_a_full_store_waits_as_long_as_the_call_says(front: Front, server: Socke
 # -- a server that does not read ----------------------------------------------------------------------
 
 
-def test_a_server_that_does_not_read_makes_publishers_wait(front: Front) -> None:
+def test_publish_to_server_that_does_not_read_times_out(front: Front) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         read_on = threading.Event()
         server = threading.Thread(target=log_on_and_stop_reading, args=(listener, read_on))
@@ -183,7 +187,7 @@ def test_a_server_that_does_not_read_makes_publishers_wait(front: Front) -> None
 # -- persisted notices --------------------------------------------------------------------------------
 
 
-def test_a_notice_moves_where_a_quiet_subscription_is_taken_up_again(
+def test_persisted_notice_advances_recovery_point_of_quiet_subscription(
     front: Front, server: SocketServer
 ) -> None:
     client = front.connect("c", server.uri)
@@ -192,9 +196,9 @@ def test_a_notice_moves_where_a_quiet_subscription_is_taken_up_again(
     wait_until(lambda: stream.recovery_point == "7|9|")
     client.publish("orders", b"1")
     client.publish_flush()
-    client.publish_flush(level="processed")  # answered after the message was handed on
+    client.publish_flush(level="processed")  # answered after the message was delivered
     server.sessions[0].say(PersistedNotice(sub_ids=("quiet",), publisher=7, sequence=10))
-    client.publish_flush(level="processed")  # the notice has come, and must wait for the message
+    client.publish_flush(level="processed")  # the notice has arrived, and waits for the message
     assert stream.recovery_point == "7|9|"
     assert stream.get(10).data == b"1"
     with pytest.raises(tt.TimedOut):
@@ -205,7 +209,7 @@ def test_a_notice_moves_where_a_quiet_subscription_is_taken_up_again(
 # -- other ways to a server ---------------------------------------------------------------------------
 
 
-def test_over_a_unix_socket(front: Front, tmp_path: Path) -> None:
+def test_client_publishes_over_a_unix_socket(front: Front, tmp_path: Path) -> None:
     with socket_server(tmp_path / "server") as server:
         client = front.connect("c", server.uri)
         client.publish("orders", b"1")
@@ -216,7 +220,7 @@ def test_over_a_unix_socket(front: Front, tmp_path: Path) -> None:
             front.connect("c", f"unix://{tmp_path}/nobody")
 
 
-def test_user_and_password_of_the_address(front: Front, server: SocketServer) -> None:
+def test_client_sends_user_and_password_of_the_address(front: Front, server: SocketServer) -> None:
     uri = server.uri.replace("tcp://", "tcp://ann:s%20t@")
     front.connect("c", uri)
     front.connect("d", uri, user="bob", password="x")

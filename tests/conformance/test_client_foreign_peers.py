@@ -1,4 +1,4 @@
-"""What a client says of a peer that is not a Tickertape server, or of another version of it."""
+"""Errors of a client about peers that are not Tickertape servers or have another version."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_http_server_is_reported_as_not_tickertape(front: Front) -> None:
         client.close()
 
 
-def test_wire_version_that_was_not_offered_is_refused(front: Front) -> None:
+def test_wire_version_not_offered_raises_bad_version(front: Front) -> None:
     with answering(b"".join(Connection("server").send(replace(LOGGED_ON, version=7)))) as uri:
         client = front.make("c", uri)
         with pytest.raises(tt.BadVersion, match="version 7"):
@@ -54,7 +54,7 @@ def test_wire_version_that_was_not_offered_is_refused(front: Front) -> None:
 
 
 @pytest.mark.slow
-def test_admin_address_is_refused_at_once_and_named(front: Front) -> None:
+def test_connect_to_admin_address_raises_and_names_the_cause(front: Front) -> None:
     with running_server() as server:
         client = front.make("c", server.admin_url.replace("http://", "tcp://"))
         with pytest.raises(tt.NotTickertape, match="Is it the admin address"):
@@ -62,7 +62,7 @@ def test_admin_address_is_refused_at_once_and_named(front: Front) -> None:
         client.close()
 
 
-def test_silent_address_is_named(front: Front) -> None:
+def test_connect_to_silent_address_names_the_address(front: Front) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         client = front.make("c", uri)

@@ -1,4 +1,4 @@
-"""A forked process that uses its parent's client is told so, and disturbs nobody."""
+"""Clients in a forked process raise, and the clients of the parent continue to work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tickertape.testing.server import running_server
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blocking", "asyncio", pytest.param("uvloop", marks=pytest.mark.full)])
-def test_a_forked_child_is_refused_and_the_parent_goes_on(kind: str, tmp_path: Path) -> None:
+def test_client_in_forked_child_raises_and_parent_continues(kind: str, tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         done = subprocess.run(
             [sys.executable, "-X", "dev", "-W", "ignore", "-m", "tests.conformance.forked", kind, server.uri],

@@ -17,7 +17,7 @@ from tickertape.testing import FaultProxy
 from tickertape.testing.server import RunningServer, wait_until
 
 INTERVAL = 0.4
-"""How soon a silence is noticed is judged in time that is simulated: `simulation/test_silent_stalls.py`."""
+"""Tests of the detection time use simulated time: `simulation/test_silent_stalls.py`."""
 SECONDS = 20.0
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def proxy(uri: str) -> Iterator[FaultProxy]:
 
 
 def removed(server: RunningServer, name: str) -> Callable[[], bool]:
-    """Whether the event log says that this client was silent."""
+    """Return a check whether the event log has this client as silent."""
 
     def look() -> bool:
         lines = [line for line in server.errors().splitlines() if f"client={name} " in line]
@@ -40,7 +40,7 @@ def removed(server: RunningServer, name: str) -> Callable[[], bool]:
 
 
 @pytest.mark.behaviour(30)
-def test_a_half_open_connection_is_noticed_by_both_within_two_intervals(
+def test_half_open_connection_is_closed_by_client_and_server(
     front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str, topic: str
 ) -> None:
     lost = threading.Event()
@@ -66,7 +66,7 @@ def test_a_half_open_connection_is_noticed_by_both_within_two_intervals(
 
 
 @pytest.mark.behaviour(30)
-def test_an_idle_connection_lives_as_long_as_both_do(
+def test_idle_connection_with_heartbeats_stays_open(
     front: Front, proxy: FaultProxy, name: str, topic: str
 ) -> None:
     lost: list[object] = []
@@ -74,19 +74,19 @@ def test_an_idle_connection_lives_as_long_as_both_do(
     client.set_disconnect_handler(lost.append)
     client.set_heartbeat("300ms")
     client.connect()
-    there, back = proxy.to_server.passed_bytes, proxy.to_client.passed_bytes
+    sent, back = proxy.to_server.passed_bytes, proxy.to_client.passed_bytes
     time.sleep(2.1)
     assert lost == []
     assert client.connected
-    # about seven beats each, of a few bytes
-    assert 32 * 3 < proxy.to_server.passed_bytes - there < 64 * 9
+    # about seven heartbeats each, of a few bytes
+    assert 32 * 3 < proxy.to_server.passed_bytes - sent < 64 * 9
     assert 32 * 3 < proxy.to_client.passed_bytes - back < 64 * 9
     client.publish(topic, b"1")
     client.publish_flush()
 
 
 @pytest.mark.behaviour(30)
-def test_a_client_may_change_its_heartbeat_while_it_is_connected(
+def test_heartbeat_of_connected_client_can_be_changed(
     front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str
 ) -> None:
     client = front.connect(name, proxy.uri)
@@ -103,7 +103,7 @@ def test_a_client_may_change_its_heartbeat_while_it_is_connected(
 
 
 @pytest.mark.behaviour(30)
-def test_idle_is_twice_the_interval_unless_told_and_of_the_client_only(
+def test_heartbeat_idle_applies_to_the_client_and_not_to_the_server(
     front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str
 ) -> None:
     client = front.make(name, proxy.uri)
@@ -116,7 +116,7 @@ def test_idle_is_twice_the_interval_unless_told_and_of_the_client_only(
     wait_until(lambda: not client.connected)
 
 
-def test_what_a_heartbeat_may_be(front: Front, name: str, uri: str) -> None:
+def test_heartbeat_with_invalid_interval_or_idle_raises(front: Front, name: str, uri: str) -> None:
     client = front.make(name, uri)
     for interval in (0.05, "99ms", 3_601, "2h", -1, "soon", float("inf")):
         with pytest.raises(tt.BadOption):
@@ -133,7 +133,7 @@ def test_what_a_heartbeat_may_be(front: Front, name: str, uri: str) -> None:
 
 
 @pytest.mark.behaviour(30)
-def test_a_server_that_accepts_and_says_nothing_is_noticed_at_the_logon(front: Front, name: str) -> None:
+def test_logon_at_silent_server_raises_heartbeat_missed(front: Front, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         client = front.make(name, f"tcp://127.0.0.1:{mute.getsockname()[1]}")
         client.set_heartbeat(0.2)
@@ -141,10 +141,10 @@ def test_a_server_that_accepts_and_says_nothing_is_noticed_at_the_logon(front: F
             client.connect(timeout=None)
 
 
-def test_a_large_message_under_way_is_a_sign_of_life(
+def test_large_message_in_transit_counts_as_heartbeat(
     front: Front, proxy: FaultProxy, name: str, topic: str
 ) -> None:
-    """It takes many intervals in each direction, and no beat can come in between."""
+    """The message takes many intervals in each direction, without a heartbeat in between."""
     client = front.make(name, proxy.uri)
     lost: list[object] = []
     client.set_disconnect_handler(lost.append)
@@ -159,20 +159,20 @@ def test_a_large_message_under_way_is_a_sign_of_life(
     assert lost == []
 
 
-def test_a_connection_that_only_one_direction_of_is_dead_is_noticed(
+def test_connection_with_one_dead_direction_is_closed(
     front: Front, proxy: FaultProxy, shared_server: RunningServer, name: str
 ) -> None:
     client = front.make(name, proxy.uri)
     client.set_heartbeat(0.2)
     client.connect()
     proxy.stall(to_client=False)
-    wait_until(lambda: not client.connected, SECONDS)  # the server says goodbye
+    wait_until(lambda: not client.connected, SECONDS)  # the server closes the connection
     with pytest.raises(tt.Disconnected, match="2 intervals of its heartbeat"):
         client.publish_flush()
     wait_until(removed(shared_server, name), SECONDS)
 
 
-def test_a_lost_connection_leaves_no_thread_behind(uri: str, name: str, tmp_path: Path) -> None:
+def test_heartbeat_thread_ends_with_the_connection(uri: str, name: str, tmp_path: Path) -> None:
     with FaultProxy(uri) as proxy:
         before = {thread.name for thread in threading.enumerate()}
         client = tt.Client(name, proxy.uri, connect=False)
@@ -190,11 +190,11 @@ def test_a_lost_connection_leaves_no_thread_behind(uri: str, name: str, tmp_path
         wait_until(lambda: {thread.name for thread in threading.enumerate()} <= before)
 
 
-# -- who is busy --------------------------------------------------------------------------------------
+# -- busy handlers ------------------------------------------------------------------------------------
 
 
 @pytest.mark.behaviour(30)
-def test_a_handler_that_blocks_does_not_cost_the_connection(uri: str, name: str, topic: str) -> None:
+def test_blocking_handler_does_not_lose_the_connection(uri: str, name: str, topic: str) -> None:
     lost: list[object] = []
     client = tt.Client(name, uri, connect=False)
     client.set_disconnect_handler(lost.append)
@@ -221,7 +221,7 @@ def test_a_handler_that_blocks_does_not_cost_the_connection(uri: str, name: str,
     client.close()
 
 
-def test_a_dead_server_is_noticed_while_a_handler_blocks(uri: str, name: str, topic: str) -> None:
+def test_dead_server_is_detected_while_a_handler_blocks(uri: str, name: str, topic: str) -> None:
     begun, go_on, lost = threading.Event(), threading.Event(), threading.Event()
 
     def handle(_message: tt.Message) -> None:
@@ -259,7 +259,7 @@ def make_ha(front: Front, name: str, uri: str, **options: Any) -> tt.HAClient:
 
 
 @pytest.mark.behaviour(30)
-def test_an_ha_client_leaves_a_dead_connection_for_a_new_one(
+def test_ha_client_with_dead_connection_reconnects(
     front: Front, proxy: FaultProxy, name: str, topic: str
 ) -> None:
     client = make_ha(front, name, proxy.uri, heartbeat=0.2)
@@ -275,7 +275,7 @@ def test_an_ha_client_leaves_a_dead_connection_for_a_new_one(
 
 
 @pytest.mark.behaviour(30)
-def test_on_a_connected_ha_client_it_raises(front: Front, proxy: FaultProxy, name: str) -> None:
+def test_set_heartbeat_on_connected_ha_client_raises(front: Front, proxy: FaultProxy, name: str) -> None:
     client = make_ha(front, name, proxy.uri)
     client.set_heartbeat("1h")
     with pytest.raises(tt.BadOption):
@@ -291,11 +291,11 @@ def test_on_a_connected_ha_client_it_raises(front: Front, proxy: FaultProxy, nam
         make_ha(front, name, proxy.uri, heartbeat="1ms")
 
 
-def test_an_ha_client_goes_past_a_server_that_says_nothing(front: Front, uri: str, name: str) -> None:
+def test_ha_client_skips_silent_server(front: Front, uri: str, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         servers = [f"tcp://127.0.0.1:{mute.getsockname()[1]}", uri]
         client = make_ha(front, name, uri, servers=servers, heartbeat=0.2)
         client.connect_and_logon(timeout=SECONDS)
         assert client.connected
         with mute.accept()[0] as tried:
-            assert tried.recv(1), "it logged on at the first one"
+            assert tried.recv(1), "the client tried the first server"

@@ -1,4 +1,4 @@
-"""What all fronts do with queues of a real server: consume, settle, come back."""
+"""Queues of a real server on all fronts: consume, acknowledge, reconnect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def queues() -> Iterator[RunningServer]:
-    """A server with queues; each test has some of its own."""
+    """A server with queues. Each test has its own queues."""
     with running_server(config=CONFIG) as running:
         yield running
 
@@ -55,18 +55,18 @@ class Work:
         self._names = itertools.count()
 
     def connect(self, **options: Any) -> tt.Client:
-        """One more client."""
+        """Return a new client."""
         return self.front.connect(f"{self.queue}-{next(self._names)}", self.server.uri, **options)
 
     def put(self, *bodies: str) -> None:
-        """Publish messages that come into the queue."""
+        """Publish messages into the queue."""
         producer = self.connect()
         for body in bodies:
             producer.publish(self.queue, body)
         producer.publish_flush()
 
     def left(self) -> list[str]:
-        """What the queue has for whoever comes."""
+        """Return the messages that wait in the queue."""
         stream = self.connect().subscribe(self.queue, browse=True)
         return [message.data.decode() for message in stream]
 
@@ -89,7 +89,7 @@ def texts(messages: list[tt.Message]) -> list[str]:
     return [message.data.decode() for message in messages]
 
 
-def test_a_message_says_where_it_comes_from(work: Work) -> None:
+def test_queue_message_has_topic_underlying_topic_bookmark_and_lease(work: Work) -> None:
     work.put("1")
     before = datetime.now(UTC)
     stream = work.connect().subscribe(work.queue, max_backlog=2)
@@ -101,7 +101,7 @@ def test_a_message_says_where_it_comes_from(work: Work) -> None:
     assert before <= granted <= datetime.now(UTC)
 
 
-def test_what_is_acknowledged_is_done_and_what_is_cancelled_comes_again(work: Work) -> None:
+def test_queue_removes_acknowledged_messages_and_redelivers_cancelled_ones(work: Work) -> None:
     work.put("1", "2", "3")
     client = work.connect()
     with client.subscribe(work.queue, max_backlog=10) as stream:
@@ -116,7 +116,7 @@ def test_what_is_acknowledged_is_done_and_what_is_cancelled_comes_again(work: Wo
     assert work.left() == []
 
 
-def test_client_acknowledges_pickled_messages(work: Work) -> None:
+def test_client_acknowledges_queue_messages_after_pickling(work: Work) -> None:
     work.put("1", "2", "3")
     client = work.connect()
     with client.subscribe(work.queue, max_backlog=10) as stream:
@@ -128,7 +128,7 @@ def test_client_acknowledges_pickled_messages(work: Work) -> None:
     assert work.left() == []
 
 
-def test_without_a_backlog_one_message_is_held_at_a_time(work: Work) -> None:
+def test_queue_subscription_without_max_backlog_has_one_message_at_a_time(work: Work) -> None:
     work.put("1", "2")
     stream = work.connect().subscribe(work.queue)
     (one,) = take(stream, 1)
@@ -138,7 +138,7 @@ def test_without_a_backlog_one_message_is_held_at_a_time(work: Work) -> None:
     assert texts(take(stream, 1)) == ["2"]
 
 
-def test_a_large_batch_size_never_keeps_a_consumer_waiting(work: Work) -> None:
+def test_consumer_with_ack_batch_size_above_backlog_never_stalls(work: Work) -> None:
     work.put(*map(str, range(50)))
     client = work.connect()
     client.ack_batch_size = 1000
@@ -154,7 +154,7 @@ def test_a_large_batch_size_never_keeps_a_consumer_waiting(work: Work) -> None:
     assert work.left() == []
 
 
-def test_closing_gives_back_what_was_not_settled(work: Work) -> None:
+def test_closed_queue_stream_returns_unacknowledged_messages(work: Work) -> None:
     work.put("1", "2", "3")
     client = work.connect()
     client.ack_batch_size = 100
@@ -165,7 +165,7 @@ def test_closing_gives_back_what_was_not_settled(work: Work) -> None:
     wait_until(lambda: sorted(work.left()) == ["1", "3"])
 
 
-def test_a_whole_batch_is_settled(work: Work) -> None:
+def test_batch_ack_settles_all_messages(work: Work) -> None:
     work.put("1", "2", "3")
     client = work.connect()
     seen = 0
@@ -180,7 +180,7 @@ def test_a_whole_batch_is_settled(work: Work) -> None:
     assert work.left() == []
 
 
-def test_a_filter_settles_what_passes(work: Work) -> None:
+def test_sow_delete_with_filter_settles_matching_messages(work: Work) -> None:
     work.put('{"id": 1}', '{"id": 2}')
     client = work.connect()
     client.sow_delete(work.queue, filter="/id = 1")
@@ -188,14 +188,14 @@ def test_a_filter_settles_what_passes(work: Work) -> None:
     wait_until(lambda: work.left() == ['{"id": 2}'])
 
 
-def test_a_topic_that_is_no_queue_is_refused(work: Work) -> None:
+def test_ack_on_topic_without_queue_is_rejected(work: Work) -> None:
     client = work.connect()
     client.ack("nobody-s", "1|1|")
     with pytest.raises(tt.PublishRejected, match="queue"):
         client.publish_flush()
 
 
-def test_handlers_settle_by_themselves(work: Work) -> None:
+def test_auto_ack_handler_acknowledges_on_return_and_releases_on_exception(work: Work) -> None:
     work.put("1", "2", "3")
     client = work.connect()
     client.auto_ack = True
@@ -213,7 +213,7 @@ def test_handlers_settle_by_themselves(work: Work) -> None:
     assert work.left() == []
 
 
-def test_a_loop_settles_by_itself(work: Work) -> None:
+def test_auto_ack_stream_acknowledges_all_but_the_last_message(work: Work) -> None:
     work.put("1", "2", "3")
     client = work.connect()
     client.auto_ack = True
@@ -224,7 +224,7 @@ def test_a_loop_settles_by_itself(work: Work) -> None:
 
 
 @pytest.mark.behaviour(40)
-def test_at_most_once_never_comes_again(once: Work) -> None:
+def test_at_most_once_queue_never_redelivers(once: Work) -> None:
     once.put("1", "2", "3")
     client = once.connect()
     stream = client.subscribe(once.queue, max_backlog=2)
@@ -240,7 +240,7 @@ def test_at_most_once_never_comes_again(once: Work) -> None:
     assert once.left() == []
 
 
-def test_a_bookmark_subscription_replays_what_was_published(work: Work) -> None:
+def test_bookmark_subscription_to_queue_topic_replays_published_messages(work: Work) -> None:
     work.put("1", "2")
     client = work.connect()
     assert [message.data for message in client.replay(work.queue)] == [b"1", b"2"]
@@ -249,7 +249,7 @@ def test_a_bookmark_subscription_replays_what_was_published(work: Work) -> None:
         message.ack()
 
 
-def test_a_client_that_reconnects_consumes_on_and_settles_what_it_held(
+def test_ha_client_after_reconnect_acknowledges_held_messages(
     front: Front, queues: RunningServer, work: Work
 ) -> None:
     with Relay(queues.uri) as relay:
@@ -262,7 +262,7 @@ def test_a_client_that_reconnects_consumes_on_and_settles_what_it_held(
         relay.cut()
         seen[0].ack()
         wait_until(lambda: texts(seen[3:]) in (["2", "3"], ["1", "2", "3"]))
-        seen[1].ack()  # as it came on the connection that was lost
+        seen[1].ack()  # received on the lost connection
         seen[-1].ack()
         client.publish_flush(timeout=SECONDS)
         client.close()

@@ -1,4 +1,4 @@
-"""A subscription id that is used again at once, or known from before, in both clients."""
+"""A subscription id that both clients reuse at once or know from an earlier subscription."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tickertape.testing.server import wait_until
 SECONDS = 20.0
 MESSAGES = 200
 BODY = b" " * 20_000
-"""So that a replay comes in several batches."""
+"""Large enough for a replay in several batches."""
 
 
 class FailsOnce(tt.MemoryBookmarkStore):
@@ -23,7 +23,7 @@ class FailsOnce(tt.MemoryBookmarkStore):
     batches = 0
 
     def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """See `BookmarkStore`."""
+        """Raise at the second batch."""
         self.batches += 1
         if self.batches == 2:
             raise tt.StoreFailed("no space left on device")
@@ -37,33 +37,33 @@ def publish(front: Front, name: str, uri: str, topic: str, count: int, body: byt
 
 
 @pytest.mark.behaviour(28)
-def test_one_that_fails_in_its_store_is_asked_for_again_at_once_and_misses_nothing(
+def test_subscription_after_bookmark_store_failure_resumes_without_loss(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     publish(front, name, uri, topic, MESSAGES, BODY)
-    heard: list[int] = []
+    received: list[int] = []
 
-    def hear(message: tt.Message) -> None:
-        heard.append(int(message.data[:6]))
+    def handle(message: tt.Message) -> None:
+        received.append(int(message.data[:6]))
         message.discard()
 
     with FaultProxy(uri) as proxy:
         proxy.to_client.slice_bytes, proxy.to_client.delay = 100_000, 0.005
         client = front.connect(name, proxy.uri, bookmark_store=FailsOnce())
-        told: list[BaseException] = []
-        client.set_exception_listener(told.append)
-        first = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk", on_message=hear)
+        reported: list[BaseException] = []
+        client.set_exception_listener(reported.append)
+        first = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk", on_message=handle)
         wait_until(lambda: first.end_reason is not None)
-        second = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk", on_message=hear)
-        wait_until(lambda: max(heard, default=0) == MESSAGES - 1)
-        assert sorted(heard) == list(range(MESSAGES))
+        second = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="risk", on_message=handle)
+        wait_until(lambda: max(received, default=0) == MESSAGES - 1)
+        assert sorted(received) == list(range(MESSAGES))
         assert (first.end_reason, second.end_reason) == ("store_failed", None)
-        assert [type(error) for error in told] == [tt.StoreFailed]
+        assert [type(error) for error in reported] == [tt.StoreFailed]
         client.unsubscribe("risk")
         assert second.end_reason == "unsubscribed"
 
 
-def test_a_stream_that_was_left_may_be_asked_for_again_at_once(
+def test_subscription_id_of_closed_stream_is_reusable_at_once(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     publish(front, name, uri, topic, 20)
@@ -77,7 +77,7 @@ def test_a_stream_that_was_left_may_be_asked_for_again_at_once(
 
 @pytest.mark.behaviour(26)
 @pytest.mark.parametrize("known", [False, True])
-def test_a_range_under_an_id_that_is_known_keeps_to_its_begin(
+def test_range_subscription_with_known_id_keeps_the_range_after_reconnect(
     front: Front, uri: str, name: str, topic: str, known: bool
 ) -> None:
     publish(front, name, uri, topic, 10)
@@ -89,24 +89,24 @@ def test_a_range_under_an_id_that_is_known_keeps_to_its_begin(
         for message in messages[:3]:
             message.discard()
         before.close()
-        heard: list[int] = []
+        received: list[int] = []
         stream = client.bookmark_subscribe(
             topic,
             f"({messages[5].bookmark}:{messages[9].bookmark}]",
             sub_id="risk",
             pause=True,
-            on_message=lambda message: heard.append(int(message.data)),
+            on_message=lambda message: received.append(int(message.data)),
         )
         relay.cut()
         wait_until(lambda: not client.connected)
         client.connect_and_logon(SECONDS)
         client.resume("risk")
-        wait_until(lambda: stream.end_reason is not None and len(heard) >= 4)  # in this order
-        assert (heard, stream.end_reason) == ([6, 7, 8, 9], "complete")
+        wait_until(lambda: stream.end_reason is not None and len(received) >= 4)  # in this order
+        assert (received, stream.end_reason) == ([6, 7, 8, 9], "complete")
 
 
 @pytest.mark.behaviour(28)
-def test_what_is_discarded_while_its_copies_wait_is_not_handed_out_again(
+def test_messages_discarded_while_redelivered_copies_wait_are_dropped(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     count = 30
@@ -125,4 +125,4 @@ def test_what_is_discarded_while_its_copies_wait_is_not_handed_out_again(
             message.discard()
         publish(front, f"{name}-2", uri, topic, 1)
         again = [int(second.get(timeout=SECONDS).data) for _ in range(2)]
-        assert again == [count - 1, 0], "the one that was not discarded, and the new one"
+        assert again == [count - 1, 0], "the undiscarded message and the new one"

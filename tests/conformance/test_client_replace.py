@@ -1,4 +1,4 @@
-"""Subscriptions that take the place of others, with a real server and both clients."""
+"""Replaced subscriptions of both clients on a real server."""
 
 from __future__ import annotations
 
@@ -13,45 +13,47 @@ def numbers(stream: tt.MessageStream) -> list[int]:
 
 
 @pytest.mark.behaviour(20)
-def test_a_stream_is_taken_over_exactly(client: tt.Client, topic: str) -> None:
+def test_replaced_live_streams_lose_and_duplicate_nothing(client: tt.Client, topic: str) -> None:
     streams = [client.subscribe(topic, sub_id="s")]
     for number in range(300):
         client.publish(topic, b"%d" % number)
         if number % 60 == 30:
             streams.append(client.subscribe(topic, sub_id="s", replace=True))
     client.publish_flush()
-    heard: list[int] = []
+    received: list[int] = []
     for stream in streams[:-1]:
-        heard += numbers(stream)
+        received += numbers(stream)
         assert (stream.end_reason, stream.end_error) == ("replaced", None)
-    while len(heard) < 300:
-        heard.append(int(streams[-1].get(10).data))
-    assert heard == list(range(300))
+    while len(received) < 300:
+        received.append(int(streams[-1].get(10).data))
+    assert received == list(range(300))
     with pytest.raises(tt.StreamEnded, match="replaced"):
         streams[0].get(0)
 
 
 @pytest.mark.behaviour(20)
-def test_topic_filter_and_handler_change_at_once(client: tt.Client, topic: str, other_topic: str) -> None:
+def test_replacement_changes_topic_filter_and_handler_together(
+    client: tt.Client, topic: str, other_topic: str
+) -> None:
     first = client.subscribe(topic, sub_id="s")
     client.publish(topic, b"1")
-    heard: list[tuple[str, bytes]] = []
+    received: list[tuple[str, bytes]] = []
     client.subscribe(
         other_topic, sub_id="s", filter="/a = 1", replace=True,
-        on_message=lambda message: heard.append((message.topic, message.data)),
+        on_message=lambda message: received.append((message.topic, message.data)),
     )  # fmt: skip
     client.publish(topic, b"2")
     client.publish(other_topic, b'{"a": 2}')
     client.publish(other_topic, b'{"a": 1}')
-    wait_until(lambda: bool(heard) and heard[-1][0] == other_topic, 10)
-    # what was accepted before is the old one's choice, whichever of the two gets it
-    assert [(topic, b"%d" % number) for number in numbers(first)] + heard == [
+    wait_until(lambda: bool(received) and received[-1][0] == other_topic, 10)
+    # the old subscription selects earlier messages, and either stream may get them
+    assert [(topic, b"%d" % number) for number in numbers(first)] + received == [
         (topic, b"1"), (other_topic, b'{"a": 1}'),
     ]  # fmt: skip
 
 
 @pytest.mark.behaviour(20)
-def test_a_replay_goes_on_where_it_was_and_is_read_to_its_end(client: tt.Client, topic: str) -> None:
+def test_replaced_replay_continues_at_the_next_message(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"%d" % i for i in range(20_000)])
     client.publish_flush()
     old = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="s", depth="32KB")
@@ -67,7 +69,7 @@ def test_a_replay_goes_on_where_it_was_and_is_read_to_its_end(client: tt.Client,
     assert new.recovery_point is not None
 
 
-def test_a_replacement_that_is_refused_leaves_the_old_one(client: tt.Client, topic: str) -> None:
+def test_rejected_replacement_keeps_the_old_subscription(client: tt.Client, topic: str) -> None:
     stream = client.subscribe(topic, sub_id="s")
     with pytest.raises(tt.BadFilter, match=r"\^"):
         client.subscribe(topic, sub_id="s", replace=True, filter="/a = = 1")
@@ -84,7 +86,7 @@ def test_a_replacement_that_is_refused_leaves_the_old_one(client: tt.Client, top
     assert again.get(10).data == b"2"
 
 
-def test_closing_the_old_stream_leaves_the_new_one(client: tt.Client, topic: str) -> None:
+def test_close_of_replaced_stream_keeps_the_new_subscription(client: tt.Client, topic: str) -> None:
     old = client.bookmark_subscribe(topic, tt.NOW, sub_id="s")
     new = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="s", replace=True)
     old.close()

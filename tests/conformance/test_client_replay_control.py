@@ -1,4 +1,4 @@
-"""What holds for both clients where a subscription asks for more: patterns, pauses, pace, fields."""
+"""Options of subscriptions in both clients: patterns, pauses, rates, conflation, fields."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def take(stream: tt.MessageStream, count: int) -> list[str]:
     return [stream.get(10).data.decode() for _ in range(count)]
 
 
-def nothing_comes(client: tt.Client, *streams: tt.MessageStream) -> None:
-    """Nothing came on any of them up to now, as the server sees it."""
+def assert_no_message(client: tt.Client, *streams: tt.MessageStream) -> None:
+    """Check that no message arrived on the streams before a flush."""
     client.publish_flush(level="processed")
     for stream in streams:
         with pytest.raises(tt.TimedOut):
@@ -38,7 +38,7 @@ def nothing_comes(client: tt.Client, *streams: tt.MessageStream) -> None:
 # -- patterns -----------------------------------------------------------------------------------------
 
 
-def test_a_pattern_covers_all_topics_it_is_found_in(client: tt.Client, topic: str, other_topic: str) -> None:
+def test_pattern_covers_all_matching_topics(client: tt.Client, topic: str, other_topic: str) -> None:
     both = f"^({topic}|{other_topic})$"
     client.publish(topic, b"1")
     client.publish(other_topic, b"2")
@@ -54,7 +54,7 @@ def test_a_pattern_covers_all_topics_it_is_found_in(client: tt.Client, topic: st
         ]  # fmt: skip
 
 
-def test_nothing_is_published_to_a_pattern(client: tt.Client) -> None:
+def test_publish_to_pattern_raises_bad_topic(client: tt.Client) -> None:
     with pytest.raises(tt.BadTopic):
         client.publish("^orders", b"1")
 
@@ -62,22 +62,22 @@ def test_nothing_is_published_to_a_pattern(client: tt.Client) -> None:
 # -- pause and resume ---------------------------------------------------------------------------------
 
 
-def test_one_that_begins_paused_goes_on_when_it_is_told(client: tt.Client, topic: str) -> None:
+def test_paused_subscription_delivers_after_resume(client: tt.Client, topic: str) -> None:
     client.publish(topic, b"1")
     stream = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="p", pause=True)
     client.publish(topic, b"2")
-    nothing_comes(client, stream)
+    assert_no_message(client, stream)
     client.resume("p")
     assert take(stream, 2) == ["1", "2"]
     client.pause("p")
     client.publish(topic, b"3")
-    nothing_comes(client, stream)
+    assert_no_message(client, stream)
     client.resume("p")
     assert take(stream, 1) == ["3"]
 
 
 @pytest.mark.behaviour(17)
-def test_lists_are_one_command_and_an_unknown_id_changes_nothing(client: tt.Client, topic: str) -> None:
+def test_pause_and_resume_with_unknown_id_change_no_subscription(client: tt.Client, topic: str) -> None:
     streams = [client.bookmark_subscribe(topic, tt.NOW, sub_id=sub_id) for sub_id in ("a", "b")]
     with pytest.raises(tt.SubscriptionUnknown, match=r"'c'.*nothing was paused"):
         client.pause("a", "c", "b")
@@ -88,16 +88,18 @@ def test_lists_are_one_command_and_an_unknown_id_changes_nothing(client: tt.Clie
     assert [take(stream, 1) for stream in (*streams, plain)] == [["1"]] * 3
     client.pause("a", "b")
     client.publish(topic, b"2")
-    nothing_comes(client, *streams)
+    assert_no_message(client, *streams)
     with pytest.raises(tt.SubscriptionUnknown, match="nothing was resumed"):
         client.resume("b", "c")
-    nothing_comes(client, *streams)
+    assert_no_message(client, *streams)
     client.resume("a", "b")
     assert [take(stream, 1) for stream in streams] == [["2"], ["2"]]
 
 
 @pytest.mark.behaviour(17)
-def test_each_list_is_one_command_on_the_wire(front: Front, uri: str, name: str, topic: str) -> None:
+def test_pause_and_resume_send_one_command_for_several_ids(
+    front: Front, uri: str, name: str, topic: str
+) -> None:
     ids = tuple(f"s{number}" for number in range(20))
     with Relay(uri) as relay:
         client = front.connect(name, relay.uri)
@@ -110,7 +112,7 @@ def test_each_list_is_one_command_on_the_wire(front: Front, uri: str, name: str,
 
 
 @pytest.mark.behaviour(17)
-def test_what_is_under_way_at_a_pause_still_arrives(
+def test_messages_in_flight_at_a_pause_still_arrive(
     front: Front, client: tt.Client, uri: str, name: str, topic: str
 ) -> None:
     with Relay(uri) as relay:
@@ -129,29 +131,31 @@ def test_what_is_under_way_at_a_pause_still_arrives(
         client.publish_batch(topic, [b"%d" % number for number in range(100, 200)])
         client.publish_flush()
         assert take(stream, 100) == [str(number) for number in range(100)]
-        nothing_comes(reader, stream)
+        assert_no_message(reader, stream)
         assert relay.delivered == 100
         reader.resume("s")
         assert take(stream, 100) == [str(number) for number in range(100, 200)]
 
 
-def test_a_subscribe_pauses_and_resumes_as_in_the_reference(client: tt.Client, topic: str) -> None:
+def test_subscribe_command_with_pause_and_resume_options_pauses_and_resumes(
+    client: tt.Client, topic: str
+) -> None:
     streams = [client.bookmark_subscribe(topic, tt.NOW, sub_id=sub_id) for sub_id in ("a", "b")]
     paused = client.execute(tt.Command("subscribe", options="pause", sub_id=("a", "b")))
     assert paused.end_reason == "complete"
     client.publish(topic, b"1")
-    nothing_comes(client, *streams)
+    assert_no_message(client, *streams)
     client.execute(tt.Command("subscribe", options="resume", sub_id="a,b"))
     assert [take(stream, 1) for stream in streams] == [["1"], ["1"]]
     client.execute(tt.Command("pause", sub_id="a"))
     client.execute(tt.Command("subscribe", options="pause,", sub_id="b"))
     client.publish(topic, b"2")
-    nothing_comes(client, *streams)
+    assert_no_message(client, *streams)
     client.execute(tt.Command("resume", sub_id=("a", "b")))
     assert [take(stream, 1) for stream in streams] == [["2"], ["2"]]
     new = tt.Command("subscribe", topic, bookmark=tt.EPOCH, options="pause", sub_id="c")
     begun = client.execute(new)
-    nothing_comes(client, begun)
+    assert_no_message(client, begun)
     client.resume("c")
     assert take(begun, 2) == ["1", "2"]
 
@@ -173,7 +177,7 @@ def test_a_subscribe_pauses_and_resumes_as_in_the_reference(client: tt.Client, t
         (tt.Command("subscribe", "t", options="pause", sub_id="a"), tt.BadOption, "requires a bookmark"),
     ],
 )
-def test_pauses_that_make_no_sense(
+def test_pause_and_resume_commands_with_invalid_fields_raise(
     client: tt.Client, command: tt.Command, error: type[tt.TickertapeError], says: str
 ) -> None:
     with pytest.raises(error, match=says):
@@ -181,7 +185,9 @@ def test_pauses_that_make_no_sense(
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "unsubscribe"])
-def test_ids_are_given_and_each_by_itself(client: tt.Client, topic: str, command: str) -> None:
+def test_pause_resume_and_unsubscribe_require_separate_ids(
+    client: tt.Client, topic: str, command: str
+) -> None:
     for sub_id in ("a", "b"):
         client.bookmark_subscribe(topic, tt.EPOCH, sub_id=sub_id)
     act = getattr(client, command)
@@ -195,15 +201,15 @@ def test_ids_are_given_and_each_by_itself(client: tt.Client, topic: str, command
 
 
 @pytest.mark.behaviour(16)
-def test_handlers_keep_the_order_of_the_log_across_what_was_resumed_together(
+def test_handlers_of_subscriptions_resumed_together_run_in_log_order(
     front: Front, client: tt.Client, uri: str, name: str, topic: str, other_topic: str
 ) -> None:
-    heard: list[tuple[str | None, int]] = []
+    received: list[tuple[str | None, int]] = []
     done = threading.Event()
 
     def note(message: tt.Message) -> None:
-        heard.append((message.sub_id, int(message.data)))
-        if len(heard) == 600:
+        received.append((message.sub_id, int(message.data)))
+        if len(received) == 600:
             done.set()
 
     publisher = front.connect(f"{name}-p", uri)
@@ -214,65 +220,67 @@ def test_handlers_keep_the_order_of_the_log_across_what_was_resumed_together(
         client.bookmark_subscribe(covered, tt.EPOCH, sub_id=sub_id, pause=True, on_message=note, depth="8KB")
     client.resume("one", "other")
     assert done.wait(30)
-    assert [number for _, number in heard] == list(range(600))
-    assert all(sub_id == ("other" if number % 3 == 0 else "one") for sub_id, number in heard)
+    assert [number for _, number in received] == list(range(600))
+    assert all(sub_id == ("other" if number % 3 == 0 else "one") for sub_id, number in received)
 
 
 @pytest.mark.behaviour(16)
-def test_one_message_for_several_handlers_and_streams(client: tt.Client, topic: str) -> None:
+def test_subscriptions_resumed_together_each_get_every_message(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"%d" % i for i in range(500)])
     client.publish_flush()
-    heard: list[tuple[int, str | None]] = []
+    received: list[tuple[int, str | None]] = []
     for sub_id in ("a", "b"):
         client.bookmark_subscribe(
             topic, tt.EPOCH, sub_id=sub_id, pause=True,
-            on_message=lambda message: heard.append((int(message.data), message.sub_id)),
+            on_message=lambda message: received.append((int(message.data), message.sub_id)),
         )  # fmt: skip
     stream = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="c", pause=True, depth="4KB")
     client.resume("a", "b", "c")
     assert take(stream, 500) == [str(i) for i in range(500)]
-    wait_until(lambda: len(heard) == 1000, 10)
-    assert [number for number, _ in heard] == [i for i in range(500) for _ in "ab"]
+    wait_until(lambda: len(received) == 1000, 10)
+    assert [number for number, _ in received] == [i for i in range(500) for _ in "ab"]
     assert stream.recovery_point is not None
 
 
-def test_a_handler_that_closes_its_stream_does_not_disturb_the_others(client: tt.Client, topic: str) -> None:
+def test_handler_exception_and_unsubscribe_do_not_affect_other_subscriptions(
+    client: tt.Client, topic: str
+) -> None:
     client.publish_batch(topic, [b"%d" % i for i in range(50)])
     client.publish_flush()
-    heard: dict[str, list[int]] = {"a": [], "b": []}
+    received: dict[str, list[int]] = {"a": [], "b": []}
     problems: list[BaseException] = []
     client.set_exception_listener(problems.append)
 
     def note(message: tt.Message) -> None:
-        heard[str(message.sub_id)].append(int(message.data))
+        received[str(message.sub_id)].append(int(message.data))
         if message.sub_id == "a" and int(message.data) == 9:
             raise ValueError("on purpose")
 
-    for sub_id in heard:
+    for sub_id in received:
         client.bookmark_subscribe(topic, tt.EPOCH, sub_id=sub_id, pause=True, on_message=note)
-    client.resume(*heard)
-    wait_until(lambda: len(heard["b"]) == 50, 10)
-    assert heard == {"a": list(range(50)), "b": list(range(50))}
+    client.resume(*received)
+    wait_until(lambda: len(received["b"]) == 50, 10)
+    assert received == {"a": list(range(50)), "b": list(range(50))}
     assert [str(problem) for problem in problems] == ["on purpose"]
     client.unsubscribe("a")
     client.publish(topic, b"50")
-    wait_until(lambda: len(heard["b"]) == 51, 10)
-    assert heard["a"] == list(range(50))
+    wait_until(lambda: len(received["b"]) == 51, 10)
+    assert received["a"] == list(range(50))
 
 
 # -- pace ---------------------------------------------------------------------------------------------
 
 
 def options_asked(relay: Relay) -> str:
-    """Of the last subscription."""
+    """Return the options of the last subscribe command."""
     return [command.options for command in relay.asked if isinstance(command, Subscribe)][-1]
 
 
 @pytest.mark.parametrize("rate", [200, 200.0, "200", "2KB"])
-def test_a_rate_is_kept_in_any_form(
+def test_replay_rate_in_any_form_spreads_deliveries(
     front: Front, relay: Relay, name: str, topic: str, rate: float | str
 ) -> None:
-    """How well is judged in time that is simulated: `unit/engine/subscriptions/test_replay_rate.py`."""
+    """`unit/engine/subscriptions/test_replay_rate.py` tests the precision in simulated time."""
     client = front.connect(name, relay.uri)
     client.publish_batch(topic, [b"%010d" % i for i in range(60)])
     client.publish_flush()
@@ -280,10 +288,10 @@ def test_a_rate_is_kept_in_any_form(
     at_once = relay.deliveries
     assert len(texts(client.replay(topic, rate=rate))) == 60
     assert ",rate=2" in options_asked(relay)
-    assert at_once < relay.deliveries - at_once, "they come one after the other"
+    assert at_once < relay.deliveries - at_once, "deliveries are spread over time"
 
 
-def test_a_multiple_of_the_original_pace_with_a_bound_on_its_gaps(
+def test_replay_rate_as_multiple_limits_gaps_to_rate_max_gap(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
     client = front.connect(name, relay.uri)
@@ -297,20 +305,20 @@ def test_a_multiple_of_the_original_pace_with_a_bound_on_its_gaps(
     before = relay.deliveries
     assert texts(client.replay(topic, options="rate=2X,rate_max_gap=10s,")) == ["1", "2"]
     assert options_asked(relay).endswith("rate=2X,rate_max_gap=10s")
-    assert relay.deliveries - before == 2, "the second one is not due with the first"
+    assert relay.deliveries - before == 2, "the second message is not due with the first"
 
 
 # -- conflation and fields ----------------------------------------------------------------------------
 
 
-def test_a_replay_is_conflated_by_key_and_resumes_without_a_gap(client: tt.Client, topic: str) -> None:
+def test_replay_with_conflation_returns_newest_message_of_each_key(client: tt.Client, topic: str) -> None:
     for number in range(30):
         client.publish(topic, {"k": "ab"[number % 2], "n": number})
     client.publish_flush()
     every = list(client.replay(topic))
     for key in ("/k", "[/k]", ["/k"], ("/k",)):
         conflated = list(client.replay(topic, conflation="1h", conflation_key=key))
-        # an hour may turn meanwhile
+        # an hourly interval may end meanwhile
         assert 2 <= len(conflated) <= 4
         assert [message.json()["n"] for message in conflated[-2:]] == [28, 29]
     assert conflated[0].bookmark == every[0].bookmark
@@ -319,12 +327,12 @@ def test_a_replay_is_conflated_by_key_and_resumes_without_a_gap(client: tt.Clien
     assert 1 <= len(whole) <= 2
 
 
-def test_the_recovery_point_of_a_conflated_stream_misses_nothing(client: tt.Client, topic: str) -> None:
+def test_recovery_point_of_conflated_stream_misses_nothing(client: tt.Client, topic: str) -> None:
     for number in range(20):
         client.publish(topic, {"k": number % 2, "n": number})
     client.publish_flush()
     every = [message.bookmark for message in client.replay(topic)]
-    # it ends at the log's end, so everything was handed on; the last bookmark is a first one of an interval
+    # the replay delivers everything, so the last bookmark is the first of an interval
     stream = client.replay(topic, conflation="1d", conflation_key=["/k"])
     bookmarks = [message.bookmark for message in stream]
     assert bookmarks == every[: len(bookmarks)] or len(bookmarks) > 2
@@ -336,7 +344,7 @@ def test_the_recovery_point_of_a_conflated_stream_misses_nothing(client: tt.Clie
     assert again[-1].json()["n"] == 19
 
 
-def test_fields_are_selected(client: tt.Client, topic: str) -> None:
+def test_select_limits_the_fields_of_messages(client: tt.Client, topic: str) -> None:
     client.publish(topic, {"a": 1, "b": 2, "c": {"d": 3}})
     for select in (["-/", "+/a", "+/c/d"], "[-/,+/a,+/c/d]", "-/,+/a,+/c/d"):
         (message,) = client.replay(topic, select=select)
@@ -346,7 +354,7 @@ def test_fields_are_selected(client: tt.Client, topic: str) -> None:
     assert live.get(10).json() == {"a": 1}
 
 
-# -- what is refused ----------------------------------------------------------------------------------
+# -- rejected options ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -368,7 +376,7 @@ def test_fields_are_selected(client: tt.Client, topic: str) -> None:
         ({"options": "speed=1"}, "option 'speed': it does not exist"),
     ],
 )
-def test_wrong_values_say_what_is_wrong(
+def test_subscription_with_invalid_option_value_raises_and_names_the_cause(
     client: tt.Client, topic: str, keywords: dict[str, object], says: str
 ) -> None:
     with pytest.raises(tt.BadOption, match=says):
@@ -377,7 +385,9 @@ def test_wrong_values_say_what_is_wrong(
 
 
 @pytest.mark.parametrize("flag", ["live", "fully_durable"])
-def test_a_replay_goes_on_as_its_flag_says(client: tt.Client, topic: str, flag: str) -> None:
+def test_bookmark_subscription_with_live_or_fully_durable_continues_after_replay(
+    client: tt.Client, topic: str, flag: str
+) -> None:
     client.publish(topic, b"1")
     keyword = client.bookmark_subscribe(topic, tt.EPOCH, **{flag: True})  # type: ignore[arg-type]
     option = client.bookmark_subscribe(topic, tt.EPOCH, options=f"{flag},")
@@ -392,9 +402,7 @@ def test_a_replay_goes_on_as_its_flag_says(client: tt.Client, topic: str, flag: 
     "asked",
     [{"rate": 10}, {"rate": "2x", "rate_max_gap": "1s"}, {"pause": True}, {"fully_durable": True}],
 )
-def test_what_is_of_a_replay_is_refused_without_one(
-    client: tt.Client, topic: str, asked: dict[str, Any]
-) -> None:
+def test_replay_options_without_bookmark_raise(client: tt.Client, topic: str, asked: dict[str, Any]) -> None:
     options = format_options({name: None if value is True else str(value) for name, value in asked.items()})
     for more in (asked, {"options": options}):
         with pytest.raises(tt.BadOption, match="requires a bookmark"):
@@ -403,26 +411,26 @@ def test_what_is_of_a_replay_is_refused_without_one(
         client.subscribe(topic, bookmark_not_found="now")
 
 
-def test_every_call_takes_what_its_subscription_may_ask_for(client: tt.Client, topic: str) -> None:
+def test_subscribe_and_replay_accept_all_replay_options(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"1", b"2"])
     client.publish_flush()
     rated = client.subscribe(topic, bookmark=tt.EPOCH, rate="2000x", rate_max_gap=1, fully_durable=True)
     live = client.subscribe(topic, bookmark=tt.EPOCH, live=True)
     paused = client.subscribe(topic, bookmark=tt.EPOCH, pause=True, sub_id="paused")
     assert [take(stream, 2) for stream in (rated, live)] == [["1", "2"]] * 2
-    nothing_comes(client, paused)
+    assert_no_message(client, paused)
     client.resume("paused")
     assert take(paused, 2) == ["1", "2"]
     assert texts(client.replay(topic, live=True)) == ["1", "2"]
     assert texts(client.replay(topic, fully_durable=True)) == ["1", "2"]
     waits = client.replay(topic, pause=True, sub_id="s")
-    nothing_comes(client, waits)
+    assert_no_message(client, waits)
     instead = client.replay(topic, sub_id="s", replace=True)
     assert (texts(waits), waits.end_reason) == ([], "replaced")
     assert texts(instead) == ["1", "2"]
 
 
-def test_the_rate_of_a_replay_is_changed_where_it_stands(client: tt.Client, topic: str) -> None:
+def test_replacement_changes_the_rate_of_a_running_replay(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"%d" % number for number in range(2_000)])
     client.publish_flush()
     slow = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="s", rate=10)
@@ -434,7 +442,7 @@ def test_the_rate_of_a_replay_is_changed_where_it_stands(client: tt.Client, topi
     assert begun + take(fast, 2_000 - len(begun)) == [str(number) for number in range(2_000)]
 
 
-def test_a_filter_is_passed_on(client: tt.Client, topic: str) -> None:
+def test_filter_applies_to_replay_command_and_live_subscription(client: tt.Client, topic: str) -> None:
     client.publish(topic, b"other")
     client.publish(topic, PASSES)
     command = tt.Command("subscribe", topic, bookmark=tt.EPOCH, filter=FILTER, until_caught_up=True)

@@ -1,4 +1,4 @@
-"""Bookmark stores in both clients, and subscriptions that are placed again after a lost connection."""
+"""Bookmark stores and resubscription after a lost connection, in both clients."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Scene:
         self.relay = relay
         self.name = name
         self.publisher = front.connect(f"{name}-publisher", uri)
-        self.told: list[BaseException] = []
+        self.reported: list[BaseException] = []
         self.client: Any = None
 
-    def begin(self, store: tt.BookmarkStore | None = None) -> Any:
-        """A subscriber whose handlers outlive its connection."""
+    def start(self, store: tt.BookmarkStore | None = None) -> Any:
+        """Return a subscriber that keeps its handlers over a lost connection."""
         self.client = self.front.make(self.name, self.relay.uri, bookmark_store=store)
         self.core.subscriptions.keep = True
-        self.client.set_exception_listener(self.told.append)
+        self.client.set_exception_listener(self.reported.append)
         self.client.connect()
         return self.client
 
@@ -51,12 +51,12 @@ class Scene:
         self.publisher.publish_batch(topic, [b'{"n": %d}' % number for number in numbers])
         self.publisher.publish_flush()
 
-    def lose(self) -> None:
+    def disconnect(self) -> None:
         self.relay.cut()
         wait_until(lambda: not self.client.connected)
 
-    def again(self) -> list[tuple[str, Exception]]:
-        """Connect and place everything again; what was refused."""
+    def reconnect(self) -> list[tuple[str, Exception]]:
+        """Connect and resubscribe. Return the refused subscriptions."""
         self.client.connect()
         inner = self._inner
         begun = inner._driver.call(inner._driver.core.resubscribe, SECONDS, "resubscribe")
@@ -75,8 +75,8 @@ def scene(front: Front, uri: str, name: str) -> Iterator[Scene]:
             scene.client.close()
 
 
-class Heard:
-    """A handler that notes numbers, and discards those it is told to."""
+class RecordingHandler:
+    """A handler that records numbers and discards the messages that `discards` selects."""
 
     def __init__(self, discards: Callable[[int], bool] = lambda _: False) -> None:
         self.numbers: list[int] = []
@@ -104,7 +104,7 @@ def store_of(kind: str, directory: Path) -> tt.BookmarkStore:
 
 @pytest.mark.behaviour(25)
 @pytest.mark.parametrize("kind", ["logged", "ring"])
-def test_most_recent_is_where_the_store_of_an_earlier_run_left_off(
+def test_most_recent_starts_at_first_undiscarded_message_of_earlier_run(
     front: Front, uri: str, name: str, topic: str, tmp_path: Path, kind: str
 ) -> None:
     for run in range(3):
@@ -117,13 +117,13 @@ def test_most_recent_is_where_the_store_of_an_earlier_run_left_off(
         messages = [stream.get(SECONDS) for _ in expected]
         assert [int(message.data) for message in messages] == expected
         assert [message.discard() for message in messages[:-3]] == [True] * (len(expected) - 3)
-        assert not messages[0].discard(), "it was before"
+        assert not messages[0].discard(), "an earlier run discarded the message"
         client.close()
         store.close()
 
 
 @pytest.mark.behaviour(34)
-def test_a_ring_gives_again_what_was_discarded_out_of_order(
+def test_ring_store_after_restart_redelivers_messages_discarded_out_of_order(
     front: Front, uri: str, name: str, topic: str, tmp_path: Path
 ) -> None:
     for kind, expected in (("ring", [1, 2, 3, 4]), ("logged", [1, 3])):
@@ -147,7 +147,7 @@ def test_a_ring_gives_again_what_was_discarded_out_of_order(
             store.close()
 
 
-def test_only_bookmark_subscriptions_are_remembered(
+def test_bookmark_store_keeps_only_bookmark_subscriptions_with_given_ids(
     front: Front, uri: str, name: str, topic: str, other_topic: str
 ) -> None:
     store = tt.MemoryBookmarkStore()
@@ -166,7 +166,7 @@ def test_only_bookmark_subscriptions_are_remembered(
 
 
 class Full(tt.MemoryBookmarkStore):
-    """A store that has no room, or fails in another way, for one subscription."""
+    """A store that raises `error` for one subscription."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -180,25 +180,27 @@ class Full(tt.MemoryBookmarkStore):
 
 @pytest.mark.parametrize(
     ("raised", "code"),
-    [(tt.BookmarkStoreFull("no room"), "bookmark_store_full"), (OSError("broken disk"), "store_failed")],
+    [(tt.BookmarkStoreFull("no space"), "bookmark_store_full"), (OSError("broken disk"), "store_failed")],
 )
-def test_a_store_that_fails_ends_that_subscription_and_says_so(
+def test_failing_bookmark_store_ends_only_the_affected_subscription(
     front: Front, uri: str, name: str, topic: str, raised: Exception, code: str
 ) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     client = front.connect(name, uri, bookmark_store=Full(raised))
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     full = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="full")
     other = client.bookmark_subscribe(topic, tt.EPOCH, sub_id="other")
     client.publish(topic, b"1")
     assert other.get(SECONDS).data == b"1"
     assert list(full) == []
     assert full.end_reason == code
-    wait_until(lambda: len(told) == 1)
-    assert told[0] is full.end_error
+    wait_until(lambda: len(reported) == 1)
+    assert reported[0] is full.end_error
     client.publish(topic, b"2")
     assert other.get(SECONDS).data == b"2"
-    assert client.bookmark_subscribe(topic, tt.EPOCH, sub_id="full").sub_id == "full", "the server forgot it"
+    assert client.bookmark_subscribe(topic, tt.EPOCH, sub_id="full").sub_id == "full", (
+        "the server removed the subscription"
+    )
 
 
 class Adapter:
@@ -221,7 +223,7 @@ class Adapter:
 
 
 @pytest.mark.behaviour(32)
-def test_an_adapter_given_the_client_it_keeps_state_for_is_refused(uri: str, name: str) -> None:
+def test_recovery_point_adapter_with_the_same_client_is_rejected(uri: str, name: str) -> None:
     for kind in (tt.Client, tt.AsyncClient):
         client = kind(name, uri, connect=False) if kind is tt.Client else tt.AsyncClient(name, uri)
         with pytest.raises(tt.UsageError, match="uses the same client"):
@@ -229,79 +231,81 @@ def test_an_adapter_given_the_client_it_keeps_state_for_is_refused(uri: str, nam
         client.set_bookmark_store(tt.MemoryBookmarkStore(adapter=Adapter(object())))
 
 
-# -- subscriptions that are placed again --------------------------------------------------------------
+# -- resubscription -----------------------------------------------------------------------------------
 
 
-def test_handlers_go_on_after_a_lost_connection(scene: Scene, topic: str) -> None:
-    client, plain, marked = scene.begin(), Heard(), Heard()
+def test_handlers_after_reconnect_miss_and_repeat_no_bookmarked_message(scene: Scene, topic: str) -> None:
+    client, plain, marked = scene.start(), RecordingHandler(), RecordingHandler()
     client.subscribe(topic, on_message=plain)
     client.bookmark_subscribe(topic, tt.EPOCH, on_message=marked, filter="/n < 50")
     scene.publish(topic, range(10))
     marked.wait(10)
     plain.wait(10)
     for low in (10, 20, 30):
-        scene.lose()
+        scene.disconnect()
         scene.publish(topic, range(low, low + 5))
-        assert scene.again() == []
+        assert scene.reconnect() == []
         scene.publish(topic, range(low + 5, low + 10))
         scene.publish(topic, [99])
         marked.wait(low + 10)
         wait_until(lambda: plain.numbers[-1] == 99)
-    assert marked.numbers == list(range(40)), "nothing is missed, nothing comes twice"
+    assert marked.numbers == list(range(40)), "no message is missing or duplicated"
     assert [n for n in plain.numbers if n != 99] == [n for n in range(40) if n < 10 or n % 10 >= 5]
-    assert scene.told == []
+    assert scene.reported == []
 
 
 @pytest.mark.behaviour(26)
-def test_one_that_began_now_goes_on_there_before_its_first_message(scene: Scene, topic: str) -> None:
+def test_now_subscription_without_messages_resumes_at_the_original_start(scene: Scene, topic: str) -> None:
     scene.publish(topic, range(5))
-    client, heard = scene.begin(), Heard()
-    client.bookmark_subscribe(topic, tt.NOW, on_message=heard)
-    scene.lose()
+    client, received = scene.start(), RecordingHandler()
+    client.bookmark_subscribe(topic, tt.NOW, on_message=received)
+    scene.disconnect()
     scene.publish(topic, range(5, 10))
-    assert scene.again() == []
-    assert heard.wait(5) == list(range(5, 10))
+    assert scene.reconnect() == []
+    assert received.wait(5) == list(range(5, 10))
 
 
 @pytest.mark.behaviour(26)
-def test_the_start_that_was_resolved_is_in_the_store(scene: Scene, topic: str, tmp_path: Path) -> None:
+def test_bookmark_store_keeps_the_resolved_start_for_the_next_client(
+    scene: Scene, topic: str, tmp_path: Path
+) -> None:
     scene.publish(topic, range(5))
     with tt.LoggedBookmarkStore(tmp_path / "bookmarks") as store:
-        client, heard = scene.begin(store), Heard()
-        client.bookmark_subscribe(topic, tt.NOW, on_message=heard, sub_id="a")
+        client, received = scene.start(store), RecordingHandler()
+        client.bookmark_subscribe(topic, tt.NOW, on_message=received, sub_id="a")
         assert len(store.most_recent("a")) == 1
         client.close()
     scene.publish(topic, range(5, 10))
     with tt.LoggedBookmarkStore(tmp_path / "bookmarks") as store:
-        client, heard = scene.begin(store), Heard()
-        client.bookmark_subscribe(topic, tt.MOST_RECENT, on_message=heard, sub_id="a")
-        assert heard.wait(5) == list(range(5, 10))
+        client, received = scene.start(store), RecordingHandler()
+        client.bookmark_subscribe(topic, tt.MOST_RECENT, on_message=received, sub_id="a")
+        assert received.wait(5) == list(range(5, 10))
         client.close()
 
 
 @pytest.mark.behaviour(26)
-def test_a_range_keeps_its_end(scene: Scene, topic: str) -> None:
+def test_range_subscription_after_reconnect_keeps_the_end(scene: Scene, topic: str) -> None:
     scene.publish(topic, range(20))
     marks = [message.bookmark for message in scene.publisher.replay(topic)]
-    client, heard, over = scene.begin(), Heard(), Heard()
+    client, received, over = scene.start(), RecordingHandler(), RecordingHandler()
     running = client.bookmark_subscribe(
-        topic, f"[{marks[3]}:{marks[15]}]", on_message=heard, rate=100, timestamp=True
+        topic, f"[{marks[3]}:{marks[15]}]", on_message=received, rate=100, timestamp=True
     )
     client.bookmark_subscribe(topic, f"[{marks[3]}:{marks[5]}]", on_message=over)
-    heard.wait(2)
+    received.wait(2)
     over.wait(3)
     wait_until(lambda: len(scene.core.subscriptions) == 1)
-    scene.lose()
-    assert scene.again() == []
+    scene.disconnect()
+    assert scene.reconnect() == []
     wait_until(lambda: running.end_reason is not None)
     assert running.end_reason == "complete"
-    assert heard.wait(13) == list(range(3, 16)), "a handler may still have what came before the end"
-    assert over.numbers == [3, 4, 5], "it was complete, and is not asked for again"
+    assert received.wait(13) == list(range(3, 16)), "handlers get all messages up to the end of the range"
+    assert over.numbers == [3, 4, 5], "a completed range is not resubscribed"
 
 
 @pytest.mark.behaviour(27)
-def test_what_was_paused_comes_back_paused_and_what_was_resumed_runs(scene: Scene, topic: str) -> None:
-    client, paused, resumed = scene.begin(), Heard(), Heard()
+def test_subscriptions_after_reconnect_keep_the_paused_or_resumed_state(scene: Scene, topic: str) -> None:
+    client, paused, resumed = scene.start(), RecordingHandler(), RecordingHandler()
     client.bookmark_subscribe(topic, tt.EPOCH, on_message=paused, sub_id="paused")
     client.bookmark_subscribe(topic, tt.EPOCH, on_message=resumed, sub_id="resumed", pause=True)
     scene.publish(topic, range(5))
@@ -309,9 +313,9 @@ def test_what_was_paused_comes_back_paused_and_what_was_resumed_runs(scene: Scen
     client.pause("paused")
     client.resume("resumed")
     resumed.wait(5)
-    scene.lose()
+    scene.disconnect()
     scene.publish(topic, range(5, 10))
-    assert scene.again() == []
+    assert scene.reconnect() == []
     assert resumed.wait(10) == list(range(10))
     assert paused.numbers == list(range(5))
     client.resume("paused")
@@ -320,29 +324,29 @@ def test_what_was_paused_comes_back_paused_and_what_was_resumed_runs(scene: Scen
 
 @pytest.mark.behaviour(28)
 @pytest.mark.parametrize("kind", ["memory", "logged", "ring"])
-def test_what_was_not_discarded_comes_again_and_nothing_else_does(
+def test_reconnect_redelivers_only_undiscarded_messages(
     scene: Scene, topic: str, tmp_path: Path, kind: str
 ) -> None:
     store = store_of(kind, tmp_path)
-    client, heard = scene.begin(store), Heard(lambda n: n % 3 != 0 or n >= 30)
-    client.bookmark_subscribe(topic, tt.MOST_RECENT, on_message=heard, sub_id="a")
+    client, received = scene.start(store), RecordingHandler(lambda n: n % 3 != 0 or n >= 30)
+    client.bookmark_subscribe(topic, tt.MOST_RECENT, on_message=received, sub_id="a")
     scene.publish(topic, range(20))
-    heard.wait(20)
-    scene.lose()
+    received.wait(20)
+    scene.disconnect()
     scene.publish(topic, range(20, 40))
-    assert scene.again() == []
+    assert scene.reconnect() == []
     again = [0, 3, 6, 9, 12, 15, 18]
-    assert heard.wait(47) == [*range(20), *again, *range(20, 40)]
-    scene.lose()
-    assert scene.again() == []
+    assert received.wait(47) == [*range(20), *again, *range(20, 40)]
+    scene.disconnect()
+    assert scene.reconnect() == []
     scene.publish(topic, [40])
-    assert heard.wait(47 + 11)[47:] == [*again, 21, 24, 27, 40]
+    assert received.wait(47 + 11)[47:] == [*again, 21, 24, 27, 40]
     client.close()
     store.close()
 
 
 class Forgetful(tt.MemoryBookmarkStore):
-    """A store that names a place that no log has, for one subscription."""
+    """A store that returns an unknown bookmark for one subscription."""
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:
         return (
@@ -351,34 +355,36 @@ class Forgetful(tt.MemoryBookmarkStore):
 
 
 @pytest.mark.behaviour(28)
-def test_a_place_that_the_log_does_not_hold_ends_that_subscription_only(scene: Scene, topic: str) -> None:
-    client = scene.begin(Forgetful())
-    heard = {sub_id: Heard() for sub_id in "abc"}
+def test_unknown_bookmark_at_resubscription_ends_only_the_affected_subscription(
+    scene: Scene, topic: str
+) -> None:
+    client = scene.start(Forgetful())
+    received = {sub_id: RecordingHandler() for sub_id in "abc"}
     streams = {
-        sub_id: client.bookmark_subscribe(topic, tt.EPOCH, on_message=heard[sub_id], sub_id=sub_id)
+        sub_id: client.bookmark_subscribe(topic, tt.EPOCH, on_message=received[sub_id], sub_id=sub_id)
         for sub_id in "abc"
     }
     scene.publish(topic, [1])
-    for one in heard.values():
+    for one in received.values():
         one.wait(1)
-    scene.lose()
-    ((refused, error),) = scene.again()
+    scene.disconnect()
+    ((refused, error),) = scene.reconnect()
     assert refused == "b"
     assert isinstance(error, tt.BookmarkUnknown)
-    wait_until(lambda: len(scene.told) == 1)
-    assert scene.told == [error]
+    wait_until(lambda: len(scene.reported) == 1)
+    assert scene.reported == [error]
     assert streams["b"].end_reason == "bookmark_unknown"
     scene.publish(topic, [2])
     for sub_id in "ac":
-        assert heard[sub_id].wait(3) == [1, 1, 2], "what was not discarded came again"
-    assert heard["b"].numbers == [1]
-    scene.lose()
-    assert scene.again() == [], "it is not asked for any more"
+        assert received[sub_id].wait(3) == [1, 1, 2], "undiscarded messages are redelivered"
+    assert received["b"].numbers == [1]
+    scene.disconnect()
+    assert scene.reconnect() == [], "a failed subscription is not resubscribed"
 
 
 @pytest.mark.behaviour(33)
-def test_a_stream_ends_and_its_application_asks_again(scene: Scene, topic: str) -> None:
-    client = scene.begin(tt.MemoryBookmarkStore())
+def test_stream_ends_with_the_connection_and_new_subscribe_resumes(scene: Scene, topic: str) -> None:
+    client = scene.start(tt.MemoryBookmarkStore())
     scene.publish(topic, range(10))
     stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="a")
     for n in range(10):
@@ -386,49 +392,49 @@ def test_a_stream_ends_and_its_application_asks_again(scene: Scene, topic: str) 
         assert message.json()["n"] == n
         if n < 8:
             message.discard()
-    scene.lose()
+    scene.disconnect()
     assert list(stream) == []
     assert stream.end_reason == "disconnected"
     scene.publish(topic, [10])
-    assert scene.again() == []
-    assert list(stream) == [], "it does not revive"
+    assert scene.reconnect() == []
+    assert list(stream) == [], "an ended stream stays ended"
     stream = client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="a")
     assert [stream.get(SECONDS).json()["n"] for _ in range(3)] == [8, 9, 10]
 
 
-def test_several_with_filters_share_deliveries_and_each_goes_on_where_it_was(
+def test_filtered_subscriptions_after_reconnect_each_resume_at_the_last_position(
     scene: Scene, topic: str
 ) -> None:
-    client = scene.begin(tt.MemoryBookmarkStore())
-    heard = [Heard(lambda n, k=k: n % 4 == k) for k in range(4)]  # type: ignore[misc]
+    client = scene.start(tt.MemoryBookmarkStore())
+    received = [RecordingHandler(lambda n, k=k: n % 4 == k) for k in range(4)]  # type: ignore[misc]
     for k in range(4):
         client.bookmark_subscribe(
-            topic, tt.NOW, on_message=heard[k], sub_id=f"s{k}", filter=f"/n % 2 = {k % 2}"
+            topic, tt.NOW, on_message=received[k], sub_id=f"s{k}", filter=f"/n % 2 = {k % 2}"
         )
     scene.publish(topic, range(40))
     for k in range(4):
-        heard[k].wait(20)
-    scene.lose()
+        received[k].wait(20)
+    scene.disconnect()
     scene.publish(topic, range(40, 48))
-    assert scene.again() == []
+    assert scene.reconnect() == []
     for k in range(4):
         mine = [n for n in range(40) if n % 2 == k % 2]
         again = [n for n in mine if n % 4 != k]
         late = [n for n in range(40, 48) if n % 2 == k % 2]
-        assert heard[k].wait(len(mine) + len(again) + len(late)) == mine + again + late
+        assert received[k].wait(len(mine) + len(again) + len(late)) == mine + again + late
 
 
 @pytest.mark.behaviour(26)
 @pytest.mark.parametrize("stored", [False, True], ids=["no store", "store"])
-def test_conflation_is_kept_and_the_newest_of_each_key_comes(
+def test_conflated_subscription_after_reconnect_delivers_newest_message_of_each_key(
     scene: Scene, topic: str, *, stored: bool
 ) -> None:
-    client = scene.begin(tt.MemoryBookmarkStore() if stored else None)
+    client = scene.start(tt.MemoryBookmarkStore() if stored else None)
     newest: dict[int, int] = {}
 
     def handle(message: tt.Message) -> None:
         body = message.json()
-        assert newest.get(body["k"], -1) <= body["n"], "it never goes back"
+        assert newest.get(body["k"], -1) <= body["n"], "values of a key never decrease"
         newest[body["k"]] = body["n"]
         message.discard()
 
@@ -439,40 +445,40 @@ def test_conflation_is_kept_and_the_newest_of_each_key_comes(
         for n in range(low, low + 40):
             scene.publisher.publish(topic, b'{"k": %d, "n": %d}' % (n % 3, n))
         if low:
-            assert scene.again() == []
+            assert scene.reconnect() == []
         scene.publisher.publish_flush()
         wanted = {n % 3: n for n in range(low + 37, low + 40)}
         wait_until(lambda wanted=wanted: newest == wanted)
-        scene.lose()
+        scene.disconnect()
 
 
-def test_unsubscribed_while_disconnected_it_is_gone(scene: Scene, topic: str) -> None:
-    client, gone, stays = scene.begin(), Heard(), Heard()
+def test_subscriptions_removed_while_disconnected_are_not_resubscribed(scene: Scene, topic: str) -> None:
+    client, gone, stays = scene.start(), RecordingHandler(), RecordingHandler()
     stream = client.subscribe(topic, on_message=gone, sub_id="gone")
     closed = client.subscribe(topic, on_message=gone, sub_id="closed")
     client.subscribe(topic, on_message=stays, sub_id="stays")
-    scene.lose()
+    scene.disconnect()
     with pytest.raises(tt.Disconnected):
         client.subscribe(topic)
     client.unsubscribe("gone")
     closed.close()
     assert stream.end_reason == "unsubscribed"
-    assert scene.again() == []
+    assert scene.reconnect() == []
     scene.publish(topic, [1])
     stays.wait(1)
     assert gone.numbers == []
 
 
-def test_a_handler_in_the_middle_of_a_loss_is_given_the_rest_again(scene: Scene, topic: str) -> None:
-    client = scene.begin(tt.MemoryBookmarkStore())
+def test_handler_running_at_connection_loss_gets_remaining_messages_once(scene: Scene, topic: str) -> None:
+    client = scene.start(tt.MemoryBookmarkStore())
     inside, go_on = threading.Event(), threading.Event()
-    heard = Heard(lambda _: True)
+    received = RecordingHandler(lambda _: True)
 
     def slow(message: tt.Message) -> None:
         if message.json()["n"] == 3:
             inside.set()
             assert go_on.wait(SECONDS)
-        heard(message)
+        received(message)
 
     async def slow_async(message: tt.Message) -> None:
         await asyncio.to_thread(slow, message)
@@ -482,12 +488,12 @@ def test_a_handler_in_the_middle_of_a_loss_is_given_the_rest_again(scene: Scene,
     scene.publish(topic, range(10))
     assert inside.wait(SECONDS)
     scene.relay.cut()
-    if scene.front.kind != "blocking":  # there it is noticed when the handler returns
+    if scene.front.kind != "blocking":  # the blocking client detects the loss when the handler returns
         wait_until(lambda: not client.connected)
     go_on.set()
     wait_until(lambda: not client.connected)
-    assert scene.again() == []
+    assert scene.reconnect() == []
     scene.publish(topic, [10])
-    wait_until(lambda: 10 in heard.numbers)
-    assert sorted(set(heard.numbers)) == list(range(11))
-    assert heard.numbers == sorted(heard.numbers), "each of them once, in order"
+    wait_until(lambda: 10 in received.numbers)
+    assert sorted(set(received.numbers)) == list(range(11))
+    assert received.numbers == sorted(received.numbers), "each message is handled once, in order"

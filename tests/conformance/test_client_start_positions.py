@@ -1,4 +1,4 @@
-"""Where a bookmark subscription really started, as its stream says it."""
+"""The resolved start of a bookmark subscription, as reported by the stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def published(client: tt.Client, topic: str) -> list[str]:
     return [bookmark for bookmark in found if bookmark is not None]
 
 
-def test_start_of_a_subscription_is_the_message_before_its_first(client: tt.Client, topic: str) -> None:
+def test_subscription_start_is_the_message_before_the_first(client: tt.Client, topic: str) -> None:
     first, second, third = published(client, topic)
     started = {
         (): client.bookmark_subscribe(topic, tt.EPOCH),
@@ -31,7 +31,7 @@ def test_start_of_a_subscription_is_the_message_before_its_first(client: tt.Clie
     assert stream.started_after == second
 
 
-def test_start_at_an_unknown_bookmark_is_where_the_option_says(client: tt.Client, topic: str) -> None:
+def test_subscription_start_at_unknown_bookmark_follows_the_option(client: tt.Client, topic: str) -> None:
     *_, third = published(client, topic)
     now = client.bookmark_subscribe(topic, "12|13|", bookmark_not_found="now")
     assert (now.bookmark_found, now.started_after, now.recovery_point) == (False, third, third)
@@ -57,7 +57,7 @@ def test_plain_subscription_has_no_start(client: tt.Client, topic: str) -> None:
     assert (stream.started_after, stream.bookmark_found, stream.recovery_point) == (None, None, None)
 
 
-def test_handler_stream_has_its_start(front: Front, uri: str, name: str, topic: str) -> None:
+def test_handler_stream_has_a_start(front: Front, uri: str, name: str, topic: str) -> None:
     client = front.connect(name, uri)
     *_, third = published(client, topic)
     stream = client.bookmark_subscribe(topic, tt.NOW, on_message=lambda _: None)

@@ -1,4 +1,4 @@
-"""What holds for the streams of both clients: reading the log, going live, depth, time, ends, tables."""
+"""Streams of both clients: replay, live delivery, depth, timeouts, ends, tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS: Final = 30.0
 
 
 def filled(client: tt.Client, topic: str, count: int = 10) -> list[tt.Message]:
-    """A topic with `count` messages, and these as replayed."""
+    """Publish `count` messages and return them as replayed."""
     client.publish_batch(topic, [b"%d" % i for i in range(count)])
     messages = list(client.replay(topic))
     assert [message.data for message in messages] == [b"%d" % i for i in range(count)]
@@ -32,10 +32,10 @@ def numbers(messages: list[tt.Message]) -> list[int]:
     return [int(message.data) for message in messages]
 
 
-# -- where a reading starts and stops -----------------------------------------------------------------
+# -- start and end ------------------------------------------------------------------------------------
 
 
-def test_a_live_subscription_gets_what_comes(client: tt.Client, topic: str) -> None:
+def test_live_subscription_receives_new_messages(client: tt.Client, topic: str) -> None:
     filled(client, topic)
     stream = client.subscribe(topic, sub_id="mine")
     client.publish(topic, {"id": 10})
@@ -45,7 +45,7 @@ def test_a_live_subscription_gets_what_comes(client: tt.Client, topic: str) -> N
 
 
 @pytest.mark.behaviour(8)
-def test_bookmarks_and_times_come_when_asked_for(client: tt.Client, topic: str) -> None:
+def test_messages_have_bookmark_and_timestamp_only_on_request(client: tt.Client, topic: str) -> None:
     plain = client.subscribe(topic)
     timed = client.subscribe(topic, timestamp=True)
     marked = client.subscribe(topic, options="bookmark")
@@ -60,7 +60,7 @@ def get(stream: tt.MessageStream) -> tt.Message:
     return stream.get(10)
 
 
-def test_unrecorded_topics_are_delivered_live(client: tt.Client) -> None:
+def test_unrecorded_topic_is_delivered_live_and_not_replayed(client: tt.Client) -> None:
     stream = client.subscribe("unrecorded-live")
     client.publish("unrecorded-live", b"1")
     assert stream.get(10).data == b"1"
@@ -68,7 +68,7 @@ def test_unrecorded_topics_are_delivered_live(client: tt.Client) -> None:
         client.replay("unrecorded-live")
 
 
-def test_a_replay_starts_after_a_bookmark(client: tt.Client, topic: str) -> None:
+def test_replay_starts_after_the_bookmark(client: tt.Client, topic: str) -> None:
     messages = filled(client, topic)
     assert numbers(list(client.replay(topic, mark(messages[3])))) == [4, 5, 6, 7, 8, 9]
     assert numbers(list(client.replay(topic, mark(messages[9])))) == []
@@ -78,7 +78,9 @@ def test_a_replay_starts_after_a_bookmark(client: tt.Client, topic: str) -> None
 @pytest.mark.parametrize(
     ("text", "wanted"), [("[{}:{}]", [3, 4, 5, 6]), ("({}:{})", [4, 5]), ("[{}:{})", [3, 4, 5])]
 )
-def test_ranges_between_bookmarks(client: tt.Client, topic: str, text: str, wanted: list[int]) -> None:
+def test_bookmark_range_honours_the_brackets_and_completes(
+    client: tt.Client, topic: str, text: str, wanted: list[int]
+) -> None:
     messages = filled(client, topic)
     stream = client.bookmark_subscribe(topic, text.format(mark(messages[3]), mark(messages[6])))
     assert numbers(list(stream)) == wanted
@@ -89,12 +91,12 @@ def test_ranges_between_bookmarks(client: tt.Client, topic: str, text: str, want
 
 
 @pytest.mark.behaviour(5)
-def test_a_range_that_ends_before_it_begins_completes(client: tt.Client, topic: str) -> None:
+def test_range_with_end_before_start_completes_at_once(client: tt.Client, topic: str) -> None:
     filled(client, topic)
     assert list(client.replay(topic, "[20300101T000000:20200101T000000]")) == []
 
 
-def test_a_bookmark_the_log_does_not_hold(client: tt.Client, topic: str) -> None:
+def test_unknown_bookmark_raises_or_follows_bookmark_not_found(client: tt.Client, topic: str) -> None:
     filled(client, topic, 3)
     with pytest.raises(tt.BookmarkUnknown):
         client.replay(topic, "1|1|")
@@ -107,7 +109,7 @@ def test_a_bookmark_the_log_does_not_hold(client: tt.Client, topic: str) -> None
 
 
 @pytest.mark.behaviour(3)
-def test_what_is_malformed_is_refused(client: tt.Client, topic: str) -> None:
+def test_malformed_bookmark_or_topic_raises(client: tt.Client, topic: str) -> None:
     for bookmark in ("[20261120T090000", "20261320T090000", "yesterday"):
         with pytest.raises(tt.BadBookmark):
             client.bookmark_subscribe(topic, bookmark)
@@ -115,7 +117,7 @@ def test_what_is_malformed_is_refused(client: tt.Client, topic: str) -> None:
         client.subscribe("")
 
 
-def test_a_stream_goes_from_replay_to_live(client: tt.Client, topic: str) -> None:
+def test_stream_continues_from_replay_to_live_without_a_gap(client: tt.Client, topic: str) -> None:
     client.publish_batch(topic, [b"%d" % i for i in range(20_000)])
     stream = client.bookmark_subscribe(topic, tt.EPOCH, depth="64KB")
     stream.wait_caught_up(timeout=30)
@@ -128,7 +130,7 @@ def test_a_stream_goes_from_replay_to_live(client: tt.Client, topic: str) -> Non
     assert seen == list(range(20_001))
 
 
-def test_a_replay_of_a_range_into_the_future_stops_with_the_log_as_it_stands(
+def test_replay_of_range_into_the_future_ends_at_the_current_end_of_the_log(
     client: tt.Client, topic: str
 ) -> None:
     filled(client, topic)
@@ -139,7 +141,7 @@ def test_a_replay_of_a_range_into_the_future_stops_with_the_log_as_it_stands(
     assert numbers(list(client.execute(command))) == list(range(10))
 
 
-def test_positions_are_read_and_belong_to_a_journal(client: tt.Client, topic: str) -> None:
+def test_read_positions_returns_messages_and_rejects_another_journal(client: tt.Client, topic: str) -> None:
     filled(client, topic)
     journal, start, end = client.resolve(topic, tt.EPOCH)
     batches = list(client.read_positions(topic, start, end, journal).batches())
@@ -152,7 +154,7 @@ def test_positions_are_read_and_belong_to_a_journal(client: tt.Client, topic: st
 # -- waiting ------------------------------------------------------------------------------------------
 
 
-def test_nothing_came_in_time(client: tt.Client, topic: str) -> None:
+def test_stream_without_messages_times_out_and_stays_usable(client: tt.Client, topic: str) -> None:
     stream = client.subscribe(topic)
     for timeout in (0, 0.01, "10ms"):
         with pytest.raises(tt.TimedOut):
@@ -163,7 +165,7 @@ def test_nothing_came_in_time(client: tt.Client, topic: str) -> None:
     assert stream.get(10).data == b"1"
 
 
-def test_iteration_that_timed_out_goes_on(client: tt.Client, topic: str) -> None:
+def test_iteration_continues_after_a_timeout(client: tt.Client, topic: str) -> None:
     stream = client.subscribe(topic)
     stream.timeout = "20ms"
     for body in (b"1", b"2"):
@@ -179,7 +181,7 @@ def test_iteration_that_timed_out_goes_on(client: tt.Client, topic: str) -> None
         stream.to_arrow()
 
 
-def test_wait_caught_up_waits_as_long_as_its_client_says(front: Front, uri: str, name: str) -> None:
+def test_wait_caught_up_uses_the_timeout_of_the_client(front: Front, uri: str, name: str) -> None:
     client = front.make(name, uri, timeout="50ms")
     client.connect(timeout=10)
     never = client.subscribe("unrecorded-never", timeout=10)
@@ -189,7 +191,7 @@ def test_wait_caught_up_waits_as_long_as_its_client_says(front: Front, uri: str,
         never.wait_caught_up(timeout="20ms")
 
 
-def test_wait_caught_up_says_how_it_ended(client: tt.Client, topic: str) -> None:
+def test_wait_caught_up_returns_times_out_or_raises_at_the_end(client: tt.Client, topic: str) -> None:
     filled(client, topic)
     stream = client.bookmark_subscribe(topic, tt.EPOCH)
     stream.wait_caught_up()
@@ -207,7 +209,7 @@ def test_wait_caught_up_says_how_it_ended(client: tt.Client, topic: str) -> None
 # -- depth --------------------------------------------------------------------------------------------
 
 
-def test_a_stream_nobody_reads_holds_its_depth_and_delays_nobody(client: tt.Client, topic: str) -> None:
+def test_unread_stream_holds_at_most_the_depth_and_delays_no_other(client: tt.Client, topic: str) -> None:
     idle = client.bookmark_subscribe(topic, tt.EPOCH, depth="16KB")
     busy = client.bookmark_subscribe(topic, tt.EPOCH)
     bodies = [b"%05d" % i * 40 for i in range(5_000)]
@@ -228,7 +230,7 @@ def test_a_stream_nobody_reads_holds_its_depth_and_delays_nobody(client: tt.Clie
 
 
 @pytest.mark.parametrize("depth", [31, "2GB", "much"])
-def test_a_depth_that_is_none_is_refused(client: tt.Client, topic: str, depth: int | str) -> None:
+def test_subscription_with_invalid_depth_raises(client: tt.Client, topic: str, depth: int | str) -> None:
     with pytest.raises(tt.BadOption):
         client.subscribe(topic, depth=depth)
 
@@ -243,7 +245,7 @@ def test_one_message_may_exceed_the_depth(client: tt.Client, topic: str) -> None
 # -- batches and tables -------------------------------------------------------------------------------
 
 
-def test_batches_go_on_where_messages_stopped(client: tt.Client, topic: str) -> None:
+def test_batches_continue_after_the_last_message(client: tt.Client, topic: str) -> None:
     filled(client, topic)
     stream = client.replay(topic)
     assert numbers([next(stream), stream.get(10)]) == [0, 1]
@@ -252,7 +254,9 @@ def test_batches_go_on_where_messages_stopped(client: tt.Client, topic: str) -> 
     assert all(message.bookmark and message.timestamp for message in rest)
 
 
-def test_a_replay_as_a_table(client: tt.Client, topic: str, other_topic: str) -> None:
+def test_replay_as_table_has_columns_and_remaining_messages(
+    client: tt.Client, topic: str, other_topic: str
+) -> None:
     messages = filled(client, topic)
     table = client.replay(topic).to_arrow()
     assert table.column_names == ["topic", "publisher", "sequence", "timestamp", "data"]
@@ -266,7 +270,7 @@ def test_a_replay_as_a_table(client: tt.Client, topic: str, other_topic: str) ->
         client.replay(topic).to_arrow(["no_such"])
 
 
-def test_the_bodies_of_a_table_are_not_copied(client: tt.Client, topic: str) -> None:
+def test_table_shares_message_bodies_without_copy(client: tt.Client, topic: str) -> None:
     filled(client, topic)
     for batch in client.replay(topic).batches():
         data = batch.to_arrow(["data"])["data"].buffers()[2]
@@ -283,7 +287,7 @@ def _address(memory: memoryview) -> int:
 # -- handlers -----------------------------------------------------------------------------------------
 
 
-def test_a_handler_may_close_the_client_and_then_its_stream(uri: str, name: str, topic: str) -> None:
+def test_handler_can_close_the_client_and_then_the_stream(uri: str, name: str, topic: str) -> None:
     failures: list[BaseException] = []
     closed = threading.Event()
     streams: list[tt.MessageStream] = []
@@ -302,36 +306,36 @@ def test_a_handler_may_close_the_client_and_then_its_stream(uri: str, name: str,
     assert failures == []
 
 
-def test_a_handler_gets_every_message_in_order(client: tt.Client, topic: str) -> None:
+def test_handler_that_raises_gets_every_message_in_order(client: tt.Client, topic: str) -> None:
     filled(client, topic, 1_000)
     seen: list[int] = []
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
 
     def handle(message: tt.Message) -> None:
         seen.append(int(message.data))
         if len(seen) % 500 == 0:
             raise ValueError(message.data)
 
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     stream = client.bookmark_subscribe(topic, tt.EPOCH, on_message=handle, depth=4_000)
     client.publish(topic, b"1000")
     wait_until(lambda: len(seen) == 1_001)
     assert seen == list(range(1_001))
-    assert [type(error) for error in told] == [ValueError, ValueError]
+    assert [type(error) for error in reported] == [ValueError, ValueError]
     with pytest.raises(tt.UsageError, match="on_message"):
         stream.get(0)
 
 
-def test_whatever_a_handler_raises_the_next_message_is_handed_on(
+def test_handler_after_exit_or_cancellation_gets_the_next_message(
     front: Front, client: tt.Client, topic: str
 ) -> None:
     seen: list[bytes] = []
-    told: list[BaseException] = []
-    client.set_exception_listener(told.append)
+    reported: list[BaseException] = []
+    client.set_exception_listener(reported.append)
 
     def exits(message: tt.Message) -> None:
         seen.append(message.data)
-        raise SystemExit(3)  # on the receive thread it is no end of the program
+        raise SystemExit(3)  # on the receive thread SystemExit does not end the program
 
     async def cancelled(message: tt.Message) -> None:
         seen.append(message.data)
@@ -345,9 +349,9 @@ def test_whatever_a_handler_raises_the_next_message_is_handed_on(
     for number in range(3):
         client.publish(topic, b'{"n": %d}' % number)
     wait_until(lambda: len(seen) == 3 + 2 * 2)
-    wait_until(lambda: len(told) == len(seen))
+    wait_until(lambda: len(reported) == len(seen))
     wanted = SystemExit if front.kind == "blocking" else asyncio.CancelledError
-    assert {type(error) for error in told} == {wanted}
+    assert {type(error) for error in reported} == {wanted}
     assert client.connected
 
 
@@ -355,7 +359,7 @@ def test_whatever_a_handler_raises_the_next_message_is_handed_on(
 
 
 @pytest.mark.behaviour(33)
-def test_a_stream_says_why_it_ended(client: tt.Client, topic: str) -> None:
+def test_stream_end_reason_is_complete_unsubscribed_or_closed(client: tt.Client, topic: str) -> None:
     replayed = client.replay(topic)
     unsubscribed = client.subscribe(topic, sub_id="a")
     closed = client.subscribe(topic, sub_id="b")
@@ -374,7 +378,7 @@ def test_a_stream_says_why_it_ended(client: tt.Client, topic: str) -> None:
     assert list(unsubscribed) == []
 
 
-def test_an_unknown_subscription_ends_nothing(client: tt.Client, topic: str) -> None:
+def test_subscribe_twice_or_unsubscribe_unknown_id_keeps_subscriptions(client: tt.Client, topic: str) -> None:
     stream = client.subscribe(topic, sub_id="a")
     with pytest.raises(tt.SubscriptionExists):
         client.subscribe(topic, sub_id="a")
@@ -386,7 +390,7 @@ def test_an_unknown_subscription_ends_nothing(client: tt.Client, topic: str) -> 
     client.subscribe(topic, sub_id="a")
 
 
-def test_closing_a_stream_ends_its_subscription(client: tt.Client, topic: str) -> None:
+def test_closed_stream_ends_the_subscription(client: tt.Client, topic: str) -> None:
     filled(client, topic)
     with client.bookmark_subscribe(topic, tt.EPOCH, sub_id="a") as stream:
         assert stream.get(10).data == b"0"
@@ -396,7 +400,7 @@ def test_closing_a_stream_ends_its_subscription(client: tt.Client, topic: str) -
     assert client.bookmark_subscribe(topic, tt.EPOCH, sub_id="a").get(10).data == b"0"
 
 
-def test_where_to_take_a_subscription_up_again(client: tt.Client, topic: str) -> None:
+def test_recovery_point_is_the_bookmark_of_the_last_finished_message(client: tt.Client, topic: str) -> None:
     messages = filled(client, topic, 3)
     last = mark(messages[-1])
     stream = client.bookmark_subscribe(topic, tt.EPOCH)
@@ -410,8 +414,10 @@ def test_where_to_take_a_subscription_up_again(client: tt.Client, topic: str) ->
 
 
 @pytest.mark.slow
-def test_a_quiet_subscription_learns_where_to_go_on(client: tt.Client, topic: str, other_topic: str) -> None:
-    """The server tells once a second; nothing matched the subscription since."""
+def test_recovery_point_of_quiet_subscription_follows_server_notices(
+    client: tt.Client, topic: str, other_topic: str
+) -> None:
+    """The server sends a notice once a second, although no message matches the subscription."""
     filled(client, topic, 3)
     stream = client.bookmark_subscribe(topic, tt.EPOCH)
     assert numbers([stream.get(10) for _ in range(3)]) == [0, 1, 2]

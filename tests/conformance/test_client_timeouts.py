@@ -1,4 +1,4 @@
-"""Timeouts that are longer than the system can count: people write such numbers for "for ever"."""
+"""Timeouts beyond the limits of system calls, which users write for "for ever"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tickertape as tt
 from tests.conformance.fronts import Front
 
 LONG = [3e6, "500w", 1e10, 1e300]
-"""35 days and 9.6 years are beyond what a poll of the system takes, the others beyond a wait for a lock."""
+"""35 days and 9.6 years are beyond the limit of poll(), the others beyond that for a lock."""
 
 
 @pytest.mark.parametrize("timeout", LONG)
@@ -28,7 +28,7 @@ def test_long_timeout_of_each_call_is_a_long_wait(
 
 
 @pytest.mark.parametrize("timeout", LONG)
-def test_long_timeout_of_a_client_holds_for_its_calls(
+def test_long_timeout_of_a_client_applies_to_all_calls(
     front: Front, uri: str, name: str, topic: str, timeout: float | str
 ) -> None:
     client = front.make(name, uri, timeout=timeout)

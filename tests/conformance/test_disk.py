@@ -1,11 +1,11 @@
-"""What every disk must do, whatever it is made of.
+"""The contract of the `Disk` port, for every implementation.
 
-Runs against the system's disk and the strict one. To run it against your own, name a factory:
+The tests run on the system disk and the strict disk. Name a factory to test another disk:
 
     TICKERTAPE_DISK=package.module:factory pytest tests/conformance/test_disk.py
 
-`factory(directory: Path)` gives a disk with an empty root that may keep its data below `directory`. Beside
-the `Disk` port it needs `close_all()`: what the end of a process does to its handles and locks.
+`factory(directory: Path)` returns a disk with an empty root. The disk may keep data below `directory`.
+It also needs `close_all()`, which closes handles and locks as the end of a process does.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def contents(disk: Disk, path: str) -> bytes:
 # -- files --------------------------------------------------------------------------------------------
 
 
-def test_a_new_file_is_empty_and_listed(disk: Disk) -> None:
+def test_new_file_is_empty_and_listed(disk: Disk) -> None:
     handle = disk.open("a", create=True)
     assert disk.size(handle) == 0
     assert disk.read(handle, 0, 10) == b""
@@ -93,7 +93,7 @@ def test_create_is_exclusive_and_open_never_creates(disk: Disk) -> None:
         disk.open("a", create=True)
 
 
-def test_two_handles_of_a_file_see_each_other(disk: Disk) -> None:
+def test_two_handles_of_a_file_share_contents(disk: Disk) -> None:
     first = create(disk, "a", b"abc")
     second = disk.open("a")
     assert first != second
@@ -116,7 +116,7 @@ def test_wide_memoryviews_count_in_bytes(disk: Disk) -> None:
     assert disk.read(handle, 0, 100) == bytes(range(24)) + b"end"
 
 
-def test_more_buffers_than_the_system_takes_at_once(disk: Disk) -> None:
+def test_write_with_more_buffers_than_a_system_call_accepts_is_complete(disk: Disk) -> None:
     buffers: list[Buffer] = [b"%05d" % i for i in range(3000)]
     buffers[100] = b""
     handle = create(disk, "a")
@@ -125,7 +125,7 @@ def test_more_buffers_than_the_system_takes_at_once(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("buffers", [[], [b""], [b""] * 2000])
-def test_writing_nothing_does_not_grow_the_file(disk: Disk, buffers: list[Buffer]) -> None:
+def test_write_without_bytes_does_not_grow_the_file(disk: Disk, buffers: list[Buffer]) -> None:
     handle = create(disk, "a")
     disk.write(handle, 50, buffers)
     assert disk.size(handle) == 0
@@ -139,14 +139,14 @@ def test_large_writes_across_pages_and_sectors(disk: Disk) -> None:
     assert disk.read(handle, 4095 + 511, 8193) == data[511 : 511 + 8193]
 
 
-def test_a_read_is_short_only_at_the_end(disk: Disk) -> None:
+def test_read_is_short_only_at_the_end_of_the_file(disk: Disk) -> None:
     handle = create(disk, "a", b"0123456789")
     assert disk.read(handle, 7, 3) == b"789"
     assert disk.read(handle, 7, 4) == b"789"
     assert disk.read(handle, 10, 5) == disk.read(handle, 1 << 30, 5) == disk.read(handle, 0, 0) == b""
 
 
-def test_a_mapped_file_outlives_its_handle_and_its_name(disk: Disk) -> None:
+def test_mapped_file_stays_readable_after_close_and_removal(disk: Disk) -> None:
     handle = disk.open("a", create=True)
     disk.write(handle, 0, [b"some bytes", bytes(10_000), b"end"])
     view = disk.map(handle)
@@ -156,7 +156,7 @@ def test_a_mapped_file_outlives_its_handle_and_its_name(disk: Disk) -> None:
     assert (bytes(view[:10]), bytes(view[-3:]), len(view)) == (b"some bytes", b"end", 10_013)
 
 
-def test_negative_offsets_and_sizes_are_refused(disk: Disk) -> None:
+def test_negative_offsets_and_sizes_raise(disk: Disk) -> None:
     handle = create(disk, "a", b"abc")
     calls: list[Callable[[], object]] = [
         lambda: disk.read(handle, -1, 2),
@@ -180,7 +180,7 @@ def test_preallocate_adds_zeros_and_never_shortens(disk: Disk) -> None:
     assert disk.size(handle) == 10_000
 
 
-def test_truncate_cuts_and_what_comes_back_is_zeros(disk: Disk) -> None:
+def test_truncate_removes_data_and_regrowth_reads_as_zeros(disk: Disk) -> None:
     handle = create(disk, "a", b"x" * 9000)
     disk.truncate(handle, 100)
     assert disk.read(handle, 0, 9000) == b"x" * 100
@@ -188,7 +188,7 @@ def test_truncate_cuts_and_what_comes_back_is_zeros(disk: Disk) -> None:
     assert disk.read(handle, 0, 10_000) == b"x" * 100 + bytes(8900)
 
 
-def test_a_handle_opened_for_reading_refuses_changes(disk: Disk) -> None:
+def test_read_only_handle_rejects_changes(disk: Disk) -> None:
     create(disk, "a", b"abc")
     handle = disk.open("a", write=False)
     calls: list[Callable[[], object]] = [
@@ -204,7 +204,7 @@ def test_a_handle_opened_for_reading_refuses_changes(disk: Disk) -> None:
     disk.sync(handle)
 
 
-def test_a_closed_handle_is_refused_and_never_means_another_file(disk: Disk) -> None:
+def test_closed_handle_raises_and_is_never_reused(disk: Disk) -> None:
     old = create(disk, "a", b"abc")
     disk.close(old)
     assert disk.open("a") != old
@@ -224,7 +224,7 @@ def test_a_closed_handle_is_refused_and_never_means_another_file(disk: Disk) -> 
     assert contents(disk, "a") == b"abc"
 
 
-def test_closing_keeps_what_was_written_and_sync_changes_nothing_to_see(disk: Disk) -> None:
+def test_close_and_sync_keep_written_contents(disk: Disk) -> None:
     handle = create(disk, "a", b"abc")
     disk.sync(handle)
     disk.close(handle)
@@ -244,7 +244,7 @@ def test_close_all_closes_every_handle(disk: ClosableDisk) -> None:
 # -- names --------------------------------------------------------------------------------------------
 
 
-def test_names_are_sorted_and_of_one_directory(disk: Disk) -> None:
+def test_names_are_sorted_and_limited_to_one_directory(disk: Disk) -> None:
     disk.make_directory("d")
     for name in ("c", "a", "d/x", "b"):
         create(disk, name)
@@ -252,7 +252,7 @@ def test_names_are_sorted_and_of_one_directory(disk: Disk) -> None:
     assert disk.names("d") == ["x"]
 
 
-def test_make_directory_twice_is_no_error_but_over_a_file_it_is(disk: Disk) -> None:
+def test_make_directory_is_idempotent_and_raises_over_a_file(disk: Disk) -> None:
     disk.make_directory("d")
     disk.make_directory("d")
     disk.make_directory(".")
@@ -265,7 +265,7 @@ def test_make_directory_twice_is_no_error_but_over_a_file_it_is(disk: Disk) -> N
         disk.make_directory("missing/e")
 
 
-def test_what_is_not_a_directory_is_not_listed(disk: Disk) -> None:
+def test_names_of_file_or_missing_directory_raises(disk: Disk) -> None:
     create(disk, "file")
     with pytest.raises(NotADirectoryError):
         disk.names("file")
@@ -276,7 +276,7 @@ def test_what_is_not_a_directory_is_not_listed(disk: Disk) -> None:
             call("missing")
 
 
-def test_a_directory_is_no_file(disk: Disk) -> None:
+def test_open_of_directory_raises(disk: Disk) -> None:
     disk.make_directory("d")
     for write in (True, False):
         with pytest.raises(IsADirectoryError):
@@ -287,7 +287,7 @@ def test_a_directory_is_no_file(disk: Disk) -> None:
         disk.open("d", create=True)
 
 
-def test_remove_takes_the_name_and_an_open_handle_goes_on(disk: Disk) -> None:
+def test_removed_file_stays_usable_through_open_handle(disk: Disk) -> None:
     handle = create(disk, "a", b"abc")
     disk.make_directory("d")
     create(disk, "d/b", b"b")
@@ -304,7 +304,7 @@ def test_remove_takes_the_name_and_an_open_handle_goes_on(disk: Disk) -> None:
     assert contents(disk, "a") == b"new"
 
 
-def test_rename_moves_and_an_open_handle_follows(disk: Disk) -> None:
+def test_renamed_file_stays_usable_through_open_handle(disk: Disk) -> None:
     handle = create(disk, "a", b"abc")
     disk.make_directory("d")
     disk.rename("a", "d/b")
@@ -323,13 +323,13 @@ def test_rename_replaces_a_file(disk: Disk) -> None:
     assert disk.read(old, 0, 10) == b"old"
 
 
-def test_rename_to_itself_changes_nothing(disk: Disk) -> None:
+def test_rename_to_the_same_name_changes_nothing(disk: Disk) -> None:
     create(disk, "a", b"abc")
     disk.rename("a", "a")
     assert contents(disk, "a") == b"abc"
 
 
-def test_rename_moves_a_directory_with_what_is_in_it(disk: Disk) -> None:
+def test_rename_moves_directory_with_all_files(disk: Disk) -> None:
     disk.make_directory("d")
     create(disk, "d/a", b"abc")
     disk.make_directory("empty")
@@ -340,7 +340,7 @@ def test_rename_moves_a_directory_with_what_is_in_it(disk: Disk) -> None:
     assert caught.value.errno == errno.EINVAL
 
 
-def test_rename_refuses_what_the_system_refuses(disk: Disk) -> None:
+def test_rename_raises_the_errors_of_the_system(disk: Disk) -> None:
     create(disk, "a")
     disk.make_directory("d")
     disk.make_directory("full")
@@ -361,7 +361,7 @@ def test_rename_refuses_what_the_system_refuses(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("path", ["/a", "../a", "d/../a", "d/./a", "d//a", "a/", "..", "d/..", "./a", "a\0b"])
-def test_no_path_leaves_the_root(disk: Disk, path: str) -> None:
+def test_path_outside_the_root_raises(disk: Disk, path: str) -> None:
     disk.make_directory("d")
     create(disk, "b")
     calls: list[Callable[[], object]] = [
@@ -384,7 +384,7 @@ def test_no_path_leaves_the_root(disk: Disk, path: str) -> None:
 # -- the lock -----------------------------------------------------------------------------------------
 
 
-def test_a_lock_has_one_holder_and_names_it(disk: ClosableDisk) -> None:
+def test_lock_has_one_holder_and_error_names_the_holder(disk: ClosableDisk) -> None:
     disk.lock("lock", "first server")
     with pytest.raises(BlockingIOError, match=r"^first server \(pid \d+\)$") as caught:
         disk.lock("lock", "second server")
@@ -393,7 +393,7 @@ def test_a_lock_has_one_holder_and_names_it(disk: ClosableDisk) -> None:
     assert contents(disk, "lock").startswith(b"first server (pid ")
 
 
-def test_a_lock_ends_with_its_process(disk: ClosableDisk) -> None:
+def test_lock_is_released_at_the_end_of_the_process(disk: ClosableDisk) -> None:
     disk.lock("lock", "a server with a long name")
     disk.close_all()
     disk.lock("lock", "next")
@@ -403,7 +403,7 @@ def test_a_lock_ends_with_its_process(disk: ClosableDisk) -> None:
         disk.lock("lock", "third")
 
 
-def test_a_directory_cannot_be_locked(disk: Disk) -> None:
+def test_lock_of_directory_raises(disk: Disk) -> None:
     disk.make_directory("d")
     for path in ("d", "."):
         with pytest.raises(IsADirectoryError):
@@ -416,7 +416,7 @@ _PATHS = ("a", "b", "d", "d/a", "d/b", "e/a", "d/e", "d/e/a", ".")
 
 
 def _step(disk: Disk, rng: Random, handles: dict[int, int]) -> object:
-    """One call drawn from `rng`; handles go by the order of their opening, the same on every disk."""
+    """Make a call drawn from `rng`. Handles are numbered in the order of opening, as on every disk."""
     path, other = rng.choice(_PATHS), rng.choice(_PATHS)
     number, offset = (
         rng.randrange(1, len(handles) + 2),
@@ -450,7 +450,7 @@ def _step(disk: Disk, rng: Random, handles: dict[int, int]) -> object:
 
 @pytest.mark.parametrize("name", [name for name in FACTORIES if name != "strict"])
 @pytest.mark.parametrize("seed", range(8))
-def test_every_disk_answers_as_the_strict_one(tmp_path: Path, name: str, seed: int) -> None:
+def test_every_disk_returns_the_results_of_the_strict_disk(tmp_path: Path, name: str, seed: int) -> None:
     disks = [FACTORIES[name](tmp_path), strict_disk(tmp_path)]
     rngs = [Random(seed), Random(seed)]
     handles: list[dict[int, int]] = [{}, {}]

@@ -1,4 +1,4 @@
-"""The vectors of tests/conformance/filters: any implementation of the language can be held against them."""
+"""The test vectors of the filter language, for any implementation."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def body_of(vector: dict[str, Any]) -> bytes:
 
 
 def answer(text: str, kind: str, body: bytes) -> bool | str:
-    """Unknown is what neither the filter nor its opposite finds true."""
+    """Return the result. It is unknown if neither the filter nor its negation matches."""
     if compile_filter(text, message_type(kind)).matches(body):
         return True
-    # A filter at the limits of size has no room for a NOT, so only its answer is seen.
+    # A filter of the maximum size leaves no space for a NOT, so only its own result is known.
     if len(text) > 1_000:
         return False
     return not compile_filter(f"NOT ({text})", message_type(kind)).matches(body) and "unknown"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_filter_vectors(file: Path) -> None:
+def test_filter_vectors_give_the_expected_results(file: Path) -> None:
     wrong = []
     for vector in vectors(file):
         text, kind, expected = vector["filter"], vector["type"], vector["result"]
@@ -55,7 +55,7 @@ def test_filter_vectors(file: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_there_are_enough_vectors() -> None:
+def test_filter_vectors_are_distinct_numerous_and_cover_all_types() -> None:
     every = [json.dumps(vector, sort_keys=True) for file in FILES for vector in vectors(file)]
     assert len(every) == len(set(every)) > 600
     assert {vector["type"] for file in FILES for vector in vectors(file)} >= {

@@ -1,6 +1,6 @@
-"""The same predicates over the flights and the weather of New York, by filters and by DuckDB: the same rows.
+"""Filters and DuckDB select the same rows of the New York flights and weather data.
 
-DuckDB reads the files of the package by itself; our messages are those of the demo. NULLs are in both.
+DuckDB reads the files of the package. The messages are those of the demo. Both contain NULLs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tickertape.payload import message_type
 
 PREDICATES = 80
 PREDICATES_FULL = 120
-"""For each table."""
+"""The number of predicates per table with `--full`."""
 SAMPLE = {"weather": 13, "flights": 160}
-"""Every so manyth row is looked at; all of them with --full."""
+"""The sampling step of rows per table. `--full` uses all rows."""
 TEXTS = {
     "weather": ["origin", "time_hour"],
     "flights": ["carrier", "tailnum", "origin", "dest", "time_hour"],
@@ -36,9 +36,9 @@ class Table(NamedTuple):
     texts: list[str]
     bodies: list[bytes]
     indexes: list[int]
-    """Row of the file that each body is."""
+    """The row number of each body in the file."""
     values: dict[str, list[str]]
-    """Of each column some cells that occur."""
+    """Sample cells of each column."""
 
 
 @cache
@@ -78,7 +78,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDB
 
 
 class Predicates:
-    """Pairs of one meaning: in our language, and in SQL."""
+    """Pairs of equivalent expressions: in the filter language and in SQL."""
 
     def __init__(self, found: Table, rng: Random) -> None:
         self._table = found
@@ -89,7 +89,7 @@ class Predicates:
         return value, f"{value}::DOUBLE"
 
     def numeric(self, depth: int = 2) -> tuple[str, str, str]:
-        """Ours, SQL's, and the column whose values it is like."""
+        """Return the filter expression, the SQL expression, and a column with similar values."""
         rng = self._rng
         column = rng.choice(self._table.numbers)
         plain = (f"/{column}", column)
@@ -201,7 +201,9 @@ class Predicates:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["weather", "flights"])
-def test_duckdb_finds_the_same_rows(name: str, database: duckdb.DuckDBPyConnection, full: bool) -> None:
+def test_filters_select_the_same_rows_as_duckdb(
+    name: str, database: duckdb.DuckDBPyConnection, full: bool
+) -> None:
     step = 1 if full else SAMPLE[name]
     found = table(name, step)
     predicates = Predicates(found, Random(f"{name} 1"))
@@ -220,4 +222,4 @@ def test_duckdb_finds_the_same_rows(name: str, database: duckdb.DuckDBPyConnecti
         rows = [found.indexes[i] for i in compile_filter(ours, message_type("json")).select(found.bodies)]
         assert rows == select(sql), (ours, sql)
         some += 0 < len(rows) < len(found.bodies)
-    assert some > count // 2, "most predicates tell rows apart"
+    assert some > count // 2, "most predicates select some rows and not all"

@@ -1,4 +1,4 @@
-"""HA clients of all fronts on real servers: reconnecting step by step, failures, giving up, closing."""
+"""HA clients of all fronts on real servers: reconnection steps, failures, giving up, closing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOON = 0.02
 
 @pytest.fixture
 def refusing() -> Iterator[SocketServer]:
-    """A server that refuses every logon."""
+    """A server that rejects every logon."""
     server = SocketServer()
     server.refuse = Goodbye(code="refused", text="not you")
     yield server
@@ -40,7 +40,7 @@ def refusing() -> Iterator[SocketServer]:
 
 
 def cut(relay: Relay, client: Any) -> None:
-    """End the connection, and wait until the client has another one."""
+    """End the connection and wait until the client reconnected."""
     before = client.server
     relay.cut()
     wait_until(lambda: client.server is not None and client.server is not before, SECONDS)
@@ -50,7 +50,9 @@ def cut(relay: Relay, client: Any) -> None:
 
 
 @pytest.mark.behaviour(21)
-def test_every_step_of_a_reconnection_in_its_order(front: Front, relay: Relay, name: str, topic: str) -> None:
+def test_ha_client_reconnect_runs_each_step_in_order(
+    front: Front, relay: Relay, name: str, topic: str
+) -> None:
     trace: Trace = []
     store = NotingStore(trace)
     chooser = NotingChooser(trace, relay.uri, authenticator=NotingAuthenticator(trace))
@@ -68,11 +70,11 @@ def test_every_step_of_a_reconnection_in_its_order(front: Front, relay: Relay, n
     assert trace == [
         "reset", "uri", "authenticator", "authenticate", "completed ann ann/secret/1", "success", "reset",
     ]  # fmt: skip
-    heard: list[bytes] = []
-    client.subscribe(topic, sub_id="live", on_message=lambda message: heard.append(message.data))
+    received: list[bytes] = []
+    client.subscribe(topic, sub_id="live", on_message=lambda message: received.append(message.data))
     client.publish(topic, b"1")
     client.publish_flush()
-    wait_until(lambda: heard == [b"1"])
+    wait_until(lambda: received == [b"1"])
     relay.hold()
     client.publish(topic, b"2")
     wait_until(lambda: sum(isinstance(command, Publish) for command in relay.asked) == 2)
@@ -89,8 +91,8 @@ def test_every_step_of_a_reconnection_in_its_order(front: Front, relay: Relay, n
         "uri", "authenticator", "delay", "authenticate", "completed ann ann/secret/2", "success", "reset",
         "held",
     ]  # fmt: skip
-    assert trace[8:10] == ["discard", "held"]  # looked through for a takeover, let go of, and sent again
-    assert set(trace[10:]) <= {"discard", "held"}  # its acknowledgement
+    assert trace[8:10] == ["discard", "held"]  # read for the takeover check, discarded, and sent
+    assert set(trace[10:]) <= {"discard", "held"}  # the acknowledgement
     assert [type(command) for command in relay.asked][:2] in ([Logon, Subscribe], [Logon, Publish])
     assert [state.value for state in states] == [
         "disconnected", "connected", "logged_on", "publish_replayed", "resubscribed",
@@ -100,7 +102,7 @@ def test_every_step_of_a_reconnection_in_its_order(front: Front, relay: Relay, n
 
 
 @pytest.mark.behaviour(22)
-def test_the_authenticator_is_asked_anew_for_each_attempt(
+def test_ha_client_calls_the_authenticator_for_each_attempt(
     front: Front, refusing: SocketServer, uri: str, name: str
 ) -> None:
     trace: Trace = []
@@ -116,7 +118,7 @@ def test_the_authenticator_is_asked_anew_for_each_attempt(
 
 
 @pytest.mark.behaviour(22)
-def test_no_server_is_raised_by_connect_and_logon_and_later_calls_fail_at_once(
+def test_ha_client_without_server_raises_in_connect_and_logon_and_later_calls(
     front: Front, name: str, topic: str
 ) -> None:
     class Exhausted(tt.DefaultServerChooser):
@@ -126,10 +128,10 @@ def test_no_server_is_raised_by_connect_and_logon_and_later_calls_fail_at_once(
         def error(self) -> str:
             return "all of them were tried"
 
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     states: list[tt.ConnectionState] = []
     client = front.make_ha(name, server_chooser=Exhausted(nowhere()), reconnect_delay=0)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.add_connection_state_listener(states.append)
     with pytest.raises(tt.Disconnected, match=r"all of them were tried\. Last attempt: [Cc]annot connect"):
         client.connect_and_logon()
@@ -142,40 +144,40 @@ def test_no_server_is_raised_by_connect_and_logon_and_later_calls_fail_at_once(
     ):
         with pytest.raises(tt.Disconnected, match="all of them were tried"):
             call()
-    assert told == []
+    assert reported == []
 
 
 @pytest.mark.behaviour(22)
-def test_no_server_for_a_reconnection_is_told_to_the_exception_listener(
+def test_ha_client_without_server_at_reconnect_reports_to_exception_listener(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     trace: Trace = []
     chooser = NotingChooser(trace, relay.uri)
     client = front.make_ha(name, server_chooser=chooser, reconnect_delay=0)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.connect_and_logon(SECONDS)
     chooser._uris.clear()
     relay.cut()
-    wait_until(lambda: len(told) == 1)
-    assert isinstance(told[0], tt.Disconnected)
-    assert "The list of servers is empty" in str(told[0])
+    wait_until(lambda: len(reported) == 1)
+    assert isinstance(reported[0], tt.Disconnected)
+    assert "The list of servers is empty" in str(reported[0])
     with pytest.raises(tt.Disconnected, match="The list of servers is empty"):
         client.subscribe(topic, timeout=None)
     chooser.add(relay.uri)
     client.connect_and_logon(SECONDS)
     client.publish(topic, b"1")
     client.publish_flush()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 @pytest.mark.behaviour(22)
-def test_a_chooser_never_calls_the_client(front: Front, uri: str, name: str) -> None:
+def test_server_chooser_that_calls_the_client_gets_usage_error(front: Front, uri: str, name: str) -> None:
     trace: Trace = []
     chooser = NotingChooser(trace, uri)
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     client = front.make_ha(name, server_chooser=chooser, timeout=5)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     inner: Any = getattr(client, "target", client) if front.kind != "blocking" else client
 
     def call() -> None:
@@ -186,12 +188,12 @@ def test_a_chooser_never_calls_the_client(front: Front, uri: str, name: str) -> 
     chooser.meanwhile = call
     with pytest.raises(tt.Disconnected, match=r"it raised UsageError: Cannot wait for connect_and_logon"):
         client.connect_and_logon(SECONDS)
-    assert [type(error) for error in told] == [tt.UsageError]
+    assert [type(error) for error in reported] == [tt.UsageError]
 
 
 @pytest.mark.behaviour(23)
 @pytest.mark.slow
-def test_it_moves_on_to_another_server_and_stays_there(
+def test_ha_client_fails_over_and_stays_on_the_second_server(
     front: Front, server: RunningServer, uri: str, name: str
 ) -> None:
     client = front.make_ha(name, servers=[server.uri, uri], reconnect_delay=SOON)
@@ -202,7 +204,7 @@ def test_it_moves_on_to_another_server_and_stays_there(
     wait_until(lambda: client.server is not None and client.server.journal != first.journal, SECONDS)
     second = client.server
     server.start()
-    front.connect(name, uri)  # takes the name over, once
+    front.connect(name, uri)  # takes over the name once
     wait_until(lambda: client.server is not None and client.server is not second, SECONDS)
     assert client.server is not None
     assert second is not None
@@ -210,7 +212,7 @@ def test_it_moves_on_to_another_server_and_stays_there(
 
 
 @pytest.mark.behaviour(24)
-def test_without_a_timeout_it_tries_until_the_strategy_gives_up(front: Front, name: str) -> None:
+def test_ha_client_without_timeout_tries_until_the_delay_strategy_gives_up(front: Front, name: str) -> None:
     trace: Trace = []
     chooser = NotingChooser(trace, [nowhere(), nowhere()])
     delays = NotingDelays(trace, 0.05, give_up_after=0.12)
@@ -223,7 +225,7 @@ def test_without_a_timeout_it_tries_until_the_strategy_gives_up(front: Front, na
         assert [trace.count(step) for step in steps] == [5, 5, 4, 4]
 
 
-def test_a_timeout_of_connect_and_logon_ends_the_attempts(front: Front, name: str, topic: str) -> None:
+def test_connect_and_logon_timeout_ends_the_attempts(front: Front, name: str, topic: str) -> None:
     with silent_server() as silent:
         client = front.make_ha(name, servers=[nowhere(), silent], reconnect_delay=SOON)
         with pytest.raises(
@@ -234,7 +236,7 @@ def test_a_timeout_of_connect_and_logon_ends_the_attempts(front: Front, name: st
             client.subscribe(topic, timeout=None)
 
 
-def test_a_server_that_never_answers_costs_one_attempt(front: Front, uri: str, name: str, topic: str) -> None:
+def test_silent_server_costs_ha_client_one_attempt(front: Front, uri: str, name: str, topic: str) -> None:
     with silent_server() as silent:
         client = front.make_ha(name, servers=[silent, uri], reconnect_delay=SOON, timeout=0.3)
         client.connect_and_logon(SECONDS)
@@ -242,7 +244,7 @@ def test_a_server_that_never_answers_costs_one_attempt(front: Front, uri: str, n
         client.publish_flush(timeout=SECONDS)
 
 
-def test_an_authenticator_that_lacks_methods_is_told_of(front: Front, uri: str, name: str) -> None:
+def test_authenticator_without_required_methods_is_reported(front: Front, uri: str, name: str) -> None:
     class Half:
         def authenticate(self, user: str | None, password: str | None) -> str | None:
             return password
@@ -254,15 +256,15 @@ def test_an_authenticator_that_lacks_methods_is_told_of(front: Front, uri: str, 
         def current_authenticator(self) -> Any:
             return Half()
 
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     client = front.make_ha(name, server_chooser=Chooser(uri))
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     with pytest.raises(tt.Disconnected, match="Invalid authenticator Half"):
         client.connect_and_logon(SECONDS)
-    assert [type(error) for error in told] == [tt.BadOption]
+    assert [type(error) for error in reported] == [tt.BadOption]
 
 
-def test_a_publish_store_that_cannot_be_read_ends_the_reconnecting_and_is_told(
+def test_unreadable_publish_store_ends_reconnect_and_is_reported(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
     class Damaged(tt.MemoryPublishStore):
@@ -273,17 +275,17 @@ def test_a_publish_store_that_cannot_be_read_ends_the_reconnecting_and_is_told(
                 raise tt.StoreCorrupt("a segment is gone")
             return super().held()
 
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     store = Damaged()
     client = front.make_ha(name, servers=relay.uri, publish_store=store, reconnect_delay=SOON)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.connect_and_logon(SECONDS)
     client.publish(topic, b"1")
     client.publish_flush()
     store.damaged = True
     relay.cut()
-    wait_until(lambda: len(told) == 1)
-    assert isinstance(told[0], tt.StoreCorrupt)
+    wait_until(lambda: len(reported) == 1)
+    assert isinstance(reported[0], tt.StoreCorrupt)
     for _ in range(2):
         with pytest.raises(tt.Disconnected, match="a segment is gone"):
             client.publish_flush()
@@ -292,13 +294,13 @@ def test_a_publish_store_that_cannot_be_read_ends_the_reconnecting_and_is_told(
     store.damaged = False
     client.connect_and_logon(SECONDS)
     client.publish_flush()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
-# -- what may be called when --------------------------------------------------------------------------
+# -- calls in each state ------------------------------------------------------------------------------
 
 
-def test_publishes_before_and_between_connections_go_into_the_store_and_are_sent_later(
+def test_messages_published_while_disconnected_are_stored_and_sent_later(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
     client = front.make_ha(name, servers=relay.uri, reconnect_delay=SOON)
@@ -314,7 +316,7 @@ def test_publishes_before_and_between_connections_go_into_the_store_and_are_sent
     assert stored == [(sequence, b"%d" % number) for number, sequence in enumerate(sequences)]
 
 
-def test_a_full_store_lets_publishes_wait_for_the_next_connection(
+def test_publish_with_full_store_waits_for_the_next_connection(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
     store = tt.MemoryPublishStore(bytes_max=20_000)
@@ -324,7 +326,7 @@ def test_a_full_store_lets_publishes_wait_for_the_next_connection(
     for _ in range(held):
         client.publish(topic, body)
     body = bytes(4_000)
-    with pytest.raises(tt.Disconnected, match="Not connected"):  # nobody connects yet
+    with pytest.raises(tt.Disconnected, match="Not connected"):  # connect_and_logon was not called yet
         client.publish(topic, body)
     client.close()
     chooser = NotingChooser([], nowhere())
@@ -350,7 +352,7 @@ def test_a_full_store_lets_publishes_wait_for_the_next_connection(
     assert sum(1 for _ in client.replay(topic)) == held + 30
 
 
-def test_a_subscribe_waits_for_the_connection_as_long_as_its_timeout(
+def test_subscribe_and_flush_wait_for_a_connection_up_to_the_timeout(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     chooser = NotingChooser([], nowhere())
@@ -373,7 +375,7 @@ def test_a_subscribe_waits_for_the_connection_as_long_as_its_timeout(
         thread.join(SECONDS)
 
 
-def test_calls_that_wait_for_an_answer_fail_with_their_connection(
+def test_subscribe_waiting_for_an_answer_fails_at_connection_loss(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
     client = front.make_ha(name, servers=relay.uri, reconnect_delay=SOON)
@@ -396,7 +398,9 @@ def test_calls_that_wait_for_an_answer_fail_with_their_connection(
     assert len(failed) == 1
 
 
-def test_what_the_application_gave_may_raise(front: Front, uri: str, name: str) -> None:
+def test_exceptions_of_chooser_strategy_and_authenticator_are_reported(
+    front: Front, uri: str, name: str
+) -> None:
     class Broken(tt.DefaultServerChooser):
         def report_success(self, info: tt.ConnectionInfo) -> None:
             raise ValueError("in the report")
@@ -409,18 +413,18 @@ def test_what_the_application_gave_may_raise(front: Front, uri: str, name: str) 
         def authenticate(self, user: str | None, password: str | None) -> str | None:
             raise ValueError("in the authenticator")
 
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     client = front.make_ha(name, server_chooser=Broken(uri))
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.connect_and_logon(SECONDS)
-    assert [str(error) for error in told] == ["in the report"]
+    assert [str(error) for error in reported] == ["in the report"]
     client.close()
-    told.clear()
+    reported.clear()
     chooser = tt.DefaultServerChooser(uri, authenticator=Locked())
     client = front.make_ha(name, server_chooser=chooser, reconnect_delay=Tired())
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     with pytest.raises(
         tt.Disconnected, match=r"strategy raised ValueError: in the strategy\. .* in the authenticator"
     ):
         client.connect_and_logon(SECONDS)
-    assert [str(error) for error in told] == ["in the strategy"]
+    assert [str(error) for error in reported] == ["in the strategy"]

@@ -1,4 +1,4 @@
-"""HA clients of all fronts: names that are taken over, closing, states, what cannot be made."""
+"""HA clients of all fronts: name takeovers, closing, states, invalid options."""
 
 from __future__ import annotations
 
@@ -25,29 +25,27 @@ SOON = 0.02
 
 @pytest.mark.behaviour(35)
 @pytest.mark.slow
-def test_two_clients_of_one_name_do_not_fight_for_ever(
+def test_ha_clients_of_one_name_stop_after_one_takeover(
     front: Front, server: RunningServer, name: str
 ) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     clients = [front.make_ha(name, servers=server.uri, reconnect_delay=SOON) for _ in range(2)]
     for client in clients:
-        client.set_exception_listener(told.append)
+        client.set_exception_listener(reported.append)
         client.connect_and_logon(SECONDS)
-    wait_until(lambda: len(told) == 1, SECONDS)
-    assert isinstance(told[0], tt.NameInUse)
+    wait_until(lambda: len(reported) == 1, SECONDS)
+    assert isinstance(reported[0], tt.NameInUse)
     wait_until(lambda: [client.connected for client in clients].count(True) == 1)
     (loser,) = [client for client in clients if not client.connected]
     with pytest.raises(tt.Disconnected, match=r"Stopped connecting: .*took over"):
         loser.publish("orders", b"1")
     wait_until(lambda: server.errors().count("name_in_use") == 3)
-    loser.connect_and_logon(SECONDS)  # it may be told to
+    loser.connect_and_logon(SECONDS)  # an explicit connect is allowed
     assert loser.connected
 
 
 @pytest.mark.behaviour(35)
-def test_the_logon_carries_the_user_and_another_user_does_not_get_the_name(
-    front: Front, uri: str, name: str
-) -> None:
+def test_ha_client_with_name_of_another_user_is_rejected(front: Front, uri: str, name: str) -> None:
     first = front.make_ha(name, servers=uri, user="ann")
     first.connect_and_logon(SECONDS)
     second = front.make_ha(name, servers=uri, user="bob", reconnect_delay=SOON)
@@ -59,7 +57,7 @@ def test_the_logon_carries_the_user_and_another_user_does_not_get_the_name(
 # -- the end ------------------------------------------------------------------------------------------
 
 
-def test_close_in_every_state_ends_it_and_everything_raises_closed(
+def test_ha_client_close_in_every_state_makes_calls_raise_closed(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     with silent_server() as silent:
@@ -69,7 +67,7 @@ def test_close_in_every_state_ends_it_and_everything_raises_closed(
             states: list[tt.ConnectionState] = []
             client.add_connection_state_listener(states.append)
             ends: list[BaseException | None] = []
-            beginning = threading.Thread(target=_begin, args=(client, ends))
+            beginning = threading.Thread(target=_connect, args=(client, ends))
             if servers:
                 beginning.start()
                 expected = "connected" if servers[0] in (silent, uri) else None
@@ -88,7 +86,7 @@ def test_close_in_every_state_ends_it_and_everything_raises_closed(
             client.disconnect()
 
 
-def _begin(client: tt.HAClient, ends: list[Any]) -> None:
+def _connect(client: tt.HAClient, ends: list[Any]) -> None:
     try:
         client.connect_and_logon()
     except tt.TickertapeError as error:
@@ -97,14 +95,14 @@ def _begin(client: tt.HAClient, ends: list[Any]) -> None:
         ends.append(None)
 
 
-def test_a_beginning_that_is_ended_at_any_moment_leaves_nothing_behind(
+def test_ha_client_closed_at_any_time_while_connecting_ends_the_reconnect_task(
     front: Front, uri: str, name: str
 ) -> None:
     random = Random(7)
     for number in range(25):
         client = front.make_ha(f"{name}-{number}", servers=[nowhere(), uri], reconnect_delay=0.001)
         ends: list[Any] = []
-        beginning = threading.Thread(target=_begin, args=(client, ends))
+        beginning = threading.Thread(target=_connect, args=(client, ends))
         beginning.start()
         time.sleep(random.random() * 0.02)
         client.close()
@@ -114,7 +112,9 @@ def test_a_beginning_that_is_ended_at_any_moment_leaves_nothing_behind(
         assert keeper is None
 
 
-def test_a_beginning_that_times_out_at_any_moment_may_be_repeated(front: Front, uri: str, name: str) -> None:
+def test_connect_and_logon_after_timeout_at_any_time_can_be_retried(
+    front: Front, uri: str, name: str
+) -> None:
     random = Random(8)
     client = front.make_ha(name, servers=[nowhere(), uri], reconnect_delay=0.001)
     late = 0
@@ -130,10 +130,12 @@ def test_a_beginning_that_times_out_at_any_moment_may_be_repeated(front: Front, 
     client.publish_flush()
 
 
-def test_with_closes_what_could_not_connect(front: Front, name: str, tmp_path: Path) -> None:
+def test_with_block_of_ha_client_closes_stores_if_connecting_fails(
+    front: Front, name: str, tmp_path: Path
+) -> None:
     paths = {"publish_path": tmp_path / "publishes", "bookmark_path": tmp_path / "bookmarks"}
     delays = tt.FixedDelayStrategy(0.01, give_up_after=0.02)
-    for _ in range(2):  # the stores were closed, or the second one would be refused
+    for _ in range(2):  # open stores would make the second client fail
         client = front.make_ha_backed("file", name, servers=nowhere(), reconnect_delay=delays, **paths)
         with pytest.raises(tt.Disconnected, match="gives up"):
             client.__enter__()
@@ -141,17 +143,19 @@ def test_with_closes_what_could_not_connect(front: Front, name: str, tmp_path: P
             client.publish("orders", b"1")
 
 
-def test_with_connects_and_closes(front: Front, uri: str, name: str, topic: str) -> None:
+def test_with_block_of_ha_client_connects_and_closes(front: Front, uri: str, name: str, topic: str) -> None:
     client = front.make_ha(name, servers=uri)
     with client as entered:
         entered.publish(topic, b"1")
-        entered.connect_and_logon()  # nothing happens
+        entered.connect_and_logon()  # no effect
     assert not client.connected
     with front.connect(f"{name}-reader", uri) as reader:
         assert [message.data for message in reader.replay(topic)] == [b"1"]
 
 
-def test_connection_state_listeners_of_the_plain_clients(front: Front, relay: Relay, name: str) -> None:
+def test_plain_client_calls_each_connection_state_listener_once_per_state(
+    front: Front, relay: Relay, name: str
+) -> None:
     states: list[tt.ConnectionState] = []
     others: list[tt.ConnectionState] = []
     client = front.make(name, relay.uri, publish_store=tt.MemoryPublishStore())
@@ -181,6 +185,6 @@ def test_connection_state_listeners_of_the_plain_clients(front: Front, relay: Re
         ({"servers": "tcp://a:1", "subscription_manager": 1}, "lacks methods of SubscriptionManager"),
     ],
 )
-def test_what_it_cannot_be_made_of_is_refused(front: Front, options: dict[str, Any], says: str) -> None:
+def test_ha_client_with_invalid_options_raises(front: Front, options: dict[str, Any], says: str) -> None:
     with pytest.raises(tt.BadOption, match=says):
         front.make_ha("c", **options)

@@ -1,4 +1,4 @@
-"""What HA clients do about subscriptions: handlers go on, streams end, a manager brings back what it has."""
+"""Subscriptions of HA clients: handlers continue, streams end, a manager restores subscriptions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SECONDS = 20.0
 SOON = 0.02
 
 
-class Heard:
-    """A handler that notes bodies, and discards what it has noted."""
+class RecordingHandler:
+    """A handler that records and discards each message."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -48,13 +48,13 @@ def bodies(*numbers: int) -> list[bytes]:
 
 
 @pytest.mark.behaviour(33)
-def test_a_stored_manager_sees_everything_and_is_restored_before_the_first_resubscription(
+def test_subscription_manager_is_restored_before_the_first_resubscription(
     front: Front, relay: Relay, name: str, topic: str, tmp_path: Path
 ) -> None:
     publish = publisher(front, name, relay.uri, topic)
     file, store = tmp_path / "subscriptions", tmp_path / "bookmarks"
 
-    def begin(manager: FileManager) -> tt.HAClient:
+    def connect(manager: FileManager) -> tt.HAClient:
         client = front.make_ha(
             name,
             servers=relay.uri,
@@ -65,14 +65,14 @@ def test_a_stored_manager_sees_everything_and_is_restored_before_the_first_resub
         client.connect_and_logon(SECONDS)
         return client
 
-    heard = Heard()
+    received = RecordingHandler()
     manager = FileManager(file, {})
-    client = begin(manager)
+    client = connect(manager)
     client.bookmark_subscribe(
-        topic, tt.EPOCH, filter="/n < 100", sub_id="risk", on_message=heard, timestamp=True, depth=100_000
+        topic, tt.EPOCH, filter="/n < 100", sub_id="risk", on_message=received, timestamp=True, depth=100_000
     )
-    client.subscribe(topic, sub_id="live", on_message=heard)
-    client.subscribe(topic, sub_id="over", on_message=heard)
+    client.subscribe(topic, sub_id="live", on_message=received)
+    client.subscribe(topic, sub_id="over", on_message=received)
     client.subscribe(topic, sub_id="a stream")
     client.unsubscribe("over")
     first, second = manager.stored()
@@ -82,27 +82,27 @@ def test_a_stored_manager_sees_everything_and_is_restored_before_the_first_resub
     assert (first.bookmark, first.depth_bytes, second.sub_id) == (tt.EPOCH, 100_000, "live")
     assert second.bookmark is None
     publish(1, 2)
-    wait_until(lambda: sorted(heard.bodies) == bodies(1, 1, 2, 2))
+    wait_until(lambda: sorted(received.bodies) == bodies(1, 1, 2, 2))
     client.close()
     _close_store(client)
-    assert len(manager.stored()) == 2  # closing is no end of a subscription
+    assert len(manager.stored()) == 2  # closing keeps stored subscriptions
 
     publish(3, 200)
-    heard = Heard()
-    manager = FileManager(file, {"risk": heard})
+    received = RecordingHandler()
+    manager = FileManager(file, {"risk": received})
     relay.asked.clear()
-    client = begin(manager)
+    client = connect(manager)
     assert [stored.sub_id for stored in manager.bound] == ["risk", "live"]
     (subscribe,) = [command for command in relay.asked if isinstance(command, Subscribe)]
     assert isinstance(relay.asked[0], Logon)
     assert (subscribe.sub_id, subscribe.topic, subscribe.filter) == ("risk", topic, "/n < 100")
     publish(4)
-    wait_until(lambda: heard.bodies == bodies(3, 4))
+    wait_until(lambda: received.bodies == bodies(3, 4))
     relay.cut()
     publisher(front, f"{name}-2", relay.uri, topic)(5)
-    wait_until(lambda: heard.bodies == bodies(3, 4, 5), SECONDS)
-    assert [stored.sub_id for stored in manager.bound] == ["risk", "live"]  # once for a process
-    assert first in manager.stored()  # as it was asked for
+    wait_until(lambda: received.bodies == bodies(3, 4, 5), SECONDS)
+    assert [stored.sub_id for stored in manager.bound] == ["risk", "live"]  # once per process
+    assert first in manager.stored()  # with the original start point
     client.close()
     _close_store(client)
 
@@ -114,7 +114,7 @@ def _close_store(client: tt.HAClient) -> None:
 
 
 @pytest.mark.behaviour(33)
-def test_a_stream_that_ended_does_not_revive_and_is_asked_for_again_with_most_recent(
+def test_ended_stream_stays_ended_and_new_subscribe_continues_at_most_recent(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
     publish = publisher(front, name, relay.uri, topic)
@@ -136,14 +136,14 @@ def test_a_stream_that_ended_does_not_revive_and_is_asked_for_again_with_most_re
     assert [stream.get(SECONDS).data for _ in range(2)] == bodies(3, 4)
 
 
-def test_a_subscription_is_given_up_while_there_is_no_server(
+def test_unsubscribe_without_server_ends_known_subscription_or_times_out(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     with Relay(uri) as relay:
         client = front.make_ha(name, servers=relay.uri, reconnect_delay=SOON)
         client.connect_and_logon(SECONDS)
-        stream = client.subscribe(topic, sub_id="s", on_message=Heard())
-        client.subscribe(topic, sub_id="t", on_message=Heard())
+        stream = client.subscribe(topic, sub_id="s", on_message=RecordingHandler())
+        client.subscribe(topic, sub_id="t", on_message=RecordingHandler())
     wait_until(lambda: not client.connected)
     client.unsubscribe("s", timeout=SOON)
     assert stream.end_reason == "unsubscribed"
@@ -152,7 +152,7 @@ def test_a_subscription_is_given_up_while_there_is_no_server(
             client.unsubscribe(*sub_ids, timeout=SOON)
 
 
-def test_a_manager_that_fails_is_told_and_does_not_keep_the_client_from_connecting(
+def test_failing_subscription_manager_is_reported_and_client_connects(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     class Broken(tt.MemorySubscriptionManager):
@@ -162,51 +162,51 @@ def test_a_manager_that_fails_is_told_and_does_not_keep_the_client_from_connecti
         def subscribed(self, subscription: tt.StoredSubscription) -> None:
             raise ValueError("the disk is full")
 
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     client = front.make_ha(name, servers=uri, subscription_manager=Broken())
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.connect_and_logon(SECONDS)
-    client.subscribe(topic, on_message=Heard())
-    assert [str(error) for error in told] == ["the file is gone", "the disk is full"]
+    client.subscribe(topic, on_message=RecordingHandler())
+    assert [str(error) for error in reported] == ["the file is gone", "the disk is full"]
 
 
-def test_a_stored_subscription_that_the_server_refuses_is_told_and_the_others_are_brought_back(
+def test_rejected_stored_subscription_is_reported_and_others_are_restored(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
     class Full(tt.MemorySubscriptionManager):
         def bind(self, subscription: tt.StoredSubscription) -> tt.Handler | None:
-            return heard
+            return received
 
-    def stored(sub_id: str, what: str | None) -> tt.StoredSubscription:
+    def stored(sub_id: str, filter_text: str | None) -> tt.StoredSubscription:
         return tt.StoredSubscription(
-            command="subscribe", topic=topic, filter=what, options="", sub_id=sub_id, bookmark=None,
+            command="subscribe", topic=topic, filter=filter_text, options="", sub_id=sub_id, bookmark=None,
             depth_bytes=100_000,
         )  # fmt: skip
 
-    heard = Heard()
+    received = RecordingHandler()
     manager = Full()
     for subscription in (stored("bad", "/a ="), stored(f"{name}-1", None)):
         manager.subscribed(subscription)
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     client = front.make_ha(name, servers=uri, subscription_manager=manager)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.connect_and_logon(SECONDS)
-    assert [type(error) for error in told] == [tt.BadFilter]
-    stream = client.subscribe(topic)  # its made-up id is not that of the one brought back
+    assert [type(error) for error in reported] == [tt.BadFilter]
+    stream = client.subscribe(topic)  # the generated id differs from the restored id
     client.publish(topic, b"1")
     assert stream.get(SECONDS).data == b"1"
-    wait_until(lambda: heard.bodies == [b"1"])
+    wait_until(lambda: received.bodies == [b"1"])
 
 
 @pytest.mark.slow
-def test_a_killed_server_costs_neither_messages_nor_handlers(front: Front, tmp_path: Path) -> None:
+def test_ha_client_after_server_kill_keeps_messages_and_handlers(front: Front, tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
-        heard = Heard()
+        received = RecordingHandler()
         client = front.make_ha("a", servers=[server.uri, nowhere()], reconnect_delay=SOON)
-        told: list[BaseException] = []
-        client.set_exception_listener(told.append)
+        reported: list[BaseException] = []
+        client.set_exception_listener(reported.append)
         client.connect_and_logon(SECONDS)
-        client.bookmark_subscribe("orders", tt.EPOCH, sub_id="all", on_message=heard)
+        client.bookmark_subscribe("orders", tt.EPOCH, sub_id="all", on_message=received)
         numbers = itertools.count()
         for _ in range(3):
             for number in itertools.islice(numbers, 300):
@@ -214,9 +214,9 @@ def test_a_killed_server_costs_neither_messages_nor_handlers(front: Front, tmp_p
                 if number % 300 == 150:
                     _restart(server)
         client.publish_flush(timeout=SECONDS)
-        wait_until(lambda: len(heard.bodies) >= 900, SECONDS)
-        assert heard.bodies == [b"%d" % number for number in range(900)]
-        assert told == []
+        wait_until(lambda: len(received.bodies) >= 900, SECONDS)
+        assert received.bodies == [b"%d" % number for number in range(900)]
+        assert reported == []
 
 
 def _restart(server: RunningServer) -> None:
@@ -225,29 +225,29 @@ def _restart(server: RunningServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_backed_client_goes_on_in_the_next_process(front: Front, tmp_path: Path) -> None:
+def test_file_backed_ha_client_resumes_from_stores_after_restart(front: Front, tmp_path: Path) -> None:
     paths = {"publish_path": tmp_path / "publishes", "bookmark_path": tmp_path / "bookmarks"}
     make = front.make_ha_backed
     with running_server(tmp_path / "data") as server:
-        heard = Heard()
+        received = RecordingHandler()
         client = make("file", "a", servers=server.uri, reconnect_delay=SOON, **paths)
         client.connect_and_logon(SECONDS)
-        client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="all", on_message=heard)
+        client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="all", on_message=received)
         client.publish("orders", b"1")
         client.publish_flush(timeout=SECONDS)
-        wait_until(lambda: heard.bodies == [b"1"])
+        wait_until(lambda: received.bodies == [b"1"])
         server.kill()
         client.publish("orders", b"2")
         client.publish("orders", b"3")
         assert client.unpersisted_count() == 2
-        client.close()  # the stores too
+        client.close()  # with the stores
         server.start()
         client = make("file", "a", servers=server.uri, **paths)
         assert client.unpersisted_count() == 2
         client.connect_and_logon(SECONDS)
-        heard.bodies.clear()
-        client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="all", on_message=heard)
-        wait_until(lambda: heard.bodies == [b"2", b"3"])
+        received.bodies.clear()
+        client.bookmark_subscribe("orders", tt.MOST_RECENT, sub_id="all", on_message=received)
+        wait_until(lambda: received.bodies == [b"2", b"3"])
         client.publish_flush(timeout=SECONDS)
         assert client.unpersisted_count() == 0
         with pytest.raises(tt.StoreLocked):
@@ -255,7 +255,7 @@ def test_a_file_backed_client_goes_on_in_the_next_process(front: Front, tmp_path
         client.close()
         with pytest.raises(tt.BadOption):
             make("file", "a", **paths)
-        client = make("file", "a", servers=server.uri, **paths)  # what could not be made holds nothing
+        client = make("file", "a", servers=server.uri, **paths)  # a failed construction holds no lock
         client.close()
         client = make("memory", "b", servers=server.uri)
         client.connect_and_logon(SECONDS)
@@ -263,10 +263,10 @@ def test_a_file_backed_client_goes_on_in_the_next_process(front: Front, tmp_path
         assert client.publish("orders", b"4") is not None
 
 
-def test_what_a_manager_gives_that_is_no_subscription_is_told_and_left_out(
+def test_invalid_stored_subscriptions_are_reported_and_skipped(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     class Strange(tt.MemorySubscriptionManager):
         def stored(self) -> Any:
@@ -292,44 +292,44 @@ def test_what_a_manager_gives_that_is_no_subscription_is_told_and_left_out(
         def bind(self, subscription: tt.StoredSubscription) -> Any:
             if getattr(subscription, "sub_id", "") == "unheard":
                 return "no handler"
-            return lambda message: heard.append(message.data)
+            return lambda message: received.append(message.data)
 
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     client = front.make_ha(name, servers=uri, subscription_manager=Strange())
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.connect_and_logon(SECONDS)
-    assert len(told) == 6
+    assert len(reported) == 6
     client.publish(topic, b"1")
-    wait_until(lambda: heard == [b"1"])
+    wait_until(lambda: received == [b"1"])
 
 
-def test_a_manager_keeps_what_goes_on_because_its_replacement_is_refused(
+def test_manager_keeps_subscription_when_the_replacement_is_rejected(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
-    heard, manager = Heard(), tt.MemorySubscriptionManager()
+    received, manager = RecordingHandler(), tt.MemorySubscriptionManager()
     client = front.make_ha(name, servers=uri, subscription_manager=manager)
     client.connect_and_logon(SECONDS)
-    client.subscribe(topic, sub_id="risk", on_message=heard)
+    client.subscribe(topic, sub_id="risk", on_message=received)
     before = manager.stored()
     with pytest.raises(tt.BadFilter):
-        client.subscribe(topic, sub_id="risk", on_message=heard, filter="/a = = 3", replace=True)
+        client.subscribe(topic, sub_id="risk", on_message=received, filter="/a = = 3", replace=True)
     assert manager.stored() == before
-    client.subscribe(topic, sub_id="risk", on_message=heard, filter="/n = 2", replace=True)
+    client.subscribe(topic, sub_id="risk", on_message=received, filter="/n = 2", replace=True)
     assert [stored.filter for stored in manager.stored()] == ["/n = 2"]
     client.publish_batch(topic, bodies(1, 2))
-    wait_until(lambda: heard.bodies == bodies(2))
+    wait_until(lambda: received.bodies == bodies(2))
     client.subscribe(topic, sub_id="risk", replace=True)
-    wait_until(lambda: manager.stored() == ())  # nobody has a handler for it any more
+    wait_until(lambda: manager.stored() == ())  # no handler is left
 
 
-def test_a_manager_keeps_what_goes_on_because_its_replacement_was_lost_on_its_way(
+def test_manager_keeps_subscription_when_the_replacement_is_lost(
     front: Front, uri: str, name: str, topic: str
 ) -> None:
-    heard, manager = Heard(), tt.MemorySubscriptionManager()
+    received, manager = RecordingHandler(), tt.MemorySubscriptionManager()
     with Relay(uri) as relay:
         client = front.make_ha(name, servers=relay.uri, subscription_manager=manager, reconnect_delay=SOON)
         client.connect_and_logon(SECONDS)
-        client.bookmark_subscribe(topic, tt.EPOCH, sub_id="risk", on_message=heard)
+        client.bookmark_subscribe(topic, tt.EPOCH, sub_id="risk", on_message=received)
         before = manager.stored()
         relay.asked.clear()
         relay.hold()
@@ -342,10 +342,10 @@ def test_a_manager_keeps_what_goes_on_because_its_replacement_was_lost_on_its_wa
         cutter = threading.Thread(target=cut)
         cutter.start()
         with pytest.raises(tt.Disconnected):
-            client.subscribe(topic, sub_id="risk", on_message=heard, filter="/n = 2", replace=True)
+            client.subscribe(topic, sub_id="risk", on_message=received, filter="/n = 2", replace=True)
         cutter.join(SECONDS)
         client.publish_batch(topic, bodies(1, 2))
-        wait_until(lambda: heard.bodies == bodies(1, 2), SECONDS)
+        wait_until(lambda: received.bodies == bodies(1, 2), SECONDS)
         assert manager.stored() == before
         client.unsubscribe("risk")
         assert manager.stored() == ()

@@ -1,4 +1,4 @@
-"""What every disk must do when its directory is renamed, or its lock file removed; see test_disk.py."""
+"""Every disk after a rename of the directory or removal of the lock file (see `test_disk.py`)."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ClosableDis
 
 
 def _another_process(disk: Disk) -> ClosableDisk:
-    """A disk of the same directory."""
+    """Return a second disk of the same directory."""
     if isinstance(disk, StrictDisk):
         return disk.second_process()
     if isinstance(disk, SystemDisk):
         return SystemDisk(disk.root)
-    pytest.skip("how another process gets at this disk is not known here")
+    pytest.skip("no second process for this kind of disk")
 
 
 def _moved_away(disk: Disk) -> ClosableDisk:
-    """A disk of the empty directory that has taken the place of the one that `disk` has in use."""
+    """Replace the directory of `disk` by an empty one and return a disk of the new directory."""
     if isinstance(disk, StrictDisk):
         return disk.move_away()
     if isinstance(disk, SystemDisk):
         disk.root.rename(disk.root.with_name("moved"))
         disk.root.mkdir()
         return SystemDisk(disk.root)
-    pytest.skip("how this disk is renamed is not known here")
+    pytest.skip("no rename for this kind of disk")
 
 
 def _removed(disk: Disk, path: str) -> None:
-    """Somebody removes a file, by other means."""
+    """Remove a file by external means."""
     if isinstance(disk, StrictDisk):
         disk.lose(path)
     elif isinstance(disk, SystemDisk):
         (disk.root / path).unlink()
 
 
-def test_another_process_sees_what_is_there_and_is_kept_out(disk: ClosableDisk) -> None:
+def test_second_process_reads_files_and_cannot_take_the_lock(disk: ClosableDisk) -> None:
     create(disk, "a", b"abc")
     other = _another_process(disk)
     assert contents(other, "a") == b"abc"
@@ -60,29 +60,29 @@ def test_another_process_sees_what_is_there_and_is_kept_out(disk: ClosableDisk) 
     other.close_all()
 
 
-def test_a_lock_whose_file_is_removed_still_keeps_others_out(disk: ClosableDisk) -> None:
+def test_lock_with_removed_file_still_excludes_other_processes(disk: ClosableDisk) -> None:
     disk.lock("lock", "first")
     other = _another_process(disk)
     _removed(disk, "lock")
     with pytest.raises(BlockingIOError, match="another process"):
         other.lock("lock", "second")
     assert other.names(".") == []
-    create(other, "lock", b"what somebody wrote\n")
-    with pytest.raises(BlockingIOError, match=r"^what somebody wrote$"):
+    create(other, "lock", b"external text\n")
+    with pytest.raises(BlockingIOError, match=r"^external text$"):
         other.lock("lock", "second")
     disk.close_all()
     other.lock("lock", "second")
     other.close_all()
 
 
-def test_a_directory_that_is_renamed_is_used_on_and_no_other(disk: ClosableDisk) -> None:
+def test_disk_with_renamed_directory_continues_in_the_renamed_directory(disk: ClosableDisk) -> None:
     disk.make_directory("d")
     handle = create(disk, "d/a", b"abc")
     disk.lock("lock", "first")
-    there = _moved_away(disk)
-    there.make_directory("d")
-    create(there, "d/a", b"of the other")
-    there.lock("lock", "second")
+    replacement = _moved_away(disk)
+    replacement.make_directory("d")
+    create(replacement, "d/a", b"of the other")
+    replacement.lock("lock", "second")
     disk.write(handle, 3, [b"d"])
     create(disk, "d/b", b"new")
     disk.rename("d/b", "c")
@@ -90,6 +90,6 @@ def test_a_directory_that_is_renamed_is_used_on_and_no_other(disk: ClosableDisk)
     disk.sync_directory(".")
     disk.remove("d/a")
     assert (disk.names("."), disk.names("d")) == (["c", "d", "lock"], [])
-    assert (there.names("."), there.names("d")) == (["d", "lock"], ["a"])
-    assert contents(there, "d/a") == b"of the other"
-    there.close_all()
+    assert (replacement.names("."), replacement.names("d")) == (["d", "lock"], ["a"])
+    assert contents(replacement, "d/a") == b"of the other"
+    replacement.close_all()

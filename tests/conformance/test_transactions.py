@@ -1,5 +1,4 @@
-"""What holds for transactions of all four clients: whole or not at all, once under a name, whatever the
-connection does."""
+"""Transactions of all four clients: atomic, and committed once per name over any connection fault."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ CYCLES_FULL = 200
 
 
 def begin(client: tt.Client, name: str | None = None, **options: Any) -> Any:
-    """A transaction whose calls block, on either front."""
+    """Return a transaction with blocking calls, on either front."""
     made: Any = client.transaction(name, **options)
     return Driven(client.thread, made) if isinstance(client, Driven) else made
 
@@ -46,7 +45,9 @@ def any_client(request: pytest.FixtureRequest, front: Front, uri: str, name: str
     return client
 
 
-def test_a_block_commits_what_it_published(any_client: tt.Client, topic: str, other_topic: str) -> None:
+def test_transaction_block_commits_all_published_messages(
+    any_client: tt.Client, topic: str, other_topic: str
+) -> None:
     with begin(any_client) as transaction:
         transaction.publish(topic, b"1", correlation_id="c", expiration=60)
         transaction.publish_batch(topic, [b"2", b"3"])
@@ -62,7 +63,7 @@ def test_a_block_commits_what_it_published(any_client: tt.Client, topic: str, ot
     assert held(any_client, other_topic) == [b'{"a":1}']
 
 
-def test_a_block_that_raises_publishes_nothing(any_client: tt.Client, topic: str) -> None:
+def test_transaction_block_that_raises_publishes_nothing(any_client: tt.Client, topic: str) -> None:
     transaction = begin(any_client)
     transaction.publish(topic, b"1")
     with pytest.raises(ZeroDivisionError), transaction:
@@ -74,7 +75,7 @@ def test_a_block_that_raises_publishes_nothing(any_client: tt.Client, topic: str
     assert held(any_client, topic) == []
 
 
-def test_a_name_is_committed_once(any_client: tt.Client, topic: str, name: str) -> None:
+def test_transaction_name_is_committed_once(any_client: tt.Client, topic: str, name: str) -> None:
     for number, repeated in ((1, False), (2, True)):
         transaction = begin(any_client, f"{name}-tx")
         transaction.publish(topic, b"%d" % number)
@@ -84,7 +85,9 @@ def test_a_name_is_committed_once(any_client: tt.Client, topic: str, name: str) 
     assert held(any_client, topic) == [b"1"]
 
 
-def test_numbers_of_a_space_rise(any_client: tt.Client, topic: str, name: str) -> None:
+def test_numbered_transactions_of_a_space_commit_only_rising_numbers(
+    any_client: tt.Client, topic: str, name: str
+) -> None:
     outcomes = []
     for number in ("3", "5", "4", "5", "6"):
         transaction = begin(any_client, number, space="s", publisher=f"{name}-query")
@@ -94,7 +97,7 @@ def test_numbers_of_a_space_rise(any_client: tt.Client, topic: str, name: str) -
     assert held(any_client, topic) == [b"3", b"5", b"6"]
 
 
-def test_an_empty_one_and_one_of_many_frames(any_client: tt.Client, topic: str) -> None:
+def test_empty_transaction_and_transaction_of_many_frames_commit(any_client: tt.Client, topic: str) -> None:
     assert begin(any_client).commit().bookmark is None
     transaction = begin(any_client, bytes_max="8MB")
     bodies = [b"%0100000d" % number for number in range(40)]
@@ -104,7 +107,7 @@ def test_an_empty_one_and_one_of_many_frames(any_client: tt.Client, topic: str) 
     assert held(any_client, topic) == bodies
 
 
-def test_more_than_it_may_gather_is_refused_and_the_rest_commits(any_client: tt.Client, topic: str) -> None:
+def test_publish_beyond_transaction_limit_raises_and_rest_commits(any_client: tt.Client, topic: str) -> None:
     transaction = begin(any_client, bytes_max="1MB")
     transaction.publish(topic, bytes(900_000))
     with pytest.raises(tt.TransactionTooLarge, match="exceeds 1048576 bytes"):
@@ -112,7 +115,7 @@ def test_more_than_it_may_gather_is_refused_and_the_rest_commits(any_client: tt.
     assert transaction.commit().message_count == 1
 
 
-def test_what_the_server_refuses_raises_and_publishes_nothing(any_client: tt.Client, topic: str) -> None:
+def test_rejected_commit_raises_and_publishes_nothing(any_client: tt.Client, topic: str) -> None:
     transaction = begin(any_client)
     transaction.publish(topic, b"1")
     transaction.publish("not recorded", b"2")
@@ -126,7 +129,7 @@ def test_what_the_server_refuses_raises_and_publishes_nothing(any_client: tt.Cli
     assert held(any_client, topic) == [b"3"]
 
 
-def test_a_commit_that_timed_out_is_committed_again(
+def test_commit_after_timeout_commits_once(
     front: Front, relay: Relay, uri: str, name: str, topic: str
 ) -> None:
     client = front.connect(name, relay.uri)
@@ -143,9 +146,7 @@ def test_a_commit_that_timed_out_is_committed_again(
     assert again.result.repeated
 
 
-def test_an_abort_drops_at_the_server_what_an_attempt_staged(
-    front: Front, relay: Relay, name: str, topic: str
-) -> None:
+def test_abort_drops_messages_staged_at_the_server(front: Front, relay: Relay, name: str, topic: str) -> None:
     client = front.connect(name, relay.uri)
     transaction = begin(client, "left")
     transaction.publish(topic, b"1")
@@ -164,7 +165,7 @@ def test_an_abort_drops_at_the_server_what_an_attempt_staged(
     assert held(client, topic) == []
 
 
-def test_callers_of_one_commit_share_its_result(front: Front, relay: Relay, name: str, topic: str) -> None:
+def test_concurrent_commit_calls_share_one_result(front: Front, relay: Relay, name: str, topic: str) -> None:
     client = front.connect(name, relay.uri)
     transaction = begin(client, "shared")
     transaction.publish(topic, b"1")
@@ -184,10 +185,10 @@ def test_callers_of_one_commit_share_its_result(front: Front, relay: Relay, name
     assert held(client, topic) == [b"1"]
 
 
-def test_a_connection_lost_between_two_frames_stages_all_of_it_again(
+def test_connection_lost_between_two_frames_restages_the_transaction(
     front: Front, relay: Relay, name: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next frame is asked for when there is another connection, which knows nothing of the first."""
+    """The client sends the next frame on a new connection, which has no data of the first."""
     client = front.make_ha(name, servers=[relay.uri], reconnect_delay=0.01)
     client.connect_and_logon(timeout=SECONDS)
     transaction = begin(client, "two frames")
@@ -209,19 +210,19 @@ def test_a_connection_lost_between_two_frames_stages_all_of_it_again(
             wait_until(lambda: real._driver.logon.logged_on is not first, SECONDS)
         return answer
 
-    async def ask_and_cut_there(*arguments: Any) -> Any:
+    async def ask_and_cut_async(*arguments: Any) -> Any:
         answer = await ask(*arguments)
         if cuts_once():
             await asyncio.to_thread(wait_until, lambda: real._driver.logon.logged_on is not first, SECONDS)
         return answer
 
-    monkeypatch.setattr(real._driver, "ask", ask_and_cut if real is client else ask_and_cut_there)
+    monkeypatch.setattr(real._driver, "ask", ask_and_cut if real is client else ask_and_cut_async)
     assert transaction.commit(timeout=SECONDS).message_count == 3
     assert held(client, topic) == [b"1", b"2", b"3"]
-    assert len(asked) > 4, "it was begun again"
+    assert len(asked) > 4, "the transaction was staged a second time"
 
 
-def test_what_somebody_drops_between_two_frames_is_not_committed_without_them(
+def test_parts_dropped_between_two_frames_prevent_the_commit(
     uri: str, name: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tt.Client(name, uri) as client, tt.Client(f"{name}-2", uri) as other:
@@ -244,7 +245,7 @@ def test_what_somebody_drops_between_two_frames_is_not_committed_without_them(
         assert held(client, topic) == [b"1", b"2", b"3"]
 
 
-def test_a_plain_client_commits_again_on_its_next_connection(
+def test_plain_client_commits_on_the_next_connection(
     front: Front, relay: Relay, name: str, topic: str
 ) -> None:
     client = front.connect(name, relay.uri)
@@ -258,13 +259,11 @@ def test_a_plain_client_commits_again_on_its_next_connection(
     assert held(client, topic) == [b"1"]
 
 
-def test_a_commit_that_nobody_connects_for_ends_in_time(
-    front: Front, relay: Relay, name: str, topic: str
-) -> None:
-    """It asks again now and then, and lets the rest of the process run meanwhile."""
+def test_commit_without_reconnect_times_out(front: Front, relay: Relay, name: str, topic: str) -> None:
+    """The client retries from time to time, and does not block other threads."""
     lost = threading.Event()
     client = front.connect(name, relay.uri)
-    client.set_disconnect_handler(lambda _: lost.set())  # and does not connect
+    client.set_disconnect_handler(lambda _: lost.set())  # without a reconnect
     transaction = begin(client, "late")
     transaction.publish(topic, b"1")
     relay.cut()
@@ -281,7 +280,7 @@ def test_connections_lost_at_any_byte_commit_each_transaction_once(
     rng = Random(7)
     faults: tuple[Fault, ...] = ("cut", "reset")
     expected: list[bytes] = []
-    struck = 0
+    occurred = 0
     with FaultProxy(server.uri) as proxy:
         client = front.make_ha(name, servers=[proxy.uri], reconnect_delay=0.01)
         client.connect_and_logon(timeout=SECONDS)
@@ -293,18 +292,18 @@ def test_connections_lost_at_any_byte_commit_each_transaction_once(
             event = way.after(rng.randrange(1_500 if way is proxy.to_server else 90), rng.choice(faults))
             result = transaction.commit(timeout=SECONDS)
             assert result.repeated or result.message_count == len(bodies)
-            struck += event.is_set()
+            occurred += event.is_set()
             expected += bodies
         wait_until(lambda: client.connected, SECONDS)
     with tt.Client("auditor", server.uri) as auditor:
         assert [message.data for message in auditor.replay("orders")] == expected
-    assert struck >= CYCLES // 3
+    assert occurred >= CYCLES // 3
 
 
-def test_what_no_client_may_send_is_not_sent_again_over_another_connection(
+def test_invalid_stage_frame_is_not_resent_after_reconnect(
     front: Front, relay: Relay, name: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server ends the connection, with all that others do on it."""
+    """The server ends the connection, with all other calls on it."""
     monkeypatch.setattr("tickertape.client.protocol.transactions.publish_topics_max", 10 * publish_topics_max)
     client = front.make_ha(name, servers=[relay.uri], reconnect_delay=0.01)
     client.connect_and_logon(timeout=SECONDS)
@@ -316,7 +315,7 @@ def test_what_no_client_may_send_is_not_sent_again_over_another_connection(
     assert [type(command).__name__ for command in relay.asked].count("Stage") == 1
 
 
-def test_what_is_asked_on_the_wire(front: Front, relay: Relay, name: str, topic: str) -> None:
+def test_commit_sends_stage_prepare_and_commit(front: Front, relay: Relay, name: str, topic: str) -> None:
     client = front.connect(name, relay.uri)
     before = len(relay.asked)
     with begin(client, "wire") as transaction:
