@@ -1,6 +1,4 @@
-"""Owns what the unit tests of the client share: a signal that raises, and a look after each test whether it
-left the interpreter as it found it.
-"""
+"""Fixtures of the client's unit tests: a raising signal, and a check of the interpreter after each test."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tests.helpers.interrupts import Interrupt
 
 @pytest.fixture
 def interrupts() -> Iterator[None]:
-    """SIGUSR1 raises, as a Ctrl-C does."""
+    """Make SIGUSR1 raise, as Ctrl-C does."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise Interrupt
@@ -28,8 +26,8 @@ def interrupts() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """An exception that seems to be handled for ever would show in the tracebacks of later tests.
+    """Check that the test left no handled exception, which later tracebacks would show.
 
-    Runs behind the test itself, in the same thread, where no exception is handled.
+    The check runs after the test, in the same thread, where no exception is handled.
     """
     assert sys.exc_info() == (None, None, None), f"{item.nodeid} left an exception behind"

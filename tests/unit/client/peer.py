@@ -1,7 +1,4 @@
-"""Owns a scripted server for the client machine: commands in, commands out, no socket.
-
-Must never decide anything: a test says every answer.
-"""
+"""A scripted server for the client protocol machine, without a socket. Tests give every answer."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ Kind = TypeVar("Kind")
 
 
 class UnusedSink:
-    """A sink of which nothing is called: the test looks at the effects."""
+    """A sink whose methods must not be called: the test reads the effects."""
 
     __slots__ = ()
 
@@ -50,7 +47,7 @@ class UnusedSink:
 
 
 class UnusedWaiter:
-    """A waiter that is not called."""
+    """A waiter whose methods must not be called."""
 
     __slots__ = ()
 
@@ -65,7 +62,7 @@ class Named(UnusedSink, UnusedWaiter, str):
 
 
 class Peer:
-    """A client machine and the server it talks to, without anything between them."""
+    """A client protocol machine, directly connected to a scripted server."""
 
     def __init__(self, store: PublishStore | None = None, *, name: str = "pricing-1") -> None:
         self.core = ClientProtocol(name, user="ann", password="secret")
@@ -77,7 +74,7 @@ class Peer:
             self.core.set_store(store, self.now)
 
     def open(self) -> Logon:
-        """Bring a connection up as far as the client's logon."""
+        """Open a connection and return the client's logon."""
         self._server = Connection("server")
         self.core.receive(ConnectionOpened(Named("logon")), self.now)
         ((logon, _),) = self.sent()
@@ -90,7 +87,7 @@ class Peer:
         recorded: tuple[str, ...] | None = None,
         validated: tuple[str, ...] = (),
     ) -> Peer:
-        """Bring a connection up and log on."""
+        """Open a connection and log on."""
         self.open()
         self.say(
             LoggedOn(
@@ -108,33 +105,33 @@ class Peer:
         return self
 
     def say(self, command: Command, batch: MessageBatch | None = None) -> None:
-        """The server sends a command."""
+        """Send a command from the server."""
         self.core.receive(b"".join(self._server.send(command, batch)), self.now)
 
     def lose(self) -> None:
-        """The connection breaks."""
+        """Break the connection."""
         self.core.receive(ConnectionEnded(Disconnected("broken")), self.now)
 
     def later(self, seconds: float) -> None:
-        """Time passes, and the machine is woken if it wanted that."""
+        """Advance the time and wake the machine if its deadline is due."""
         self.now = Now(self.now.mono + seconds, self.now.wall + int(seconds * 1e6))
         deadline = self.core.next_deadline()
         if deadline is not None and deadline <= self.now.mono:
             self.core.wake(self.now)
 
     def publish_whole(self, topic: str, bodies: list[bytes]) -> int | None:
-        """The application publishes many messages as one batch."""
+        """Publish many messages as one batch."""
         make = partial(batch_from_bodies, topic, bodies)
         return self.core.publishing.publish_whole(topic, len(bodies), sum(map(len, bodies)), make)
 
     def sent(self) -> list[tuple[Command, MessageBatch | None]]:
-        """The commands that came from the client since the last call."""
+        """Return the commands of the client since the last call."""
         self._collect()
         taken, self.commands = self.commands, []
         return taken
 
     def published(self) -> list[tuple[Publish, MessageBatch]]:
-        """As `sent`, when there are only publishes."""
+        """Return the commands of the client, which must all be publishes."""
         frames = []
         for command, batch in self.sent():
             assert isinstance(command, Publish)
@@ -143,14 +140,14 @@ class Peer:
         return frames
 
     def took(self, kind: type[Kind]) -> list[Any]:
-        """The effects of one kind since the last call; waiters and sinks are the names given to them."""
+        """Return the effects of one kind since the last call."""
         self._collect()
         taken = [effect for effect in self.effects if isinstance(effect, kind)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
         return taken
 
     def outcome(self, token: object) -> object:
-        """What the call with this token was resolved with; exactly one outcome."""
+        """Return the only outcome of the call with this token."""
         outcomes = [effect.outcome for effect in self.took(ResolveCall) if effect.token == token]
         assert len(outcomes) == 1, outcomes
         return outcomes[0]
@@ -168,10 +165,10 @@ class Peer:
 
 
 def publish(peer: Peer, *texts: bytes, topic: str = "orders") -> list[int | None]:
-    """Publish each of them; what the client machine returned."""
+    """Publish each text and return the sequences."""
     return [peer.core.publishing.publish(topic, text) for text in texts]
 
 
 def bodies(frames: list[tuple[Publish, MessageBatch]]) -> list[list[bytes]]:
-    """The bodies of each frame."""
+    """Return the bodies of each frame."""
     return [batch.bodies_list() for _, batch in frames]

@@ -1,8 +1,4 @@
-"""Owns a client machine beside a scripted server that has queues: deliveries with leases, and the settlements
-that come of them.
-
-Must never decide anything: a test says what is delivered and answered.
-"""
+"""A client protocol machine with a scripted server with queues. Tests give deliveries and answers."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ Settled = tuple[str, str, list[tuple[int, int, int]]]
 
 
 class LeasePort:
-    """What leases report to, as a driver: each report is a step, taken at the time of the test."""
+    """The port for reports of leases. Each report is a step at the time of the test."""
 
     def __init__(
         self, acks: AckBatcher, take: Callable[[Callable[[], None]], None], clock: Callable[[], Now]
@@ -47,7 +43,7 @@ class LeasePort:
 
 
 class QueuePeer(Peer):
-    """A `Peer` whose leases are settled in the machine, at the time of the test."""
+    """A `Peer` with leases that are settled in the protocol machine."""
 
     def __init__(self, store: PublishStore | None = None) -> None:
         super().__init__(store)
@@ -56,7 +52,7 @@ class QueuePeer(Peer):
         self.frames = 0
 
     def step(self, step: Callable[[], None]) -> None:
-        """Take a step of the settling machine."""
+        """Run a step of the acknowledgement batcher."""
         step()
 
     def consume(
@@ -67,7 +63,7 @@ class QueuePeer(Peer):
         sub_id: str = "s",
         options: str = "",
     ) -> SubscribeRequest:
-        """Subscribe, and be granted a backlog."""
+        """Subscribe and grant a backlog."""
         request = make_request(topic, sub_id, options=options or f"max_backlog={backlog}")
         self.core.subscribe(Named("token"), request, sink or Named("sink"))
         ((command, _),) = [item for item in self.sent() if isinstance(item[0], Subscribe)]
@@ -78,7 +74,7 @@ class QueuePeer(Peer):
     def deliver(
         self, messages: int = 1, *, queue: str = "work", sub_id: str = "s", lease: int = 0, once: bool = False
     ) -> MessageBatch:
-        """The server hands out so many messages; the batch that the sink is given."""
+        """Deliver messages of a queue and return the batch that the sink received."""
         first = next(self._sequences)
         for _ in range(messages - 1):
             next(self._sequences)
@@ -90,7 +86,7 @@ class QueuePeer(Peer):
         return batch
 
     def settled(self) -> list[Settled]:
-        """The settlements that came since the last call."""
+        """Return the settlements sent since the last call."""
         found: list[Settled] = []
         for command, batch in self.sent():
             if isinstance(command, Publish):
@@ -102,14 +98,14 @@ class QueuePeer(Peer):
         return found
 
     def answer(self) -> list[Settled]:
-        """What is on its way is persisted; the settlements that come because of that."""
+        """Acknowledge frames in flight and return the settlements sent after that."""
         self.say(Persisted(frame=self.frames))
         return self.settled()
 
 
 def read(body: bytes) -> Settled:
-    """What a settlement says."""
+    """Decode a settlement."""
     settlement, runs = decode_settlement(body)
     rows = [(int(row[0]), int(row[1]), int(row[2])) for row in runs]
-    what = settlement.action + (f" {settlement.extend_ms}" if settlement.extend_ms else "")
-    return settlement.queue, what + (f" {settlement.filter}" if settlement.filter else ""), rows
+    action = settlement.action + (f" {settlement.extend_ms}" if settlement.extend_ms else "")
+    return settlement.queue, action + (f" {settlement.filter}" if settlement.filter else ""), rows

@@ -1,7 +1,7 @@
-"""Owns a small real server for the blocking client: one thread a connection, everything in memory.
+"""A small server on real sockets for client tests: one thread per connection, all data in memory.
 
-Must never be taken for the product's server: it records every topic but those that begin with `un/`, knows no
-patterns and answers at once.
+It is not the product's server: it records every topic except those starting with `un/`, supports no patterns
+and answers at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tickertape.wire.connection import Connection, Received
 
 
 class SocketServer:
-    """Listens on a free port, or on a Unix socket. `log` is what was recorded, in order."""
+    """A server on a free port or a Unix socket. `log` has the recorded batches in order."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._listener, self.uri = listening(path)
@@ -51,11 +51,11 @@ class SocketServer:
         self.mute = False
         """Whether publishes get no answer."""
         self.answers_from = 0
-        """Publishes are recorded, but not answered before as many messages were recorded."""
+        """The number of recorded messages before the first answer to a publish."""
         self.deaf = False
         """Whether each connection gets an answer to its first subscribe only."""
         self.backlog = 0
-        """What subscriptions are granted; when it is not 0, whatever is published goes through queues."""
+        """The backlog granted to subscriptions. If it is not 0, all messages go through queues."""
         self.logons: list[Logon] = []
         self.sessions: list[Session] = []
         self._threads: list[threading.Thread] = []
@@ -63,12 +63,12 @@ class SocketServer:
         self._accepting.start()
 
     def bodies(self) -> list[bytes]:
-        """Every body recorded so far."""
+        """Return all recorded bodies."""
         with self.lock:
             return [body for batch in self.log for body in batch.bodies_list()]
 
     def drop(self) -> None:
-        """Break every connection; nothing that came on them is taken in afterwards."""
+        """Break every connection. The server processes no data of them afterwards."""
         threads = tuple(self._threads)
         for session in tuple(self.sessions):
             session.hang_up()
@@ -77,7 +77,7 @@ class SocketServer:
                 thread.join()
 
     def close(self) -> None:
-        """Stop; every thread has ended afterwards."""
+        """Stop the server and wait for its threads."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -98,7 +98,7 @@ class SocketServer:
 
 
 class Session:
-    """One connection of the server."""
+    """A connection of the server."""
 
     def __init__(self, server: SocketServer, connection: socket.socket) -> None:
         self._server = server
@@ -108,14 +108,14 @@ class Session:
         self._sending = threading.Lock()
         self.credits: list[Credit] = []
         self._windows: dict[str, int] = {}
-        self._rooms: dict[str, int] = {}
-        """Credit that is left, of replays."""
+        self._remaining: dict[str, int] = {}
+        """The remaining credit of each replay."""
         self._due: dict[str, deque[tuple[Command, MessageBatch | None]]] = {}
-        """What replays are still to be sent."""
+        """The unsent commands of each replay."""
 
     @property
     def subscribed(self) -> bool:
-        """Whether there is a subscription that is delivered to."""
+        """Whether the connection has a live subscription."""
         return bool(self._subscriptions)
 
     def run(self) -> None:
@@ -164,8 +164,8 @@ class Session:
             self.say(Resolved(id=command.id, journal="j1", start=0, end=end))
         elif isinstance(command, Credit):
             self.credits.append(command)
-            if command.sub_id in self._rooms:
-                self._rooms[command.sub_id] += command.bytes
+            if command.sub_id in self._remaining:
+                self._remaining[command.sub_id] += command.bytes
                 self._replay(command.sub_id)
 
     def _log_on(self, command: Logon) -> None:
@@ -224,7 +224,7 @@ class Session:
         if command.bookmark is None and command.positions is None:
             self._subscriptions[command.sub_id] = command.topic
             return
-        self._rooms[command.sub_id] = self._windows[command.sub_id] = command.credit
+        self._remaining[command.sub_id] = self._windows[command.sub_id] = command.credit
         due = self._due[command.sub_id] = deque()
         start, stop = command.positions or (0, 1 << 60)
         position = 0
@@ -246,21 +246,21 @@ class Session:
         self._replay(command.sub_id)
 
     def _replay(self, sub_id: str) -> None:
-        """Send of a replay what its credit allows."""
+        """Send commands of a replay up to the credit."""
         due = self._due[sub_id]
         while due:
             command, batch = due[0]
             cost = 0 if batch is None else batch.cost
-            if cost > self._rooms[sub_id] < self._windows[sub_id]:
+            if cost > self._remaining[sub_id] < self._windows[sub_id]:
                 return
             due.popleft()
-            self._rooms[sub_id] -= cost
+            self._remaining[sub_id] -= cost
             self.say(command, batch)
 
 
 @contextlib.contextmanager
 def socket_server(path: Path | None = None) -> Iterator[SocketServer]:
-    """A running server."""
+    """Run a server."""
     server = SocketServer(path)
     try:
         yield server

@@ -1,4 +1,4 @@
-"""Reprs of public objects, and attributes that they refuse."""
+"""Reprs and rejected attributes of public objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server() -> Iterator[SocketServer]:
         yield running
 
 
-def test_client_shows_name_address_and_state(server: SocketServer) -> None:
+def test_client_repr_has_name_address_and_state(server: SocketServer) -> None:
     uri = server.uri.replace("tcp://", "tcp://me:secret@")
     client = tt.Client("desk", uri)
     shown = uri.replace("secret", "...")
@@ -29,14 +29,14 @@ def test_client_shows_name_address_and_state(server: SocketServer) -> None:
     assert repr(client) == f"<Client 'desk' of {shown}, closed>"
 
 
-def test_ha_client_shows_that_it_is_not_connected(server: SocketServer) -> None:
+def test_ha_client_repr_has_the_connection_state(server: SocketServer) -> None:
     client = tt.HAClient("desk", servers=server.uri)
     assert repr(client) == "<HAClient 'desk', not connected>"
     with client:
         assert repr(client) == f"<HAClient 'desk' of {server.uri}, connected>"
 
 
-def test_stream_and_transaction_show_their_state(server: SocketServer) -> None:
+def test_stream_and_transaction_reprs_have_the_state(server: SocketServer) -> None:
     with tt.Client("desk", server.uri) as client:
         stream = client.subscribe("orders", sub_id="s")
         assert repr(stream) == "<MessageStream 's' on 'orders', running>"
@@ -45,7 +45,7 @@ def test_stream_and_transaction_show_their_state(server: SocketServer) -> None:
         assert repr(client.transaction("t")) == "<ClientTransaction 't', open>"
 
 
-def test_stores_show_paths_and_sizes(tmp_path: Path) -> None:
+def test_store_reprs_have_paths_and_sizes(tmp_path: Path) -> None:
     assert repr(tt.MemoryPublishStore("1KB")) == "<MemoryPublishStore, 0 of 1,024 bytes>"
     with tt.FilePublishStore(tmp_path / "p", "1MB") as store:
         assert repr(store) == f"<FilePublishStore {str(tmp_path / 'p')!r}, 0 of 1,048,576 bytes>"
@@ -57,11 +57,11 @@ def test_stores_show_paths_and_sizes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "near"), [("ack_batchsize", "ack_batch_size"), ("autoack", "auto_ack")])
-def test_client_refuses_a_misspelt_attribute_and_suggests_the_right_one(
+def test_client_rejects_misspelt_attribute_and_suggests_the_right_one(
     server: SocketServer, name: str, near: str
 ) -> None:
     class Own(tt.Client):
-        """A client of an application, with an attribute of its own."""
+        """A client subclass of an application, which may have further attributes."""
 
     with Own("desk", server.uri) as client:
         other: Any = client
@@ -71,12 +71,12 @@ def test_client_refuses_a_misspelt_attribute_and_suggests_the_right_one(
         assert other.colour == "red"
 
 
-def test_client_refuses_an_unknown_attribute(server: SocketServer) -> None:
+def test_client_rejects_unknown_attribute(server: SocketServer) -> None:
     with tt.Client("desk", server.uri) as client, pytest.raises(AttributeError, match="Cannot set 'colour'"):
         client.colour = "red"
 
 
-def test_stream_refuses_an_unknown_attribute(server: SocketServer) -> None:
+def test_stream_rejects_unknown_attribute(server: SocketServer) -> None:
     with tt.Client("desk", server.uri) as client:
         stream = client.subscribe("orders")
         stream.timeout = 1.0
@@ -85,12 +85,12 @@ def test_stream_refuses_an_unknown_attribute(server: SocketServer) -> None:
 
 
 @pytest.mark.parametrize("servers", [[], ()])
-def test_ha_client_without_servers_is_refused_at_once(servers: list[str]) -> None:
+def test_ha_client_without_servers_raises_at_once(servers: list[str]) -> None:
     with pytest.raises(tt.BadOption, match="the list is empty"):
         tt.HAClient("desk", servers=servers)
 
 
-def test_errors_show_the_module_from_which_users_import_them() -> None:
+def test_errors_have_the_public_module_name() -> None:
     assert {kind.__module__ for kind in errors.all_codes().values()} == {"tickertape"}
     assert errors.TickertapeError.__module__ == "tickertape"
     again = pickle.loads(pickle.dumps(tt.BadTopic("x")))

@@ -1,4 +1,4 @@
-"""Closing asyncio clients whose handlers, or authenticators, go on when they are cancelled."""
+"""Closing asyncio clients with handlers or authenticators that ignore cancellation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = 3.0
 
 
 async def stubborn(until: asyncio.Event, begun: asyncio.Event) -> None:
-    """Goes on when it is cancelled, for `SECONDS` at most."""
+    """Ignore cancellation, for `SECONDS` at most."""
     asyncio.get_running_loop().call_later(SECONDS, until.set)
     while not until.is_set():
         begun.set()
@@ -26,9 +26,9 @@ async def stubborn(until: asyncio.Event, begun: asyncio.Event) -> None:
 
 async def seconds_of(closing: Awaitable[None]) -> float:
     loop = asyncio.get_running_loop()
-    begin = loop.time()
+    start = loop.time()
     await closing
-    return loop.time() - begin
+    return loop.time() - start
 
 
 Make = Callable[[str], tt.AsyncClient]
@@ -37,28 +37,28 @@ Make = Callable[[str], tt.AsyncClient]
 @pytest.mark.parametrize(
     "make", [lambda uri: tt.AsyncClient("a", uri), lambda uri: tt.AsyncHAClient("a", servers=uri)]
 )
-def test_close_does_not_wait_for_a_handler_that_goes_on_when_it_is_cancelled(make: Make) -> None:
+def test_async_close_does_not_wait_for_handler_that_ignores_cancellation(make: Make) -> None:
     async def run() -> None:
         until, begun = asyncio.Event(), asyncio.Event()
-        told: list[BaseException] = []
+        reported: list[BaseException] = []
         with socket_server() as server:
             client = make(server.uri)
-            client.set_exception_listener(told.append)
+            client.set_exception_listener(reported.append)
             client.set_disconnect_handler(lambda _: stubborn(until, begun))
             await client.connect()
             server.drop()
             await asyncio.wait_for(begun.wait(), SECONDS)
             assert await seconds_of(client.close(timeout=0.05)) < SECONDS / 2
-            assert ["did not end after close()" in str(error) for error in told] == [True]
+            assert ["did not end after close()" in str(error) for error in reported] == [True]
             until.set()
 
     asyncio.run(run())
 
 
-def test_close_waits_for_what_a_handler_does_when_it_is_cancelled() -> None:
+def test_async_close_waits_for_cleanup_of_cancelled_handler() -> None:
     async def run() -> None:
         begun, rolled_back = asyncio.Event(), asyncio.Event()
-        told: list[BaseException] = []
+        reported: list[BaseException] = []
 
         async def handler(_: object) -> None:
             begun.set()
@@ -71,19 +71,19 @@ def test_close_waits_for_what_a_handler_does_when_it_is_cancelled() -> None:
 
         with socket_server() as server:
             client = tt.AsyncClient("a", server.uri)
-            client.set_exception_listener(told.append)
+            client.set_exception_listener(reported.append)
             client.set_disconnect_handler(handler)
             await client.connect()
             server.drop()
             await asyncio.wait_for(begun.wait(), SECONDS)
             await client.close(timeout=0)
             assert rolled_back.is_set()
-            assert told == []
+            assert reported == []
 
     asyncio.run(run())
 
 
-def test_one_deadline_holds_for_all_that_close_waits_for() -> None:
+def test_async_close_has_one_deadline_for_all_waits() -> None:
     until, begun = asyncio.Event(), asyncio.Event()
 
     class Tokens(tt.DefaultAuthenticator):

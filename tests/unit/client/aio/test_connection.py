@@ -20,7 +20,7 @@ RESETS = struct.pack("ii", 1, 0)
 
 
 class Driver:
-    """Keeps what it was told."""
+    """A driver that records all calls."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -45,7 +45,7 @@ class Driver:
 
 @LOOPS
 @pytest.mark.parametrize("sizes", [[10], [JOINED_BYTES_MAX] * 20])
-def test_writes_to_a_connection_that_just_broke_are_dropped_without_a_word(
+def test_writes_to_a_broken_connection_are_dropped_without_log_message(
     make_loop: Callable[[], asyncio.AbstractEventLoop], sizes: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run(server: socket.socket) -> Driver:
@@ -55,7 +55,7 @@ def test_writes_to_a_connection_that_just_broke_are_dropped_without_a_word(
         accepted, _ = server.accept()
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESETS)
         accepted.close()
-        for _ in range(20):  # before the loop can tell that it is gone
+        for _ in range(20):  # before the loop can detect the end
             link.send([b"x" * size for size in sizes])
         assert not driver.errors
         await asyncio.wait_for(driver.ended.wait(), 10)
@@ -73,7 +73,7 @@ def test_writes_to_a_connection_that_just_broke_are_dropped_without_a_word(
 
 
 @LOOPS
-def test_written_frame_is_reported_in_the_second_turn_and_once(
+def test_written_frame_is_reported_once_in_the_second_loop_turn(
     make_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def run() -> None:
@@ -101,7 +101,7 @@ def test_written_frame_is_reported_in_the_second_turn_and_once(
         runner.run(run())
 
 
-def test_report_to_a_loop_that_was_closed_does_nothing() -> None:
+def test_written_report_on_closed_loop_does_nothing() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
     driver = Driver()

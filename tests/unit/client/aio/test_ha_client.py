@@ -1,4 +1,4 @@
-"""The asyncio HA client where loops end and tasks are cancelled."""
+"""The asyncio HA client with ended event loops and cancelled tasks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ SECONDS = 20.0
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a loop that ended closes nothing
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_it_begins_anew_when_its_loop_was_closed_without_ending_its_tasks(
+def test_async_ha_client_after_loop_closed_with_open_tasks_connects_on_next_loop(
     make: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     _publish_in_loops_that_are_closed(make)
-    gc.collect()  # what they leave is complained of here, not in a later test
+    gc.collect()  # resource warnings belong to this test, not to a later one
 
 
 def _publish_in_loops_that_are_closed(make: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     with socket_server() as server:
         client = tt.AsyncHAClient("pricing-1", servers=server.uri, reconnect_delay=0)
-        client.set_exception_listener(told.append)
+        client.set_exception_listener(reported.append)
 
         async def publish(body: bytes) -> None:
             await client.connect_and_logon(SECONDS)
@@ -47,11 +47,11 @@ def _publish_in_loops_that_are_closed(make: Callable[[], asyncio.AbstractEventLo
 
         asyncio.run(client.close())
         assert server.bodies() == [b"0", b"1", b"2"]
-        assert told == []
+        assert reported == []
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a loop that ended closes nothing
-def test_it_begins_anew_on_another_loop_when_its_own_has_ended() -> None:
+def test_async_ha_client_after_ended_loop_connects_on_another_loop() -> None:
     _publish_in_loops_one_after_the_other()
     gc.collect()
 
@@ -77,20 +77,20 @@ def _publish_in_loops_one_after_the_other() -> None:
         assert len(server.logons) == 3
 
 
-def test_a_loop_that_ends_while_it_connects_is_no_hindrance_for_the_next_one() -> None:
-    told: list[BaseException] = []
+def test_async_ha_client_after_loop_ended_while_connecting_connects_on_next_loop() -> None:
+    reported: list[BaseException] = []
     chooser = tt.DefaultServerChooser(nowhere())
     client = tt.AsyncHAClient("pricing-1", server_chooser=chooser, reconnect_delay=100)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
 
-    async def begin() -> None:
+    async def start() -> None:
         beginning = asyncio.create_task(client.connect_and_logon())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not beginning.done()
 
-    asyncio.run(begin())
-    assert told == []  # whoever waited was cancelled too
+    asyncio.run(start())
+    assert reported == []  # waiting calls were cancelled too
     with socket_server() as server:
         chooser.add(server.uri)
 
@@ -102,7 +102,7 @@ def test_a_loop_that_ends_while_it_connects_is_no_hindrance_for_the_next_one() -
         asyncio.run(again())
 
 
-def test_it_is_used_on_its_own_loop_only() -> None:
+def test_async_ha_client_on_another_running_loop_raises() -> None:
     async def run() -> None:
         with socket_server() as server:
             async with tt.AsyncHAClient("pricing-1", servers=server.uri) as client:
@@ -118,7 +118,7 @@ def test_it_is_used_on_its_own_loop_only() -> None:
     asyncio.run(run())
 
 
-def test_a_cancelled_beginning_stops_connecting_and_may_be_repeated() -> None:
+def test_cancelled_connect_and_logon_stops_and_can_be_retried() -> None:
     async def run() -> None:
         chooser = tt.DefaultServerChooser(nowhere())
         client = tt.AsyncHAClient("pricing-1", server_chooser=chooser, reconnect_delay=0.001)
@@ -136,7 +136,7 @@ def test_a_cancelled_beginning_stops_connecting_and_may_be_repeated() -> None:
     asyncio.run(run())
 
 
-def test_one_of_two_who_wait_may_be_cancelled() -> None:
+def test_cancelling_one_of_two_connect_calls_keeps_the_other() -> None:
     async def run() -> None:
         chooser = tt.DefaultServerChooser(nowhere())
         client = tt.AsyncHAClient("pricing-1", server_chooser=chooser, reconnect_delay=0.001)
@@ -152,7 +152,7 @@ def test_one_of_two_who_wait_may_be_cancelled() -> None:
     asyncio.run(run())
 
 
-def test_the_task_that_connects_may_be_cancelled_with_all_others() -> None:
+def test_cancelled_reconnect_task_fails_waiting_and_later_calls() -> None:
     async def run() -> None:
         chooser = tt.DefaultServerChooser(nowhere())
         client = tt.AsyncHAClient("pricing-1", server_chooser=chooser, reconnect_delay=0.001)
@@ -169,7 +169,7 @@ def test_the_task_that_connects_may_be_cancelled_with_all_others() -> None:
     asyncio.run(run())
 
 
-def test_an_authenticator_may_be_awaited() -> None:
+def test_authenticator_may_be_a_coroutine_function() -> None:
     class Tokens(tt.DefaultAuthenticator):
         async def authenticate(  # type: ignore[override]
             self, user: str | None, password: str | None
@@ -186,7 +186,7 @@ def test_an_authenticator_may_be_awaited() -> None:
     asyncio.run(run())
 
 
-def test_a_password_whose_task_was_cancelled_costs_one_attempt() -> None:
+def test_cancelled_authenticator_task_costs_one_attempt() -> None:
     class Tokens(tt.DefaultAuthenticator):
         asked = 0
 
@@ -207,31 +207,31 @@ def test_a_password_whose_task_was_cancelled_costs_one_attempt() -> None:
             failures.append(str(error))
 
     async def run() -> None:
-        told: list[BaseException] = []
+        reported: list[BaseException] = []
         back = asyncio.Event()
         tokens = Tokens()
 
-        def heard(state: tt.ConnectionState) -> None:
+        def received(state: tt.ConnectionState) -> None:
             if state is tt.ConnectionState.RESUBSCRIBED:
                 back.set()
 
         with socket_server() as server:
             chooser = Chooser(server.uri, authenticator=tokens)
             async with tt.AsyncHAClient("a", server_chooser=chooser, reconnect_delay=0.001) as client:
-                client.set_exception_listener(told.append)
-                client.add_connection_state_listener(heard)
+                client.set_exception_listener(reported.append)
+                client.add_connection_state_listener(received)
                 server.drop()
                 await asyncio.wait_for(back.wait(), SECONDS)
                 await client.publish_flush()
         assert tokens.asked == 3
-        assert told == []
+        assert reported == []
         assert len(failures) == 1
         assert "returned no password: it was cancelled" in failures[0]
 
     asyncio.run(run())
 
 
-def test_the_task_that_connects_may_be_cancelled_before_its_first_step() -> None:
+def test_reconnect_task_cancelled_before_the_first_step_can_be_restarted() -> None:
     async def run() -> None:
         with socket_server() as server:
             client = tt.AsyncHAClient("pricing-1", servers=server.uri)
@@ -247,7 +247,7 @@ def test_the_task_that_connects_may_be_cancelled_before_its_first_step() -> None
     asyncio.run(run())
 
 
-def test_a_failed_begin_of_async_with_closes_the_client(tmp_path: Path) -> None:
+def test_async_with_closes_the_client_if_connecting_fails(tmp_path: Path) -> None:
     async def run() -> None:
         delays = tt.FixedDelayStrategy(0.001, give_up_after=0.002)
         client = tt.AsyncHAClient.file_backed(
@@ -259,6 +259,6 @@ def test_a_failed_begin_of_async_with_closes_the_client(tmp_path: Path) -> None:
         )
         with pytest.raises(tt.Disconnected, match="gives up"):
             await client.__aenter__()
-        tt.FilePublishStore(tmp_path / "publishes").close()  # it belongs to nobody
+        tt.FilePublishStore(tmp_path / "publishes").close()  # the store has no owner
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Handlers of an asyncio client that keep one order across the subscriptions that were resumed together."""
+"""Handler order of an asyncio client across subscriptions that were resumed together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Handle = Callable[[Message], Awaitable[None]]
 
 
 class Fed:
-    """Streams with handlers that are fed by hand, as the client feeds them."""
+    """Streams with handlers, and methods that push batches to them."""
 
     def __init__(self, handle: Handle, *sub_ids: str) -> None:
         self.costs: dict[str, list[int]] = {sub_id: [] for sub_id in sub_ids}
@@ -73,9 +73,9 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.behaviour(16)
-def test_slow_handlers_keep_the_order_across_frames_of_one_and_of_several() -> None:
+def test_slow_handlers_keep_log_order_across_single_and_shared_frames() -> None:
     async def work() -> None:
-        heard: list[tuple[str | None, int]] = []
+        received: list[tuple[str | None, int]] = []
         running = 0
 
         async def handle(message: Message) -> None:
@@ -83,7 +83,7 @@ def test_slow_handlers_keep_the_order_across_frames_of_one_and_of_several() -> N
             running += 1
             assert running == 1, "one after the other"
             await asyncio.sleep(0.001 if message.sub_id == "a" else 0)
-            heard.append((message.sub_id, int(message.data)))
+            received.append((message.sub_id, int(message.data)))
             running -= 1
 
         fed = Fed(handle, "a", "b")
@@ -93,7 +93,7 @@ def test_slow_handlers_keep_the_order_across_frames_of_one_and_of_several() -> N
         fed.push_all(a=[0, 2, 3], b=[1, 3])
         fed.push("a")
         await fed.finish()
-        assert heard == [
+        assert received == [
             ("a", 0), ("a", 1), ("b", 2), ("b", 3), ("a", 4), ("b", 5), ("a", 6), ("a", 7), ("b", 7),
             ("a", 8),
         ]  # fmt: skip
@@ -103,14 +103,14 @@ def test_slow_handlers_keep_the_order_across_frames_of_one_and_of_several() -> N
     run(work())
 
 
-def test_what_came_before_they_joined_comes_first() -> None:
+def test_messages_from_before_the_join_are_handled_first() -> None:
     async def work() -> None:
-        heard: list[tuple[str | None, int]] = []
+        received: list[tuple[str | None, int]] = []
         go_on = asyncio.Event()
 
         async def handle(message: Message) -> None:
             await go_on.wait()
-            heard.append((message.sub_id, int(message.data)))
+            received.append((message.sub_id, int(message.data)))
 
         fed = Fed(handle, "a", "b")
         fed.push("a", 2)
@@ -121,17 +121,17 @@ def test_what_came_before_they_joined_comes_first() -> None:
         await asyncio.sleep(0)
         go_on.set()
         await fed.finish()
-        assert heard == [("a", 0), ("a", 1), ("a", 2), ("b", 3), ("a", 4)]
+        assert received == [("a", 0), ("a", 1), ("a", 2), ("b", 3), ("a", 4)]
 
     run(work())
 
 
-def test_one_that_is_closed_lets_the_others_go_on() -> None:
+def test_closed_stream_lets_joined_streams_continue() -> None:
     async def work() -> None:
-        heard: list[tuple[str | None, int]] = []
+        received: list[tuple[str | None, int]] = []
 
         async def handle(message: Message) -> None:
-            heard.append((message.sub_id, int(message.data)))
+            received.append((message.sub_id, int(message.data)))
             if int(message.data) == 1:
                 await fed.streams["a"].close()
 
@@ -142,14 +142,14 @@ def test_one_that_is_closed_lets_the_others_go_on() -> None:
         fed.push("a")
         fed.push("b")
         await fed.finish()
-        assert heard == [("a", 0), ("b", 1), ("b", 3), ("b", 5), ("b", 7)]
+        assert received == [("a", 0), ("b", 1), ("b", 3), ("b", 5), ("b", 7)]
         assert fed.consumed["b"] == 4 * 33
         assert fed.order.over
 
     run(work())
 
 
-def test_a_convoy_of_none_that_run_is_over() -> None:
+def test_handler_order_without_open_streams_is_over() -> None:
     async def work() -> None:
         async def handle(message: Message) -> None:
             raise AssertionError(message)
@@ -167,14 +167,14 @@ def test_a_convoy_of_none_that_run_is_over() -> None:
     run(work())
 
 
-def test_what_comes_again_is_not_handed_on_before() -> None:
+def test_redelivered_messages_are_handled_in_the_new_order_only() -> None:
     async def work() -> None:
-        heard: list[tuple[str | None, int]] = []
+        received: list[tuple[str | None, int]] = []
         go_on = asyncio.Event()
 
         async def handle(message: Message) -> None:
             await go_on.wait()
-            heard.append((message.sub_id, int(message.data)))
+            received.append((message.sub_id, int(message.data)))
 
         fed = Fed(handle, "a", "b")
         fed.join()
@@ -186,7 +186,7 @@ def test_what_comes_again_is_not_handed_on_before() -> None:
         fed.push("a", 1)
         go_on.set()
         await fed.finish()
-        assert heard == [("a", 0), ("b", 1), ("b", 3), ("b", 6), ("a", 7)]
+        assert received == [("a", 0), ("b", 1), ("b", 3), ("b", 6), ("a", 7)]
         assert fed.consumed == {"a": 5 * 33, "b": 3 * 33}
 
     run(work())

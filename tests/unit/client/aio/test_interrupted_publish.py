@@ -1,5 +1,6 @@
-"""A signal handler that raises at any bytecode in `AsyncClient.publish`, as a second Ctrl-C does, which ends
-the event loop: when the client is connected again, numbers, store and wire still agree.
+"""A second Ctrl-C at any bytecode in `AsyncClient.publish`, which ends the event loop.
+
+After a reconnect sequences, store and wire are consistent.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pytest
 from tests.helpers.interrupts import interrupted_at
 from tests.helpers.threads import in_a_thread_of_its_own
 from tests.helpers.tiers import parts
-from tests.unit.client.blocking.test_interrupted_publish import SCENES, World, check
+from tests.unit.client.blocking.test_interrupted_publish import SCENES, Harness, check
 from tests.unit.client.peer import START
 from tickertape.base.errors import Disconnected
 from tickertape.base.interfaces import Buffer
@@ -22,8 +23,8 @@ from tickertape.client.aio.waiting import AsyncioWaiter
 from tickertape.client.protocol.core import ClientProtocol, ConnectionOpened
 
 
-class LoopWorld(World):
-    """As `World`, with an asyncio client."""
+class AsyncHarness(Harness):
+    """A `Harness` with an asyncio client."""
 
     def __init__(self, runner: asyncio.Runner) -> None:
         self.runner = runner
@@ -34,18 +35,18 @@ class LoopWorld(World):
         self.target._driver._loop = self.runner.get_loop()
 
     def open(self) -> None:
-        async def begin() -> None:
+        async def start() -> None:
             self.target._driver.core.receive(ConnectionOpened(AsyncioWaiter()), START)
 
         self.target._driver.connection = cast(AsyncioConnection, self)
-        self.runner.run(begin())
+        self.runner.run(start())
         self.drive()
 
     def drive(self) -> None:
         self.target._driver.drive()
 
     def detach(self) -> None:
-        """As a link in a forked child; other tests fork while this world is not collected yet."""
+        """Do nothing, as in a forked child. Other tests may fork before garbage collection."""
 
     def core(self) -> ClientProtocol:
         return self.target._driver.core
@@ -58,7 +59,7 @@ class LoopWorld(World):
             self.target._driver.lost(cast(AsyncioConnection, self), Disconnected("the event loop ended"))
             self.connect()
 
-    # -- what a link does ---
+    # -- connection interface ---
 
     congested = False
 
@@ -72,19 +73,21 @@ class LoopWorld(World):
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("part", parts(3))
 @in_a_thread_of_its_own
-def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene: str, part: int) -> None:
+def test_async_publish_interrupted_at_any_bytecode_loses_and_repeats_no_sequence(
+    scene: str, part: int
+) -> None:
     prepare, act = SCENES[scene]
     step, hit = part, True
     with asyncio.Runner() as runner:
         while hit:
-            world = LoopWorld(runner)
-            prepare(world)
-            hit = interrupted_at(step, lambda: act(world))  # noqa: B023 - called here
+            harness = AsyncHarness(runner)
+            prepare(harness)
+            hit = interrupted_at(step, lambda: act(harness))  # noqa: B023 - called here
             if hit:
-                world.link.hung_up = True
-                world.lose_if_ended()
+                harness.link.hung_up = True
+                harness.lose_if_ended()
             try:
-                check(world, int(hit))
+                check(harness, int(hit))
             except BaseException as error:
                 error.add_note(f"step {step}")
                 raise

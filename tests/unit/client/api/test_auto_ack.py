@@ -1,4 +1,4 @@
-"""What streams and handlers settle by themselves, and what they keep back because it has gone back."""
+"""Automatic acknowledgement by streams and handlers, also at a lost connection."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tickertape.client.common.handlers import HandlerRunner
 
 
 class Failed(Exception):
-    """Raised by what an application does."""
+    """An error of the application."""
 
 
-class Shop:
+class Consumer:
     """A consumer with a stream of either front."""
 
     def __init__(self, *, automatic: bool = True) -> None:
@@ -32,23 +32,23 @@ class Shop:
         self.peer.core.acks.automatic = automatic
         self.stream = MessageStream(asked(), Owner())
         self.astream = AsyncMessageStream(asked(), Owner())
-        self.told: list[BaseException] = []
+        self.reported: list[BaseException] = []
         self.handlers = HandlerRunner()
-        self.handlers.listener = self.told.append
+        self.handlers.listener = self.reported.append
 
     def deliver(self, messages: int = 1, **how: Any) -> MessageBatch:
-        """Something comes out of the queue."""
+        """Deliver messages from the queue."""
         batch = self.peer.deliver(messages, **how)
         self.stream.push(batch)
         self.astream.push(batch)
         return batch
 
     def handled(self, handler: Any) -> HandledStream:
-        """A stream whose messages go to `handler`."""
+        """Return a stream that passes messages to `handler`."""
         return HandledStream(asked(), Owner(), handler=handler, handlers=self.handlers)
 
-    def said(self) -> list[tuple[str, int, int]]:
-        """What was settled since the last call: action, first sequence, count."""
+    def settlements(self) -> list[tuple[str, int, int]]:
+        """Return the settlements since the last call: action, first sequence, count."""
         found: list[Settled] = self.peer.settled()
         while more := self.peer.answer():
             found += more
@@ -62,96 +62,96 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 # -- streams of the blocking client -------------------------------------------------------------------
 
 
-def test_the_message_before_is_acknowledged_when_the_next_is_asked_for() -> None:
-    shop = Shop()
-    shop.deliver(2)
-    shop.deliver(1)
+def test_auto_ack_stream_acknowledges_a_message_when_the_next_is_requested() -> None:
+    consumer = Consumer()
+    consumer.deliver(2)
+    consumer.deliver(1)
     seen: list[int] = []
-    for message in shop.stream:
-        assert shop.said() == [("ack", sequence, 1) for sequence in seen[-1:]]
+    for message in consumer.stream:
+        assert consumer.settlements() == [("ack", sequence, 1) for sequence in seen[-1:]]
         seen.append(message.sequence)
         if len(seen) == 3:
-            shop.stream.end("complete", None)
+            consumer.stream.end("complete", None)
     assert seen == [1, 2, 3]
-    assert shop.said() == [("ack", 3, 1)]
+    assert consumer.settlements() == [("ack", 3, 1)]
 
 
-def test_without_auto_ack_nothing_is_settled_by_itself() -> None:
-    shop = Shop(automatic=False)
-    shop.deliver(2)
-    shop.stream.end("complete", None)
-    with suppress(Failed), shop.stream:
-        for _ in shop.stream:
+def test_stream_without_auto_ack_settles_nothing() -> None:
+    consumer = Consumer(automatic=False)
+    consumer.deliver(2)
+    consumer.stream.end("complete", None)
+    with suppress(Failed), consumer.stream:
+        for _ in consumer.stream:
             pass
         raise Failed
-    assert shop.said() == []
+    assert consumer.settlements() == []
 
 
-def test_what_was_delivered_before_it_was_set_is_not_settled_by_itself() -> None:
-    shop = Shop(automatic=False)
-    shop.deliver()
-    shop.peer.core.acks.automatic = True
-    shop.deliver()
-    shop.stream.end("complete", None)
-    assert [message.sequence for message in shop.stream] == [1, 2]
-    assert shop.said() == [("ack", 2, 1)]
+def test_auto_ack_ignores_messages_delivered_before_the_setting() -> None:
+    consumer = Consumer(automatic=False)
+    consumer.deliver()
+    consumer.peer.core.acks.automatic = True
+    consumer.deliver()
+    consumer.stream.end("complete", None)
+    assert [message.sequence for message in consumer.stream] == [1, 2]
+    assert consumer.settlements() == [("ack", 2, 1)]
 
 
-def test_an_exception_that_leaves_the_stream_cancels_what_was_given_last() -> None:
-    shop = Shop()
-    shop.deliver(3)
-    with suppress(Failed), shop.stream:
-        for message in shop.stream:
+def test_exception_in_with_block_cancels_the_current_message() -> None:
+    consumer = Consumer()
+    consumer.deliver(3)
+    with suppress(Failed), consumer.stream:
+        for message in consumer.stream:
             if message.sequence == 2:
                 raise Failed
-    assert shop.said() == [("ack", 1, 1), ("cancel", 2, 1)]
+    assert consumer.settlements() == [("ack", 1, 1), ("cancel", 2, 1)]
 
 
-def test_a_stream_that_is_left_otherwise_leaves_the_last_one_to_the_end_of_the_subscription() -> None:
-    shop = Shop()
-    shop.deliver(3)
-    with shop.stream:
-        for _ in shop.stream:
+def test_with_block_left_by_break_does_not_settle_the_current_message() -> None:
+    consumer = Consumer()
+    consumer.deliver(3)
+    with consumer.stream:
+        for _ in consumer.stream:
             break
-    assert shop.said() == []
+    assert consumer.settlements() == []
 
 
-def test_another_loop_cancels_what_the_one_before_was_left_in() -> None:
-    shop = Shop()
-    shop.deliver(3)
+def test_next_loop_cancels_the_message_of_an_interrupted_loop() -> None:
+    consumer = Consumer()
+    consumer.deliver(3)
     with suppress(Failed):
-        for _ in shop.stream:
+        for _ in consumer.stream:
             raise Failed
-    assert shop.said() == []
-    shop.stream.end("complete", None)
-    assert [message.sequence for message in shop.stream] == [2, 3]
-    assert shop.said() == [("cancel", 1, 1), ("ack", 2, 1), ("ack", 3, 1)]
+    assert consumer.settlements() == []
+    consumer.stream.end("complete", None)
+    assert [message.sequence for message in consumer.stream] == [2, 3]
+    assert consumer.settlements() == [("cancel", 1, 1), ("ack", 2, 1), ("ack", 3, 1)]
 
 
-def test_what_is_asked_for_one_by_one_is_acknowledged_with_the_next() -> None:
-    shop = Shop()
-    shop.deliver(2)
-    shop.deliver(2)
-    assert shop.stream.get().sequence == 1
-    assert next(shop.stream).sequence == 2
-    assert shop.said() == [("ack", 1, 1)]
-    assert shop.stream.get().sequence == 3
-    assert shop.said() == [("ack", 2, 1)]
-    for message in shop.stream:  # the one before was not left in the middle of a loop
+def test_single_gets_acknowledge_the_previous_message() -> None:
+    consumer = Consumer()
+    consumer.deliver(2)
+    consumer.deliver(2)
+    assert consumer.stream.get().sequence == 1
+    assert next(consumer.stream).sequence == 2
+    assert consumer.settlements() == [("ack", 1, 1)]
+    assert consumer.stream.get().sequence == 3
+    assert consumer.settlements() == [("ack", 2, 1)]
+    for message in consumer.stream:  # the loop before was not interrupted
         assert message.sequence == 4
-        assert shop.said() == [("ack", 3, 1)]
+        assert consumer.settlements() == [("ack", 3, 1)]
         break
     with pytest.raises(TimedOut):
-        shop.stream.get(timeout=0.01)
-    assert shop.said() == [("ack", 4, 1)]
+        consumer.stream.get(timeout=0.01)
+    assert consumer.settlements() == [("ack", 4, 1)]
 
 
-def test_what_the_application_says_first_counts() -> None:
-    shop = Shop()
-    shop.deliver(5)
-    shop.stream.end("complete", None)
-    acks = shop.peer.core.acks
-    for message in shop.stream:
+def test_explicit_settlement_takes_precedence_over_auto_ack() -> None:
+    consumer = Consumer()
+    consumer.deliver(5)
+    consumer.stream.end("complete", None)
+    acks = consumer.peer.core.acks
+    for message in consumer.stream:
         if message.sequence == 1:
             message.ack()
         elif message.sequence == 2:
@@ -162,7 +162,7 @@ def test_what_the_application_says_first_counts() -> None:
             message.extend(1)
         else:
             acks.settle("work", "cancel", [(5, 5)])
-    assert shop.said() == [
+    assert consumer.settlements() == [
         ("ack", 1, 1),
         ("cancel", 2, 1),
         ("expire", 3, 1),
@@ -172,73 +172,73 @@ def test_what_the_application_says_first_counts() -> None:
     ]
 
 
-def test_batches_are_acknowledged_as_a_whole_but_for_what_was_settled() -> None:
-    shop = Shop()
-    shop.deliver(3)
-    shop.deliver(4)
-    shop.stream.end("complete", None)
-    for batch in shop.stream.batches():
+def test_auto_ack_of_batch_skips_messages_already_settled() -> None:
+    consumer = Consumer()
+    consumer.deliver(3)
+    consumer.deliver(4)
+    consumer.stream.end("complete", None)
+    for batch in consumer.stream.batches():
         if batch.count == 4:
-            assert shop.said() == [("ack", 1, 3)]
+            assert consumer.settlements() == [("ack", 1, 3)]
             list(batch)[1].cancel()
-    assert shop.said() == [("cancel", 5, 1), ("ack", 4, 1), ("ack", 6, 2)]
+    assert consumer.settlements() == [("cancel", 5, 1), ("ack", 4, 1), ("ack", 6, 2)]
 
 
-def test_a_batch_that_an_exception_left_is_cancelled() -> None:
-    shop = Shop()
-    shop.deliver(3)
-    with suppress(Failed), shop.stream:
-        for _ in shop.stream.batches():
+def test_exception_in_with_block_cancels_the_current_batch() -> None:
+    consumer = Consumer()
+    consumer.deliver(3)
+    with suppress(Failed), consumer.stream:
+        for _ in consumer.stream.batches():
             raise Failed
-    assert shop.said() == [("cancel", 1, 3)]
+    assert consumer.settlements() == [("cancel", 1, 3)]
 
 
-def test_the_rest_of_a_batch_that_was_begun_is_settled_apart() -> None:
-    shop = Shop()
-    shop.deliver(3)
-    shop.stream.end("complete", None)
-    assert next(shop.stream).sequence == 1
-    assert [batch.count for batch in shop.stream.batches()] == [2]
-    assert shop.said() == [("ack", 1, 1), ("ack", 2, 2)]
+def test_partly_read_batch_is_acknowledged_in_two_parts() -> None:
+    consumer = Consumer()
+    consumer.deliver(3)
+    consumer.stream.end("complete", None)
+    assert next(consumer.stream).sequence == 1
+    assert [batch.count for batch in consumer.stream.batches()] == [2]
+    assert consumer.settlements() == [("ack", 1, 1), ("ack", 2, 2)]
 
 
-def test_what_waits_when_the_connection_is_lost_is_not_handed_out() -> None:
-    shop = Shop(automatic=False)
-    shop.deliver(2)
-    shop.deliver(2, once=True)
-    shop.deliver(1)
-    assert next(shop.stream).sequence == 1
-    shop.peer.lose()
-    shop.stream.end("disconnected", None)
-    assert [message.sequence for message in shop.stream] == [3, 4]
+def test_stream_after_connection_loss_drops_waiting_leased_messages() -> None:
+    consumer = Consumer(automatic=False)
+    consumer.deliver(2)
+    consumer.deliver(2, once=True)
+    consumer.deliver(1)
+    assert next(consumer.stream).sequence == 1
+    consumer.peer.lose()
+    consumer.stream.end("disconnected", None)
+    assert [message.sequence for message in consumer.stream] == [3, 4]
 
 
-def test_what_waits_as_a_batch_when_the_connection_is_lost_is_not_handed_out() -> None:
-    shop = Shop(automatic=False)
-    shop.deliver(3)
-    shop.deliver(2)
-    shop.deliver(1, once=True)
-    next(shop.stream)
-    shop.peer.lose()
-    shop.stream.end("disconnected", None)
-    assert [batch.count for batch in shop.stream.batches()] == [1]
+def test_stream_after_connection_loss_drops_waiting_leased_batches() -> None:
+    consumer = Consumer(automatic=False)
+    consumer.deliver(3)
+    consumer.deliver(2)
+    consumer.deliver(1, once=True)
+    next(consumer.stream)
+    consumer.peer.lose()
+    consumer.stream.end("disconnected", None)
+    assert [batch.count for batch in consumer.stream.batches()] == [1]
 
 
-def test_a_lost_connection_does_not_end_a_loop_with_an_exception() -> None:
-    shop = Shop()
-    shop.deliver(2)
-    for message in shop.stream:
+def test_loop_over_stream_ends_quietly_after_connection_loss() -> None:
+    consumer = Consumer()
+    consumer.deliver(2)
+    for message in consumer.stream:
         assert message.sequence == 1
-        shop.peer.lose()
-        shop.stream.end("disconnected", None)
-    assert shop.peer.sent() == []
+        consumer.peer.lose()
+        consumer.stream.end("disconnected", None)
+    assert consumer.peer.sent() == []
 
 
 # -- handlers of the blocking client ------------------------------------------------------------------
 
 
-def test_a_handler_that_returns_acknowledges_and_one_that_raises_cancels() -> None:
-    shop = Shop()
+def test_auto_ack_handler_acknowledges_on_return_and_cancels_on_exception() -> None:
+    consumer = Consumer()
 
     def handle(message: Message) -> None:
         if message.sequence == 2:
@@ -249,110 +249,116 @@ def test_a_handler_that_returns_acknowledges_and_one_that_raises_cancels() -> No
             message.ack()
             raise Failed
 
-    shop.handled(handle).push(shop.peer.deliver(5))
-    assert shop.said() == [("ack", 1, 1), ("cancel", 2, 1), ("expire", 3, 1), ("ack", 4, 1), ("ack", 5, 1)]
-    assert [type(error) for error in shop.told] == [Failed, Failed]
+    consumer.handled(handle).push(consumer.peer.deliver(5))
+    assert consumer.settlements() == [
+        ("ack", 1, 1),
+        ("cancel", 2, 1),
+        ("expire", 3, 1),
+        ("ack", 4, 1),
+        ("ack", 5, 1),
+    ]
+    assert [type(error) for error in consumer.reported] == [Failed, Failed]
 
 
-def test_a_handler_without_auto_ack_settles_nothing() -> None:
-    shop = Shop(automatic=False)
-    shop.handled(lambda _: None).push(shop.peer.deliver(2))
-    assert shop.said() == []
+def test_handler_without_auto_ack_settles_nothing() -> None:
+    consumer = Consumer(automatic=False)
+    consumer.handled(lambda _: None).push(consumer.peer.deliver(2))
+    assert consumer.settlements() == []
 
 
-def test_a_handler_is_given_nothing_that_has_gone_back() -> None:
-    shop = Shop()
+def test_handler_after_connection_loss_gets_no_leased_messages() -> None:
+    consumer = Consumer()
     seen: list[int] = []
 
     def handle(message: Message) -> None:
         seen.append(message.sequence)
-        shop.peer.lose()
+        consumer.peer.lose()
 
-    stream = shop.handled(handle)
-    leased, once = shop.peer.deliver(2), shop.peer.deliver(2, once=True)
+    stream = consumer.handled(handle)
+    leased, once = consumer.peer.deliver(2), consumer.peer.deliver(2, once=True)
     stream.push(leased)
     stream.push(once)
     assert seen == [1, 3, 4]
 
 
-def test_a_message_without_a_queue_is_handed_on_as_ever() -> None:
-    shop = Shop()
-    batch = shop.peer.deliver(2)
+def test_auto_ack_handler_passes_messages_without_queue_unsettled() -> None:
+    consumer = Consumer()
+    batch = consumer.peer.deliver(2)
     batch.context = None
     seen: list[Message] = []
-    shop.handled(seen.append).push(batch)
+    consumer.handled(seen.append).push(batch)
     assert len(seen) == 2
-    assert shop.said() == []
+    assert consumer.settlements() == []
 
 
 # -- the asyncio client -------------------------------------------------------------------------------
 
 
-def test_an_async_loop_acknowledges_the_message_before() -> None:
+def test_async_loop_acknowledges_the_previous_message() -> None:
     async def work() -> None:
-        shop = Shop()
-        shop.deliver(2)
-        shop.deliver(1)
+        consumer = Consumer()
+        consumer.deliver(2)
+        consumer.deliver(1)
         seen: list[int] = []
-        async for message in shop.astream:
-            assert shop.said() == [("ack", sequence, 1) for sequence in seen[-1:]]
+        async for message in consumer.astream:
+            assert consumer.settlements() == [("ack", sequence, 1) for sequence in seen[-1:]]
             seen.append(message.sequence)
             if len(seen) == 3:
-                shop.astream.end("complete", None)
+                consumer.astream.end("complete", None)
         assert seen == [1, 2, 3]
-        assert shop.said() == [("ack", 3, 1)]
+        assert consumer.settlements() == [("ack", 3, 1)]
 
     run(work())
 
 
-def test_an_exception_that_leaves_an_async_stream_cancels() -> None:
+def test_exception_in_async_with_block_cancels_the_current_message() -> None:
     async def work() -> None:
-        shop = Shop()
-        shop.deliver(3)
+        consumer = Consumer()
+        consumer.deliver(3)
         with suppress(Failed):
-            async with shop.astream:
-                async for message in shop.astream:
+            async with consumer.astream:
+                async for message in consumer.astream:
                     if message.sequence == 2:
                         raise Failed
-        assert shop.said() == [("ack", 1, 1), ("cancel", 2, 1)]
+        assert consumer.settlements() == [("ack", 1, 1), ("cancel", 2, 1)]
 
     run(work())
 
 
-def test_async_loops_gets_and_batches_settle_as_blocking_ones() -> None:
+def test_async_loops_gets_and_batches_settle_like_blocking_calls() -> None:
     async def work() -> None:
-        shop = Shop()
-        shop.deliver(4)
-        shop.deliver(2)
-        assert (await shop.astream.get()).sequence == 1
-        assert (await anext(shop.astream)).sequence == 2
-        async for message in shop.astream:
+        consumer = Consumer()
+        consumer.deliver(4)
+        consumer.deliver(2)
+        assert (await consumer.astream.get()).sequence == 1
+        assert (await anext(consumer.astream)).sequence == 2
+        async for message in consumer.astream:
             assert message.sequence == 3
             break
-        assert shop.said() == [("ack", 1, 1), ("ack", 2, 1)]
-        shop.astream.end("complete", None)
-        assert [batch.count async for batch in shop.astream.batches()] == [1, 2]
-        assert shop.said() == [("cancel", 3, 1), ("ack", 4, 1), ("ack", 5, 2)]
+        assert consumer.settlements() == [("ack", 1, 1), ("ack", 2, 1)]
+        consumer.astream.end("complete", None)
+        assert [batch.count async for batch in consumer.astream.batches()] == [1, 2]
+        assert consumer.settlements() == [("cancel", 3, 1), ("ack", 4, 1), ("ack", 5, 2)]
 
     run(work())
 
 
-def test_what_waits_in_an_async_stream_when_the_connection_is_lost_is_not_handed_out() -> None:
+def test_async_stream_after_connection_loss_drops_waiting_leased_messages() -> None:
     async def work() -> None:
-        shop = Shop(automatic=False)
-        shop.deliver(2)
-        shop.deliver(2, once=True)
-        assert (await shop.astream.get()).sequence == 1
-        shop.peer.lose()
-        shop.astream.end("disconnected", None)
-        assert [message.sequence async for message in shop.astream] == [3, 4]
+        consumer = Consumer(automatic=False)
+        consumer.deliver(2)
+        consumer.deliver(2, once=True)
+        assert (await consumer.astream.get()).sequence == 1
+        consumer.peer.lose()
+        consumer.astream.end("disconnected", None)
+        assert [message.sequence async for message in consumer.astream] == [3, 4]
 
     run(work())
 
 
-def test_async_handlers_settle_by_themselves() -> None:
+def test_async_auto_ack_handler_acknowledges_on_return_and_cancels_on_exception() -> None:
     async def work() -> None:
-        shop = Shop()
+        consumer = Consumer()
 
         async def handle(message: Message) -> None:
             await asyncio.sleep(0)
@@ -361,28 +367,28 @@ def test_async_handlers_settle_by_themselves() -> None:
             if message.sequence == 3:
                 message.cancel()
 
-        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=shop.handlers)
-        stream.push(shop.peer.deliver(4))
+        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=consumer.handlers)
+        stream.push(consumer.peer.deliver(4))
         stream.end("complete", None)
         await stream.hand_on()
-        assert shop.said() == [("ack", 1, 1), ("cancel", 2, 1), ("cancel", 3, 1), ("ack", 4, 1)]
-        assert [type(error) for error in shop.told] == [Failed]
+        assert consumer.settlements() == [("ack", 1, 1), ("cancel", 2, 1), ("cancel", 3, 1), ("ack", 4, 1)]
+        assert [type(error) for error in consumer.reported] == [Failed]
 
     run(work())
 
 
-def test_an_async_handler_is_given_nothing_that_has_gone_back() -> None:
+def test_async_handler_after_connection_loss_gets_no_leased_messages() -> None:
     async def work() -> None:
-        shop = Shop()
+        consumer = Consumer()
         seen: list[int] = []
 
         def handle(message: Message) -> None:
             seen.append(message.sequence)
-            shop.peer.lose()
+            consumer.peer.lose()
 
-        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=shop.handlers)
-        stream.push(shop.peer.deliver(2))
-        stream.push(shop.peer.deliver(1, once=True))
+        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=consumer.handlers)
+        stream.push(consumer.peer.deliver(2))
+        stream.push(consumer.peer.deliver(1, once=True))
         stream.end("complete", None)
         await stream.hand_on()
         assert seen == [1, 3]
@@ -390,22 +396,22 @@ def test_an_async_handler_is_given_nothing_that_has_gone_back() -> None:
     run(work())
 
 
-def test_a_handler_that_is_cancelled_gives_its_message_back() -> None:
+def test_cancelled_async_handler_cancels_the_message() -> None:
     async def work() -> None:
-        shop = Shop()
+        consumer = Consumer()
         begun = asyncio.Event()
 
         async def handle(_: Message) -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=shop.handlers)
-        stream.push(shop.peer.deliver(1))
+        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=consumer.handlers)
+        stream.push(consumer.peer.deliver(1))
         task = asyncio.ensure_future(stream.hand_on())
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert shop.said() == [("cancel", 1, 1)]
+        assert consumer.settlements() == [("cancel", 1, 1)]
 
     run(work())

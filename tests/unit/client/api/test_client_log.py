@@ -25,7 +25,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(one.levelname, one.getMessage()) for one in caplog.records if one.name == NAME]
 
 
-def test_connection_and_its_loss_are_logged(server: SocketServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_client_connection_and_loss_are_logged(
+    server: SocketServer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, NAME)
     lost = threading.Event()
     with tt.Client("desk", server.uri) as client:

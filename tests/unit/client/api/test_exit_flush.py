@@ -1,4 +1,4 @@
-"""Clients that nobody closes: what they published is sent at the end, or counted."""
+"""Unclosed clients at the end of the program: messages are sent or counted."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def publish_all(client: tt.Client) -> None:
 
 
 @pytest.mark.parametrize("store", [None, MemoryPublishStore])
-def test_client_that_nobody_closed_is_flushed(server: SocketServer, store: type | None) -> None:
+def test_unclosed_client_is_flushed_at_exit(server: SocketServer, store: type | None) -> None:
     client = tt.Client("a", server.uri, publish_store=None if store is None else store())
     publish_all(client)
     assert client._driver.end_with_program(20) == ProgramEnd("a", 0)
     assert server.bodies() == MESSAGES
-    assert client._driver.end_with_program(20) is None, "it is closed"
+    assert client._driver.end_with_program(20) is None, "the client is closed"
 
 
-def test_ha_client_that_nobody_closed_is_flushed(server: SocketServer) -> None:
+def test_unclosed_ha_client_is_flushed_at_exit(server: SocketServer) -> None:
     client = tt.HAClient("a", servers=server.uri)
     client.connect_and_logon()
     publish_all(client)
@@ -48,11 +48,11 @@ def test_ha_client_that_nobody_closed_is_flushed(server: SocketServer) -> None:
     assert server.bodies() == MESSAGES
 
 
-def test_messages_that_cannot_be_sent_are_counted_and_the_listener_hears_why(
+def test_unsent_messages_at_exit_are_counted_and_reported_to_the_listener(
     server: SocketServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[BaseException] = []
-    for listener in (None, told.append):
+    errors: list[BaseException] = []
+    for listener in (None, errors.append):
         client = tt.Client("a", server.uri, publish_store=MemoryPublishStore())
         client.set_exception_listener(listener)
         server.mute = True
@@ -62,18 +62,18 @@ def test_messages_that_cannot_be_sent_are_counted_and_the_listener_hears_why(
             client.publish_flush()
         assert client._driver.end_with_program(20) == ProgramEnd("a", 500)
         assert capsys.readouterr().err == ""
-    assert ["500 message(s)" in str(error) for error in told] == [True]
+    assert ["500 message(s)" in str(error) for error in errors] == [True]
 
 
 class BrokenStore(MemoryPublishStore):
-    """A publish store of an application, with a defect."""
+    """A defective publish store of an application."""
 
     def unpersisted_count(self) -> int:
-        """Raises `RuntimeError`."""
+        """Raise `RuntimeError`."""
         raise RuntimeError("of the application")
 
 
-def test_clients_are_flushed_though_the_store_owner_mismatch_one_raises(server: SocketServer) -> None:
+def test_exit_flush_continues_after_a_client_that_raises(server: SocketServer) -> None:
     broken = tt.Client("broken", server.uri, publish_store=BrokenStore())
     clients = [tt.Client(f"a{i}", server.uri) for i in range(3)]
     for client in clients:
@@ -87,7 +87,7 @@ def test_clients_are_flushed_though_the_store_owner_mismatch_one_raises(server: 
     broken.close()
 
 
-def test_unanswered_messages_are_counted_under_the_lock(
+def test_unanswered_messages_are_counted_with_the_lock_held(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned: list[bool] = []
@@ -111,7 +111,7 @@ def test_unanswered_messages_are_counted_under_the_lock(
     assert all(owned)
 
 
-def test_lock_that_nobody_gives_back_does_not_keep_the_program(server: SocketServer) -> None:
+def test_held_client_lock_does_not_block_the_exit(server: SocketServer) -> None:
     client = tt.Client("a", server.uri)
     server.mute = True
     client.publish("orders", b"1")
@@ -131,11 +131,11 @@ def test_lock_that_nobody_gives_back_does_not_keep_the_program(server: SocketSer
     client.close()
 
 
-def test_client_that_did_nothing_is_not_reported() -> None:
+def test_unused_client_is_not_reported_at_exit() -> None:
     assert tt.HAClient("a", servers="tcp://127.0.0.1:1")._driver.end_with_program(1) is None
 
 
-def test_store_that_keeps_messages_in_memory_and_files_is_closed(tmp_path: Path) -> None:
+def test_hybrid_store_is_closed_at_exit_and_keeps_messages(tmp_path: Path) -> None:
     store = HybridPublishStore(tmp_path / "store")
     client = tt.HAClient("a", servers="tcp://127.0.0.1:1", publish_store=store)
     publish_all(client)
@@ -146,9 +146,7 @@ def test_store_that_keeps_messages_in_memory_and_files_is_closed(tmp_path: Path)
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a loop that ended closes nothing
 @pytest.mark.parametrize("ha", [False, True])
-def test_asyncio_client_that_nobody_closed_is_flushed_when_its_loop_ends(
-    server: SocketServer, *, ha: bool
-) -> None:
+def test_unclosed_asyncio_client_is_flushed_at_the_end_of_the_loop(server: SocketServer, *, ha: bool) -> None:
     ended: list[tt.AsyncClient] = []
     server.answers_from = len(MESSAGES)  # an answer would send the gathered messages without a flush
 
@@ -163,20 +161,22 @@ def test_asyncio_client_that_nobody_closed_is_flushed_when_its_loop_ends(
     assert server.bodies() == MESSAGES
     client = ended.pop()
     assert client._driver.end_with_program(20) == ProgramEnd("a", 0)
-    assert client._driver.end_with_program(20) is None, "it was reported"
+    assert client._driver.end_with_program(20) is None, "the client was already reported"
     del client
-    gc.collect()  # what the loop left is complained of here
+    gc.collect()  # resource warnings belong to this test
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # a loop that ended closes nothing
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("closed", [False, True])
-def test_asyncio_client_on_a_loop_that_was_not_shut_down(server: SocketServer, *, closed: bool) -> None:
-    _publish_on_loop_that_is_left(server, closed=closed)
+def test_asyncio_client_on_abandoned_loop_is_flushed_or_counted_at_exit(
+    server: SocketServer, *, closed: bool
+) -> None:
+    _publish_on_abandoned_loop(server, closed=closed)
     gc.collect()
 
 
-def _publish_on_loop_that_is_left(server: SocketServer, *, closed: bool) -> None:
+def _publish_on_abandoned_loop(server: SocketServer, *, closed: bool) -> None:
     loop = asyncio.new_event_loop()
     client = tt.AsyncClient("a", server.uri)
 
@@ -197,7 +197,7 @@ def _publish_on_loop_that_is_left(server: SocketServer, *, closed: bool) -> None
         loop.close()
 
 
-def test_asyncio_client_on_a_loop_that_runs_on_another_thread(server: SocketServer) -> None:
+def test_asyncio_client_on_loop_of_another_thread_is_flushed_at_exit(server: SocketServer) -> None:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -217,7 +217,7 @@ def test_asyncio_client_on_a_loop_that_runs_on_another_thread(server: SocketServ
     loop.close()
 
 
-def test_report_names_clients_and_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_exit_report_names_clients_and_counts(caplog: pytest.LogCaptureFixture) -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         exits._report([None, ProgramEnd("a", 0), ProgramEnd("b", 12)])

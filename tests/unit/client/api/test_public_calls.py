@@ -1,4 +1,4 @@
-"""The two clients and their page: the same names, and all of them documented."""
+"""Public calls: the same names in both clients, all documented in the client reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "reference" / "client.md"
 
 
 def names(kind: type) -> set[str]:
-    """What an application sees of a class: what is public and not marked as internal."""
+    """Return the public names of a class, without those marked as internal."""
     found = set()
     for name, value in inspect.getmembers(kind):
         document = inspect.getdoc(value) or ""
@@ -36,14 +36,16 @@ def parameters(kind: type, name: str) -> list[tuple[str, object]]:
         (tt.MessageStream, tt.AsyncMessageStream),
     ],
 )
-def test_both_fronts_have_the_same_names_and_parameters(blocking: type, awaited: type) -> None:
+def test_blocking_and_asyncio_clients_have_the_same_names_and_parameters(
+    blocking: type, awaited: type
+) -> None:
     assert names(blocking) == names(awaited)
     for name in names(blocking):
         if callable(getattr(blocking, name)):
             assert parameters(blocking, name) == parameters(awaited, name), name
 
 
-def test_every_name_is_on_the_page() -> None:
+def test_client_reference_lists_every_public_name() -> None:
     text = PAGE.read_text(encoding="utf-8")
     calls, streams = re.split(r"^## (?:Streams|Commands)$", text, flags=re.MULTILINE)[:2]
     for kind, text in ((tt.Client, calls), (tt.HAClient, calls), (tt.MessageStream, streams)):
@@ -51,7 +53,7 @@ def test_every_name_is_on_the_page() -> None:
         assert names(kind) <= listed, names(kind) - listed
 
 
-def test_the_commands_on_the_page_are_those_there_are() -> None:
+def test_client_reference_lists_exactly_the_existing_commands() -> None:
     text = PAGE.read_text(encoding="utf-8").split("\n## Commands\n")[1]
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
     assert {name: tuple(re.findall(r"`(\w+)`", fields)) for name, fields in rows} == BUILT

@@ -1,5 +1,4 @@
-"""Settling messages of queues over real sockets, by clients of all four kinds: from threads and handlers, in
-time, and when the connection is lost."""
+"""Acknowledgements of queue messages by all clients: threads, handlers, timeouts, lost connections."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ def server() -> Iterator[SocketServer]:
 
 
 def settled(server: SocketServer) -> list[Settled]:
-    """The settlements that the server recorded."""
+    """Return the settlements that the server recorded."""
     with server.lock:
         batches = list(server.log)
     return [
@@ -50,13 +49,15 @@ def settled(server: SocketServer) -> list[Settled]:
 
 
 def acknowledged(server: SocketServer) -> int:
-    """How many messages were acknowledged; what was not answered in time is said twice."""
+    """Return the number of acknowledged messages. Unanswered acknowledgements may be sent twice."""
     runs = [(queue, *run) for queue, action, of in settled(server) if action == "ack" for run in of]
-    return len({(queue, who, first + at) for queue, who, first, count in runs for at in range(count)})
+    return len(
+        {(queue, publisher, first + at) for queue, publisher, first, count in runs for at in range(count)}
+    )
 
 
 def make(front: Front, server: SocketServer, kind: str, **options: Any) -> tt.Client:
-    """A client that is connected."""
+    """Return a connected client."""
     if kind == "plain":
         return front.connect("worker", server.uri, **options)
     client = front.make_ha("worker", servers=server.uri, reconnect_delay=0.01, **options)
@@ -65,16 +66,18 @@ def make(front: Front, server: SocketServer, kind: str, **options: Any) -> tt.Cl
 
 
 def produce(server: SocketServer, count: int, first: int = 1) -> None:
-    """Hand so many jobs to the consumers there are."""
+    """Deliver `count` jobs to the consumers."""
     jobs = [str(number).encode() for number in range(first, first + count)]
     batch = batch_from_bodies(WORK, jobs, publisher=9, first_sequence=first)
-    wait_until(lambda: server.sessions[-1].subscribed)  # which is a moment after it says so
+    wait_until(lambda: server.sessions[-1].subscribed)  # a short time after the answer
     for session in tuple(server.sessions):
         session.hand_on(batch)
 
 
 @pytest.mark.parametrize("kind", ["plain", "ha"])
-def test_messages_and_calls_settle(front: Front, server: SocketServer, kind: str) -> None:
+def test_message_and_client_calls_settle_queue_messages(
+    front: Front, server: SocketServer, kind: str
+) -> None:
     client = make(front, server, kind)
     stream = client.subscribe(WORK, max_backlog=10)
     produce(server, 6)
@@ -93,7 +96,7 @@ def test_messages_and_calls_settle(front: Front, server: SocketServer, kind: str
     assert {queue for queue, _, _ in settled(server)} == {WORK}
 
 
-def test_calls_refuse_what_they_cannot_do(front: Front, server: SocketServer) -> None:
+def test_queue_calls_with_invalid_arguments_raise(front: Front, server: SocketServer) -> None:
     client = make(front, server, "plain")
     with pytest.raises(tt.UsageError, match="not supported yet"):
         client.sow_delete(WORK)
@@ -119,7 +122,7 @@ def test_calls_refuse_what_they_cannot_do(front: Front, server: SocketServer) ->
     assert settled(server) == []
 
 
-def test_gathered_acknowledgements_are_sent_in_time_while_a_handler_takes_its_time(
+def test_batched_acknowledgements_are_sent_in_time_while_a_handler_blocks(
     front: Front, server: SocketServer
 ) -> None:
     client = make(front, server, "plain")
@@ -138,13 +141,13 @@ def test_gathered_acknowledgements_are_sent_in_time_while_a_handler_takes_its_ti
     wait_until(lambda: acknowledged(server) >= 2)
     on.set()
     wait_until(lambda: acknowledged(server) == 3)
-    time.sleep(0.15)  # the thread that sends what is gathered may have ended: there is another one
+    time.sleep(0.15)  # the thread that sends acknowledgements may have ended, and a new one starts
     produce(server, 1, first=10)
     wait_until(lambda: acknowledged(server) == 4)
 
 
 @pytest.mark.parametrize("kind", ["plain", "ha"])
-def test_closing_sends_what_is_gathered(front: Front, server: SocketServer, kind: str) -> None:
+def test_close_sends_batched_acknowledgements(front: Front, server: SocketServer, kind: str) -> None:
     client = make(front, server, kind)
     client.ack_batch_size = 50
     client.ack_timeout = 60
@@ -157,7 +160,7 @@ def test_closing_sends_what_is_gathered(front: Front, server: SocketServer, kind
     assert acknowledged(server) == 3
 
 
-def test_a_shorter_time_holds_at_once(front: Front, server: SocketServer) -> None:
+def test_shorter_ack_timeout_applies_at_once(front: Front, server: SocketServer) -> None:
     client = make(front, server, "plain")
     client.ack_batch_size = 50
     client.ack_timeout = 60
@@ -170,7 +173,7 @@ def test_a_shorter_time_holds_at_once(front: Front, server: SocketServer) -> Non
     wait_until(lambda: acknowledged(server) == 2)
 
 
-def test_any_thread_settles(front: Front, server: SocketServer) -> None:
+def test_messages_can_be_acknowledged_from_any_thread(front: Front, server: SocketServer) -> None:
     client = make(front, server, "plain")
     client.ack_batch_size = 7
     client.ack_timeout = "20ms"
@@ -193,11 +196,13 @@ def test_any_thread_settles(front: Front, server: SocketServer) -> None:
     assert sequences == sorted(message.sequence for message in messages)
 
 
-def test_handlers_settle_by_themselves(front: Front, server: SocketServer) -> None:
+def test_auto_ack_handler_acknowledges_on_return_and_cancels_on_exception(
+    front: Front, server: SocketServer
+) -> None:
     client = make(front, server, "plain")
     client.auto_ack = True
-    told: list[BaseException] = []
-    client.set_exception_listener(told.append)
+    reported: list[BaseException] = []
+    client.set_exception_listener(reported.append)
 
     def handle(message: tt.Message) -> None:
         if message.data == b"2":
@@ -207,12 +212,10 @@ def test_handlers_settle_by_themselves(front: Front, server: SocketServer) -> No
     produce(server, 3)
     wait_until(lambda: len(settled(server)) == 3)
     assert [action for _, action, _ in settled(server)] == ["ack", "cancel", "ack"]
-    assert [type(error) for error in told] == [ValueError]
+    assert [type(error) for error in reported] == [ValueError]
 
 
-def test_acknowledgements_of_a_lost_connection_are_sent_on_the_next(
-    front: Front, server: SocketServer
-) -> None:
+def test_acknowledgements_of_lost_connection_are_sent_on_the_next(front: Front, server: SocketServer) -> None:
     client = make(front, server, "ha")
     messages: list[tt.Message] = []
     client.subscribe(WORK, on_message=messages.append, max_backlog=10)
@@ -230,11 +233,11 @@ def test_acknowledgements_of_a_lost_connection_are_sent_on_the_next(
     assert acknowledged(server) == 3
 
 
-def test_a_thread_hands_what_it_says_to_the_event_loop_while_the_connection_is_being_lost(
+def test_acknowledgement_from_thread_during_connection_loss_runs_on_event_loop(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     front = Front("asyncio")
-    losing, said = threading.Event(), threading.Event()
+    losing, acknowledged_second = threading.Event(), threading.Event()
     threads: list[int] = []
     try:
         client = make(front, server, "ha")
@@ -243,13 +246,13 @@ def test_a_thread_hands_what_it_says_to_the_event_loop_while_the_connection_is_b
         produce(server, 2)
         first, second = stream.get(timeout=10), stream.get(timeout=10)
         client.ack_batch_size, client.ack_timeout = 2, 60
-        front.run(_here())  # what was chosen is sent: the first waits for the second, which is then too many
+        front.run(_here())  # the options are set: the first waits for the second, which fills the batch
         first.ack()
         lose, acknowledge = acks.lost, acks.acknowledged
 
-        def lost() -> None:  # on the event loop, which has taken note of the loss already
+        def lost() -> None:  # on the event loop, which has already detected the loss
             losing.set()
-            said.wait(10)
+            acknowledged_second.wait(10)
             lose()
 
         def noted(*arguments: Any) -> None:
@@ -261,11 +264,11 @@ def test_a_thread_hands_what_it_says_to_the_event_loop_while_the_connection_is_b
         server.drop()
         assert losing.wait(10)
         second.ack()
-        said.set()
+        acknowledged_second.set()
         wait_until(lambda: acknowledged(server) == 2)
         assert threads == [front.run(_here())]
     finally:
-        said.set()
+        acknowledged_second.set()
         front.close()
 
 
@@ -273,9 +276,7 @@ async def _here() -> int:
     return threading.get_ident()
 
 
-def test_without_a_connection_and_a_store_an_acknowledgement_raises(
-    front: Front, server: SocketServer
-) -> None:
+def test_acknowledgement_without_connection_and_store_raises(front: Front, server: SocketServer) -> None:
     client = make(front, server, "plain")
     stream = client.subscribe(WORK, max_backlog=10)
     produce(server, 2)
@@ -288,4 +289,4 @@ def test_without_a_connection_and_a_store_an_acknowledgement_raises(
     with pytest.raises(tt.Disconnected):
         client.ack(WORK, "1|1|")
     with pytest.raises(tt.StreamEnded):
-        stream.get(timeout=10)  # what waited has gone back
+        stream.get(timeout=10)  # waiting messages were returned to the queue

@@ -17,7 +17,7 @@ NAMED = [(tt.EPOCH, "EPOCH", "0"), (tt.NOW, "NOW", "0|1|"), (tt.MOST_RECENT, "MO
 
 
 @pytest.mark.parametrize(("constant", "name", "text"), NAMED)
-def test_start_point_constants_show_their_names_and_equal_their_texts(
+def test_start_point_constants_show_names_and_equal_the_wire_texts(
     constant: str, name: str, text: str
 ) -> None:
     assert repr(constant) == f"tickertape.{name}"
@@ -49,6 +49,6 @@ def test_start_words_are_accepted_in_any_case(word: str, text: str) -> None:
     assert wire_text(word) == ("0" if text == "recent" else text)
 
 
-def test_other_words_are_refused_as_start_points() -> None:
+def test_unknown_words_as_start_points_raise() -> None:
     with pytest.raises(tt.BadBookmark):
         start_text("yesterday")

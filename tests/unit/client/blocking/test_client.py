@@ -47,7 +47,7 @@ def client(server: SocketServer) -> Iterator[Client]:
 # -- connecting ---------------------------------------------------------------------------------------
 
 
-def test_it_connects_and_logs_on(server: SocketServer) -> None:
+def test_client_connects_and_sends_credentials_of_the_address(server: SocketServer) -> None:
     uri = server.uri.replace("tcp://", "tcp://ann:s%20t@")
     with Client("pricing-1", uri) as client:
         assert client.connected
@@ -58,7 +58,7 @@ def test_it_connects_and_logs_on(server: SocketServer) -> None:
     assert (logon.name, logon.user, logon.password) == ("pricing-1", "ann", "s t")
 
 
-def test_unix_sockets(tmp_path: Path) -> None:
+def test_client_publishes_over_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "server"
     with socket_server(path) as server, Client("pricing-1", server.uri) as client:
         client.publish("orders", b"1")
@@ -66,7 +66,7 @@ def test_unix_sockets(tmp_path: Path) -> None:
         assert server.bodies() == [b"1"]
 
 
-def test_a_refused_logon_is_raised(server: SocketServer) -> None:
+def test_rejected_logon_raises_and_connect_can_be_retried(server: SocketServer) -> None:
     server.refuse = Goodbye(code="name_in_use", text="taken")
     lost: list[Client] = []
     client = Client("pricing-1", server.uri, connect=False)
@@ -79,14 +79,14 @@ def test_a_refused_logon_is_raised(server: SocketServer) -> None:
     client.close()
 
 
-def test_nobody_there_is_disconnected() -> None:
+def test_client_without_server_raises_disconnected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(Disconnected, match="Cannot connect"):
         Client("pricing-1", f"tcp://127.0.0.1:{port}")
 
 
-def test_a_server_that_says_nothing_times_out_and_can_be_tried_again() -> None:
+def test_connect_to_silent_server_times_out_and_can_be_retried() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = Client("a", f"tcp://127.0.0.1:{silent.getsockname()[1]}", timeout="50ms", connect=False)
         for _ in range(2):
@@ -98,12 +98,12 @@ def test_a_server_that_says_nothing_times_out_and_can_be_tried_again() -> None:
 @pytest.mark.parametrize(
     "uri", ["http://a:1", "tcp://a", "tcp://:1", "a:1", "unix://a", "tcp://a:99999", "tcp://a:1/amps/json"]
 )
-def test_a_uri_that_is_none_is_refused(uri: str) -> None:
+def test_client_with_invalid_uri_raises(uri: str) -> None:
     with pytest.raises(BadOption):
         Client("a", uri)
 
 
-def test_a_password_is_not_shown() -> None:
+def test_error_about_invalid_uri_hides_the_password() -> None:
     with pytest.raises(BadOption) as caught:
         Client("a", "tcp://ann:secret@host:1/path")
     assert "secret" not in str(caught.value)
@@ -112,7 +112,7 @@ def test_a_password_is_not_shown() -> None:
 # -- publishing ---------------------------------------------------------------------------------------
 
 
-def test_publish_and_flush(server: SocketServer, client: Client) -> None:
+def test_publish_and_flush_send_bodies_in_order(server: SocketServer, client: Client) -> None:
     assert client.publish("orders", {"id": 1}) is None
     assert client.publish("orders", "text") is None
     assert client.publish("orders", b"bytes") is None
@@ -123,7 +123,7 @@ def test_publish_and_flush(server: SocketServer, client: Client) -> None:
 
 
 @pytest.mark.behaviour(11)
-def test_the_columns_arrive(server: SocketServer, client: Client) -> None:
+def test_publish_sends_expiration_correlation_id_and_key(server: SocketServer, client: Client) -> None:
     client.publish("orders", b"1", expiration="2s", correlation_id="c", sow_key="k")
     client.publish("orders", b"2", expiration=0.5)
     client.publish_flush(level="processed")
@@ -135,7 +135,7 @@ def test_the_columns_arrive(server: SocketServer, client: Client) -> None:
     ]
 
 
-def test_publish_batch_keeps_order_and_gives_the_last_sequence(server: SocketServer) -> None:
+def test_publish_batch_keeps_order_and_returns_the_last_sequence(server: SocketServer) -> None:
     with Client("pricing-1", server.uri, publish_store=MemoryPublishStore()) as client:
         first = client.publish("orders", b"first")
         assert first is not None
@@ -148,7 +148,7 @@ def test_publish_batch_keeps_order_and_gives_the_last_sequence(server: SocketSer
     assert 5 < len(server.log) < 30
 
 
-def test_close_waits_until_the_server_has_what_was_published(server: SocketServer) -> None:
+def test_close_waits_until_the_server_has_all_messages(server: SocketServer) -> None:
     with Client("pricing-1", server.uri) as client:
         for i in range(1000):
             client.publish("orders", b"%d" % i)
@@ -160,7 +160,7 @@ def test_close_waits_until_the_server_has_what_was_published(server: SocketServe
     client.close()
 
 
-def test_many_threads_publish_everything_once(server: SocketServer, client: Client) -> None:
+def test_publishes_from_many_threads_are_each_sent_once(server: SocketServer, client: Client) -> None:
     def work(worker: int) -> None:
         for i in range(300):
             client.publish("orders", b"%d %d" % (worker, i))
@@ -178,35 +178,35 @@ def test_many_threads_publish_everything_once(server: SocketServer, client: Clie
         assert mine == [b"%d %d" % (worker, i) for i in range(300)]
 
 
-def test_refused_messages_are_raised_by_the_flush(client: Client) -> None:
+def test_flush_raises_rejected_messages_once(client: Client) -> None:
     client.publish("rec/refused", b"1")
     with pytest.raises(PublishRejected, match="refused"):
         client.publish_flush()
     client.publish_flush()
 
 
-def test_refused_messages_that_nobody_asked_about_are_told_at_the_close(server: SocketServer) -> None:
-    told: list[BaseException] = []
+def test_close_reports_rejected_messages_to_exception_listener(server: SocketServer) -> None:
+    reported: list[BaseException] = []
     with Client("pricing-1", server.uri) as client:
-        client.set_exception_listener(told.append)
+        client.set_exception_listener(reported.append)
         client.publish("rec/refused", b"1")
-    assert [type(error) for error in told] == [PublishRejected]
+    assert [type(error) for error in reported] == [PublishRejected]
 
 
-def test_a_failed_write_handler_hears_of_refused_messages_instead(server: SocketServer) -> None:
-    told: list[tuple[TickertapeError, MessageBatch | None]] = []
+def test_failed_write_handler_receives_rejected_messages(server: SocketServer) -> None:
+    reported: list[tuple[TickertapeError, MessageBatch | None]] = []
     with Client("pricing-1", server.uri, publish_store=MemoryPublishStore()) as client:
-        client.set_failed_write_handler(lambda error, batch: told.append((error, batch)))
+        client.set_failed_write_handler(lambda error, batch: reported.append((error, batch)))
         client.publish("rec/refused", b"1")
         client.publish_flush()
         assert client.unpersisted_count() == 0
-    ((error, batch),) = told
+    ((error, batch),) = reported
     assert isinstance(error, PublishRejected)
     assert batch is not None
     assert batch.bodies_list() == [b"1"]
 
 
-def test_a_full_store_waits_for_acknowledgements(server: SocketServer) -> None:
+def test_publish_with_full_store_waits_for_acknowledgements(server: SocketServer) -> None:
     store = MemoryPublishStore(bytes_max=4000)
     with Client("pricing-1", server.uri, publish_store=store) as client:
         for i in range(500):
@@ -215,7 +215,7 @@ def test_a_full_store_waits_for_acknowledgements(server: SocketServer) -> None:
     assert [body[:3] for body in server.bodies()] == [b"%03d" % i for i in range(500)]
 
 
-def test_a_full_store_without_acknowledgements_times_out_or_raises(server: SocketServer) -> None:
+def test_publish_with_full_store_times_out_or_raises_without_acknowledgements(server: SocketServer) -> None:
     server.mute = True
     waiting = Client("a", server.uri, publish_store=MemoryPublishStore(1000), timeout=0.05)
     with pytest.raises(TimedOut, match="no free space"):
@@ -228,7 +228,7 @@ def test_a_full_store_without_acknowledgements_times_out_or_raises(server: Socke
     raising.close(timeout=0)
 
 
-def test_a_publish_that_waits_for_room_ends_with_the_connection(server: SocketServer) -> None:
+def test_publish_waiting_for_store_space_fails_at_connection_loss(server: SocketServer) -> None:
     server.mute = True
     client = Client("a", server.uri, publish_store=MemoryPublishStore(1000), timeout=None)
     while client.unpersisted_count() < 2:
@@ -239,19 +239,19 @@ def test_a_publish_that_waits_for_room_ends_with_the_connection(server: SocketSe
     client.close()
 
 
-def test_a_full_store_waits_through_a_lost_connection_when_somebody_may_connect_again(
+def test_publish_with_full_store_waits_through_reconnect_by_handler(
     server: SocketServer,
 ) -> None:
     server.mute = True
     lost, again = threading.Event(), threading.Event()
 
-    def come_back(client: Client) -> None:
+    def reconnect(client: Client) -> None:
         lost.set()
         assert again.wait(10)
         client.connect()
 
     with Client("pricing-1", server.uri, publish_store=MemoryPublishStore(4000)) as client:
-        client.set_disconnect_handler(come_back)
+        client.set_disconnect_handler(reconnect)
         publisher = threading.Thread(
             target=client.publish_batch, args=("orders", [b"%03d" % i + b"x" * 100 for i in range(100)])
         )
@@ -260,14 +260,14 @@ def test_a_full_store_waits_through_a_lost_connection_when_somebody_may_connect_
         assert lost.wait(10)
         server.mute = False
         publisher.join(0.05)
-        assert publisher.is_alive()  # full, without a connection: it waits
+        assert publisher.is_alive()  # full and without a connection, so the call waits
         again.set()
         publisher.join(10)
         client.publish_flush()
     assert [body[:3] for body in server.bodies()] == [b"%03d" % i for i in range(100)]
 
 
-def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(server: SocketServer) -> None:
+def test_publish_with_full_store_raises_without_reconnect_or_after_close(server: SocketServer) -> None:
     server.mute = True
     client = Client("pricing-1", server.uri, publish_store=MemoryPublishStore(1000))
     client.publish_batch("orders", [b"x" * 300] * 2)
@@ -282,7 +282,7 @@ def test_a_full_store_does_not_wait_for_a_connection_that_nobody_makes(server: S
     closing.join()
 
 
-def test_a_server_that_does_not_read_makes_publishers_wait() -> None:
+def test_publish_to_server_that_does_not_read_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client("a", f"tcp://127.0.0.1:{listener.getsockname()[1]}", connect=False, timeout=0.2)
         read_on = threading.Event()
@@ -300,7 +300,7 @@ def test_a_server_that_does_not_read_makes_publishers_wait() -> None:
 
 
 @pytest.mark.behaviour(13)
-def test_the_disconnect_handler_is_called_once_and_may_connect(server: SocketServer) -> None:
+def test_disconnect_handler_is_called_once_per_loss_and_may_connect(server: SocketServer) -> None:
     calls: list[Client] = []
     back = threading.Event()
 
@@ -324,7 +324,7 @@ def test_the_disconnect_handler_is_called_once_and_may_connect(server: SocketSer
     assert server.bodies() == [b"1", b"again", b"again", b"again"]
 
 
-def test_a_lost_connection_ends_what_waits(server: SocketServer, client: Client) -> None:
+def test_lost_connection_ends_streams_and_calls(server: SocketServer, client: Client) -> None:
     server.mute = True
     stream = client.subscribe("orders")
     lost = threading.Event()
@@ -340,7 +340,7 @@ def test_a_lost_connection_ends_what_waits(server: SocketServer, client: Client)
         client.publish_flush(timeout=None)
 
 
-def test_what_was_published_while_disconnected_is_sent_by_connect(server: SocketServer) -> None:
+def test_messages_published_while_disconnected_are_sent_at_connect(server: SocketServer) -> None:
     lost = threading.Event()
     with Client("pricing-1", server.uri, publish_store=MemoryPublishStore()) as client:
         client.set_disconnect_handler(lambda _: lost.set())
@@ -355,28 +355,28 @@ def test_what_was_published_while_disconnected_is_sent_by_connect(server: Socket
         client.connect()
         client.publish_flush()
         assert client.unpersisted_count() == 0
-    assert server.bodies()[-2:] == [b"1", b"2"], "the first may have been brought, and not answered"
+    assert server.bodies()[-2:] == [b"1", b"2"], "the first message may have arrived without an answer"
 
 
-def test_a_disconnect_handler_that_raises_is_told(server: SocketServer, client: Client) -> None:
-    told: list[BaseException] = []
-    heard = threading.Event()
+def test_exception_of_disconnect_handler_is_reported(server: SocketServer, client: Client) -> None:
+    reported: list[BaseException] = []
+    received = threading.Event()
 
     def listener(error: BaseException) -> None:
-        told.append(error)
-        heard.set()
+        reported.append(error)
+        received.set()
 
     client.set_exception_listener(listener)
     client.set_disconnect_handler(lambda _: int("none"))
     server.drop()
-    assert heard.wait(10)
-    assert [type(error) for error in told] == [ValueError]
+    assert received.wait(10)
+    assert [type(error) for error in reported] == [ValueError]
 
 
 # -- reading ------------------------------------------------------------------------------------------
 
 
-def test_replay_gives_own_publishes_and_ends(client: Client) -> None:
+def test_replay_returns_published_messages_and_ends(client: Client) -> None:
     client.publish_batch("orders", [b"1", b"2"])
     client.publish("rec/other", b"x")
     client.publish("orders", b"3")
@@ -386,7 +386,7 @@ def test_replay_gives_own_publishes_and_ends(client: Client) -> None:
     assert messages[0].timestamp is not None
 
 
-def test_a_subscription_gets_what_is_published_from_now_on(client: Client) -> None:
+def test_live_subscription_receives_only_new_messages(client: Client) -> None:
     client.publish("un/ticks", b"before")
     client.publish_flush()
     with client.subscribe("un/ticks") as stream:
@@ -400,7 +400,7 @@ def test_a_subscription_gets_what_is_published_from_now_on(client: Client) -> No
         stream.get(10)
 
 
-def test_a_bookmark_subscription_catches_up_and_goes_on(client: Client) -> None:
+def test_bookmark_subscription_replays_and_continues_live(client: Client) -> None:
     client.publish_batch("orders", [b"1", b"2"])
     stream = client.bookmark_subscribe("orders", EPOCH)
     stream.wait_caught_up(timeout=10)
@@ -411,7 +411,7 @@ def test_a_bookmark_subscription_catches_up_and_goes_on(client: Client) -> None:
     assert stream.end_reason == "unsubscribed"
 
 
-def test_wait_caught_up_gets_past_the_depth_of_a_stream(server: SocketServer, client: Client) -> None:
+def test_wait_caught_up_reads_beyond_the_depth_of_the_stream(server: SocketServer, client: Client) -> None:
     client.publish_batch("orders", [b"x" * 1000] * 100)
     stream = client.bookmark_subscribe("orders", EPOCH, depth="4KB")
     stream.wait_caught_up(timeout=10)
@@ -420,10 +420,10 @@ def test_wait_caught_up_gets_past_the_depth_of_a_stream(server: SocketServer, cl
     def granted() -> int:
         return sum(credit.bytes for session in server.sessions for credit in session.credits)
 
-    wait_until(lambda: granted() == 100 * 1032)  # what is below half of the window comes a little later
+    wait_until(lambda: granted() == 100 * 1032)  # credit below half of the window is sent a little later
 
 
-def test_a_handler_runs_on_the_receive_thread_and_may_publish(server: SocketServer, client: Client) -> None:
+def test_handler_runs_on_the_receive_thread_and_may_publish(server: SocketServer, client: Client) -> None:
     threads: set[str] = set()
     problems: list[BaseException] = []
     done = threading.Event()
@@ -449,7 +449,7 @@ def test_a_handler_runs_on_the_receive_thread_and_may_publish(server: SocketServ
     assert len(problems) == 1
 
 
-def test_resolve_and_read_positions(client: Client) -> None:
+def test_read_positions_returns_the_resolved_range(client: Client) -> None:
     client.publish_batch("orders", [b"%d" % i for i in range(10)])
     client.publish_flush()
     journal, start, end = client.resolve("orders", EPOCH)
@@ -460,7 +460,7 @@ def test_resolve_and_read_positions(client: Client) -> None:
         client.read_positions("orders", 0, 1, "another")
 
 
-def test_a_subscribe_that_times_out_leaves_nothing_behind(server: SocketServer) -> None:
+def test_subscribe_that_times_out_raises_and_client_closes(server: SocketServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = Client("a", f"tcp://127.0.0.1:{listener.getsockname()[1]}", connect=False)
         read_on = threading.Event()

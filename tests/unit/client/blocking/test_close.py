@@ -23,10 +23,10 @@ def server() -> Iterator[SocketServer]:
         yield running
 
 
-# -- the machine --------------------------------------------------------------------------------------
+# -- protocol state machine ---------------------------------------------------------------------------
 
 
-def test_machine_refuses_messages_and_still_sends_what_it_accepted() -> None:
+def test_publisher_after_end_rejects_messages_and_sends_accepted_ones() -> None:
     peer = Peer().connect()
     publish(peer, b"1", b"2", b"3")
     peer.core.publishing.end()
@@ -42,13 +42,13 @@ def test_machine_refuses_messages_and_still_sends_what_it_accepted() -> None:
     assert peer.core.publishing.unanswered_count() == 0
 
 
-def test_machine_ends_the_run_of_a_thread_that_publishes() -> None:
+def test_publisher_end_closes_the_open_run_of_a_thread() -> None:
     peer = Peer().connect()
     publishing = peer.core.publishing
     for body in (b"1", b"2", b"3"):
         publishing.publish("orders", body, owner=7)
     run = publishing.run
-    run.bodies.append(b"4")  # as its owner does, without the lock
+    run.bodies.append(b"4")  # as the owner does, without the lock
     publishing.end()
     run.bodies.append(b"5")
     assert publishing.publish_again(run, 2, b"4") is None
@@ -58,14 +58,14 @@ def test_machine_ends_the_run_of_a_thread_that_publishes() -> None:
     assert [body for batch in bodies(peer.published()) for body in batch] == [b"1", b"2", b"3", b"4"]
 
 
-def test_machine_takes_settlements_while_it_closes() -> None:
+def test_publisher_after_end_accepts_settlements() -> None:
     peer = Peer().connect()
     peer.core.publishing.end()
     peer.core.publishing.settle(b"{}")
     assert len(peer.published()) == 1
 
 
-def test_unanswered_messages_are_those_that_no_file_keeps(tmp_path: Any) -> None:
+def test_unanswered_count_excludes_messages_stored_in_files(tmp_path: Any) -> None:
     with FilePublishStore(tmp_path / "store") as store:
         for kept, expected in ((None, 2), (MemoryPublishStore(), 3), (store, 2)):
             peer = Peer(kept).connect(recorded=("orders",) if kept else ())
@@ -78,14 +78,14 @@ def test_unanswered_messages_are_those_that_no_file_keeps(tmp_path: Any) -> None
 # -- the fronts ---------------------------------------------------------------------------------------
 
 
-class Asked(tt.Client):
-    """Another thread publishes while it flushes before it closes."""
+class LatePublisher(tt.Client):
+    """A client with another thread that publishes during the flush of `close()`."""
 
     outcome: object = None
 
     def flush_late(self, monkeypatch: pytest.MonkeyPatch, server: SocketServer) -> None:
         flush = self._driver.flush
-        server.lock.acquire()  # until then it answers nothing
+        server.lock.acquire()  # until then the server does not answer
 
         def late(timeout: Any, level: str) -> None:
             thread = threading.Thread(target=self._publish_late)
@@ -103,10 +103,10 @@ class Asked(tt.Client):
             self.outcome = error
 
 
-def test_close_refuses_what_other_threads_publish_before_it_flushes(
+def test_close_rejects_messages_of_other_threads_during_the_flush(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = Asked("pricing-1", server.uri, publish_store=MemoryPublishStore())
+    client = LatePublisher("pricing-1", server.uri, publish_store=MemoryPublishStore())
     client.flush_late(monkeypatch, server)
     client.publish("orders", b"1")
     client.publish("orders", b"2")
@@ -115,7 +115,7 @@ def test_close_refuses_what_other_threads_publish_before_it_flushes(
     assert server.bodies() == [b"1", b"2"]
 
 
-def test_close_keeps_whatever_publish_returned_for_on_many_threads(server: SocketServer) -> None:
+def test_close_sends_every_message_accepted_on_many_threads(server: SocketServer) -> None:
     client = tt.Client("pricing-1", server.uri)
     accepted = [0] * 4
     begun = threading.Barrier(5)
@@ -144,7 +144,7 @@ def test_close_keeps_whatever_publish_returned_for_on_many_threads(server: Socke
     assert [stored.count(b"%d" % worker) for worker in range(4)] == accepted
 
 
-def test_close_wakes_publishers_that_wait_for_room(server: SocketServer) -> None:
+def test_close_wakes_publishers_that_wait_for_store_space(server: SocketServer) -> None:
     server.mute = True
     store = MemoryPublishStore(1000)
     client = tt.Client("a", server.uri, publish_store=store, timeout=None)
@@ -160,14 +160,14 @@ def test_close_wakes_publishers_that_wait_for_room(server: SocketServer) -> None
 
     waiting = threading.Thread(target=work)
     waiting.start()
-    while not client._publishing.starved:  # it waits, or is about to
+    while not client._publishing.starved:  # the publisher waits, or will soon
         pass
     client.close(timeout=0.05)
     waiting.join()
     assert [type(error) for error in outcome] == [Closed]
 
 
-def test_publish_that_begins_to_wait_for_room_behind_close_raises_closed(
+def test_publish_that_waits_for_store_space_after_close_raises_closed(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.mute = True
@@ -186,10 +186,10 @@ def test_publish_that_begins_to_wait_for_room_behind_close_raises_closed(
 
 
 @pytest.mark.parametrize("store", [False, True])
-def test_close_reports_how_many_messages_have_no_answer(server: SocketServer, *, store: bool) -> None:
-    told: list[BaseException] = []
+def test_close_reports_the_number_of_unanswered_messages(server: SocketServer, *, store: bool) -> None:
+    reported_errors: list[BaseException] = []
     client = tt.Client("a", server.uri, publish_store=MemoryPublishStore() if store else None)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported_errors.append)
     server.mute = True
     for body in (b"1", b"2", b"3"):
         client.publish("orders", body)
@@ -197,14 +197,14 @@ def test_close_reports_how_many_messages_have_no_answer(server: SocketServer, *,
     with pytest.raises(Disconnected):
         client.publish_flush()
     client.close()
-    assert ["3 message(s) have no answer" in str(error) for error in told] == [True] * store
+    assert ["3 message(s) have no answer" in str(error) for error in reported_errors] == [True] * store
 
 
-def test_close_on_the_receive_thread_reports_what_nobody_waited_for(server: SocketServer) -> None:
-    told: list[BaseException] = []
+def test_close_on_the_receive_thread_reports_unanswered_messages(server: SocketServer) -> None:
+    reported_errors: list[BaseException] = []
     closed = threading.Event()
     client = tt.Client("a", server.uri)
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported_errors.append)
 
     def handle(_message: tt.Message) -> None:
         client.publish("un/other", b"1")
@@ -214,10 +214,10 @@ def test_close_on_the_receive_thread_reports_what_nobody_waited_for(server: Sock
     client.subscribe("orders", on_message=handle)
     client.publish("orders", b"0")
     assert closed.wait(20)
-    assert ["message(s) have no answer" in str(error) for error in told] == [True]
+    assert ["message(s) have no answer" in str(error) for error in reported_errors] == [True]
 
 
-def test_async_close_refuses_what_other_tasks_publish_before_it_flushes(
+def test_async_close_rejects_messages_of_other_tasks_during_the_flush(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome: list[object] = []
@@ -242,10 +242,10 @@ def test_async_close_refuses_what_other_tasks_publish_before_it_flushes(
     assert server.bodies() == [b"1", b"2"]
 
 
-def test_async_close_that_is_cancelled_reports_what_has_no_answer(
+def test_cancelled_async_close_reports_unanswered_messages(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[BaseException] = []
+    reported_errors: list[BaseException] = []
 
     async def cancelled(timeout: Any, level: str) -> None:
         raise asyncio.CancelledError
@@ -253,7 +253,7 @@ def test_async_close_that_is_cancelled_reports_what_has_no_answer(
     async def run() -> None:
         client = tt.AsyncClient("a", server.uri)
         monkeypatch.setattr(client._driver, "flush", cancelled)
-        client.set_exception_listener(told.append)
+        client.set_exception_listener(reported_errors.append)
         await client.connect()
         server.mute = True
         await client.publish("orders", b"1")
@@ -261,4 +261,4 @@ def test_async_close_that_is_cancelled_reports_what_has_no_answer(
             await client.close()
 
     asyncio.run(run())
-    assert ["1 message(s) have no answer" in str(error) for error in told] == [True]
+    assert ["1 message(s) have no answer" in str(error) for error in reported_errors] == [True]

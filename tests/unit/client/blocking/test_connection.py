@@ -17,7 +17,7 @@ from tickertape.client.common.address import parse_uri
 
 
 class Driver:
-    """Keeps what it was told."""
+    """A driver that records all calls."""
 
     def __init__(self, fails: bool = False) -> None:
         self.data = b""
@@ -52,7 +52,7 @@ def linked(driver: Driver) -> tuple[SocketConnection, socket.socket]:
     return link, theirs
 
 
-def test_what_the_socket_does_not_take_is_written_later_in_order() -> None:
+def test_bytes_beyond_the_socket_buffer_are_written_later_in_order() -> None:
     driver = Driver()
     link, theirs = linked(driver)
     expected = bytearray()
@@ -75,7 +75,7 @@ def test_what_the_socket_does_not_take_is_written_later_in_order() -> None:
 
 
 class Interrupted:
-    """A socket during whose writing the user presses Ctrl-C."""
+    """A socket with a Ctrl-C of the user during each write."""
 
     def __init__(self, real: socket.socket) -> None:
         self._real = real
@@ -89,7 +89,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_wait_unblocked_lasts_until_the_socket_takes_more_or_is_gone(*, reads: bool) -> None:
+def test_wait_unblocked_returns_when_the_peer_reads_or_connection_ends(*, reads: bool) -> None:
     driver = Driver()
     link, theirs = linked(driver)
     link.wait_unblocked()
@@ -112,7 +112,7 @@ def test_wait_unblocked_lasts_until_the_socket_takes_more_or_is_gone(*, reads: b
     theirs.close()
 
 
-def test_an_interrupted_write_ends_the_connection_and_holds_no_lock() -> None:
+def test_interrupted_write_ends_the_connection_and_releases_the_lock() -> None:
     driver = Driver()
     link, theirs = linked(driver)
     with theirs:
@@ -120,7 +120,7 @@ def test_an_interrupted_write_ends_the_connection_and_holds_no_lock() -> None:
         link.add([b"half a frame"])
         with pytest.raises(KeyboardInterrupt):
             link.push()
-        assert driver.ended.wait(10), "what went out is not known: nothing is sent twice"
+        assert driver.ended.wait(10), "the sent bytes are unknown, so the connection ends"
         assert "interrupted" in str(driver.error)
         taken: list[bool] = []
         other = threading.Thread(target=lambda: taken.append(link._writing.acquire(timeout=10)))
@@ -129,7 +129,7 @@ def test_an_interrupted_write_ends_the_connection_and_holds_no_lock() -> None:
         assert taken == [True], "the lock is free for other threads"
 
 
-def test_a_signal_handler_may_push_in_the_middle_of_a_write() -> None:
+def test_push_during_a_write_is_deferred_to_the_next_push() -> None:
     driver = Driver()
     link, theirs = linked(driver)
     with theirs:
@@ -146,7 +146,7 @@ def test_a_signal_handler_may_push_in_the_middle_of_a_write() -> None:
         link.thread.join()
 
 
-def test_what_is_read_and_the_end() -> None:
+def test_connection_delivers_all_bytes_before_the_end() -> None:
     driver = Driver()
     link, theirs = linked(driver)
     theirs.sendall(b"x" * 2500)
@@ -157,7 +157,7 @@ def test_what_is_read_and_the_end() -> None:
     assert "was closed by the server" in str(driver.error)
 
 
-def test_a_deadline_brings_a_call_without_bytes() -> None:
+def test_deadline_calls_the_driver_without_bytes() -> None:
     driver = Driver()
     driver.deadline = 0.0
     link, theirs = linked(driver)
@@ -171,7 +171,7 @@ def test_a_deadline_brings_a_call_without_bytes() -> None:
     theirs.close()
 
 
-def test_hanging_up_a_link_that_is_gone_does_nothing() -> None:
+def test_hang_up_of_ended_connection_does_nothing() -> None:
     driver = Driver()
     link, theirs = linked(driver)
     theirs.close()
@@ -183,7 +183,7 @@ def test_hanging_up_a_link_that_is_gone_does_nothing() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_receive_thread_that_dies_reports_the_loss() -> None:
+def test_exception_on_receive_thread_is_reported_as_loss() -> None:
     driver = Driver(fails=True)
     link, theirs = linked(driver)
     theirs.sendall(b"x")
@@ -193,7 +193,7 @@ def test_a_receive_thread_that_dies_reports_the_loss() -> None:
     theirs.close()
 
 
-def test_addresses() -> None:
+def test_parse_uri_decodes_credentials_and_paths() -> None:
     address = parse_uri("tcp://ann:p%40ss@[::1]:9007")
     assert (address.host, address.port, address.user, address.password) == ("::1", 9007, "ann", "p@ss")
     assert address.uri == "tcp://ann:...@[::1]:9007"
@@ -203,7 +203,7 @@ def test_addresses() -> None:
 
 
 def once_reading(theirs: socket.socket, done: Callable[[], bool]) -> Callable[[], bool]:
-    """Send an answer when `read_until` asks for the first time: the calling thread is the reader then."""
+    """Send an answer at the first check of `read_until`, when the calling thread reads."""
     answers = [b"answer"]
 
     def asked() -> bool:
@@ -214,7 +214,7 @@ def once_reading(theirs: socket.socket, done: Callable[[], bool]) -> Callable[[]
     return asked
 
 
-def test_who_waits_reads_and_the_receive_thread_goes_on_afterwards() -> None:
+def test_read_until_reads_on_the_calling_thread_then_returns_the_role() -> None:
     driver = Driver()
     link, theirs = linked(driver)
     readers: list[str] = []
@@ -239,7 +239,7 @@ def test_who_waits_reads_and_the_receive_thread_goes_on_afterwards() -> None:
     link.read_until(lambda: False, None)
 
 
-def test_a_reader_that_is_interrupted_leaves_a_connection_that_works() -> None:
+def test_interrupted_read_without_bytes_keeps_the_connection() -> None:
     driver = Driver()
     link, theirs = linked(driver)
 
@@ -255,7 +255,7 @@ def test_a_reader_that_is_interrupted_leaves_a_connection_that_works() -> None:
     link.thread.join()
 
 
-def test_a_reader_that_is_interrupted_with_bytes_in_its_hands_ends_the_connection() -> None:
+def test_interrupted_read_with_unprocessed_bytes_ends_the_connection() -> None:
     driver = Driver()
     link, theirs = linked(driver)
 
@@ -271,7 +271,7 @@ def test_a_reader_that_is_interrupted_with_bytes_in_its_hands_ends_the_connectio
     link.thread.join()
 
 
-def test_who_waits_sees_the_end() -> None:
+def test_read_until_returns_at_the_end_of_the_connection() -> None:
     driver = Driver()
     link, theirs = linked(driver)
     later = threading.Timer(0.02, theirs.close)

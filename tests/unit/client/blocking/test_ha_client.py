@@ -1,4 +1,4 @@
-"""The blocking HA client where real signals, forks and threads come in between."""
+"""The blocking HA client with real signals, forks and threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tickertape.wire.commands import Goodbye
 SECONDS = 20.0
 
 
-def test_an_interrupted_connect_and_logon_stops_connecting_and_may_be_repeated(interrupts: None) -> None:
+def test_interrupted_connect_and_logon_stops_and_can_be_retried(interrupts: None) -> None:
     chooser = tt.DefaultServerChooser()
     with socket.create_server(("127.0.0.1", 0)) as silent, socket_server() as server:
         chooser.add(f"tcp://127.0.0.1:{silent.getsockname()[1]}")
@@ -31,7 +31,7 @@ def test_an_interrupted_connect_and_logon_stops_connecting_and_may_be_repeated(i
 
         def interrupt() -> None:
             connection, _ = silent.accept()
-            interrupt_until_gone(connection)  # it waits for the logon, or will in a moment
+            interrupt_until_gone(connection)  # the client waits for the logon, or will soon
 
         for _ in range(3):
             thread = threading.Thread(target=interrupt)
@@ -51,7 +51,7 @@ def test_an_interrupted_connect_and_logon_stops_connecting_and_may_be_repeated(i
         client.close()
 
 
-def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
+def test_ha_client_in_forked_child_raises_and_parent_continues() -> None:
     with socket_server() as server, tt.HAClient("pricing-1", servers=server.uri) as client:
         calls: list[Callable[[], object]] = [
             client.connect_and_logon,
@@ -79,11 +79,11 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
         assert server.bodies() == [b"1"]
 
 
-def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[BaseException] = []
+def test_failed_reconnect_thread_fails_waiting_and_later_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[BaseException] = []
     with socket_server() as server:
         client = tt.HAClient("pricing-1", servers=server.uri)
-        client.set_exception_listener(told.append)
+        client.set_exception_listener(errors.append)
 
         def broken(uri: str, instance: str) -> None:
             raise RuntimeError("a bug")
@@ -97,10 +97,10 @@ def test_a_thread_that_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPat
         monkeypatch.undo()
         client.connect_and_logon(SECONDS)
         client.close()
-    assert told == []
+    assert errors == []
 
 
-def test_a_beginning_that_timed_out_while_resubscribing_may_be_repeated() -> None:
+def test_connect_and_logon_after_timeout_in_resubscription_can_be_retried() -> None:
     class Slow(tt.MemorySubscriptionManager):
         def stored(self) -> tuple[tt.StoredSubscription, ...]:
             go.wait(SECONDS)
@@ -122,13 +122,13 @@ def test_a_beginning_that_timed_out_while_resubscribing_may_be_repeated() -> Non
         client.close()
 
 
-def test_only_the_end_of_its_own_connection_concerns_an_attempt() -> None:
+def test_attempt_ignores_the_end_of_another_connection() -> None:
     client = tt.HAClient("pricing-1", servers="tcp://127.0.0.1:1")
     lost = tt.Disconnected("lost")
     client._driver._take_in(machine.Start())
     client._driver._take_in(machine.ServerChosen("tcp://127.0.0.1:1"))
     assert client._driver._concerns_machine(ConnectionDown(lost, 1))
-    client._driver.core.connections = 1  # it was made, and is still there when the next attempt begins
+    client._driver.core.connections = 1  # the connection exists when the next attempt starts
     client._driver._take_in(machine.AttemptFailed(1, lost))
     client._driver._take_in(machine.ServerChosen("tcp://127.0.0.1:2"))
     client._driver._take_in(machine.DelayChosen(0.0))
@@ -136,7 +136,7 @@ def test_only_the_end_of_its_own_connection_concerns_an_attempt() -> None:
     assert client._driver._concerns_machine(ConnectionDown(lost, 2))
 
 
-def test_an_attempt_that_was_given_up_while_the_chooser_was_asked_is_not_made() -> None:
+def test_attempt_abandoned_while_the_chooser_runs_does_not_connect() -> None:
     with socket_server() as server:
         chooser = Slow(server.uri)
         client = tt.HAClient("pricing-1", server_chooser=chooser, reconnect_delay=0)
@@ -152,7 +152,7 @@ def test_an_attempt_that_was_given_up_while_the_chooser_was_asked_is_not_made() 
 
 
 class Slow(tt.DefaultServerChooser):
-    """Takes its time, until it is told to go."""
+    """A chooser that blocks until `go` is set."""
 
     def __init__(self, uri: str) -> None:
         super().__init__(uri)
@@ -163,7 +163,7 @@ class Slow(tt.DefaultServerChooser):
         return super().current_uri()
 
 
-def test_a_server_that_refuses_the_logon_is_asked_with_another_password() -> None:
+def test_rejected_logon_is_retried_with_the_password_of_the_authenticator() -> None:
     class Tokens(tt.DefaultAuthenticator):
         def retry(self, user: str | None, password: str | None) -> str | None:
             server.refuse = None
@@ -179,7 +179,7 @@ def test_a_server_that_refuses_the_logon_is_asked_with_another_password() -> Non
             ]
 
 
-def test_a_password_that_is_none_fails_the_attempt() -> None:
+def test_password_of_wrong_type_fails_the_attempt() -> None:
     class Numbers(tt.DefaultAuthenticator):
         def authenticate(self, user: str | None, password: str | None) -> str | None:
             return 5  # type: ignore[return-value]
@@ -195,14 +195,14 @@ def test_a_password_that_is_none_fails_the_attempt() -> None:
         client.close()
 
 
-def test_an_attempt_without_a_timeout_of_the_client_ends_all_the_same() -> None:
+def test_attempt_without_client_timeout_has_a_default_timeout() -> None:
     with silent_server() as silent:
         client = tt.HAClient("pricing-1", servers=silent, timeout=None)
         assert client._driver._attempt_seconds == 10
         client.close()
 
 
-def test_what_an_attempt_failed_with_is_an_error_of_ours() -> None:
+def test_failed_attempt_reports_a_tickertape_error() -> None:
     ours = tt.Disconnected("gone")
     assert as_failure(ours, "tcp://a:1") is ours
     other = as_failure(UnicodeError("label too long"), "tcp://a:1")
@@ -210,7 +210,7 @@ def test_what_an_attempt_failed_with_is_an_error_of_ours() -> None:
     assert "Cannot connect to tcp://a:1: UnicodeError: label too long" in str(other)
 
 
-def test_a_name_that_cannot_be_resolved_is_a_failure_like_others() -> None:
+def test_unresolvable_host_name_counts_as_failed_attempt() -> None:
     delays = tt.FixedDelayStrategy(0.01, give_up_after=0.01)
     client = tt.HAClient("pricing-1", servers=f"tcp://{'a' * 70}.example:1", reconnect_delay=delays)
     with pytest.raises(tt.Disconnected, match=r"gives up\. Last attempt: "):
@@ -219,7 +219,7 @@ def test_a_name_that_cannot_be_resolved_is_a_failure_like_others() -> None:
 
 
 @pytest.mark.parametrize("kind", [tt.Client, tt.HAClient])
-def test_close_waits_for_a_handler_as_long_as_its_timeout(kind: type[tt.Client]) -> None:
+def test_close_waits_for_a_running_handler_up_to_the_timeout(kind: type[tt.Client]) -> None:
     inside, go_on, over = threading.Event(), threading.Event(), threading.Event()
 
     def handle(_message: tt.Message) -> None:
@@ -241,7 +241,7 @@ def test_close_waits_for_a_handler_as_long_as_its_timeout(kind: type[tt.Client])
 
 
 @pytest.mark.parametrize("kind", [tt.Client, tt.HAClient])
-def test_close_returns_behind_a_handler_that_ends_in_its_time(kind: type[tt.Client]) -> None:
+def test_close_returns_after_a_handler_that_ends_in_time(kind: type[tt.Client]) -> None:
     inside, go_on = threading.Event(), threading.Event()
     order: list[str] = []
 
@@ -269,7 +269,7 @@ def test_close_returns_behind_a_handler_that_ends_in_its_time(kind: type[tt.Clie
         assert order == ["handled", "closed"]
 
 
-def test_close_in_a_handler_does_not_wait_for_the_thread_that_resubscribes() -> None:
+def test_close_in_a_handler_does_not_wait_for_the_resubscribing_thread() -> None:
     closed = threading.Event()
 
     def handle(_message: tt.Message) -> None:
@@ -284,13 +284,13 @@ def test_close_in_a_handler_does_not_wait_for_the_thread_that_resubscribes() -> 
         server.deaf = True
         server.drop()
         wait_until(lambda: client._driver._machine.step is machine.ReconnectStep.RESUBSCRIBING)
-        wait_until(lambda: server.sessions[1].subscribed)  # the first of the two, to which is delivered
+        wait_until(lambda: server.sessions[1].subscribed)  # the first of the two, which gets messages
         with tt.Client("other", server.uri, timeout=SECONDS) as other:
             other.publish("orders", b"1")
             assert closed.wait(SECONDS)
 
 
-def test_a_handler_that_takes_long_while_the_others_are_placed_does_not_cost_the_connection() -> None:
+def test_slow_handler_during_resubscription_does_not_lose_the_connection() -> None:
     attempt_seconds = 0.1
     hung_up: list[bool] = []
     released = threading.Event()
@@ -299,7 +299,7 @@ def test_a_handler_that_takes_long_while_the_others_are_placed_does_not_cost_the
         link = client._driver.connection
         if link is None or released.is_set():
             return
-        time.sleep(4 * attempt_seconds)  # so long there is no answer to the second subscribe
+        time.sleep(4 * attempt_seconds)  # meanwhile the second subscribe has no answer
         hung_up.append(link.hung_up)
         server.deaf = False
         released.set()
@@ -313,16 +313,16 @@ def test_a_handler_that_takes_long_while_the_others_are_placed_does_not_cost_the
         client._driver.connection.hang_up()  # type: ignore[union-attr]
         with tt.Client("other", server.uri, timeout=SECONDS) as other:
             wait_until(lambda: client._driver._machine.step is machine.ReconnectStep.RESUBSCRIBING)
-            while not released.wait(attempt_seconds / 2):  # it may just be on its way to the next connection
+            while not released.wait(attempt_seconds / 2):  # the client may be reconnecting
                 other.publish("orders", b"1")
         assert hung_up == [False]
-        # Now nobody is busy, and the server still owes its answer: that does cost the connection.
+        # No handler is busy and the answer is missing, so the client ends the connection.
         wait_until(lambda: client._driver._machine.ready, SECONDS)
         client.close(timeout=SECONDS)
 
 
 @pytest.mark.parametrize("timeout", [None, SECONDS])
-def test_a_listener_that_publishes_into_a_full_store_at_a_loss_does_not_stop_reconnecting(
+def test_state_listener_publishing_into_full_store_does_not_stop_reconnecting(
     timeout: float | None,
 ) -> None:
     store = tt.MemoryPublishStore(bytes_max=20_000)
@@ -354,21 +354,21 @@ def test_a_listener_that_publishes_into_a_full_store_at_a_loss_does_not_stop_rec
         client.close(timeout=0.01)
 
 
-def test_calls_of_one_who_heard_of_the_loss_wait_for_the_next_connection() -> None:
-    telling, asked = threading.Event(), threading.Event()
+def test_calls_made_after_the_disconnected_state_wait_for_the_next_connection() -> None:
+    notifying, asked = threading.Event(), threading.Event()
 
     def hear(state: tt.ConnectionState) -> None:
         if state is tt.ConnectionState.DISCONNECTED:
-            telling.set()
+            notifying.set()
             asked.wait(0.2)
 
     with socket_server() as server, tt.HAClient("a", servers=server.uri, reconnect_delay=0.001) as client:
         client.add_connection_state_listener(hear)
         for number in range(3):
-            telling.clear()
+            notifying.clear()
             asked.clear()
             server.drop()
-            assert telling.wait(SECONDS)
+            assert notifying.wait(SECONDS)
             if number == 0:
                 client.connect_and_logon(SECONDS)
             elif number == 1:
@@ -379,7 +379,7 @@ def test_calls_of_one_who_heard_of_the_loss_wait_for_the_next_connection() -> No
             asked.set()
 
 
-def test_a_disconnect_handler_may_wait_for_the_next_connection() -> None:
+def test_disconnect_handler_may_wait_for_the_next_connection() -> None:
     ends: list[bool] = []
 
     def connect(client: tt.HAClient) -> None:

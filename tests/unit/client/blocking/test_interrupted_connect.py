@@ -1,4 +1,4 @@
-"""A Ctrl-C in `Client.connect`, at any bytecode: nothing of that connection stays, and the next works."""
+"""A Ctrl-C at any bytecode in `Client.connect`: the connection is dropped, and the next one works."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from tickertape.client.blocking.client import Client
 PARTS = 12
 
 
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # interrupted before anybody held the socket
+@pytest.mark.filterwarnings(
+    "ignore:unclosed:ResourceWarning"
+)  # interrupted before any object held the socket
 @pytest.mark.parametrize("part", parts(PARTS, 4))
 @in_a_thread_of_its_own
-def test_a_connect_interrupted_at_any_bytecode_can_be_made_again(part: int) -> None:
+def test_connect_interrupted_at_any_bytecode_can_be_retried(part: int) -> None:
     step, hit = part, True
     with socket_server() as server:
         while hit:
             client = Client("pricing-1", server.uri, connect=False)
             files = ("client/blocking/driver.py", "client/blocking/connection.py")
             hit = interrupted_at(step, client.connect, files)
-            connect_again_and_publish(client, server, b"%d" % step, f"step {step}")
+            reconnect_and_publish(client, server, b"%d" % step, f"step {step}")
             step += PARTS
     gc.collect()
     assert step > 40
 
 
-def connect_again_and_publish(client: Client, server: SocketServer, body: bytes, where: str) -> None:
+def reconnect_and_publish(client: Client, server: SocketServer, body: bytes, where: str) -> None:
     client._driver._connecting.acquire(
         blocking=False
-    )  # a real signal does not come while `with` lets go of a lock
+    )  # a real signal does not interrupt the release of a lock in `with`
     client._driver._connecting.release()
     while client._driver.owns_lock():
         client._driver.lock.release()
@@ -52,13 +54,13 @@ def connect_again_and_publish(client: Client, server: SocketServer, body: bytes,
         raise
 
 
-def test_a_connect_interrupted_while_the_server_says_nothing_can_be_made_again(interrupts: None) -> None:
+def test_connect_interrupted_while_the_server_is_silent_can_be_retried(interrupts: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = Client("pricing-1", f"tcp://127.0.0.1:{silent.getsockname()[1]}", connect=False)
 
         def interrupt() -> None:
             connection, _ = silent.accept()
-            interrupt_until_gone(connection)  # it waits for the logon, or will in a moment
+            interrupt_until_gone(connection)  # the client waits for the logon, or will soon
 
         for _ in range(3):
             thread = threading.Thread(target=interrupt)
@@ -71,11 +73,11 @@ def test_a_connect_interrupted_while_the_server_says_nothing_can_be_made_again(i
         client.close()
 
 
-def test_a_connection_whose_logon_came_before_the_interrupt_is_kept(interrupts: None) -> None:
+def test_connection_with_logon_before_the_interrupt_is_kept(interrupts: None) -> None:
     with socket_server() as server, Client("pricing-1", server.uri) as client:
         link = client._driver.connection
         assert link is not None
-        client._driver._abandon(link, Interrupt)  # type: ignore[arg-type]  # it is not used
+        client._driver._abandon(link, Interrupt)  # type: ignore[arg-type]  # the argument is not used
         assert client.connected
         client.connect()
         client.publish("orders", b"1")

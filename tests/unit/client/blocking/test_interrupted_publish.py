@@ -1,7 +1,6 @@
-"""A signal handler that raises, or publishes, at any bytecode in `Client.publish`: numbers, store and wire
-still agree.
+"""Signal handlers at any bytecode in `Client.publish`: sequences, store and wire stay consistent.
 
-The handler is a trace function, which is asked before each bytecode.
+The handler raises or publishes. It is a trace function, which is called before each bytecode.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tickertape.wire.connection import Connection, Received
 
 
 class FakeLink:
-    """Takes what is added and, when it is pushed, lets a server read it; nothing more after a hang-up."""
+    """A connection that passes pushed bytes to a server until `hang_up`."""
 
     blocked = congested = False
     thread: None = None
@@ -51,11 +50,11 @@ class FakeLink:
         self.hung_up = True
 
     def detach(self) -> None:
-        """A test that forks finds clients of earlier tests alive."""
+        """Do nothing. Clients of earlier tests may exist when a later test forks."""
 
 
-class World:
-    """A client whose server stores what it reads, by the number of each message, and drops duplicates."""
+class Harness:
+    """A client with a server that stores messages by sequence and drops duplicates."""
 
     def __init__(self, store: PublishStore | None = None) -> None:
         self.stored: dict[int, bytes] = {}
@@ -86,7 +85,7 @@ class World:
         self.drive()
 
     def drive(self) -> None:
-        """Carry out what the machine asks for."""
+        """Perform the effects of the state machine."""
         self.client._driver._carry_out(self.client._driver.connection, self.client._driver._take_sends())
 
     def core(self) -> ClientProtocol:
@@ -122,102 +121,102 @@ class World:
         return self.client.publish(topic, data, **extra)
 
     def lose_if_ended(self) -> None:
-        """A connection that ended is followed by another one."""
+        """Reconnect if the connection ended."""
         if self.link.hung_up:
             self.client._driver.core.receive(ConnectionEnded(Disconnected("hung up")), START)
             self.client._driver._take_sends()
             self.connect()
 
     def settle(self) -> None:
-        """Everything gathered is sent and acknowledged; on a new connection if the old one ended."""
+        """Send and acknowledge all messages, on a new connection if the old one ended."""
         self.lose_if_ended()
         self.core().publishing.flush()
         self.drive()
         self.say(Persisted(frame=self.frames, sequence=max(self.stored)))
 
 
-def begin(world: World, bodies: int = 0) -> None:
-    """One message in flight and `bodies` gathered; from the second on the run is open."""
-    world.publish("orders", b"first")
+def begin(harness: Harness, bodies: int = 0) -> None:
+    """Publish one message in flight and `bodies` batched ones. The second opens the run."""
+    harness.publish("orders", b"first")
     for i in range(bodies):
-        world.publish("orders", b"%d" % i)
+        harness.publish("orders", b"%d" % i)
 
 
-def idle(world: World) -> None:
-    world.publish("orders", b"idle")
+def idle(harness: Harness) -> None:
+    harness.publish("orders", b"idle")
 
 
-def gathering(world: World) -> None:
-    world.publish("orders", b"more")
+def gathering(harness: Harness) -> None:
+    harness.publish("orders", b"more")
 
 
-def other_topic(world: World) -> None:
-    world.publish("trades", b"trade")
+def other_topic(harness: Harness) -> None:
+    harness.publish("trades", b"trade")
 
 
-def labelled(world: World) -> None:
-    world.publish("orders", b"labelled", correlation_id="c")
+def labelled(harness: Harness) -> None:
+    harness.publish("orders", b"labelled", correlation_id="c")
 
 
-def large(world: World) -> None:
-    world.publish("orders", b"x" * 130_000)
+def large(harness: Harness) -> None:
+    harness.publish("orders", b"x" * 130_000)
 
 
-def dictionary(world: World) -> None:
-    sequence = world.call("orders", {"a": 1})
+def dictionary(harness: Harness) -> None:
+    sequence = harness.call("orders", {"a": 1})
     assert sequence is not None
-    world.given[sequence] = b'{"a":1}'
+    harness.given[sequence] = b'{"a":1}'
 
 
-def labelled_before(world: World) -> None:
-    begin(world, 4)
-    labelled(world)
+def labelled_before(harness: Harness) -> None:
+    begin(harness, 4)
+    labelled(harness)
 
 
-SCENES: dict[str, tuple[Callable[[World], None], Callable[[World], None]]] = {
+SCENES: dict[str, tuple[Callable[[Harness], None], Callable[[Harness], None]]] = {
     "idle": (lambda _: None, idle),
     "the second": (begin, gathering),
-    "opens a run": (lambda world: begin(world, 1), gathering),
-    "in a run": (lambda world: begin(world, 4), gathering),
-    "dictionary": (lambda world: begin(world, 4), dictionary),
-    "another topic": (lambda world: begin(world, 4), other_topic),
-    "labelled": (lambda world: begin(world, 4), labelled),
+    "opens a run": (lambda harness: begin(harness, 1), gathering),
+    "in a run": (lambda harness: begin(harness, 4), gathering),
+    "dictionary": (lambda harness: begin(harness, 4), dictionary),
+    "other_body topic": (lambda harness: begin(harness, 4), other_topic),
+    "labelled": (lambda harness: begin(harness, 4), labelled),
     "labelled again": (labelled_before, labelled),
-    "no room for more": (lambda world: begin(world, 4), large),
+    "batch is full": (lambda harness: begin(harness, 4), large),
 }
 
 
 SAME: Final = b"the very same object"
 
 
-def check(world: World, interrupted: int) -> None:
-    """Publish on and compare: what was given a number is stored under it, and no number was left out."""
+def check(harness: Harness, interrupted: int) -> None:
+    """Publish more and check that each sequence has its message and that no sequence is missing."""
     for i in range(3):
-        world.publish("orders", b"after %d" % i)
-    world.settle()
-    world.publish("orders", b"last")
-    world.settle()
-    numbers = sorted(world.stored)
+        harness.publish("orders", b"after %d" % i)
+    harness.settle()
+    harness.publish("orders", b"last")
+    harness.settle()
+    numbers = sorted(harness.stored)
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    assert {n: world.stored[n] for n in world.given} == world.given
-    assert len(numbers) - len(world.given) in (0, interrupted)
-    assert world.store.unpersisted_count() == 0
-    assert world.store.size_bytes == 0
+    assert {n: harness.stored[n] for n in harness.given} == harness.given
+    assert len(numbers) - len(harness.given) in (0, interrupted)
+    assert harness.store.unpersisted_count() == 0
+    assert harness.store.size_bytes == 0
 
 
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("part", parts(4, 2))
 @in_a_thread_of_its_own
-def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene: str, part: int) -> None:
+def test_publish_interrupted_at_any_bytecode_loses_and_repeats_no_sequence(scene: str, part: int) -> None:
     prepare, act = SCENES[scene]
     step, hit = part, True
     while hit:
-        world = World()
-        prepare(world)
-        hit = interrupted_at(step, lambda: act(world))  # noqa: B023 - called here
-        assert not world.client._driver.owns_lock()
+        harness = Harness()
+        prepare(harness)
+        hit = interrupted_at(step, lambda: act(harness))  # noqa: B023 - called here
+        assert not harness.client._driver.owns_lock()
         try:
-            check(world, int(hit))
+            check(harness, int(hit))
         except BaseException as error:
             error.add_note(f"step {step}")
             raise
@@ -227,10 +226,10 @@ def test_a_publish_interrupted_at_any_bytecode_loses_and_repeats_no_number(scene
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "scene", ["the second", "opens a run", "another topic", "labelled again", "no room for more"]
+    "scene", ["the second", "opens a run", "other_body topic", "labelled again", "batch is full"]
 )
 @in_a_thread_of_its_own
-def test_a_publish_into_a_store_on_disk_interrupted_at_any_bytecode_loses_nothing(
+def test_publish_into_file_store_interrupted_at_any_bytecode_loses_nothing(
     scene: str, tmp_path: Path, full: bool
 ) -> None:
     prepare, act = SCENES[scene]
@@ -238,63 +237,63 @@ def test_a_publish_into_a_store_on_disk_interrupted_at_any_bytecode_loses_nothin
     traced = (*TRACED, "publish_store/file.py", "publish_store/ledger.py")
     while hit:
         with FilePublishStore(tmp_path / str(step)) as store:
-            world = World(store)
-            prepare(world)
-            hit = interrupted_at(step, lambda: act(world), traced)  # noqa: B023 - called here
-            given = dict(world.given)
+            harness = Harness(store)
+            prepare(harness)
+            hit = interrupted_at(step, lambda: act(harness), traced)  # noqa: B023 - called here
+            given = dict(harness.given)
             try:
-                check(world, int(hit))
+                check(harness, int(hit))
             except BaseException as error:
                 error.add_note(f"step {step}")
                 raise
         with FilePublishStore(tmp_path / str(step)) as again:
-            assert (again.unpersisted_count(), again.last_sequence) == (0, max(world.given))
+            assert (again.unpersisted_count(), again.last_sequence) == (0, max(harness.given))
         assert given
         shutil.rmtree(tmp_path / str(step))
-        step += 29 if full else 53  # prime, so that they fall everywhere
+        step += 29 if full else 53  # a prime, so that the steps vary
     assert step > 100
 
 
-def the_same(world: World) -> None:
-    world.publish("orders", SAME)
+def same_body(harness: Harness) -> None:
+    harness.publish("orders", SAME)
 
 
-def another(world: World) -> None:
-    world.publish("orders", b"handled")
+def other_body(harness: Harness) -> None:
+    harness.publish("orders", b"handled")
 
 
-def the_same_and_close(world: World) -> None:
-    the_same(world)
-    world.publish("trades", b"handled")
+def same_body_and_close(harness: Harness) -> None:
+    same_body(harness)
+    harness.publish("trades", b"handled")
 
 
-def another_and_close(world: World) -> None:
-    another(world)
-    world.publish("trades", b"handled")
+def other_body_and_close(harness: Harness) -> None:
+    other_body(harness)
+    harness.publish("trades", b"handled")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("handle", [the_same, another, the_same_and_close, another_and_close])
+@pytest.mark.parametrize("handle", [same_body, other_body, same_body_and_close, other_body_and_close])
 @pytest.mark.parametrize("gathered", [0, 1, 2, pytest.param(4, marks=pytest.mark.full)])
 @in_a_thread_of_its_own
-def test_a_handler_that_publishes_at_any_bytecode_of_a_publish_loses_and_repeats_no_number(
-    handle: Callable[[World], None], gathered: int
+def test_publish_in_signal_handler_at_any_bytecode_loses_and_repeats_no_sequence(
+    handle: Callable[[Harness], None], gathered: int
 ) -> None:
     step, hit = 0, True
     refused: list[int] = []
 
     def handler() -> None:
         try:
-            handle(world)
+            handle(harness)
         except UsageError:
-            refused.append(step)  # in the middle of a step of the machine: not published
+            refused.append(step)  # in the middle of a step of the state machine: not published
 
     while hit:
-        world = World()
-        begin(world, gathered)
-        hit = interrupted_at(step, lambda: the_same(world), handler=handler)  # noqa: B023 - called here
+        harness = Harness()
+        begin(harness, gathered)
+        hit = interrupted_at(step, lambda: same_body(harness), handler=handler)  # noqa: B023 - called here
         try:
-            check(world, 0)
+            check(harness, 0)
         except BaseException as error:
             error.add_note(f"step {step}")
             raise
@@ -302,7 +301,7 @@ def test_a_handler_that_publishes_at_any_bytecode_of_a_publish_loses_and_repeats
     assert len(refused) < step - 30
 
 
-def test_a_publish_inside_an_interrupted_publish_is_refused_not_stuck() -> None:
-    world = World()
-    with world.client._driver.lock, pytest.raises(UsageError, match="signal handler"):
-        world.client.publish("orders", b"from a handler")
+def test_publish_in_signal_handler_with_lock_held_raises() -> None:
+    harness = Harness()
+    with harness.client._driver.lock, pytest.raises(UsageError, match="signal handler"):
+        harness.client.publish("orders", b"from a handler")

@@ -1,8 +1,8 @@
-"""A Ctrl-C while a stream is read: whoever catches it reads on, and gets every message once.
+"""A Ctrl-C while a stream is read: later reads return every message once.
 
-The interpreter runs signal handlers after a call, at the begin of a function, and when a loop goes back.
-There nothing may be lost, and all credit is given back once. At any other bytecode, where none runs today, at
-most what is on its way out of the stream may be lost, and at most one batch is paid for twice.
+The interpreter runs signal handlers after a call, at the start of a function, and at a jump back in a loop.
+At these points no message may be lost, and all credit is returned once. At any other bytecode one read may
+lose its messages, and the credit of one batch may be returned twice. Today no handler runs at these.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 from tests.helpers.interrupts import TRACED, Interrupt, interrupted_at
 from tests.helpers.threads import in_a_thread_of_its_own
-from tests.unit.client.blocking.test_interrupted_publish import World
+from tests.unit.client.blocking.test_interrupted_publish import Harness
 from tests.unit.client.blocking.test_streams import Fed, batch
 from tests.unit.client.peer import START
 from tickertape.base.errors import StreamEnded, TimedOut
@@ -45,7 +45,7 @@ def bytecode(code: CodeType) -> bytes:
 
 
 class Interrupter:
-    """Raises before bytecode number `step`; `may_be` says whether a signal handler may run there."""
+    """Raises before bytecode number `step`. `may_be` is true if a signal handler may run at that point."""
 
     def __init__(self, step: int) -> None:
         self._left = step
@@ -66,9 +66,7 @@ class Interrupter:
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
         if event == "call" and frame.f_back is not None and not frame.f_code.co_name.startswith("__"):
-            self._inlined.add(
-                frame.f_back
-            )  # the interpreter goes straight back to the caller's next bytecode
+            self._inlined.add(frame.f_back)  # the interpreter continues at the caller's next bytecode
         if not frame.f_code.co_filename.endswith(READ):
             return None
         frame.f_trace_opcodes = True
@@ -89,7 +87,7 @@ class Interrupter:
 
 def loop(stream: MessageStream, got: list[bytes]) -> None:
     for message in stream:
-        got.append(message.data)  # noqa: PERF401 - what was read before an exception is kept
+        got.append(message.data)  # noqa: PERF401 - messages read before an exception are kept
 
 
 def take_next(stream: MessageStream, got: list[bytes]) -> None:
@@ -121,7 +119,7 @@ def first_and_rest(stream: MessageStream, got: list[bytes]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("read", [loop, take_next, get, batches, first_and_rest])
 @in_a_thread_of_its_own
-def test_a_read_interrupted_at_any_bytecode_goes_on_without_loss(
+def test_read_interrupted_at_any_bytecode_continues_without_loss(
     read: Callable[[MessageStream, list[bytes]], None],
 ) -> None:
     bodies = [body for some in BODIES for body in some]
@@ -155,7 +153,7 @@ def test_a_read_interrupted_at_any_bytecode_goes_on_without_loss(
 
 @pytest.mark.parametrize("timeout", [0.001, 0])
 @in_a_thread_of_its_own
-def test_a_wait_interrupted_at_any_bytecode_is_woken_the_next_time(timeout: float) -> None:
+def test_get_after_interrupted_wait_is_woken_by_a_message(timeout: float) -> None:
     step, hit = 0, True
     while hit:
         fed = Fed()
@@ -185,7 +183,7 @@ def test_a_wait_interrupted_at_any_bytecode_is_woken_the_next_time(timeout: floa
 
 
 @in_a_thread_of_its_own
-def test_a_wait_for_the_replay_interrupted_at_any_bytecode_pays_for_all_it_holds() -> None:
+def test_interrupted_wait_caught_up_returns_all_credit_once() -> None:
     step = 0
     cost = batch(b"x" * 68).cost
     while True:
@@ -210,8 +208,8 @@ def test_a_wait_for_the_replay_interrupted_at_any_bytecode_pays_for_all_it_holds
     assert step > 100
 
 
-class Subscribed(World):
-    """A client with one subscription whose window is 1000, and what credit its server was given."""
+class Subscribed(Harness):
+    """A client with a subscription of window 1000. `credit` is the credit that the server received."""
 
     def __init__(self) -> None:
         self.credit = 0
@@ -234,20 +232,20 @@ class Subscribed(World):
 
 
 @in_a_thread_of_its_own
-def test_a_report_interrupted_at_any_bytecode_said_nothing_or_ends_the_connection() -> None:
+def test_interrupted_credit_report_sends_nothing_or_ends_the_connection() -> None:
     step, hit, ended, returning = 0, True, 0, 0
     while hit:
-        world = Subscribed()
-        driver, request = world.client._driver, world.request
+        harness = Subscribed()
+        driver, request = harness.client._driver, harness.request
         hit = interrupted_at(step, lambda: driver.consumed(request, 600), TRACED)  # noqa: B023
         assert not driver.owns_lock()
-        if world.link.hung_up:
+        if harness.link.hung_up:
             ended += 1
-        elif hit and world.credit:
-            returning += 1  # behind everything, where no signal handler runs
+        elif hit and harness.credit:
+            returning += 1  # after the last step, where no signal handler runs
         elif hit:
             driver.consumed(request, 600)
-        assert world.credit == 600 or world.link.hung_up, f"step {step}"
+        assert harness.credit == 600 or harness.link.hung_up, f"step {step}"
         step += 1
     assert 0 < ended < step - 10
     assert returning <= 2

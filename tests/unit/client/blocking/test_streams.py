@@ -1,4 +1,4 @@
-"""Message streams, fed by hand: the thread of the test is the receive thread too."""
+"""Message streams. The thread of the test is also the receive thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tickertape.client.subscriptions import message_buffer as inbox
 
 
 class Fed:
-    """A stream, and what it told its client."""
+    """A stream and the reports to its client."""
 
     def __init__(self, *, limited: bool = False) -> None:
         owner = Owner()
@@ -31,7 +31,7 @@ def batch(*bodies: bytes) -> MessageBatch:
     return batch_from_bodies("orders", bodies, publisher=1, first_sequence=1)
 
 
-def test_iteration_gives_messages_in_order_and_ends_quietly() -> None:
+def test_iteration_returns_messages_in_order_and_ends_without_exception() -> None:
     fed = Fed()
     fed.push(b"1", b"2")
     fed.push(b"3")
@@ -42,7 +42,7 @@ def test_iteration_gives_messages_in_order_and_ends_quietly() -> None:
 
 
 @pytest.mark.behaviour(33)
-def test_iteration_ends_without_an_exception_and_the_reason_says_why() -> None:
+def test_iteration_over_lost_stream_ends_without_exception_and_sets_end_reason() -> None:
     fed = Fed()
     fed.push(b"1")
     error = Disconnected("gone")
@@ -51,7 +51,7 @@ def test_iteration_ends_without_an_exception_and_the_reason_says_why() -> None:
     assert (fed.stream.end_reason, fed.stream.end_error) == ("disconnected", error)
 
 
-def test_a_limited_reading_that_was_cut_short_raises() -> None:
+def test_iteration_over_lost_replay_raises_disconnected() -> None:
     fed = Fed(limited=True)
     fed.push(b"1")
     fed.stream.end("disconnected", Disconnected("gone"))
@@ -60,7 +60,7 @@ def test_a_limited_reading_that_was_cut_short_raises() -> None:
         next(fed.stream)
 
 
-def test_iteration_can_be_left_and_taken_up_again() -> None:
+def test_iteration_left_by_break_can_be_continued() -> None:
     fed = Fed()
     fed.push(b"1", b"2", b"3", b"4")
     fed.push(b"5")
@@ -72,7 +72,7 @@ def test_iteration_can_be_left_and_taken_up_again() -> None:
     assert [message.data for message in fed.stream] == [b"4", b"5"]
 
 
-def test_get_and_iteration_share_their_place_across_batches() -> None:
+def test_get_and_iteration_share_one_position_across_batches() -> None:
     fed = Fed()
     for body in (b"1", b"2", b"3"):
         fed.push(body)
@@ -84,7 +84,7 @@ def test_get_and_iteration_share_their_place_across_batches() -> None:
         fed.stream.get(0)
 
 
-def test_iteration_goes_on_in_the_batch_that_get_has_begun() -> None:
+def test_iteration_continues_in_the_batch_started_by_get() -> None:
     fed = Fed()
     fed.push(b"1")
     fed.push(b"2", b"3")
@@ -94,7 +94,7 @@ def test_iteration_goes_on_in_the_batch_that_get_has_begun() -> None:
     assert [message.data for message in fed.stream] == [b"3"]
 
 
-def test_get_times_out_when_nothing_came() -> None:
+def test_get_without_message_times_out() -> None:
     fed = Fed()
     with pytest.raises(TimedOut, match=r"No message received within 0 s .stream 'sub'"):
         fed.stream.get(0)
@@ -104,7 +104,7 @@ def test_get_times_out_when_nothing_came() -> None:
     assert fed.stream.get(0.01).data == b"1"
 
 
-def test_a_batch_is_consumed_when_the_next_is_asked_for() -> None:
+def test_batch_counts_as_consumed_when_the_next_is_requested() -> None:
     fed = Fed()
     fed.push(b"12345678", b"x")
     fed.push(b"")
@@ -118,14 +118,14 @@ def test_a_batch_is_consumed_when_the_next_is_asked_for() -> None:
     assert fed.consumed == [8 + 1 + 2 * 32, 32]
 
 
-def test_batches_end_as_messages_do() -> None:
+def test_batches_end_at_the_end_of_the_stream() -> None:
     fed = Fed()
     fed.push(b"1", b"2")
     fed.stream.end("complete", None)
     assert [len(taken) for taken in fed.stream.batches()] == [2]
 
 
-def test_wait_caught_up_pays_for_what_it_holds_and_pays_once() -> None:
+def test_wait_caught_up_returns_credit_of_waiting_messages_once() -> None:
     fed = Fed()
     fed.push(b"x" * 68)
     fed.stream.caught_up()
@@ -137,7 +137,7 @@ def test_wait_caught_up_pays_for_what_it_holds_and_pays_once() -> None:
     assert fed.consumed == [100, 50]
 
 
-def test_what_arrives_during_wait_caught_up_is_held_and_paid() -> None:
+def test_messages_during_wait_caught_up_are_kept_and_credit_is_returned() -> None:
     fed = Fed()
     waiting = threading.Thread(target=fed.stream.wait_caught_up, args=(10,))
     fed.push(b"x" * 68)
@@ -150,7 +150,7 @@ def test_what_arrives_during_wait_caught_up_is_held_and_paid() -> None:
     assert fed.consumed == [100, 200]
 
 
-def test_wait_caught_up_stops_paying_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_caught_up_returns_no_credit_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "catch_up_bytes_max", 150)
     fed = Fed()
     fed.push(b"x" * 68)
@@ -160,7 +160,7 @@ def test_wait_caught_up_stops_paying_at_its_bound(monkeypatch: pytest.MonkeyPatc
     assert fed.consumed == []
 
 
-def test_wait_caught_up_tells_an_end_from_a_timeout() -> None:
+def test_wait_caught_up_raises_timed_out_or_stream_ended() -> None:
     fed = Fed()
     with pytest.raises(TimedOut, match="not caught up"):
         fed.stream.wait_caught_up(0)
@@ -169,7 +169,7 @@ def test_wait_caught_up_tells_an_end_from_a_timeout() -> None:
         fed.stream.wait_caught_up(0)
 
 
-def test_close_ends_the_subscription_once_and_drops_what_is_left() -> None:
+def test_close_unsubscribes_once_and_drops_waiting_messages() -> None:
     fed = Fed()
     fed.push(b"1", b"2")
     assert next(fed.stream).data == b"1"
@@ -183,7 +183,7 @@ def test_close_ends_the_subscription_once_and_drops_what_is_left() -> None:
     assert fed.unsubscribed == ["sub"]
 
 
-def test_a_waiting_consumer_is_woken_by_the_end() -> None:
+def test_waiting_consumer_is_woken_by_the_end_of_the_stream() -> None:
     fed = Fed()
     taken: list[bytes] = []
     consumer = threading.Thread(target=lambda: taken.extend(message.data for message in fed.stream))
@@ -195,7 +195,7 @@ def test_a_waiting_consumer_is_woken_by_the_end() -> None:
     assert taken == [b"1"]
 
 
-def handled(seen: list[bytes], told: list[BaseException]) -> tuple[HandledStream, list[int]]:
+def handled(seen: list[bytes], reported: list[BaseException]) -> tuple[HandledStream, list[int]]:
     consumed: list[int] = []
 
     def handle(message: Message) -> None:
@@ -206,7 +206,7 @@ def handled(seen: list[bytes], told: list[BaseException]) -> tuple[HandledStream
             stream.close()
 
     handlers = HandlerRunner()
-    handlers.listener = told.append
+    handlers.listener = reported.append
     stream = HandledStream(
         asked("sub"),
         Owner(consumed),
@@ -216,17 +216,17 @@ def handled(seen: list[bytes], told: list[BaseException]) -> tuple[HandledStream
     return stream, consumed
 
 
-def test_a_handler_gets_every_message_whatever_it_raises() -> None:
+def test_handler_that_raises_gets_every_message() -> None:
     seen: list[bytes] = []
-    told: list[BaseException] = []
-    stream, consumed = handled(seen, told)
+    reported: list[BaseException] = []
+    stream, consumed = handled(seen, reported)
     stream.push(batch(b"1", b"bad", b"2"))
     assert seen == [b"1", b"bad", b"2"]
-    assert [type(error) for error in told] == [ValueError]
+    assert [type(error) for error in reported] == [ValueError]
     assert consumed == [5 + 3 * 32]
 
 
-def test_a_handler_that_closes_gets_nothing_more() -> None:
+def test_handler_that_closes_the_stream_gets_no_more_messages() -> None:
     seen: list[bytes] = []
     stream, _ = handled(seen, [])
     stream.push(batch(b"1", b"stop", b"2"))
@@ -234,7 +234,7 @@ def test_a_handler_that_closes_gets_nothing_more() -> None:
     assert seen == [b"1", b"stop"]
 
 
-def test_a_stream_with_a_handler_gives_no_messages() -> None:
+def test_iteration_over_stream_with_handler_raises() -> None:
     stream, _ = handled([], [])
     with pytest.raises(UsageError, match="on_message"):
         next(stream)

@@ -1,4 +1,4 @@
-"""Both fronts over TLS, against a server that the test plays: what comes with a handshake, how it ends."""
+"""Both clients over TLS with a scripted server: handshakes and ends of connections."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def front(request: pytest.FixtureRequest) -> Iterator[Front]:
 
 
 class Played:
-    """Accepts one connection and plays a server on it; `outcome` is what came of that."""
+    """A scripted server for one connection. `outcome` is the result or error of the script."""
 
     def __init__(self, directory: Path, play: Callable[[socket.socket, ssl.SSLContext], object]) -> None:
         authority = Authority(directory)
@@ -74,11 +74,9 @@ def log_on(connection: ssl.SSLSocket) -> None:
     connection.sendall(bytes_of(LOGGED_ON))
 
 
-def test_what_comes_with_the_end_of_the_handshake_is_heard(front: Front, tmp_path: Path) -> None:
+def test_data_with_the_end_of_the_handshake_is_read(front: Front, tmp_path: Path) -> None:
     def play(connection: socket.socket, context: ssl.SSLContext) -> None:
-        context.maximum_version = (
-            ssl.TLSVersion.TLSv1_2
-        )  # where the last word of the handshake is the server's
+        context.maximum_version = ssl.TLSVersion.TLSv1_2  # the server sends the last message of the handshake
         channel = TlsChannel(context, server=True)
         while not channel.shake():
             connection.sendall(channel.take())
@@ -95,14 +93,14 @@ def test_what_comes_with_the_end_of_the_handshake_is_heard(front: Front, tmp_pat
     server.join()
 
 
-def test_closing_a_client_ends_the_connection_as_tls_ends(front: Front, tmp_path: Path) -> None:
+def test_client_close_sends_the_tls_close_notification(front: Front, tmp_path: Path) -> None:
     def play(connection: socket.socket, context: ssl.SSLContext) -> bytes:
         with context.wrap_socket(connection, server_side=True, suppress_ragged_eofs=False) as secure:
             log_on(secure)
-            said = b"."
-            while data := secure.recv(65536):  # raises when it was cut off
-                said += data
-            return said[:1]
+            received = b"."
+            while data := secure.recv(65536):  # raises without a close notification
+                received += data
+            return received[:1]
 
     server = Played(tmp_path, play)
     client = front.connect("desk", server.uri, tls=server.tls)
@@ -110,11 +108,11 @@ def test_closing_a_client_ends_the_connection_as_tls_ends(front: Front, tmp_path
     assert server.join() == b"."
 
 
-def test_a_server_that_ends_as_tls_ends_has_closed(front: Front, tmp_path: Path) -> None:
+def test_tls_close_notification_of_the_server_raises_disconnected(front: Front, tmp_path: Path) -> None:
     def play(connection: socket.socket, context: ssl.SSLContext) -> None:
         with context.wrap_socket(connection, server_side=True) as secure:
             log_on(secure)
-            with contextlib.suppress(OSError):  # the client need not answer
+            with contextlib.suppress(OSError):  # the client may not answer
                 secure.unwrap().close()
 
     server = Played(tmp_path, play)
@@ -122,14 +120,14 @@ def test_a_server_that_ends_as_tls_ends_has_closed(front: Front, tmp_path: Path)
     server.join()
 
     def use_it() -> None:
-        client.publish("orders", b"1")  # raises when the end was heard already
+        client.publish("orders", b"1")  # raises if the end is already known
         client.publish_flush(SECONDS)
 
     with pytest.raises(tt.Disconnected, match="was closed by the server"):
         use_it()
 
 
-def test_an_end_that_comes_with_the_last_words_is_no_cut(front: Front, tmp_path: Path) -> None:
+def test_tls_close_notification_with_last_data_is_a_clean_close(front: Front, tmp_path: Path) -> None:
     def play(connection: socket.socket, context: ssl.SSLContext) -> None:
         channel = TlsChannel(context, server=True)
         while not channel.shake():
@@ -151,7 +149,7 @@ def test_an_end_that_comes_with_the_last_words_is_no_cut(front: Front, tmp_path:
         use_it()
 
 
-def test_a_server_that_says_nothing_is_given_up_in_time(front: Front, tmp_path: Path) -> None:
+def test_connect_to_silent_tls_server_times_out(front: Front, tmp_path: Path) -> None:
     gone = threading.Event()
 
     def play(connection: socket.socket, context: ssl.SSLContext) -> bool:
@@ -164,7 +162,7 @@ def test_a_server_that_says_nothing_is_given_up_in_time(front: Front, tmp_path: 
     assert server.join() is True
 
 
-def test_a_server_that_hangs_up_in_the_handshake_is_told(front: Front, tmp_path: Path) -> None:
+def test_connection_closed_in_tls_handshake_raises_tls_failed(front: Front, tmp_path: Path) -> None:
     server = Played(tmp_path, lambda connection, _: connection.recv(65536)[:1])
     with pytest.raises(tt.TlsFailed, match=r"TLS handshake failed: .* closed the connection"):
         front.connect("desk", server.uri, tls=server.tls)

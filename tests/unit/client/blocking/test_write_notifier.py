@@ -1,4 +1,4 @@
-"""The thread that notifies a blocking client of written frames."""
+"""The thread that notifies a blocking client about written frames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tickertape.client.blocking.threads import WriteNotifier
 from tickertape.testing.server import wait_until
 
 
-def test_newest_frame_is_notified_once() -> None:
+def test_write_notifier_reports_the_newest_frame_once() -> None:
     notified: list[int] = []
     notifier = WriteNotifier(notified.append, "notifier-newest")
     for frame in (1, 1, 2, 3, 3):
@@ -22,7 +22,7 @@ def test_newest_frame_is_notified_once() -> None:
     wait_until(lambda: not _runs("notifier-newest"))
 
 
-def test_end_drops_reports_that_wait() -> None:
+def test_end_of_write_notifier_drops_waiting_reports() -> None:
     notified: list[int] = []
     notifier = WriteNotifier(notified.append, "notifier-end")
     notifier.report(1)

@@ -61,14 +61,14 @@ def work(store: ProgressStore) -> None:
 
 @pytest.mark.behaviour(32)
 @ALL
-def test_an_adapter_is_kept_up_to_date_and_restores(make: Make, tmp_path: Path) -> None:
+def test_adapter_follows_the_store_and_restores_recovery_points(make: Make, tmp_path: Path) -> None:
     kept = Kept()
     with make(tmp_path / "one", kept) as store:
         assert store.adapter is kept
         work(store)
         assert kept.points == {"s": [(7, 2)]}
     assert kept.closed
-    with make(tmp_path / "two", kept) as store:  # no file there
+    with make(tmp_path / "two", kept) as store:  # the file does not exist
         assert store.most_recent("s") == [(7, 2)]
         store.resumed("s")
         keep = store.log("s", 7, np.arange(1, 9, dtype=np.uint64))
@@ -93,7 +93,7 @@ def test_an_adapter_is_kept_up_to_date_and_restores(make: Make, tmp_path: Path) 
     ],
 )
 @pytest.mark.parametrize("make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
-def test_a_damaged_file_is_restored_from_the_adapter(
+def test_damaged_store_file_is_restored_from_the_adapter(
     make: Make, damage: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
     kept, path = Kept(), tmp_path / "store"
@@ -119,7 +119,7 @@ def test_a_damaged_file_is_restored_from_the_adapter(
     ],
 )
 @pytest.mark.parametrize("make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
-def test_what_is_no_damaged_store_is_never_written_over(make: Make, content: bytes, tmp_path: Path) -> None:
+def test_file_of_another_format_is_never_overwritten(make: Make, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "store"
     path.write_bytes(content)
     with pytest.raises(tt.StoreCorrupt, match=r"it is not|it has format version 1"):
@@ -128,7 +128,7 @@ def test_what_is_no_damaged_store_is_never_written_over(make: Make, content: byt
 
 
 @pytest.mark.behaviour(32)
-def test_a_store_of_the_other_kind_is_never_written_over(tmp_path: Path) -> None:
+def test_store_of_another_kind_is_never_overwritten(tmp_path: Path) -> None:
     makes: list[Make] = [tt.LoggedBookmarkStore, tt.RingBookmarkStore]
     for make, other in (makes, makes[::-1]):
         path = tmp_path / make.__name__
@@ -141,7 +141,7 @@ def test_a_store_of_the_other_kind_is_never_written_over(tmp_path: Path) -> None
 
 
 @pytest.mark.behaviour(32)
-def test_a_whole_file_knows_better_than_its_adapter(tmp_path: Path) -> None:
+def test_intact_store_file_takes_precedence_over_the_adapter(tmp_path: Path) -> None:
     kept = Kept()
     with tt.LoggedBookmarkStore(tmp_path / "store", kept) as store:
         work(store)
@@ -151,7 +151,7 @@ def test_a_whole_file_knows_better_than_its_adapter(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour(32)
-def test_an_adapter_through_the_very_client_is_refused() -> None:
+def test_adapter_that_uses_the_same_client_is_rejected() -> None:
     client = object()
     store = tt.MemoryBookmarkStore(tt.ConflatingRecoveryPointAdapter(Kept(client)))
     with store, pytest.raises(tt.UsageError, match="separate client for the adapter"):
@@ -160,7 +160,7 @@ def test_an_adapter_through_the_very_client_is_refused() -> None:
     refuse_own_client(tt.MemoryBookmarkStore(), client)
 
 
-def test_of_many_moves_the_last_is_passed_on() -> None:
+def test_conflating_adapter_passes_on_the_last_update() -> None:
     kept = Kept()
     adapter = tt.ConflatingRecoveryPointAdapter(kept, seconds=60, updates=1_000_000)
     with tt.MemoryBookmarkStore(adapter) as store:
@@ -174,7 +174,7 @@ def test_of_many_moves_the_last_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"seconds": "1ms"}, {"seconds": 60, "updates": 2}])
-def test_moves_are_passed_on_in_time_and_in_number(limits: dict[str, float | str]) -> None:
+def test_conflating_adapter_passes_on_after_time_or_number_of_updates(limits: dict[str, float | str]) -> None:
     kept = Kept()
     adapter = tt.ConflatingRecoveryPointAdapter(kept, **limits)  # type: ignore[arg-type]
     with tt.MemoryBookmarkStore(adapter) as store:
@@ -183,19 +183,19 @@ def test_moves_are_passed_on_in_time_and_in_number(limits: dict[str, float | str
         assert threading.get_ident() not in kept.threads
 
 
-def test_what_an_adapter_raises_is_told_and_it_is_asked_again() -> None:
+def test_exception_of_adapter_is_reported_and_update_is_retried() -> None:
     class Failing(Kept):
         def update(self, sub_id: str, bookmarks: Sequence[tt.Bookmark]) -> None:
             super().update(sub_id, bookmarks)
             if self.updates == 1:
                 raise OSError("no network")
 
-    told: list[Exception] = []
+    reported: list[Exception] = []
     kept = Failing()
-    adapter = tt.ConflatingRecoveryPointAdapter(kept, seconds=60, on_error=told.append)
+    adapter = tt.ConflatingRecoveryPointAdapter(kept, seconds=60, on_error=reported.append)
     adapter.update("s", [tt.Bookmark(1, 1)])
     adapter.flush()
-    assert [str(error) for error in told] == ["no network"]
+    assert [str(error) for error in reported] == ["no network"]
     adapter.update("s", [tt.Bookmark(1, 2)])
     adapter.close()
     adapter.close()
@@ -206,7 +206,7 @@ def test_what_an_adapter_raises_is_told_and_it_is_asked_again() -> None:
         tt.ConflatingRecoveryPointAdapter(kept, seconds=0)
 
 
-def test_a_purge_takes_back_what_was_not_passed_on() -> None:
+def test_purge_drops_pending_updates_of_conflating_adapter() -> None:
     kept = Kept()
     with tt.MemoryBookmarkStore(tt.ConflatingRecoveryPointAdapter(kept, seconds=60)) as store:
         work(store)
@@ -216,19 +216,19 @@ def test_a_purge_takes_back_what_was_not_passed_on() -> None:
 
 
 @pytest.mark.behaviour(26)
-def test_the_start_is_the_first_recovery_point() -> None:
+def test_start_is_the_first_recovery_point() -> None:
     store = tt.MemoryBookmarkStore()
     store.started("s", [tt.Bookmark(3, 9), tt.Bookmark(4, 1)])
     assert store.most_recent("s") == [(3, 9), (4, 1)]
 
 
 @pytest.mark.behaviour(25)
-def test_no_record_of_an_id_stands_for_epoch() -> None:
+def test_most_recent_of_unknown_id_is_empty() -> None:
     assert tt.MemoryBookmarkStore().most_recent("never seen") == []
 
 
 @pytest.mark.parametrize("publishers", [[7], [7, 8]])
-def test_columns_of_a_batch(publishers: list[int]) -> None:
+def test_store_accepts_columns_of_a_batch(publishers: list[int]) -> None:
     batches = []
     for publisher in publishers:
         builder = BatchBuilder()

@@ -1,4 +1,4 @@
-"""Progress of one subscription: the contiguous prefix, what is discarded beyond it, what comes again."""
+"""Progress of a subscription: contiguous prefix, discards beyond it, redelivery."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kept(progress: Progress, publisher: int | Sequence[int], sequences: Sequence
 
 
 @pytest.mark.behaviour(28)
-def test_discarded_never_come_again_and_undiscarded_ones_do() -> None:
+def test_resume_redelivers_only_undiscarded_messages() -> None:
     progress = Progress()
     assert kept(progress, 7, [1, 2, 3, 4, 5]) == [1, 2, 3, 4, 5]
     for sequence in (1, 2, 4):
@@ -33,13 +33,13 @@ def test_discarded_never_come_again_and_undiscarded_ones_do() -> None:
     assert progress.most_recent() == [Bookmark(7, 2)]
     progress.resume()
     assert kept(progress, 7, [3, 4, 5, 6]) == [3, 5, 6]
-    assert kept(progress, 7, [3, 5]) == []  # on one connection a message comes once
+    assert kept(progress, 7, [3, 5]) == []  # a message arrives once per connection
     progress.resume()
     assert kept(progress, 7, [1, 2, 3, 4, 5, 6, 7]) == [3, 5, 6, 7]
 
 
 @pytest.mark.behaviour(28)
-def test_what_comes_late_is_a_duplicate() -> None:
+def test_late_sequence_counts_as_duplicate() -> None:
     progress = Progress()
     kept(progress, 7, [1000, 1002])
     assert kept(progress, 7, [999, 1001, 1003]) == [1003]
@@ -47,7 +47,7 @@ def test_what_comes_late_is_a_duplicate() -> None:
     assert not progress.is_discarded(7, 1002)
 
 
-def test_publishers_do_not_disturb_each_other() -> None:
+def test_progress_of_several_publishers_is_independent() -> None:
     progress = Progress()
     assert kept(progress, [1, 2, 1, 2], [10, 5, 11, 6]) == [10, 5, 11, 6]
     assert progress.discard(2, 6) == 3
@@ -60,7 +60,7 @@ def test_publishers_do_not_disturb_each_other() -> None:
     assert progress.window == 0
 
 
-def test_a_notice_counts_when_everything_before_it_is_discarded() -> None:
+def test_persisted_notice_counts_after_all_earlier_messages_are_discarded() -> None:
     progress = Progress()
     kept(progress, 1, [1, 2])
     progress.point.notice(Bookmark(9, 100), progress.delivered, progress.head)
@@ -69,29 +69,31 @@ def test_a_notice_counts_when_everything_before_it_is_discarded() -> None:
     progress.discard(1, 2)
     assert progress.most_recent() == [Bookmark(1, 2), Bookmark(9, 100)]
     progress.point.notice(Bookmark(9, 200), progress.delivered, progress.head)
-    assert progress.most_recent() == [Bookmark(9, 200)]  # a publisher that fell silent holds nothing back
+    assert progress.most_recent() == [
+        Bookmark(9, 200)
+    ]  # a silent publisher does not hold back the recovery point
     kept(progress, 1, [3])
     assert progress.most_recent() == [Bookmark(9, 200)]
     progress.discard(1, 3)
     assert progress.most_recent() == [Bookmark(1, 3)]
 
 
-def test_a_notice_from_before_what_is_to_come_again_does_not_move_the_recovery_point_back() -> None:
+def test_old_persisted_notice_does_not_move_the_recovery_point_back() -> None:
     with MemoryBookmarkStore() as store:
         store.started("s", [Bookmark(1, 1)])
         store.resumed("s")
         store.log("s", 2, np.array([1], np.uint64))
         store.persisted("s", Bookmark(2, 1))
-        store.resumed("s")  # the connection was lost: from the beginning again
-        store.persisted("s", Bookmark(1, 1))  # of a publisher that the store never saw
+        store.resumed("s")  # the connection was lost, and delivery restarts
+        store.persisted("s", Bookmark(1, 1))  # a publisher unknown to the store
         store.log("s", 2, np.array([1], np.uint64))
         assert store.discard("s", 2, 1)
         assert store.most_recent("s") == [Bookmark(2, 1)]
-        store.persisted("s", Bookmark(3, 7))  # nothing is to come again now
+        store.persisted("s", Bookmark(3, 7))  # no redelivery is pending now
         assert store.most_recent("s") == [Bookmark(3, 7)]
 
 
-def test_forgetting_lets_everything_behind_the_prefix_come_again() -> None:
+def test_resume_with_forget_redelivers_all_messages_after_the_prefix() -> None:
     progress = Progress()
     kept(progress, 1, [1, 2, 3])
     progress.discard(1, 1)
@@ -102,7 +104,7 @@ def test_forgetting_lets_everything_behind_the_prefix_come_again() -> None:
     assert progress.discard(1, 2) == 1
 
 
-def test_many_are_discarded_at_once() -> None:
+def test_discard_rows_discards_many_sequences_at_once() -> None:
     progress = Progress()
     kept(progress, 1, range(5000))
     assert progress.discard_rows(1, numbers(range(100, 200))) == [(100, 200)]
@@ -115,7 +117,7 @@ def test_many_are_discarded_at_once() -> None:
     assert progress.undiscarded == 4810
 
 
-def test_the_window_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_window_raises_bookmark_store_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "bookmark_window_messages_max", 10)
     progress = Progress()
     kept(progress, 1, range(8))
@@ -125,7 +127,7 @@ def test_the_window_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept(progress, 1, range(8, 11)) == [8, 9, 10]
 
 
-def test_publishers_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_publishers_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "bookmark_publishers_max", 10)
     progress = Progress()
     for publisher in range(100):

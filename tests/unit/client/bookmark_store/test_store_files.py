@@ -1,4 +1,4 @@
-"""Files of bookmark stores: second owners, foreign and damaged files, cuts and flips, growth, pruning."""
+"""Files of bookmark stores: locks, foreign and damaged files, growth, pruning."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def story(store: ProgressStore) -> None:
 @pytest.mark.behaviour(31)
 @pytest.mark.slow
 @BOTH
-def test_a_second_owner_is_refused(make: Make, tmp_path: Path) -> None:
+def test_second_owner_of_store_file_raises_store_locked(make: Make, tmp_path: Path) -> None:
     path = tmp_path / "store"
     with make(path):
         with pytest.raises(tt.StoreLocked, match=f"process {os.getpid()}"):
             make(path)
         code = f"import tickertape as tt; tt.{make.__name__}({str(path)!r})"
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,
             text=True,
             check=False,
             env=source_environment(),
         )
-        assert "StoreLocked" in told.stderr
+        assert "StoreLocked" in result.stderr
     make(path).close()
 
 
@@ -75,7 +75,7 @@ def test_a_second_owner_is_refused(make: Make, tmp_path: Path) -> None:
         (cells.header(1, 1, 1, bytes(16)), "bytes instead of|it is not"),
     ],
 )
-def test_a_foreign_or_damaged_file_is_refused_and_left_alone(
+def test_foreign_or_damaged_file_raises_and_stays_unchanged(
     make: Make, content: bytes, why: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "store"
@@ -88,7 +88,7 @@ def test_a_foreign_or_damaged_file_is_refused_and_left_alone(
 
 
 @BOTH
-def test_a_newer_version_is_refused(make: Make, tmp_path: Path) -> None:
+def test_newer_format_version_raises_store_corrupt(make: Make, tmp_path: Path) -> None:
     path = tmp_path / "store"
     make(path).close()
     content = bytearray(path.read_bytes())
@@ -101,7 +101,7 @@ def test_a_newer_version_is_refused(make: Make, tmp_path: Path) -> None:
 
 
 @BOTH
-def test_what_the_system_refuses_is_an_error_of_ours(make: Make, tmp_path: Path) -> None:
+def test_system_error_at_open_raises_store_failed(make: Make, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(tt.StoreFailed, match="Not a directory"):
         make(tmp_path / "file" / "store")
@@ -111,7 +111,7 @@ def test_what_the_system_refuses_is_an_error_of_ours(make: Make, tmp_path: Path)
 
 
 @BOTH
-def test_a_closed_store_says_so(make: Make, tmp_path: Path) -> None:
+def test_closed_store_raises_closed(make: Make, tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     store.close()
     store.close()
@@ -126,7 +126,7 @@ def test_a_closed_store_says_so(make: Make, tmp_path: Path) -> None:
 
 
 @BOTH
-def test_options_are_checked(make: Make, tmp_path: Path) -> None:
+def test_invalid_store_options_raise_bad_option(make: Make, tmp_path: Path) -> None:
     with pytest.raises(tt.BadOption, match="sync"):
         make(tmp_path / "store", sync="sometimes")  # type: ignore[call-arg]
     with pytest.raises(tt.BadOption, match="publishers"):
@@ -137,7 +137,7 @@ def test_options_are_checked(make: Make, tmp_path: Path) -> None:
 
 @pytest.mark.behaviour(31)
 @pytest.mark.slow
-def test_a_log_cut_at_any_byte_is_less_and_never_more(tmp_path: Path) -> None:
+def test_log_truncated_at_any_byte_loses_progress_and_gains_none(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with tt.LoggedBookmarkStore(path) as store:
         story(store)
@@ -148,13 +148,13 @@ def test_a_log_cut_at_any_byte_is_less_and_never_more(tmp_path: Path) -> None:
             store.resumed("s")
             assert {3, 4, 6, 7, 8} <= set(deliver(store, 1, 9))
             assert store.most_recent("s") in ([], [(1, 1)], [(7, 1)], [(7, 2)])
-            store.discard("s", 7, 3)  # it can be written to as before
+            store.discard("s", 7, 3)  # the store is writable
         with tt.LoggedBookmarkStore(path) as store:
             assert store.is_discarded("s", 7, 3)
 
 
 @pytest.mark.slow
-def test_a_flipped_byte_of_a_log_is_found(tmp_path: Path) -> None:
+def test_flipped_byte_of_log_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with tt.LoggedBookmarkStore(path) as store:
         story(store)
@@ -164,17 +164,17 @@ def test_a_flipped_byte_of_a_log_is_found(tmp_path: Path) -> None:
     last = max(at for at in range(64, len(content), 8) if records._record_at(content, at, store._salt))
     for at in range(len(content)):
         if records.HEADER.size + 4 <= at < records.HEADER_BYTES:
-            continue  # zeros that nobody reads
+            continue  # unused zeros
         path.write_bytes(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :])
         if at < last:
             with pytest.raises(tt.StoreCorrupt):
                 tt.LoggedBookmarkStore(path)
-        else:  # as if it had not been written to its end
+        else:  # as after an incomplete write
             with tt.LoggedBookmarkStore(path) as store:
                 assert store.most_recent("s") == [(7, 2)]
 
 
-def test_after_a_restart_of_the_machine_a_hole_is_a_tail(
+def test_zeros_in_log_after_machine_restart_count_as_end_of_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "store"
@@ -190,7 +190,7 @@ def test_after_a_restart_of_the_machine_a_hole_is_a_tail(
 
 
 @pytest.mark.slow
-def test_one_bad_slot_of_a_ring_leaves_the_one_before_and_two_are_damage(tmp_path: Path) -> None:
+def test_ring_with_one_bad_slot_uses_the_previous_and_two_bad_slots_raise(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with tt.RingBookmarkStore(path, subscriptions=1, publishers=2) as store:
         story(store)
@@ -211,11 +211,11 @@ def test_one_bad_slot_of_a_ring_leaves_the_one_before_and_two_are_damage(tmp_pat
 
 
 @pytest.mark.parametrize("sync", ["never", "always"])
-def test_where_a_power_loss_took_a_pair_of_slots_the_others_are_not_believed(
+def test_ring_after_power_loss_with_lost_slot_pair_trusts_other_slots_only_if_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Literal["never", "always"]
 ) -> None:
-    """The lost one may be where the subscription went on last time. Where each write was synced, it can only
-    be the very first of its publisher that was under way."""
+    """The lost slots may hold the last start of the subscription. If each write is synced, they can only
+    hold an unfinished first write of a publisher."""
     path = tmp_path / "store"
     with tt.RingBookmarkStore(path, subscriptions=1, publishers=2, sync=sync) as store:
         for publisher in (1, 2, 2):
@@ -235,7 +235,7 @@ def test_where_a_power_loss_took_a_pair_of_slots_the_others_are_not_believed(
             assert store.most_recent("s") == ([] if sync == "never" else [(2, 4)])
 
 
-def test_a_place_whose_name_is_lost_does_not_come_to_life_again(tmp_path: Path) -> None:
+def test_ring_subscription_with_lost_name_stays_removed(tmp_path: Path) -> None:
     path = tmp_path / "store"
     with tt.RingBookmarkStore(path, subscriptions=1, publishers=2) as store:
         story(store)
@@ -251,10 +251,10 @@ def test_a_place_whose_name_is_lost_does_not_come_to_life_again(tmp_path: Path) 
     content[first : first + cells.NAME_BYTES] = named
     path.write_bytes(content)
     with tt.RingBookmarkStore(path) as store:
-        assert store.most_recent("s") == [], "what stood behind the name is gone"
+        assert store.most_recent("s") == [], "the data of the lost name is gone"
 
 
-def test_a_ring_has_room_for_so_many(tmp_path: Path) -> None:
+def test_ring_limits_subscriptions_and_keeps_the_newest_publishers(tmp_path: Path) -> None:
     with tt.RingBookmarkStore(tmp_path / "ring", subscriptions=1, publishers=2) as store:
         store.resumed("s")
         for publisher in range(5):
@@ -276,7 +276,7 @@ def test_a_ring_has_room_for_so_many(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sync", ["never", "always"])
 @pytest.mark.parametrize(("kind", "most"), [(tt.LoggedBookmarkStore, 1), (tt.RingBookmarkStore, 2)])
-def test_a_purge_of_all_syncs_as_often_as_one_of_a_single_subscription(
+def test_purge_of_all_subscriptions_needs_no_more_syncs_than_purge_of_one(
     kind: type[LoggedBookmarkStore | tt.RingBookmarkStore],
     most: int,
     sync: Literal["never", "always"],
@@ -302,7 +302,7 @@ def test_a_purge_of_all_syncs_as_often_as_one_of_a_single_subscription(
 
 @pytest.mark.behaviour(31)
 @pytest.mark.slow
-def test_the_resize_handler_may_prune(tmp_path: Path) -> None:
+def test_resize_handler_may_prune(tmp_path: Path) -> None:
     sizes: list[int] = []
 
     def prune(store: LoggedBookmarkStore, size: int) -> None:
@@ -321,7 +321,7 @@ def test_the_resize_handler_may_prune(tmp_path: Path) -> None:
         assert store.most_recent("s") == [(7, 2)]
 
 
-def test_a_resize_handler_that_raises_loses_nothing(tmp_path: Path) -> None:
+def test_exception_of_resize_handler_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "store"
 
     def refuse(_: LoggedBookmarkStore, size: int) -> None:
@@ -339,22 +339,22 @@ def test_a_resize_handler_that_raises_loses_nothing(tmp_path: Path) -> None:
         assert store.undiscarded_count("s") == 4 + 99_950
 
 
-def test_a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_room(
+def test_store_on_full_disk_raises_and_continues_with_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "store"
 
-    def no_room(_fd: int, _offset: int, _length: int) -> None:
+    def no_space(_fd: int, _offset: int, _length: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with tt.LoggedBookmarkStore(path) as store:
         story(store)
         with monkeypatch.context() as patch:
-            patch.setattr(os, "posix_fallocate", no_room)
+            patch.setattr(os, "posix_fallocate", no_space)
             with pytest.raises(tt.StoreFailed, match="No space left"):
                 store.log("s", 7, np.arange(100, 200_000, 2, dtype=np.uint64))
             with pytest.raises(tt.StoreFailed, match="No space left"):
-                store.discard("s", 7, 3)  # the file lacks what memory has, so it is to be written anew
+                store.discard("s", 7, 3)  # the file is behind memory, so the store rewrites it
             assert not store.is_discarded("s", 7, 3)
         assert store.discard("s", 7, 3)
     with tt.LoggedBookmarkStore(path) as store:
@@ -362,7 +362,7 @@ def test_a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_room(
         assert store.undiscarded_count("s") == 4 + 99_950
 
 
-def test_a_log_knows_what_was_forgotten(tmp_path: Path) -> None:
+def test_log_after_restart_knows_that_discards_were_forgotten(tmp_path: Path) -> None:
     with tt.LoggedBookmarkStore(tmp_path / "store") as store:
         story(store)
         store.resumed("s", forget_beyond=True)
@@ -375,7 +375,7 @@ def test_a_log_knows_what_was_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_log_prunes_itself(tmp_path: Path) -> None:
+def test_log_prunes_at_the_prune_size(tmp_path: Path) -> None:
     with tt.LoggedBookmarkStore(tmp_path / "store", prune_size="512KB") as store:
         store.resumed("s")
         for low in range(0, 100_000, 1000):
@@ -399,7 +399,9 @@ def test_golden_files_are_read(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", ["logged", "ring"])
-def test_golden_files_are_what_is_written(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_written_files_equal_the_golden_files(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("random_salt", 7), ("boot_id", bytes(range(16)))):
         monkeypatch.setattr(f"tickertape.client.bookmark_store.{kind}.{name}", lambda value=value: value)
     path = tmp_path / "store"
@@ -418,7 +420,7 @@ def test_golden_files_are_what_is_written(kind: str, tmp_path: Path, monkeypatch
     assert path.read_bytes() == golden.read_bytes()
 
 
-def test_a_ring_knows_after_a_restart_how_far_a_closed_gap_reached(tmp_path: Path) -> None:
+def test_ring_after_restart_keeps_progress_beyond_a_closed_gap(tmp_path: Path) -> None:
     with tt.RingBookmarkStore(tmp_path / "ring") as store:
         store.resumed("s")
         store.log("s", 1, np.array([1, 2, 3, 4, 5], np.uint64))
@@ -438,13 +440,13 @@ def refusing(store: LoggedBookmarkStore | tt.RingBookmarkStore, name: str) -> Ca
 @pytest.mark.parametrize("sub_id", ["s1", None])
 @pytest.mark.parametrize("sync", ["never", "always"])
 @pytest.mark.parametrize("kind", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
-def test_a_purge_that_failed_is_done_when_it_is_asked_for_again(
+def test_purge_after_failed_purge_completes(
     kind: type[tt.LoggedBookmarkStore | tt.RingBookmarkStore],
     tmp_path: Path,
     sync: Literal["never", "always"],
     sub_id: str | None,
 ) -> None:
-    """Not said to be done because nothing of it is in memory any more; and its room is there again."""
+    """The second call does not rely on memory, and the capacity is free afterwards."""
     full = 4
     path = tmp_path / "store"
     if kind is tt.RingBookmarkStore:
@@ -452,7 +454,7 @@ def test_a_purge_that_failed_is_done_when_it_is_asked_for_again(
     with kind(path, sync=sync) as store:
         for number in range(full):
             store.resumed(f"s{number}")
-        really: Callable[[int, int], None] = store._file.sync
+        real_sync: Callable[[int, int], None] = store._file.sync
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store._file, "sync", refusing(store, "sync"))
             with pytest.raises(tt.StoreFailed):
@@ -461,13 +463,13 @@ def test_a_purge_that_failed_is_done_when_it_is_asked_for_again(
 
         def syncs(low: int, high: int) -> None:
             synced.append((low, high))
-            really(low, high)
+            real_sync(low, high)
 
         pruned = store._salt
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(store._file, "sync", syncs)
             store.purge(sub_id)
-        assert synced or store._salt != pruned, "neither synced nor written anew"
+        assert synced or store._salt != pruned, "neither synced nor rewritten"
         for number in range(1 if sub_id else full):
             store.resumed(f"new {number}")
     with kind(path, sync=sync) as store:
@@ -475,7 +477,7 @@ def test_a_purge_that_failed_is_done_when_it_is_asked_for_again(
         assert set(store.subscriptions()) == left
 
 
-def test_a_prune_whose_file_may_go_again_is_done_once_more(tmp_path: Path) -> None:
+def test_failed_directory_sync_of_prune_keeps_later_discards(tmp_path: Path) -> None:
     with tt.LoggedBookmarkStore(tmp_path / "store") as store:
         story(store)
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Bookmark stores in a forked child: it refuses, and neither the file nor the lock of the parent notices."""
+"""Bookmark stores in a forked child: calls raise, and file and lock of the parent are unaffected."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def numbers(low: int, high: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
 
 
 def in_child(work: Callable[[], object]) -> bytes:
-    """What `work` raised in a forked child, by name; empty when it returned, `b"hung"` after a while."""
-    told, tell = os.pipe()
+    """Return the name of the exception of `work` in a child, empty for none, or `b"hung"` for no end."""
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        threading.Timer(10, lambda: (os.write(tell, b"hung"), os._exit(1))).start()
+        threading.Timer(10, lambda: (os.write(writer, b"hung"), os._exit(1))).start()
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - told to the parent
-            os.write(tell, type(error).__name__.encode())
+        except BaseException as error:  # noqa: BLE001 - reported to the parent
+            os.write(writer, type(error).__name__.encode())
         os._exit(0)
-    os.close(tell)
-    said = os.read(told, 100)
-    os.close(told)
+    os.close(writer)
+    received = os.read(reader, 100)
+    os.close(reader)
     os.waitpid(child, 0)
-    return said
+    return received
 
 
 @BOTH
-def test_a_forked_child_refuses_and_the_file_stays_the_parents(make: Make, tmp_path: Path) -> None:
+def test_bookmark_store_in_forked_child_raises_and_parent_continues(make: Make, tmp_path: Path) -> None:
     with make(tmp_path / "store") as store:
         store.log("s", 7, numbers(1, 200))
         store.discard("s", 7, 1)
@@ -61,7 +61,9 @@ def test_a_forked_child_refuses_and_the_file_stays_the_parents(make: Make, tmp_p
         ):
             assert in_child(call) == b"Forked"
         assert (tmp_path / "store").read_bytes() == before
-        for low in range(200, 2_000, 200):  # as far as it is mapped: cut off, it would end this process
+        for low in range(
+            200, 2_000, 200
+        ):  # up to the end of the mapping, where a truncated file would crash this process
             store.log("s", 7, numbers(low, low + 200))
         store.discard_all("s", 7, numbers(2, 5))
     with make(tmp_path / "store") as store:
@@ -69,20 +71,20 @@ def test_a_forked_child_refuses_and_the_file_stays_the_parents(make: Make, tmp_p
 
 
 @BOTH
-def test_the_lock_is_free_when_a_forked_child_lives_longer(make: Make, tmp_path: Path) -> None:
+def test_store_lock_is_free_while_a_forked_child_runs_longer(make: Make, tmp_path: Path) -> None:
     store = make(tmp_path / "store")
     alive, end = os.pipe()
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(end)  # so that the end of the parent is the end of the child
-        os.write(tell, b"x")
+        os.write(writer, b"x")
         os.read(alive, 1)
         os._exit(0)
-    os.read(told, 1)
+    os.read(reader, 1)
     store.close()
     make(tmp_path / "store").close()
-    for descriptor in (end, alive, told, tell):
+    for descriptor in (end, alive, reader, writer):
         os.close(descriptor)
     assert os.waitpid(child, 0)[1] == 0
 
@@ -90,7 +92,7 @@ def test_the_lock_is_free_when_a_forked_child_lives_longer(make: Make, tmp_path:
 @pytest.mark.parametrize(
     "make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore, lambda _: tt.MemoryBookmarkStore()]
 )
-def test_a_child_does_not_wait_for_a_lock_of_the_parent(
+def test_forked_child_does_not_wait_for_locks_of_the_parent(
     make: Callable[[Path], tt.MemoryBookmarkStore], tmp_path: Path
 ) -> None:
     held, done = threading.Event(), threading.Event()
@@ -120,48 +122,48 @@ def test_a_child_does_not_wait_for_a_lock_of_the_parent(
     store.close()
 
 
-def test_a_resize_handler_that_forks_leaves_the_file_alone(tmp_path: Path) -> None:
-    said: list[bytes] = []
+def test_fork_in_resize_handler_leaves_the_file_unchanged(tmp_path: Path) -> None:
+    received: list[bytes] = []
     children: list[int] = []
 
     def fork(store: LoggedBookmarkStore, size: int) -> None:
-        told, tell = os.pipe()
+        reader, writer = os.pipe()
         child = os.fork()
         children.append(child)
         if child:
-            os.close(tell)
-            said.append(os.read(told, 100))
-            os.close(told)
+            os.close(writer)
+            received.append(os.read(reader, 100))
+            os.close(reader)
             os.waitpid(child, 0)
         else:
-            said.append(str(tell).encode())
+            received.append(str(writer).encode())
 
     with tt.LoggedBookmarkStore(tmp_path / "store") as store:
         store.on_resize(fork)
         parent = os.getpid()
         low = 1
         try:
-            while not said:
+            while not received:
                 store.log("s", 7, numbers(low, low + 1_000)[::2])
                 low += 1_000
         except BaseException as error:
             if os.getpid() != parent:
-                os.write(int(said[0]), type(error).__name__.encode())
+                os.write(int(received[0]), type(error).__name__.encode())
                 os._exit(0)
             raise
         finally:
             if os.getpid() != parent:
                 os._exit(1)
-        assert said == [b"Forked"]
+        assert received == [b"Forked"]
         before = store.undiscarded_count("s")
     with tt.LoggedBookmarkStore(tmp_path / "store") as store:
         assert store.undiscarded_count("s") == before
 
 
-def test_a_conflating_adapter_passes_nothing_on_from_a_child() -> None:
+def test_conflating_adapter_in_forked_child_passes_nothing_on() -> None:
     read, write = os.pipe()
 
-    class Telling:
+    class Notifying:
         def load(self) -> list[tuple[str, list[tt.Bookmark]]]:
             return []
 
@@ -172,7 +174,7 @@ def test_a_conflating_adapter_passes_nothing_on_from_a_child() -> None:
 
         def close(self) -> None: ...
 
-    adapter = tt.ConflatingRecoveryPointAdapter(Telling(), seconds=60)
+    adapter = tt.ConflatingRecoveryPointAdapter(Notifying(), seconds=60)
     adapter.update("s", [tt.Bookmark(7, 1)])
     assert in_child(adapter.flush) == b"Forked"
     assert in_child(lambda: adapter.update("s", [])) == b"Forked"

@@ -1,4 +1,4 @@
-"""Files of bookmark stores are bound to the client name that uses them."""
+"""Binding of bookmark store files to the client name."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Kind = Callable[[Path], FileBackedStore]
 
 
 def used(store: FileBackedStore) -> None:
-    """One message of publisher 7 was delivered and discarded."""
+    """Deliver two messages of publisher 7 and discard the first."""
     store.started("s", [])
     store.log("s", 7, np.array([1, 2], np.uint64))
     store.discard("s", 7, 1)
 
 
 @every_kind
-def test_file_with_positions_is_refused_to_another_client_name(kind: Kind, tmp_path: Path) -> None:
+def test_file_with_positions_is_rejected_for_another_client_name(kind: Kind, tmp_path: Path) -> None:
     store = kind(tmp_path / "s")
     store.bind_client_name("a")
     used(store)
@@ -54,11 +54,11 @@ def test_file_without_positions_is_free_for_each_client_name(kind: Kind, tmp_pat
 
 
 @every_kind
-def test_file_of_an_earlier_version_keeps_its_positions_and_is_bound_at_its_first_use(
+def test_file_of_earlier_version_keeps_positions_and_is_bound_at_first_use(
     kind: Kind, tmp_path: Path
 ) -> None:
     store = kind(tmp_path / "s")
-    used(store)  # never bound, as every file before
+    used(store)  # never bound, as in earlier versions
     store.close()
     assert (tmp_path / "s").read_bytes()[OWNER_AT:OWNER_END] == bytes(OWNER_END - OWNER_AT)
     store = kind(tmp_path / "s")
@@ -72,7 +72,7 @@ def test_file_of_an_earlier_version_keeps_its_positions_and_is_bound_at_its_firs
 
 
 @every_kind
-def test_binding_not_written_whole_counts_as_none(kind: Kind, tmp_path: Path) -> None:
+def test_damaged_binding_counts_as_none(kind: Kind, tmp_path: Path) -> None:
     path = tmp_path / "s"
     store = kind(path)
     store.bind_client_name("a")
@@ -87,7 +87,7 @@ def test_binding_not_written_whole_counts_as_none(kind: Kind, tmp_path: Path) ->
     store.close()
 
 
-def test_pruned_file_keeps_its_binding(tmp_path: Path) -> None:
+def test_pruned_file_keeps_the_binding(tmp_path: Path) -> None:
     store = LoggedBookmarkStore(tmp_path / "s")
     store.bind_client_name("a")
     used(store)
@@ -99,12 +99,12 @@ def test_pruned_file_keeps_its_binding(tmp_path: Path) -> None:
     store.close()
 
 
-def test_ring_that_changes_its_sync_keeps_its_binding(tmp_path: Path) -> None:
+def test_ring_with_changed_sync_keeps_the_binding(tmp_path: Path) -> None:
     store = RingBookmarkStore(tmp_path / "s")
     store.bind_client_name("a")
     used(store)
     store.close()
-    RingBookmarkStore(tmp_path / "s", sync="always").close()  # writes the header anew
+    RingBookmarkStore(tmp_path / "s", sync="always").close()  # rewrites the header
     store = RingBookmarkStore(tmp_path / "s", sync="always")
     with pytest.raises(StoreOwnerMismatch):
         store.bind_client_name("b")
@@ -113,7 +113,7 @@ def test_ring_that_changes_its_sync_keeps_its_binding(tmp_path: Path) -> None:
 
 @every_kind
 @pytest.mark.parametrize("client", [tt.Client, tt.AsyncClient, tt.HAClient, tt.AsyncHAClient])
-def test_clients_of_every_kind_bind_their_store(
+def test_clients_of_every_kind_bind_the_bookmark_store(
     kind: Kind, client: Callable[..., tt.Client], tmp_path: Path
 ) -> None:
     store = kind(tmp_path / "s")
@@ -127,6 +127,6 @@ def test_clients_of_every_kind_bind_their_store(
     store.close()
 
 
-def test_store_of_an_application_need_not_know_of_names() -> None:
+def test_bookmark_store_without_client_names_is_accepted() -> None:
     made = tt.Client("a", "tcp://127.0.0.1:1", bookmark_store=tt.MemoryBookmarkStore(), connect=False)
     assert made.bookmark_store is not None

@@ -1,4 +1,4 @@
-"""Server addresses: what they may be, and that no error or repr shows a password."""
+"""Server addresses: valid forms, and no password in errors and reprs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_invalid_address_raises_bad_option_without_password(uri: str) -> None:
         "tcp://a\0:9",
     ],
 )
-def test_malformed_address_is_a_bad_option_of_every_client(uri: str) -> None:
+def test_malformed_address_raises_bad_option_in_every_client(uri: str) -> None:
     with pytest.raises(BadOption, match="Invalid server address"):
         tt.Client("c", uri)
     with pytest.raises(BadOption, match="Invalid server address"):
@@ -59,7 +59,7 @@ def test_malformed_address_is_a_bad_option_of_every_client(uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["tcp://a..example:9000", f"tcp://{'a' * 64}:9000"])
-def test_host_that_no_resolver_takes_is_a_failed_connection(uri: str) -> None:
+def test_unresolvable_host_raises_disconnected(uri: str) -> None:
     with pytest.raises(tt.Disconnected, match="Check the host name"):
         tt.Client("c", uri)
 
@@ -71,12 +71,12 @@ def test_host_that_no_resolver_takes_is_a_failed_connection(uri: str) -> None:
 
 
 @pytest.mark.parametrize("uri", ["unix:///tmp/a#1/s", "unix:///tmp/a?b", "unix:///tmp/a?", "tcp://a:1/#x"])
-def test_query_or_fragment_is_refused(uri: str) -> None:
+def test_address_with_query_or_fragment_raises(uri: str) -> None:
     with pytest.raises(BadOption, match="query or a fragment"):
         parse_uri(uri)
 
 
-def test_escaped_characters_of_a_unix_path_are_part_of_it() -> None:
+def test_escaped_characters_of_unix_path_are_decoded() -> None:
     assert parse_uri("unix:///tmp/a%231%3F/s").path == "/tmp/a#1?/s"
     assert parse_uri("unix:///tmp/a:b@c").uri == "unix:///tmp/a:b@c"
 
@@ -88,7 +88,7 @@ def test_escaped_characters_of_a_unix_path_are_part_of_it() -> None:
         ("tcp://[fe80::1%eth0]:9000", "fe80::1%eth0"),
     ],
 )
-def test_zone_of_an_ipv6_address_is_unescaped(uri: str, host: str) -> None:
+def test_zone_of_ipv6_address_is_unescaped(uri: str, host: str) -> None:
     assert parse_uri(uri).host == host
 
 

@@ -11,9 +11,7 @@ import tickertape as tt
 from tickertape.client.common.directories import make_parents
 
 
-def test_missing_parents_are_created_and_their_entries_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_parents_are_created_and_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
     make_parents(tmp_path / "a" / "b" / "store")
@@ -21,13 +19,13 @@ def test_missing_parents_are_created_and_their_entries_synced(
     assert synced == [str(tmp_path), str(tmp_path / "a")]
 
 
-def test_existing_parents_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_parents_stay_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: pytest.fail(f"synced {fd}"))
     make_parents(tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_stores_create_their_parent_directories(tmp_path: Path) -> None:
+def test_stores_create_parent_directories(tmp_path: Path) -> None:
     with tt.FilePublishStore(tmp_path / "p" / "q" / "store"):
         pass
     tt.LoggedBookmarkStore(tmp_path / "l" / "m" / "store").close()
@@ -35,7 +33,7 @@ def test_stores_create_their_parent_directories(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["l", "p", "r"]
 
 
-def test_parent_that_is_a_file_is_an_error_of_the_store(tmp_path: Path) -> None:
+def test_file_in_place_of_parent_directory_raises_store_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(tt.StoreError):
         tt.FilePublishStore(tmp_path / "file" / "deeper" / "store")

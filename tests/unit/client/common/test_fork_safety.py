@@ -1,4 +1,4 @@
-"""Letting go in a forked child; forks of whole clients are in tests/conformance."""
+"""Release of resources in a forked child. Forks of whole clients are in `tests/conformance`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.client.publishing.send_buffer import CLOSED
 
 
-def test_what_was_let_go_is_not_the_socket_any_more() -> None:
+def test_detached_descriptor_no_longer_refers_to_the_socket() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         reconnecting = socket.fromfd(ours.fileno(), socket.AF_UNIX, socket.SOCK_STREAM)
@@ -30,7 +30,7 @@ def test_what_was_let_go_is_not_the_socket_any_more() -> None:
             assert ours.fileno() == number
 
 
-def test_locks_and_functions_that_refuse() -> None:
+def test_forked_lock_and_refuse_raise_forked() -> None:
     with pytest.raises(Forked, match=str(os.getpid())), forks.ForkedLock():
         pass
     with pytest.raises(Forked):
@@ -41,7 +41,7 @@ def test_locks_and_functions_that_refuse() -> None:
         forks.refuse("orders", b"1", key="k")
 
 
-def test_a_child_does_not_append_to_the_open_run() -> None:
+def test_forked_child_of_client_does_not_append_to_the_open_run() -> None:
     client = Client("parent", "tcp://127.0.0.1:1", publish_store=MemoryPublishStore(), connect=False)
     for _ in range(5):
         client.publish("orders", b"1")
@@ -51,10 +51,10 @@ def test_a_child_does_not_append_to_the_open_run() -> None:
         client.publish("orders", b"2")
 
 
-def test_a_child_of_an_asyncio_client_does_not_append_to_the_open_run() -> None:
+def test_forked_child_of_asyncio_client_does_not_append_to_the_open_run() -> None:
     client = AsyncClient("parent", "tcp://127.0.0.1:1", publish_store=MemoryPublishStore())
     for _ in range(5):
-        with pytest.raises(StopIteration):  # it has nothing to wait for
+        with pytest.raises(StopIteration):  # the call does not wait
             client.publish("orders", b"1").send(None)
     assert client.unpersisted_count() == 5
     assert client._publishing.run is not CLOSED
@@ -64,30 +64,30 @@ def test_a_child_of_an_asyncio_client_does_not_append_to_the_open_run() -> None:
 
 
 class Heir:
-    """Notes that it was told; `wrong` ones raise then."""
+    """Records the call of `forked`, and raises if `wrong`."""
 
     def __init__(self, *, wrong: bool) -> None:
-        self.told = False
+        self.notified = False
         self._wrong = wrong
 
     def forked(self) -> None:
-        self.told = True
+        self.notified = True
         if self._wrong:
-            raise RuntimeError("nobody expects this")
+            raise RuntimeError("unexpected")
 
 
-def test_all_are_told_whatever_some_of_them_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_notification_reaches_all_objects_despite_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forks, "_alive", weakref.WeakSet())
     heirs = [Heir(wrong=n % 2 == 0) for n in range(8)]
     for heir in heirs:
         forks.register(heir)
-    with pytest.raises(RuntimeError, match="nobody expects"):
+    with pytest.raises(RuntimeError, match="unexpected"):
         forks._in_child()
-    assert all(heir.told for heir in heirs)
-    forks._in_child()  # told once
+    assert all(heir.notified for heir in heirs)
+    forks._in_child()  # called once
 
 
-def test_a_socket_that_was_closed_just_before_the_fork_needs_no_letting_go() -> None:
+def test_detach_of_closed_socket_does_nothing() -> None:
     ours, theirs = socket.socketpair()
     with theirs:
         ours.close()
@@ -96,7 +96,7 @@ def test_a_socket_that_was_closed_just_before_the_fork_needs_no_letting_go() -> 
         assert len(os.listdir("/dev/fd")) == len(before)
 
 
-def test_what_cannot_be_let_go_leaves_nothing_open() -> None:
+def test_failed_detach_leaves_no_descriptor_open() -> None:
     before = os.listdir("/dev/fd")
     forks.detach(resource.getrlimit(resource.RLIMIT_NOFILE)[0])  # a number that no descriptor has
     assert len(os.listdir("/dev/fd")) == len(before)

@@ -1,4 +1,4 @@
-"""What an application may ask of a subscription."""
+"""Arguments and options of subscribe calls."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tickertape.client.subscriptions.resubscribe import ReplayState
 
 
 @pytest.mark.parametrize("name", ["send_keys", "oof", "top_n", "projection"])
-def test_what_is_not_built_yet_raises(name: str) -> None:
+def test_option_not_implemented_yet_raises(name: str) -> None:
     with pytest.raises(BadOption, match=f"option '{name}': it is not implemented yet"):
         make_request("orders", "s", bookmark="0", options=f"{name}=1")
 
 
-def test_an_option_that_does_not_exist_raises() -> None:
+def test_unknown_option_raises() -> None:
     with pytest.raises(BadOption, match="option 'colour': it does not exist"):
         make_request("orders", "s", options="colour=red")
 
 
-def test_a_plain_subscription_asks_for_nothing() -> None:
+def test_plain_subscription_has_no_options() -> None:
     request = make_request("orders", "s")
     assert (request.options, request.bookmark, request.until_caught_up) == ("", None, False)
     assert not request.context.with_bookmark
 
 
-def test_a_client_asks_for_fail_unless_told_otherwise() -> None:
+def test_bookmark_not_found_defaults_to_fail() -> None:
     assert make_request("orders", "s", bookmark=EPOCH).options == "bookmark,bookmark_not_found=fail"
     request = make_request("orders", "s", bookmark=EPOCH, given={"bookmark_not_found": "now"})
     assert request.options == "bookmark,bookmark_not_found=now"
@@ -104,7 +104,7 @@ def test_keywords_are_written_as_options(given: dict[str, object], written: str)
         ("bookmark_not_found", 1, "Invalid bookmark_not_found of type int. Use str."),
     ],
 )
-def test_a_wrong_value_names_its_parameter(name: str, value: object, says: str) -> None:
+def test_invalid_option_value_raises_and_names_the_parameter(name: str, value: object, says: str) -> None:
     if value is None:
         assert make_request("orders", "s", given={name: value}).options == ""
         return
@@ -122,13 +122,13 @@ def test_a_wrong_value_names_its_parameter(name: str, value: object, says: str) 
         ({"select": ["+/a"]}, "rate=2x,select=[-/,+/a]"),
     ],
 )
-def test_what_is_said_twice_is_refused(given: dict[str, object], options: str) -> None:
+def test_option_set_twice_raises(given: dict[str, object], options: str) -> None:
     (name,) = given
     with pytest.raises(BadOption, match=f"Cannot set option '{name}' twice"):
         make_request("orders", "s", bookmark=EPOCH, given=given, options=options)
 
 
-def test_keywords_and_the_option_string_add_up() -> None:
+def test_keywords_and_option_string_are_combined() -> None:
     request = make_request(
         "orders", "s", bookmark=EPOCH, given={"rate": "2x", "pause": False}, options="rate_max_gap=5s,pause,"
     )
@@ -137,7 +137,7 @@ def test_keywords_and_the_option_string_add_up() -> None:
     assert make_request("orders", "s", options="replace").replace
 
 
-def test_a_filter_is_no_option_and_is_passed_on_as_it_is() -> None:
+def test_filter_is_passed_unchanged_and_rejected_as_option() -> None:
     assert make_request("orders", "s", filter="/a = 'x, y'").filter == "/a = 'x, y'"
     with pytest.raises(BadOption, match="option 'filter': pass a filter separately"):
         make_request("orders", "s", options="filter=/a")
@@ -146,32 +146,32 @@ def test_a_filter_is_no_option_and_is_passed_on_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["filter", "options", "sub_id"])
-def test_half_a_character_is_refused_where_it_is(name: str) -> None:
+def test_lone_surrogate_in_text_argument_raises(name: str) -> None:
     texts = {"sub_id": "s", name: "/a = '\ud800'"}
     with pytest.raises(BadOption, match=f"Invalid {name}: it is not valid Unicode"):
         make_request("orders", **texts)  # type: ignore[arg-type]
 
 
-def test_options_that_need_a_value_get_one() -> None:
+def test_option_without_required_value_raises() -> None:
     with pytest.raises(BadOption, match=r"option 'rate': it needs a value \(rate="):
         make_request("orders", "s", bookmark=EPOCH, options="rate")
 
 
-def test_bookmark_not_found_is_checked() -> None:
+def test_invalid_bookmark_not_found_raises() -> None:
     with pytest.raises(BadOption, match="'later'"):
         make_request("orders", "s", bookmark=EPOCH, given={"bookmark_not_found": "later"})
     with pytest.raises(BadOption, match="needs a bookmark"):
         make_request("orders", "s", options="bookmark_not_found=now")
 
 
-def test_flags_take_no_value() -> None:
+def test_flag_option_with_value_raises() -> None:
     with pytest.raises(BadOption, match="'timestamp': it takes no value"):
         make_request("orders", "s", options="timestamp=yes")
 
 
 @pytest.mark.behaviour(2)
-def test_a_naive_datetime_is_utc_and_an_aware_one_is_converted() -> None:
-    naive = datetime(2026, 11, 20, 9)  # noqa: DTZ001 - what is tested
+def test_naive_datetime_is_utc_and_aware_datetime_is_converted() -> None:
+    naive = datetime(2026, 11, 20, 9)  # noqa: DTZ001 - the subject of the test
     assert start_text(naive) == start_text(naive.replace(tzinfo=UTC))
     east = datetime(2026, 11, 20, 10, tzinfo=timezone(timedelta(hours=1)))
     assert start_text(east) == start_text(naive)
@@ -179,10 +179,10 @@ def test_a_naive_datetime_is_utc_and_an_aware_one_is_converted() -> None:
 
 
 @pytest.mark.behaviour(25)
-def test_most_recent_never_goes_on_the_wire() -> None:
+def test_most_recent_is_resolved_before_the_wire() -> None:
     with pytest.raises(BadBookmark):
         make_request("orders", "s", bookmark=f"{MOST_RECENT},1|2|")
-    assert wire_text(MOST_RECENT) == EPOCH, "where there is no subscription to look up"
+    assert wire_text(MOST_RECENT) == EPOCH, "without a subscription to look up"
     for again in (False, True):
         for points in ([], [Bookmark(1, 2), Bookmark(3, 4)]):
             tracker = MemoryBookmarkTracker()
@@ -195,28 +195,28 @@ def test_most_recent_never_goes_on_the_wire() -> None:
     )
 
 
-def test_a_malformed_start_is_refused_here() -> None:
+def test_malformed_start_point_raises_in_the_client() -> None:
     with pytest.raises(BadBookmark):
         make_request("orders", "s", bookmark="2026-11-20")
 
 
-def test_an_empty_topic_is_refused() -> None:
+def test_empty_topic_raises() -> None:
     with pytest.raises(BadTopic):
         make_request("", "s")
 
 
 @pytest.mark.parametrize(("depth", "bytes_"), [("1KB", 1024), (32, 32)])
-def test_depth_is_a_size(depth: int | str, bytes_: int) -> None:
+def test_depth_is_parsed_as_size(depth: int | str, bytes_: int) -> None:
     assert make_request("orders", "s", depth=depth).depth_bytes == bytes_
 
 
 @pytest.mark.parametrize("depth", [0, 31, "2GB", "deep"])
-def test_a_depth_out_of_bounds_is_refused(depth: int | str) -> None:
+def test_depth_out_of_bounds_raises(depth: int | str) -> None:
     with pytest.raises(BadOption):
         make_request("orders", "s", depth=depth)
 
 
 @pytest.mark.parametrize("sub_id", ["", "x" * 257])
-def test_a_subscription_id_out_of_bounds_is_refused(sub_id: str) -> None:
+def test_subscription_id_out_of_bounds_raises(sub_id: str) -> None:
     with pytest.raises(BadOption, match="sub_id"):
         make_request("orders", sub_id)

@@ -1,4 +1,4 @@
-"""Waiting for an answer that stands behind what a handler takes its time for."""
+"""Waits for an answer while a handler blocks the receiver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tickertape.client.common.waiting import LOOKS
 SECONDS = 0.05
 
 
-def test_time_in_which_somebody_is_busy_does_not_count() -> None:
+def test_wait_idle_does_not_count_time_while_the_receiver_is_busy() -> None:
     busy = iter([True] * 3 * LOOKS)
     call = ThreadWaiter()
     looks = 0
@@ -30,7 +30,7 @@ def test_time_in_which_somebody_is_busy_does_not_count() -> None:
     assert looks == 4 * LOOKS
 
 
-def test_an_answer_ends_the_waiting_and_an_error_is_raised() -> None:
+def test_wait_idle_returns_the_answer_or_raises_the_error() -> None:
     call, failed = ThreadWaiter(), ThreadWaiter()
     call.settle("done")
     failed.settle(tt.Disconnected("lost"))
@@ -39,7 +39,7 @@ def test_an_answer_ends_the_waiting_and_an_error_is_raised() -> None:
         failed.wait_idle(SECONDS, "a call", lambda: True)
 
 
-def test_a_handler_that_keeps_the_loop_does_not_use_up_the_time() -> None:
+def test_async_wait_idle_does_not_count_time_of_a_blocked_loop() -> None:
     async def main() -> None:
         call = AsyncioWaiter()
         loop = asyncio.get_running_loop()

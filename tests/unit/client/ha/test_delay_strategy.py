@@ -1,4 +1,4 @@
-"""Delay strategies: how the waits grow, when they end, and the checks for others."""
+"""Delay strategies: growth and end of delays, and the checks for user strategies."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ def waits(
     return [strategy.next_delay(URI, mono, chance) for _ in range(count)]
 
 
-def test_a_fixed_delay_is_the_same_each_time() -> None:
+def test_fixed_delay_is_the_same_each_time() -> None:
     strategy = tt.FixedDelayStrategy("500ms")
     assert waits(strategy, 3, chance=0.9) == [0.5, 0.5, 0.5]
 
 
-def test_a_fixed_delay_may_begin_with_another_wait_and_does_so_again_after_a_reset() -> None:
+def test_fixed_delay_with_initial_delay_uses_the_initial_delay_after_reset() -> None:
     strategy = tt.FixedDelayStrategy(2, initial=0)
     assert waits(strategy, 3) == [0.0, 2.0, 2.0]
     strategy.reset()
     assert waits(strategy, 2) == [0.0, 2.0]
 
 
-def test_an_exponential_delay_grows_up_to_its_maximum() -> None:
+def test_exponential_delay_grows_up_to_the_maximum() -> None:
     strategy = tt.ExponentialDelayStrategy(initial=0.2, factor=1.5, maximum=1, jitter=0)
     assert waits(strategy, 6, chance=0.9) == pytest.approx([0.2, 0.3, 0.45, 0.675, 1.0, 1.0])
     strategy.reset()
     assert waits(strategy, 2) == pytest.approx([0.2, 0.3])
 
 
-def test_jitter_lengthens_each_wait_by_a_part_of_the_first_one() -> None:
+def test_jitter_adds_a_fraction_of_the_initial_delay() -> None:
     strategy = tt.ExponentialDelayStrategy(initial=1, factor=2, maximum=4, jitter=0.5)
     found = [strategy.next_delay(URI, 0.0, chance) for chance in (0.0, 0.5, 0.9, 0.9)]
     assert found == pytest.approx([1.0, 2.25, 4.45, 4.45])
 
 
-def test_by_default_an_exponential_delay_begins_with_200_ms_doubles_and_never_gives_up() -> None:
+def test_exponential_delay_by_default_doubles_from_200_ms_without_end() -> None:
     strategy = tt.ExponentialDelayStrategy()
     found = [strategy.next_delay(URI, 1e6 * number, 0.0) for number in range(9)]
     assert found == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20.0, 20.0])
@@ -57,7 +57,7 @@ def test_by_default_an_exponential_delay_begins_with_200_ms_doubles_and_never_gi
     ],
     ids=["fixed", "exponential"],
 )
-def test_the_limit_cuts_the_last_wait_ends_it_and_begins_afresh_after_a_logon(
+def test_give_up_after_shortens_the_last_delay_and_restarts_after_reset(
     strategy: tt.DelayStrategy,
 ) -> None:
     for begin in (100.0, 5_000.0):
@@ -82,13 +82,13 @@ def test_the_limit_cuts_the_last_wait_ends_it_and_begins_afresh_after_a_logon(
         (lambda: delay_strategy(object()), "DelayStrategy"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_delay_is_refused(make: object, says: str) -> None:
+def test_delay_strategy_with_invalid_arguments_raises(make: object, says: str) -> None:
     assert callable(make)
     with pytest.raises(tt.BadOption, match=says):
         make()
 
 
-def test_a_number_or_text_is_a_fixed_delay_and_none_an_exponential_one() -> None:
+def test_delay_from_number_or_text_is_fixed_and_default_is_exponential() -> None:
     assert waits(delay_strategy(2), 2) == [2, 2]
     assert waits(delay_strategy("2s"), 2) == [2, 2]
     assert waits(delay_strategy(None), 2) == [0.2, 0.4]
@@ -96,7 +96,7 @@ def test_a_number_or_text_is_a_fixed_delay_and_none_an_exponential_one() -> None
     assert delay_strategy(own) is own
 
 
-def test_both_strategies_pass_the_checks() -> None:
+def test_delay_strategies_pass_check_delay_strategy() -> None:
     check_delay_strategy(lambda: tt.FixedDelayStrategy(1))
     check_delay_strategy(lambda: tt.FixedDelayStrategy(1, initial=0, give_up_after="3h"), gives_up=True)
     check_delay_strategy(tt.ExponentialDelayStrategy)
@@ -104,23 +104,23 @@ def test_both_strategies_pass_the_checks() -> None:
 
 
 class Tiring(tt.FixedDelayStrategy):
-    """Forgets to begin afresh."""
+    """Ignores `reset`."""
 
     def __init__(self) -> None:
         super().__init__(1, initial=0)
 
     def reset(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Negative(tt.FixedDelayStrategy):
-    """Waits for what has been."""
+    """Returns a negative delay."""
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
         return -1.0
 
 
-def test_the_checks_find_what_is_wrong() -> None:
+def test_check_delay_strategy_rejects_broken_strategies() -> None:
     with pytest.raises(AssertionError, match="start again after a reset"):
         check_delay_strategy(Tiring)
     with pytest.raises(AssertionError, match="not a number of seconds"):

@@ -1,4 +1,4 @@
-"""Authenticators, choosers, delays and managers that give or raise what they should not."""
+"""Defective authenticators, choosers, delay strategies and managers of an application."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.client.socket_server import socket_server
 
 
 class Nonsense(tt.DefaultAuthenticator):
-    """Does something else the second time it is asked."""
+    """Calls `act` at the second authentication."""
 
     def __init__(self, act: Callable[[], str]) -> None:
         self.asked = 0
@@ -25,7 +25,7 @@ class Nonsense(tt.DefaultAuthenticator):
 
 
 class AwaitedNonsense(Nonsense):
-    """The same in a coroutine."""
+    """`Nonsense` with a coroutine."""
 
     async def authenticate(  # type: ignore[override]
         self, user: str | None, password: str | None
@@ -35,7 +35,7 @@ class AwaitedNonsense(Nonsense):
 
 
 class FailuresKept(tt.DefaultServerChooser):
-    """Keeps what attempts failed with."""
+    """Keeps the errors of failed attempts."""
 
     def __init__(self, uri: str, authenticator: tt.Authenticator) -> None:
         super().__init__(uri, authenticator=authenticator)
@@ -52,14 +52,14 @@ def raising(error: BaseException) -> Callable[[], str]:
     return act
 
 
-def when_back(tell: Callable[[], None]) -> Callable[[tt.ConnectionState], None]:
-    """A listener that tells when everything may be called again."""
+def when_back(notify: Callable[[], None]) -> Callable[[tt.ConnectionState], None]:
+    """Return a listener that calls `notify` after resubscription."""
 
-    def heard(state: tt.ConnectionState) -> None:
+    def received(state: tt.ConnectionState) -> None:
         if state is tt.ConnectionState.RESUBSCRIBED:
-            tell()
+            notify()
 
-    return heard
+    return received
 
 
 NONSENSE = [
@@ -73,23 +73,23 @@ NONSENSE = [
 
 @pytest.mark.parametrize("kind", [Nonsense, AwaitedNonsense])
 @pytest.mark.parametrize(("act", "expected"), NONSENSE)
-def test_an_authenticator_that_does_nonsense_costs_one_attempt(
+def test_defective_authenticator_costs_asyncio_client_one_attempt(
     kind: type[Nonsense], act: Callable[[], str], expected: str
 ) -> None:
     async def run() -> None:
-        told: list[BaseException] = []
+        reported: list[BaseException] = []
         back = asyncio.Event()
         tokens = kind(act)
 
         with socket_server() as server:
             chooser = FailuresKept(server.uri, tokens)
             async with tt.AsyncHAClient("a", server_chooser=chooser, reconnect_delay=0.001) as client:
-                client.set_exception_listener(told.append)
+                client.set_exception_listener(reported.append)
                 client.add_connection_state_listener(when_back(back.set))
                 server.drop()
                 await asyncio.wait_for(back.wait(), 20.0)
         assert tokens.asked == 3
-        assert told == []
+        assert reported == []
         (failure,) = chooser.failures
         assert expected in failure
         assert "secret" not in failure
@@ -98,27 +98,29 @@ def test_an_authenticator_that_does_nonsense_costs_one_attempt(
 
 
 @pytest.mark.parametrize(("act", "expected"), NONSENSE)
-def test_it_costs_one_attempt_of_the_blocking_client_too(act: Callable[[], str], expected: str) -> None:
-    told: list[BaseException] = []
+def test_defective_authenticator_costs_blocking_client_one_attempt(
+    act: Callable[[], str], expected: str
+) -> None:
+    reported: list[BaseException] = []
     back = threading.Event()
     tokens = Nonsense(act)
 
     with socket_server() as server:
         chooser = FailuresKept(server.uri, tokens)
         with tt.HAClient("a", server_chooser=chooser, reconnect_delay=0.001) as client:
-            client.set_exception_listener(told.append)
+            client.set_exception_listener(reported.append)
             client.add_connection_state_listener(when_back(back.set))
             server.drop()
             assert back.wait(20.0)
     assert tokens.asked == 3
-    assert told == []
+    assert reported == []
     (failure,) = chooser.failures
     assert expected in failure
     assert "secret" not in failure
 
 
 class Odd:
-    """What only the asyncio machinery should raise, from every object of the application."""
+    """Raises CancelledError once, at one of the calls of the application's objects."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -130,7 +132,7 @@ class Odd:
 
 
 class OddChooser(tt.DefaultServerChooser):
-    """Reports raise, once."""
+    """Raises in a report, once."""
 
     def __init__(self, uri: str, odd: Odd) -> None:
         super().__init__(uri)
@@ -141,7 +143,7 @@ class OddChooser(tt.DefaultServerChooser):
 
 
 class OddDelays(tt.FixedDelayStrategy):
-    """Beginning afresh raises, once."""
+    """Raises in `reset`, once."""
 
     def __init__(self, odd: Odd) -> None:
         super().__init__(0.001)
@@ -152,7 +154,7 @@ class OddDelays(tt.FixedDelayStrategy):
 
 
 class OddManager(tt.MemorySubscriptionManager):
-    """What was stored raises, once."""
+    """Raises in `stored`, once."""
 
     def __init__(self, odd: Odd) -> None:
         super().__init__()
@@ -164,9 +166,9 @@ class OddManager(tt.MemorySubscriptionManager):
 
 
 @pytest.mark.parametrize("where", ["report", "reset", "stored"])
-def test_a_cancellation_out_of_nowhere_is_told_and_ends_nothing(where: str) -> None:
+def test_cancelled_error_of_application_object_is_reported_and_client_connects(where: str) -> None:
     async def run() -> None:
-        told: list[BaseException] = []
+        reported: list[BaseException] = []
         odd = Odd(where)
         with socket_server() as server:
             client = tt.AsyncHAClient(
@@ -175,10 +177,10 @@ def test_a_cancellation_out_of_nowhere_is_told_and_ends_nothing(where: str) -> N
                 reconnect_delay=OddDelays(odd),
                 subscription_manager=OddManager(odd),
             )
-            client.set_exception_listener(told.append)
+            client.set_exception_listener(reported.append)
             await client.connect_and_logon(20.0)
             await client.close()
-        assert [type(error) for error in told] == [tt.UsageError]
-        assert "CancelledError" in str(told[0])
+        assert [type(error) for error in reported] == [tt.UsageError]
+        assert "CancelledError" in str(reported[0])
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Server choosers: the one by default, and the checks for others."""
+"""The default server chooser, and the checks for user choosers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tickertape.client.ha.server_chooser import ConnectionInfo
 from tickertape.testing import check_server_chooser
 
 A, B, C = (f"tcp://127.0.0.1:{port}" for port in (1, 2, 3))
-LOST = tt.Disconnected("nobody answers")
+LOST = tt.Disconnected("no answer")
 
 
 def info(uri: str) -> ConnectionInfo:
@@ -21,7 +21,7 @@ def info(uri: str) -> ConnectionInfo:
 
 
 @pytest.mark.behaviour(23)
-def test_the_default_chooser_stays_on_what_worked_moves_on_at_a_failure_and_wraps_round() -> None:
+def test_default_chooser_stays_after_success_and_cycles_after_failures() -> None:
     chooser = tt.DefaultServerChooser([A, B, C])
     assert chooser.current_uri() == A
     chooser.report_success(info(A))
@@ -37,39 +37,39 @@ def test_the_default_chooser_stays_on_what_worked_moves_on_at_a_failure_and_wrap
     assert chooser.current_uri() == B
 
 
-def test_a_failure_of_another_server_than_the_current_one_moves_nothing() -> None:
+def test_default_chooser_ignores_failure_of_another_server() -> None:
     chooser = tt.DefaultServerChooser([A, B, C])
     chooser.report_failure(LOST, info(A))
     chooser.report_failure(LOST, info(A))
     assert chooser.current_uri() == B
 
 
-def test_one_server_is_tried_again_and_again_and_more_may_be_added() -> None:
+def test_default_chooser_repeats_one_server_and_accepts_more() -> None:
     chooser = tt.DefaultServerChooser(A)
     chooser.report_failure(LOST, info(A))
     assert chooser.current_uri() == A
     chooser.add(B)
     chooser.report_failure(LOST, info(A))
     assert chooser.current_uri() == B
-    assert chooser.error() == "nobody answers"
+    assert chooser.error() == "no answer"
     chooser.report_success(info(B))
     assert chooser.error() == ""
 
 
-def test_without_servers_it_says_so() -> None:
+def test_default_chooser_without_servers_returns_an_error() -> None:
     chooser = tt.DefaultServerChooser()
     assert chooser.current_uri() is None
     assert chooser.error() == "The list of servers is empty."
 
 
-def test_what_is_no_server_and_no_authenticator_is_refused() -> None:
+def test_default_chooser_with_invalid_server_or_authenticator_raises() -> None:
     with pytest.raises(tt.BadOption, match="Invalid server address"):
         tt.DefaultServerChooser("http://a:1")
     with pytest.raises(tt.BadOption, match="lacks methods of Authenticator"):
         tt.DefaultServerChooser(A, authenticator="secret")  # type: ignore[arg-type]
 
 
-def test_the_authenticator_is_that_of_all_servers() -> None:
+def test_default_chooser_uses_one_authenticator_for_all_servers() -> None:
     authenticator = tt.DefaultAuthenticator()
     chooser = tt.DefaultServerChooser([A, B], authenticator=authenticator)
     assert chooser.current_authenticator() is authenticator
@@ -77,13 +77,13 @@ def test_the_authenticator_is_that_of_all_servers() -> None:
     assert authenticator.retry("ann", "secret") == "secret"
 
 
-def test_the_default_chooser_passes_the_checks() -> None:
+def test_default_chooser_passes_check_server_chooser() -> None:
     check_server_chooser(lambda: tt.DefaultServerChooser([A, B]))
     check_server_chooser(lambda: tt.DefaultServerChooser(A))
 
 
 class Restless(tt.DefaultServerChooser):
-    """Moves on by itself."""
+    """Changes the server without a failure."""
 
     def current_uri(self) -> str | None:
         self._current = 1 - self._current
@@ -91,10 +91,10 @@ class Restless(tt.DefaultServerChooser):
 
 
 class Stubborn(tt.DefaultServerChooser):
-    """Stays where it is, which may be the address of many servers."""
+    """Stays on one address, which may belong to several servers."""
 
     def report_failure(self, error: tt.TickertapeError, info: ConnectionInfo) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Exhausted(tt.DefaultServerChooser):
@@ -104,7 +104,7 @@ class Exhausted(tt.DefaultServerChooser):
         self._uris.clear()
 
 
-def test_the_chooser_of_the_how_to_passes_the_checks_and_goes_home() -> None:
+def test_chooser_of_the_how_to_passes_the_checks_and_returns_to_the_first_server() -> None:
     page = (Path(__file__).parents[4] / "docs" / "howto" / "ha.md").read_text(encoding="utf-8")
     (code,) = [
         part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class Homesick" in part
@@ -127,11 +127,11 @@ def test_the_chooser_of_the_how_to_passes_the_checks_and_goes_home() -> None:
     assert chooser.current_uri() == A
     chooser.report_success(info(A))
     clock.now += 1
-    assert chooser.current_uri() == A, "it stays on a server that worked"
+    assert chooser.current_uri() == A, "the chooser stays on a server that worked"
 
 
 class Clock:
-    """Stands for the module `time`."""
+    """A replacement for the module `time`."""
 
     now = 0.0
 
@@ -139,7 +139,7 @@ class Clock:
         return self.now
 
 
-def test_the_checks_find_what_is_wrong_and_let_pass_what_may_be() -> None:
+def test_check_server_chooser_rejects_broken_and_accepts_valid_choosers() -> None:
     with pytest.raises(AssertionError, match="it moved"):
         check_server_chooser(lambda: Restless([A, B]))
     with pytest.raises(AssertionError, match="no server"):

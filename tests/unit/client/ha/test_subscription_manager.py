@@ -1,4 +1,4 @@
-"""Subscription managers: the one in memory, one on disk, and the checks for others."""
+"""Subscription managers in memory and on disk, and the checks for user managers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.helpers.ha_parts import FileManager
 from tickertape.testing import check_subscription_manager
 
 
-def test_both_pass_the_checks(tmp_path: Path) -> None:
+def test_subscription_managers_pass_check_subscription_manager(tmp_path: Path) -> None:
     check_subscription_manager(tt.MemorySubscriptionManager)
     numbers = itertools.count()
     handlers = dict.fromkeys("abc", print)
@@ -22,20 +22,20 @@ def test_both_pass_the_checks(tmp_path: Path) -> None:
 
 
 class Forgetful(tt.MemorySubscriptionManager):
-    """Does not forget."""
+    """Keeps unsubscribed subscriptions."""
 
     def unsubscribed(self, sub_id: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Reversed(tt.MemorySubscriptionManager):
-    """Gives the last one first."""
+    """Returns the last subscription first."""
 
     def stored(self) -> Sequence[tt.StoredSubscription]:
         return tuple(reversed(super().stored()))
 
 
-def test_the_checks_find_what_is_wrong(tmp_path: Path) -> None:
+def test_check_subscription_manager_rejects_broken_managers(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="unsubscribed removes only its id"):
         check_subscription_manager(Forgetful)
     with pytest.raises(AssertionError, match="order"):

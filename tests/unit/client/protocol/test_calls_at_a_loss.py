@@ -1,4 +1,4 @@
-"""What was asked of subscriptions that outlive their connection, and has no answer when that is lost."""
+"""Unanswered calls on kept subscriptions when the connection is lost."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tickertape.client.common.effects import End
 from tickertape.client.common.subscribe_arguments import make_request
 
 
-def test_what_was_unsubscribed_does_not_come_back() -> None:
+def test_unsubscribe_without_answer_is_final_after_reconnect() -> None:
     store = MemoryBookmarkStore()
     scene = Scene(store)
     for sub_id in ("a", "b", "c"):
         scene.subscribe(sub_id, "0")
     scene.core.unsubscribe(Named("u"), ("a", "c"))
-    assert [again.sub_id for again in scene.again()] == ["b"]
+    assert [again.sub_id for again in scene.reconnect()] == ["b"]
     assert isinstance(scene.outcome("u"), Disconnected)
     assert scene.took(End) == [End(Named("a"), "unsubscribed", None), End(Named("c"), "unsubscribed", None)]
     with pytest.raises(SubscriptionUnknown):
         scene.core.unsubscribe(Named("v"), ("a",))
 
 
-def test_what_was_subscribed_again_behind_it_is_not_what_was_unsubscribed() -> None:
+def test_replacement_after_unanswered_unsubscribe_ends_as_disconnected() -> None:
     scene = Scene()
     scene.subscribe("a", "0")
     scene.core.unsubscribe(Named("u"), ("a",))
@@ -33,7 +33,7 @@ def test_what_was_subscribed_again_behind_it_is_not_what_was_unsubscribed() -> N
         Named("s"), make_request("orders", "a", bookmark="0", given={"replace": True}), Named("new a")
     )
     scene.sent()
-    assert scene.again() == []
+    assert scene.reconnect() == []
     assert [(end.sink, end.reason) for end in scene.took(End)] == [
         ("a", "unsubscribed"),
         ("new a", "disconnected"),
@@ -42,7 +42,7 @@ def test_what_was_subscribed_again_behind_it_is_not_what_was_unsubscribed() -> N
 
 @pytest.mark.behaviour(27)
 @pytest.mark.parametrize("without", [(), ("plain",)])
-def test_what_was_paused_or_resumed_comes_back_so_unless_the_server_would_refuse(
+def test_unanswered_pause_and_resume_apply_at_resubscription_if_valid(
     without: tuple[str, ...],
 ) -> None:
     scene = Scene()
@@ -51,6 +51,6 @@ def test_what_was_paused_or_resumed_comes_back_so_unless_the_server_would_refuse
     scene.subscribe("plain")
     scene.core.pause(Named("p"), ("running", *without))
     scene.core.resume(Named("r"), ("waiting", *without))
-    paused = [again.sub_id for again in scene.again() if "pause" in again.options.split(",")]
+    paused = [again.sub_id for again in scene.reconnect() if "pause" in again.options.split(",")]
     assert isinstance(scene.outcome("p"), Disconnected)
     assert paused == (["waiting"] if without else ["running"])

@@ -1,4 +1,4 @@
-"""The client machine: logon, calls and their answers, what a lost connection ends."""
+"""The client protocol machine: logon, calls, answers, lost connections."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tickertape.wire.commands import (
 from tickertape.wire.commands import Resolve as ResolvePositions
 
 
-def test_the_first_bytes_are_the_preface_and_a_logon_frame() -> None:
+def test_first_bytes_are_the_preface_and_a_logon_frame() -> None:
     core = ClientProtocol("a")
     core.receive(ConnectionOpened(Named("token")), START)
     state, first, second = core.effects()
@@ -57,7 +57,7 @@ def test_logon_carries_name_user_and_password() -> None:
     assert (logon.name, logon.user, logon.password) == ("pricing-1", "ann", "secret")
 
 
-def test_logon_is_resolved_with_what_the_server_said() -> None:
+def test_logon_is_resolved_with_the_answer_of_the_server() -> None:
     peer = Peer().connect(last_persisted=5)
     answer = peer.outcome("logon")
     assert isinstance(answer, LoggedOn)
@@ -65,7 +65,7 @@ def test_logon_is_resolved_with_what_the_server_said() -> None:
     assert peer.core.logon.logged_on is answer
 
 
-def test_a_refused_logon_is_the_outcome_of_the_logon_and_no_loss() -> None:
+def test_rejected_logon_fails_the_logon_without_connection_down() -> None:
     peer = Peer()
     peer.open()
     peer.say(Goodbye(code="name_in_use", text="taken"))
@@ -75,14 +75,14 @@ def test_a_refused_logon_is_the_outcome_of_the_logon_and_no_loss() -> None:
     assert peer.took(ConnectionDown) == []
 
 
-def test_a_connection_lost_during_the_logon_resolves_it() -> None:
+def test_connection_lost_during_logon_fails_the_logon() -> None:
     peer = Peer()
     peer.open()
     peer.lose()
     assert isinstance(peer.outcome("logon"), Disconnected)
 
 
-def test_a_bad_client_name_is_refused() -> None:
+def test_invalid_client_name_raises() -> None:
     with pytest.raises(BadName):
         ClientProtocol("")
 
@@ -111,7 +111,7 @@ def test_calls_before_the_logon_raise_disconnected() -> None:
         (None, r"broken\. Call connect\(\) again\.", Disconnected),
     ],
 )
-def test_calls_after_a_loss_say_why_the_connection_ended(
+def test_calls_after_connection_loss_raise_with_the_reason(
     goodbye: Goodbye | None, says: str, cause: type[TickertapeError]
 ) -> None:
     peer = Peer().connect()
@@ -130,18 +130,18 @@ def test_calls_after_a_loss_say_why_the_connection_ended(
             call()
         assert isinstance(caught.value.__cause__, cause)
         depths.append(len(caught.traceback))
-    assert depths[:4] == depths[4:8] == depths[8:], "an error raised again and again does not grow"
+    assert depths[:4] == depths[4:8] == depths[8:], "the traceback of a repeated error does not grow"
     peer.connect()
     peer.core.publishing.publish("orders", b"x")
     peer.core.flush(Named("f"), "persisted")
 
 
-def test_an_unknown_flush_level_is_refused() -> None:
+def test_unknown_flush_level_raises() -> None:
     with pytest.raises(UsageError, match="Invalid level 'durable'"):
         Peer().connect().core.flush(Named("f"), "durable")
 
 
-def test_a_command_is_sent_after_what_is_gathered() -> None:
+def test_command_is_sent_after_batched_messages() -> None:
     peer = Peer().connect()
     for body in (b"1", b"2", b"3"):
         peer.core.publishing.publish("orders", body)
@@ -150,7 +150,7 @@ def test_a_command_is_sent_after_what_is_gathered() -> None:
     assert kinds == [Publish, Publish, Subscribe]
 
 
-def test_resolve_gives_the_positions() -> None:
+def test_resolve_returns_the_positions() -> None:
     peer = Peer().connect()
     peer.core.resolve(Named("r"), resolve_command("orders", bookmark="0"))
     ((command, _),) = peer.sent()
@@ -160,7 +160,7 @@ def test_resolve_gives_the_positions() -> None:
     assert peer.outcome("r") == answer
 
 
-def test_a_refused_subscribe_resolves_with_the_error_and_ends_the_sink() -> None:
+def test_rejected_subscribe_fails_the_call_and_ends_the_sink() -> None:
     peer = Peer().connect()
     peer.core.subscribe(Named("s"), make_request("quotes", "sub", bookmark="0"), Named("sink"))
     peer.say(Ack(id=1, code="topic_not_recorded", text="quotes is not recorded"))
@@ -171,7 +171,7 @@ def test_a_refused_subscribe_resolves_with_the_error_and_ends_the_sink() -> None
     assert "sub" not in peer.core.subscriptions
 
 
-def test_unsubscribe_ends_all_named_when_the_server_has_answered() -> None:
+def test_unsubscribe_ends_all_given_ids_at_the_answer() -> None:
     peer = Peer().connect()
     for sub_id in ("a", "b", "c"):
         peer.core.subscribe(Named(sub_id), make_request("orders", sub_id), Named(f"sink {sub_id}"))
@@ -188,7 +188,7 @@ def test_unsubscribe_ends_all_named_when_the_server_has_answered() -> None:
     assert "b" in peer.core.subscriptions
 
 
-def test_unsubscribe_of_an_unknown_id_sends_nothing() -> None:
+def test_unsubscribe_of_unknown_id_raises_and_sends_nothing() -> None:
     peer = Peer().connect()
     peer.core.subscribe(Named("a"), make_request("orders", "a"), Named("sink"))
     peer.sent()
@@ -197,7 +197,7 @@ def test_unsubscribe_of_an_unknown_id_sends_nothing() -> None:
     assert peer.sent() == []
 
 
-def test_a_command_too_large_for_the_wire_leaves_no_trace() -> None:
+def test_command_too_large_for_the_wire_raises_and_changes_nothing() -> None:
     peer = Peer().connect()
     request = make_request("o" * header_bytes_max, "sub")
     with pytest.raises(TickertapeError, match="bytes"):
@@ -207,7 +207,7 @@ def test_a_command_too_large_for_the_wire_leaves_no_trace() -> None:
     assert peer.took(End) == []
 
 
-def test_a_lost_connection_resolves_every_call_and_ends_every_subscription() -> None:
+def test_lost_connection_fails_every_call_and_ends_every_subscription() -> None:
     peer = Peer().connect()
     peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
     peer.core.publishing.publish("orders", b"1")
@@ -227,14 +227,14 @@ def test_a_lost_connection_resolves_every_call_and_ends_every_subscription() -> 
     assert len(peer.took(ConnectionDown)) == 1
 
 
-def test_a_connection_is_lost_once() -> None:
+def test_connection_loss_is_reported_once() -> None:
     peer = Peer().connect()
     peer.lose()
     peer.lose()
     assert len(peer.took(ConnectionDown)) == 1
 
 
-def test_goodbye_says_why_the_connection_was_lost() -> None:
+def test_goodbye_sets_the_reason_of_the_connection_loss() -> None:
     peer = Peer().connect()
     peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
     peer.say(Goodbye(code="name_in_use", text="another connection took over"))
@@ -256,13 +256,13 @@ def test_goodbye_says_why_the_connection_was_lost() -> None:
         Rejected(frame=2, code="bad_topic", text="no"),
     ],
 )
-def test_an_answer_to_what_was_never_sent_hangs_up(command: Ack | Resolved | Persisted | Rejected) -> None:
+def test_answer_without_request_ends_the_connection(command: Ack | Resolved | Persisted | Rejected) -> None:
     peer = Peer().connect()
     peer.say(command)
     assert [type(effect.error) for effect in peer.took(EndConnection)] == [BadCommand]
 
 
-def test_bytes_that_are_no_frame_hang_up_and_nothing_after_them_counts() -> None:
+def test_invalid_frame_ends_the_connection_and_later_bytes_are_ignored() -> None:
     peer = Peer().connect()
     peer.core.subscribe(Named("s"), make_request("orders", "sub"), Named("sink"))
     peer.took(ResolveCall)
@@ -272,14 +272,14 @@ def test_bytes_that_are_no_frame_hang_up_and_nothing_after_them_counts() -> None
     assert peer.took(ResolveCall) == []
 
 
-def test_a_heartbeat_changes_nothing() -> None:
+def test_heartbeat_has_no_effects() -> None:
     peer = Peer().connect()
     peer.took(ResolveCall)
     peer.say(Heartbeat())
     assert peer.core.effects() == []
 
 
-def test_close_sends_what_is_gathered_and_hangs_up_quietly() -> None:
+def test_close_sends_batched_messages_and_ends_without_connection_down() -> None:
     peer = Peer().connect()
     peer.core.publishing.publish("orders", b"1")
     peer.core.publishing.publish("orders", b"2")
@@ -298,7 +298,7 @@ def test_close_sends_what_is_gathered_and_hangs_up_quietly() -> None:
         peer.core.flush(Named("f"), "persisted")
 
 
-def test_close_without_a_connection_ends_the_client() -> None:
+def test_close_without_connection_shuts_the_client_down() -> None:
     peer = Peer()
     peer.core.close()
     assert peer.core.effects() == [State(ConnectionState.SHUTDOWN)]
@@ -307,7 +307,7 @@ def test_close_without_a_connection_ends_the_client() -> None:
 
 
 @pytest.mark.behaviour(10)
-def test_flush_waits_for_everything_sent_with_or_without_a_store() -> None:
+def test_persisted_flush_waits_for_all_sent_frames() -> None:
     peer = Peer().connect()
     peer.core.publishing.publish("orders", b"1")
     peer.core.publishing.publish("orders", b"2")
@@ -322,7 +322,7 @@ def test_flush_waits_for_everything_sent_with_or_without_a_store() -> None:
 
 
 @pytest.mark.behaviour(10)
-def test_flush_processed_asks_for_that_level_and_settles_nothing() -> None:
+def test_processed_flush_requests_the_level_and_settles_no_frame() -> None:
     peer = Peer().connect()
     peer.core.publishing.publish("orders", b"1")
     peer.core.flush(Named("f"), "processed")
@@ -332,7 +332,7 @@ def test_flush_processed_asks_for_that_level_and_settles_nothing() -> None:
     assert peer.core.publishing.unsettled()
 
 
-def test_what_was_refused_is_reported_once() -> None:
+def test_rejected_message_is_reported_once() -> None:
     peer = Peer().connect()
     peer.core.publishing.publish("orders", b"1")
     peer.say(Rejected(frame=1, code="bad_message", text="no JSON"))
@@ -343,14 +343,14 @@ def test_what_was_refused_is_reported_once() -> None:
     assert peer.core.publishing.rejections.take() is None
 
 
-def test_nothing_wants_waking_without_subscriptions() -> None:
+def test_protocol_machine_without_subscriptions_has_no_deadline() -> None:
     peer = Peer().connect()
     assert peer.core.next_deadline() is None
     peer.core.wake(Now(1e9, 0))
     assert peer.took(Send) == []
 
 
-def test_nobody_is_told_of_an_abandoned_call_when_the_connection_is_lost() -> None:
+def test_abandoned_subscribe_is_resolved_at_connection_loss() -> None:
     peer = Peer().connect()
     request = make_request("orders", "sub")
     peer.core.subscribe(Named("s"), request, Named("sink"))

@@ -1,4 +1,4 @@
-"""An exception while the machine takes in a loss: the session hears of the loss all the same."""
+"""An exception while the protocol machine processes a connection loss: the client still reconnects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 20.0
 
 @pytest.fixture
 def failures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The first loss of subscriptions that there is to be told of raises, and is noted."""
+    """Make the first loss of subscriptions raise, and record it."""
     lost, noted = SubscriptionRegistry.lost, list[str]()
 
     def fail(
@@ -32,7 +32,7 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_blocking_client_connects_again(failures: list[str]) -> None:
+def test_blocking_client_reconnects_after_exception_in_connection_loss(failures: list[str]) -> None:
     with socket_server() as server, tt.HAClient("pricing-1", servers=server.uri, reconnect_delay=0) as client:
         server.drop()
         wait_until(lambda: bool(failures))
@@ -41,7 +41,7 @@ def test_a_blocking_client_connects_again(failures: list[str]) -> None:
         assert server.bodies() == [b"1"]
 
 
-def test_an_asyncio_client_connects_again(failures: list[str]) -> None:
+def test_asyncio_client_reconnects_after_exception_in_connection_loss(failures: list[str]) -> None:
     async def publish(uri: str) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         async with tt.AsyncHAClient("pricing-1", servers=uri, reconnect_delay=0) as client:

@@ -1,4 +1,4 @@
-"""A server that names a place that is none: every call gets its outcome."""
+"""Invalid positions from a server: every call gets an outcome."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tickertape.client.protocol.core import ConnectionEnded
 from tickertape.wire.commands import Ack, Ended, Subscribe, Unsubscribe
 
 
-def test_a_call_whose_answer_names_no_place_gets_its_outcome_and_is_not_kept() -> None:
+def test_subscribe_answered_with_invalid_position_fails_and_is_not_kept() -> None:
     scene = Scene()
     request = make_request("orders", "a", bookmark=NOW)
     scene.core.subscribe(Named("call"), msgspec.structs.replace(request, handled=True), Named("a"))
@@ -30,7 +30,7 @@ def test_a_call_whose_answer_names_no_place_gets_its_outcome_and_is_not_kept() -
     assert scene.placed() == []
 
 
-def test_a_subscription_whose_place_is_none_when_it_is_placed_again_ends_and_the_others_go_on() -> None:
+def test_resubscribe_answered_with_invalid_position_ends_only_one_subscription() -> None:
     for others in ("", "b"):
         scene = Scene()
         for sub_id in "a" + others:
@@ -43,20 +43,22 @@ def test_a_subscription_whose_place_is_none_when_it_is_placed_again_ends_and_the
         assert isinstance(first, Subscribe)
         scene.say(Ack(id=first.id, start=1, after="garbage|x"))
         assert [(end.sink, type(end.error)) for end in scene.took(End)] == [("a", BadCommand)]
-        assert [type(tell.error) for tell in scene.took(ReportError)] == [BadCommand]
+        assert [type(report.error) for report in scene.took(ReportError)] == [BadCommand]
         ((leave, _),) = scene.sent()
         assert isinstance(leave, Unsubscribe)
-        assert leave.sub_ids == ("a",), "it stands there"
+        assert leave.sub_ids == ("a",), "the subscription exists at the server"
         for command in rest:
             assert isinstance(command, Subscribe)
             scene.say(Ack(id=command.id, start=1, after="7|9|"))
         scene.say(Ack(id=leave.id))
         assert scene.refused() == [("a", BadCommand)]
         assert scene.took(EndConnection) == []
-        assert [one.sub_id for one in scene.again()] == list(others), "once, and not on every connection"
+        assert [one.sub_id for one in scene.reconnect()] == list(others), (
+            "reported once, and not on every connection"
+        )
 
 
-def test_one_that_was_left_before_its_answer_named_no_place_is_over_quietly() -> None:
+def test_invalid_position_for_ended_subscription_is_not_reported() -> None:
     scene = Scene()
     scene.subscribe("a", NOW, after="7|9|")
     scene.lose()

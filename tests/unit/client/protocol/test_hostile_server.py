@@ -1,4 +1,4 @@
-"""The client machine with a server that is hostile or faulty: credit exceeded, answers of another kind."""
+"""The client protocol machine with a faulty server: exceeded credit, answers of the wrong kind."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_one_message_may_exceed_credit_when_nothing_is_outstanding() -> None:
     hang_up_reason(peer)
 
 
-def test_credit_given_back_may_be_used_again() -> None:
+def test_returned_credit_may_be_used_by_the_server() -> None:
     peer = subscribed("sub")
     for _ in range(20):
         peer.say(Deliver(sub_id="sub"), messages(10))
@@ -75,16 +75,16 @@ def test_credit_given_back_may_be_used_again() -> None:
     assert len(peer.took(DeliverBatch)) == 20
 
 
-def test_consumed_cost_that_was_not_given_back_is_outstanding() -> None:
+def test_consumed_cost_before_credit_return_is_outstanding() -> None:
     peer = subscribed("sub")
     peer.say(Deliver(sub_id="sub"), messages(10))
-    peer.core.consumed("sub", 400)  # less than half of the window: nothing is given back yet
+    peer.core.consumed("sub", 400)  # less than half of the window, so no credit is returned yet
     assert peer.sent() == []
     peer.say(Deliver(sub_id="sub"), messages(2))
     hang_up_reason(peer)
 
 
-def test_shared_delivery_beyond_credit_of_one_ends_connection_after_the_others_have_theirs() -> None:
+def test_shared_delivery_beyond_credit_ends_connection_after_valid_parts() -> None:
     peer = subscribed("a", "b")
     peer.say(Deliver(sub_id="b"), messages(9))
     shared = Deliver(
@@ -98,7 +98,7 @@ def test_shared_delivery_beyond_credit_of_one_ends_connection_after_the_others_h
     assert [sink for sink, _, _ in parts] == ["a"]
 
 
-def test_messages_left_from_a_lost_connection_count_on_the_next_one() -> None:
+def test_unread_messages_of_lost_connection_reduce_credit_on_the_next() -> None:
     peer = Peer().connect()
     peer.core.subscriptions.keep = True
     request = msgspec.structs.replace(make_request("orders", "sub", depth=1000), handled=True)
@@ -161,7 +161,7 @@ def ask(peer: Peer, what: str) -> None:
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: type(answer).__name__)
 @pytest.mark.parametrize("what", ASKED)
-def test_answer_of_another_kind_ends_connection(what: str, answer: Command) -> None:
+def test_answer_of_wrong_kind_ends_connection(what: str, answer: Command) -> None:
     peer = subscribed("sub")
     ask(peer, what)
     ((command, _),) = peer.sent()
@@ -179,7 +179,7 @@ def test_answer_of_another_kind_ends_connection(what: str, answer: Command) -> N
 
 
 @pytest.mark.parametrize("what", ASKED)
-def test_refusal_fits_every_command(what: str) -> None:
+def test_error_answer_is_valid_for_every_command(what: str) -> None:
     peer = subscribed("sub")
     ask(peer, what)
     ((command, _),) = peer.sent()
@@ -188,7 +188,7 @@ def test_refusal_fits_every_command(what: str) -> None:
     assert getattr(peer.outcome("t"), "code", None) == "not_ready"
 
 
-def test_resubscription_answered_with_another_kind_ends_connection() -> None:
+def test_resubscribe_answered_with_wrong_kind_ends_connection() -> None:
     peer = Peer().connect()
     peer.core.subscriptions.keep = True
     request = msgspec.structs.replace(make_request("orders", "sub", depth=1000), handled=True)

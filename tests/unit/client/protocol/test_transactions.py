@@ -1,4 +1,4 @@
-"""What a client asks to have a transaction committed, and what it asks when it does not know the outcome."""
+"""Commands of a client to commit a transaction, also after an unknown outcome."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def until_commit(steps: Steps, answer: object = None) -> Commit:
     return commit
 
 
-def test_an_attempt_that_was_cut_short_stages_under_another_name() -> None:
+def test_attempt_after_interrupted_attempt_stages_under_another_part() -> None:
     made = gathered(b"1")
     first, second = made.committing(), made.committing()
     begun = asked(first)
@@ -64,8 +64,8 @@ def test_an_attempt_that_was_cut_short_stages_under_another_name() -> None:
     assert begun.part not in until_commit(second, Ack(id=1)).parts
 
 
-def test_a_second_attempt_first_drops_the_parts_of_the_first() -> None:
-    """They would count against the room of the second one."""
+def test_second_attempt_drops_the_parts_of_the_first() -> None:
+    """The old parts would count against the limit of the second attempt."""
     made = gathered(b"1")
     steps = made.committing()
     begun = asked(steps)
@@ -81,11 +81,11 @@ def test_a_second_attempt_first_drops_the_parts_of_the_first() -> None:
     assert stage.part != begun.part
 
 
-NO_ROOM = (TransactionTooLarge("full"), StagingFull("full"), LimitReached("many parts"))
+NO_SPACE = (TransactionTooLarge("full"), StagingFull("full"), LimitReached("many parts"))
 
 
-@pytest.mark.parametrize("error", NO_ROOM)
-def test_parts_of_an_earlier_process_are_dropped_where_they_leave_no_room(error: TickertapeError) -> None:
+@pytest.mark.parametrize("error", NO_SPACE)
+def test_parts_of_an_earlier_process_are_dropped_for_staging_space(error: TickertapeError) -> None:
     made = gathered()
     made.publish_batch("a", [b"1"])
     made.publish_batch("a", [b"2"])
@@ -99,13 +99,13 @@ def test_parts_of_an_earlier_process_are_dropped_where_they_leave_no_room(error:
     assert isinstance(asked(steps, Staged(id=1, messages=2)), Commit)
 
 
-@pytest.mark.parametrize("error", NO_ROOM)
-def test_a_transaction_that_has_no_room_by_itself_is_staged_twice_at_most(error: TickertapeError) -> None:
+@pytest.mark.parametrize("error", NO_SPACE)
+def test_transaction_beyond_staging_space_is_staged_twice_at_most(error: TickertapeError) -> None:
     made = gathered(b"1")
-    for begins in ((Stage, Abort, Stage), (Abort, Stage)):
+    for kinds in ((Stage, Abort, Stage), (Abort, Stage)):
         steps = made.committing()
         answer: object = None
-        for kind in begins:
+        for kind in kinds:
             command = asked(steps, answer)
             assert isinstance(command, kind)
             answer = error if isinstance(command, Stage) else Ack(id=1)
@@ -114,8 +114,8 @@ def test_a_transaction_that_has_no_room_by_itself_is_staged_twice_at_most(error:
         assert not made.uncertain
 
 
-def test_what_is_not_staged_as_a_whole_is_not_committed() -> None:
-    """Somebody dropped what was staged between two frames."""
+def test_partially_staged_transaction_is_not_committed() -> None:
+    """A part was dropped between two frames."""
     made = gathered()
     made.publish_batch("a", [b"1", b"2"])
     made.publish_batch("a", [b"3"])
@@ -128,7 +128,7 @@ def test_what_is_not_staged_as_a_whole_is_not_committed() -> None:
     assert not made.uncertain
 
 
-def test_a_commit_that_was_asked_for_is_asked_for_again_before_anything_is_staged() -> None:
+def test_unanswered_commit_is_repeated_before_staging() -> None:
     made = gathered(b"1")
     commit = until_commit(made.committing())
     again = made.committing()
@@ -141,7 +141,7 @@ def test_a_commit_that_was_asked_for_is_asked_for_again_before_anything_is_stage
 
 
 @pytest.mark.parametrize("error", [TransactionUnknown("another server"), StagingFailed("damaged")])
-def test_a_server_that_does_not_have_it_is_told_all_of_it_once_more(error: TickertapeError) -> None:
+def test_transaction_unknown_to_the_server_is_staged_completely(error: TickertapeError) -> None:
     made = gathered(b"1")
     commit = until_commit(made.committing())
     again = made.committing()
@@ -152,14 +152,14 @@ def test_a_server_that_does_not_have_it_is_told_all_of_it_once_more(error: Ticke
     assert stage.part not in commit.parts
 
 
-def test_a_first_attempt_that_the_server_does_not_know_fails() -> None:
+def test_first_attempt_unknown_to_the_server_fails() -> None:
     steps = gathered(b"1").committing()
     until_commit(steps)
     with pytest.raises(TransactionUnknown, match="expired"):
         onward(steps, TransactionUnknown("expired"))
 
 
-def test_names_are_text() -> None:
+def test_transaction_names_must_be_text_and_default_to_unique() -> None:
     with pytest.raises(BadOption, match="expected str, got int"):
         TransactionBuffer("p", 5)  # type: ignore[arg-type]
     assert gathered().key.name == "t"
@@ -190,7 +190,7 @@ def test_names_are_text() -> None:
         ("p", None, "q", BadOption),
     ],
 )
-def test_texts_that_no_server_takes_are_refused_at_once(
+def test_invalid_transaction_names_raise_at_once(
     publisher: Any, name: Any, space: Any, kind: type[TickertapeError]
 ) -> None:
     with pytest.raises(kind):
@@ -207,7 +207,7 @@ def frames_of(made: TransactionBuffer) -> list[MessageBatch]:
     return frames
 
 
-def test_a_frame_has_no_more_topics_than_the_server_takes() -> None:
+def test_stage_frame_has_at_most_the_maximum_topics() -> None:
     made = gathered()
     topics = [f"t{number}" for number in range(2 * publish_topics_max + 1)]
     for topic in topics:
@@ -219,7 +219,7 @@ def test_a_frame_has_no_more_topics_than_the_server_takes() -> None:
 
 
 @pytest.mark.parametrize("before", [1, 300, 900])
-def test_a_message_of_the_largest_size_has_a_frame_behind_small_ones(before: int) -> None:
+def test_message_of_maximum_size_has_a_separate_stage_frame(before: int) -> None:
     made = gathered()
     label = "ä" * 2_000
     for _ in range(before):
@@ -232,7 +232,7 @@ def test_a_message_of_the_largest_size_has_a_frame_behind_small_ones(before: int
         encode_frame(Stage(id=1, transaction=made.key, part="p"), frame)
 
 
-def test_small_messages_share_frames() -> None:
+def test_small_messages_share_stage_frames() -> None:
     made = gathered()
     for number in range(3_000):
         made.publish("a", bytes(1_000), correlation_id=f"c{number}")
@@ -241,7 +241,7 @@ def test_small_messages_share_frames() -> None:
     assert all(stage_frame_bytes * 0.99 < size <= stage_frame_bytes for size in sizes[:-1])
 
 
-def test_it_cannot_be_aborted_once_it_was_committed() -> None:
+def test_abort_of_committed_transaction_raises() -> None:
     made = gathered(b"1")
     made.committed(Committed(id=1, repeated=True))
     with pytest.raises(UsageError, match="was committed"):
@@ -249,7 +249,7 @@ def test_it_cannot_be_aborted_once_it_was_committed() -> None:
 
 
 @pytest.mark.parametrize("error", [TimedOut("late"), Disconnected("gone"), TransactionBusy("by another")])
-def test_it_cannot_be_aborted_while_it_may_be_in_the_log(error: TickertapeError) -> None:
+def test_abort_with_unknown_commit_outcome_raises(error: TickertapeError) -> None:
     made = gathered(b"1")
     steps = made.committing()
     until_commit(steps)
@@ -266,7 +266,7 @@ def test_it_cannot_be_aborted_while_it_may_be_in_the_log(error: TickertapeError)
     assert made.aborted
 
 
-def test_what_is_added_after_a_commit_that_was_refused_is_committed_too() -> None:
+def test_messages_added_after_rejected_commit_are_committed() -> None:
     made = gathered(b"1")
     steps = made.committing()
     commit = until_commit(steps)
@@ -284,7 +284,7 @@ def test_what_is_added_after_a_commit_that_was_refused_is_committed_too() -> Non
     assert prepare.part not in commit.parts
 
 
-def test_nothing_is_added_to_what_may_be_in_the_log() -> None:
+def test_publish_with_unknown_commit_outcome_raises() -> None:
     made = gathered(b"1")
     until_commit(made.committing())
     with pytest.raises(UsageError, match="outcome of its commit is unknown"):

@@ -1,4 +1,4 @@
-"""The publish stores on disk: opening, owners, segments, and what the file system refuses."""
+"""Publish stores on disk: opening, locks, segments, and errors of the file system."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def segments(path: Path) -> list[str]:
     return sorted(name for name in os.listdir(path) if name.endswith("segment"))
 
 
-def test_the_stores_of_the_package_do_what_every_store_has_to_do(tmp_path: Path) -> None:
+def test_publish_stores_of_the_package_pass_check_publish_store(tmp_path: Path) -> None:
     check_publish_store(MemoryPublishStore)
     check_publish_store(partial(FilePublishStore, tmp_path / "file"), survives=True)
     check_publish_store(partial(FilePublishStore, tmp_path / "sync", sync="always"), survives=True)
@@ -50,19 +50,19 @@ class Forgets(MemoryPublishStore):
             self.replace(stored.first, stored.last, None)
 
 
-def test_a_store_that_loses_something_does_not_pass() -> None:
+def test_check_publish_store_rejects_store_that_loses_messages() -> None:
     with pytest.raises(AssertionError):
         check_publish_store(Forgets)
 
 
 @pytest.mark.behaviour(29)
-def test_what_publish_returned_is_sent_again_in_order_by_the_next_process(tmp_path: Path) -> None:
+def test_next_process_resends_published_messages_in_order(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s")
     peer = Peer(store).connect()
     core = peer.core
     sequences = [core.publishing.publish("orders", b"%d" % i) for i in range(3)]
     sequences.append(core.publishing.publish("trades", b"labelled", 5_000, "corr", "key"))
-    store.close()  # as the end of the process: nothing more was sent or written
+    store.close()  # as at the end of the process, without further writes
     again = FilePublishStore(tmp_path / "s")
     assert again.unpersisted_count() == 4
     peer = Peer(again).connect()
@@ -75,7 +75,7 @@ def test_what_publish_returned_is_sent_again_in_order_by_the_next_process(tmp_pa
     again.close()
 
 
-def test_what_is_acknowledged_or_refused_does_not_come_back(tmp_path: Path) -> None:
+def test_acknowledged_and_rejected_messages_are_not_kept(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s")
     peer = Peer(store).connect()
     first = peer.core.publishing.publish("orders", b"0")
@@ -93,7 +93,7 @@ def test_what_is_acknowledged_or_refused_does_not_come_back(tmp_path: Path) -> N
 
 
 @pytest.mark.behaviour(31)
-def test_a_second_owner_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+def test_second_owner_raises_store_locked_and_names_the_holder(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     with pytest.raises(tt.StoreLocked, match=rf"pricing-1 \(pid {os.getpid()}\)"):
         FilePublishStore(tmp_path / "s")
@@ -103,7 +103,7 @@ def test_a_second_owner_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
     FilePublishStore(tmp_path / "s").close()
 
 
-def test_a_store_belongs_to_one_client_name(tmp_path: Path) -> None:
+def test_publish_store_belongs_to_one_client_name(tmp_path: Path) -> None:
     attached(tmp_path / "s").close()
     store = FilePublishStore(tmp_path / "s")
     with pytest.raises(tt.StoreOwnerMismatch, match="client 'pricing-2': it belongs to client 'pricing-1'"):
@@ -111,31 +111,31 @@ def test_a_store_belongs_to_one_client_name(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_lock_is_free_when_a_forked_child_lives_longer(tmp_path: Path) -> None:
+def test_store_lock_is_free_while_a_forked_child_runs_longer(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     read, write = os.pipe()
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         os.close(write)  # so that the end of the parent is the end of the child
         try:
             store.append(1, "orders", b"in the child")
         except tt.Forked:
-            os.write(tell, b"refused")
-        os.close(tell)
+            os.write(writer, b"refused")
+        os.close(writer)
         os.read(read, 1)
         os._exit(0)
-    os.close(tell)
-    assert os.read(told, 7) == b"refused"
+    os.close(writer)
+    assert os.read(reader, 7) == b"refused"
     store.close()
     FilePublishStore(tmp_path / "s").close()
     os.close(write)
     assert os.waitpid(child, 0)[1] == 0
     os.close(read)
-    os.close(told)
+    os.close(reader)
 
 
-def test_segments_go_once_all_in_them_is_settled_and_the_number_stays(tmp_path: Path) -> None:
+def test_settled_segments_are_removed_and_last_sequence_is_kept(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     body = b"x" * (1 << 20)
     for i in range(1, 41):
@@ -153,7 +153,7 @@ def test_segments_go_once_all_in_them_is_settled_and_the_number_stays(tmp_path: 
     again.close()
 
 
-def test_with_sync_what_is_settled_is_noted_when_a_segment_goes_and_at_the_end(
+def test_acknowledgement_with_sync_always_is_recorded_without_extra_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -162,12 +162,12 @@ def test_with_sync_what_is_settled_is_noted_when_a_segment_goes_and_at_the_end(
         monkeypatch.setattr(mapped.SegmentDirectory, "flush", lambda *where: synced.append(where[2]))
         store.put(stored(1, b"x"))
         store.discard(1)
-        assert len(synced) == 1, "an acknowledgement costs no sync"
+        assert len(synced) == 1, "an acknowledgement needs no sync"
     with FilePublishStore(tmp_path / "s") as again:
         assert again.unpersisted_count() == 0
 
 
-def test_an_acknowledgement_that_could_not_be_noted_is_noted_later(
+def test_acknowledgement_lost_on_full_disk_is_recorded_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "s"
@@ -182,13 +182,13 @@ def test_an_acknowledgement_that_could_not_be_noted_is_noted_later(
         store.discard(1)
         shutil.copytree(path, tmp_path / "killed")
     with FilePublishStore(tmp_path / "killed") as again:
-        assert again.unpersisted_count() == 2, "it was not noted, so it is sent again"
+        assert again.unpersisted_count() == 2, "an unrecorded acknowledgement leads to a resend"
     store.close()
     with FilePublishStore(path) as again:
         assert again.unpersisted_count() == 1
 
 
-def test_what_is_left_of_a_batch_stays_when_the_segment_of_the_batch_goes(tmp_path: Path) -> None:
+def test_rest_of_replaced_batch_is_kept_after_segment_removal(tmp_path: Path) -> None:
     path = tmp_path / "s"
     store = attached(path)
     body = b"x" * (publish_segment_bytes // 3)
@@ -201,7 +201,7 @@ def test_what_is_left_of_a_batch_stays_when_the_segment_of_the_batch_goes(tmp_pa
         assert [(s.first, s.batch.bodies_list()) for s in again.held()] == [(2, [body])]
 
 
-def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
+def test_batch_larger_than_a_segment_has_a_separate_segment(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     body = b"x" * (publish_segment_bytes + 1)
     store.put(stored(1, body))
@@ -212,7 +212,7 @@ def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> Non
     again.close()
 
 
-def test_messages_gathered_over_two_segments_are_one_batch(tmp_path: Path) -> None:
+def test_messages_appended_over_two_segments_are_one_batch(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     big, small = b"x" * (publish_segment_bytes - 2000), b"y" * 900
     store.put(stored(1, big))
@@ -231,7 +231,7 @@ def test_messages_gathered_over_two_segments_are_one_batch(tmp_path: Path) -> No
     again.close()
 
 
-def test_what_was_appended_and_never_sealed_holds_its_segment(tmp_path: Path) -> None:
+def test_unsealed_messages_keep_the_segment(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     store.append(1, "orders", b"gathered")
     store.append(2, "orders", b"x" * (publish_segment_bytes - 1000))
@@ -242,7 +242,7 @@ def test_what_was_appended_and_never_sealed_holds_its_segment(tmp_path: Path) ->
     again.close()
 
 
-def test_a_number_that_is_given_again_counts_the_second_time(tmp_path: Path) -> None:
+def test_repeated_sequence_uses_the_second_message(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     store.append(1, "orders", b"one")
     store.append(2, "orders", b"was not accepted after all")
@@ -253,14 +253,14 @@ def test_a_number_that_is_given_again_counts_the_second_time(tmp_path: Path) -> 
     again.close()
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_directory_with_other_files_raises_and_stays_unchanged(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(tt.NotAStore, match=r"letter\.txt"):
         FilePublishStore(tmp_path)
     assert os.listdir(tmp_path) == ["letter.txt"]
 
 
-def test_a_foreign_file_and_a_newer_format_are_told(tmp_path: Path) -> None:
+def test_foreign_file_or_newer_format_raises(tmp_path: Path) -> None:
     attached(tmp_path / "s").close()
     file = tmp_path / "s" / FIRST_SEGMENT
     data = bytearray(file.read_bytes())
@@ -273,7 +273,7 @@ def test_a_foreign_file_and_a_newer_format_are_told(tmp_path: Path) -> None:
         FilePublishStore(tmp_path / "s")
 
 
-def test_a_path_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_path_below_a_file_raises_store_failed(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(tt.StoreFailed, match="file/s': Not a directory"):
         FilePublishStore(tmp_path / "file" / "s")
@@ -281,7 +281,7 @@ def test_a_path_that_cannot_be_is_told(tmp_path: Path) -> None:
         FilePublishStore(tmp_path / "file")
 
 
-def test_wrong_permissions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_error_raises_store_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> int:
         raise PermissionError(errno.EACCES, "no")
 
@@ -296,7 +296,7 @@ def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "full")
 
 
-def test_a_full_disk_is_an_error_when_a_segment_is_made(
+def test_full_disk_at_segment_creation_raises_store_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = FilePublishStore(tmp_path / "s")
@@ -319,7 +319,7 @@ def test_a_full_disk_is_an_error_when_a_segment_is_made(
     again.close()
 
 
-def test_a_full_store_raises_and_keeps_what_it_has(tmp_path: Path) -> None:
+def test_full_store_raises_and_keeps_accepted_messages(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s", "2KB", when_full="raise")
     peer = Peer(store).connect()
     accepted = []
@@ -334,7 +334,7 @@ def test_a_full_store_raises_and_keeps_what_it_has(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
+def test_closed_publish_store_raises_closed(tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     store.close()
     store.close()
@@ -345,19 +345,19 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"bytes_max": 0}, {"when_full": "drop"}, {"sync": "often"}])
-def test_options_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, object]) -> None:
+def test_invalid_publish_store_options_raise(tmp_path: Path, options: dict[str, object]) -> None:
     with pytest.raises(tt.BadOption):
         FilePublishStore(tmp_path / "s", **options)  # type: ignore[arg-type]
 
 
-def test_a_hybrid_store_spills_the_oldest_and_never_repeats_a_number(tmp_path: Path) -> None:
+def test_hybrid_store_spills_the_oldest_and_never_repeats_a_sequence(tmp_path: Path) -> None:
     store = HybridPublishStore(tmp_path / "s", memory_bytes_max=1000)
     store.attach("a")
     for i in range(1, 21):
         store.put(stored(i, b"x" * 100))
     assert [s.first for s in store.held()] == list(range(1, 21))
     store.discard(3)
-    # Killed: what was in memory is gone, what was on disk is not, and no number comes again.
+    # Killed: messages in memory are lost, those on disk are kept, and no sequence repeats.
     store._file.close()
     again = HybridPublishStore(tmp_path / "s")
     found = [s.first for s in again.held()]
@@ -367,9 +367,7 @@ def test_a_hybrid_store_spills_the_oldest_and_never_repeats_a_number(tmp_path: P
     again.close()
 
 
-def test_a_hybrid_store_whose_disk_is_full_counts_as_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hybrid_store_on_full_disk_counts_as_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = HybridPublishStore(tmp_path / "s", memory_bytes_max=1000)
     store.attach("a")
     store.put(stored(1, b"x"))
@@ -385,36 +383,34 @@ def test_a_hybrid_store_whose_disk_is_full_counts_as_full(
     assert MAGIC in (tmp_path / "s" / segments(tmp_path / "s")[0]).read_bytes()[:8]
 
 
-def test_a_forked_child_neither_keeps_in_memory_nor_writes_what_is_there(tmp_path: Path) -> None:
+def test_hybrid_store_in_forked_child_raises_and_writes_nothing(tmp_path: Path) -> None:
     store = HybridPublishStore(tmp_path / "s")
     store.attach("orders-1")
     store.put(stored(1, b"of the parent"))
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         try:
             with store:
                 store.put(stored(2, b"in the child"))
-        except BaseException as error:  # noqa: BLE001 - told to the parent
-            os.write(tell, type(error).__name__.encode())
+        except BaseException as error:  # noqa: BLE001 - reported to the parent
+            os.write(writer, type(error).__name__.encode())
         try:
             store.close()
-        except BaseException as error:  # noqa: BLE001 - told to the parent
-            os.write(tell, type(error).__name__.encode())
+        except BaseException as error:  # noqa: BLE001 - reported to the parent
+            os.write(writer, type(error).__name__.encode())
         os._exit(0)
-    os.close(tell)
+    os.close(writer)
     os.waitpid(child, 0)
-    assert os.read(told, 100) == b"Forked"
-    os.close(told)
+    assert os.read(reader, 100) == b"Forked"
+    os.close(reader)
     store.close()
     with FilePublishStore(tmp_path / "s") as found:
         assert found.unpersisted_count() == 1
 
 
 @pytest.mark.parametrize("way", ["put", "appended"])
-def test_what_was_changed_meanwhile_is_an_error_of_the_store_wherever_it_was(
-    way: str, tmp_path: Path
-) -> None:
+def test_segment_changed_while_open_raises_store_errors(way: str, tmp_path: Path) -> None:
     store = attached(tmp_path / "s")
     if way == "put":
         store.put(stored(1, b"one", b"two"))
@@ -424,7 +420,7 @@ def test_what_was_changed_meanwhile_is_an_error_of_the_store_wherever_it_was(
         store.seal(stored(1, b"one", b"two"))
     (segment,) = segments(tmp_path / "s")
     file = os.open(tmp_path / "s" / segment, os.O_RDWR)
-    refused: list[str] = []  # a length that leads past the end looks for a segment that is not there
+    refused: list[str] = []  # a length beyond the end leads to a missing segment
     for at in range(HEADER_BYTES, HEADER_BYTES + 200, 3):
         before = os.pread(file, 8, at)
         os.pwrite(file, b"\xff" * 8, at)
@@ -440,10 +436,10 @@ def test_what_was_changed_meanwhile_is_an_error_of_the_store_wherever_it_was(
     store.close()
 
 
-def test_a_sector_that_cannot_be_read_is_an_error_and_not_the_end_of_the_process(
+def test_unreadable_sector_raises_store_failed_without_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under a mapping it would be a signal: whatever is mapped was read before."""
+    """In a mapping the error would be a signal, so the store reads data before it maps it."""
     store = FilePublishStore(tmp_path / "s")
     peer = Peer(store).connect()
     peer.core.publishing.publish("orders", b"x" * 100)

@@ -1,4 +1,4 @@
-"""A segment of a publish store is byte for byte as it was, and one of the past is still read."""
+"""The segment format of publish stores: stable bytes, and files of earlier versions are readable."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tickertape.client.publish_store import segments as mapped
 from tickertape.client.publish_store.format import parse_header
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "publish-segment.bin"
-"""Without the zeros at its end."""
+"""A segment without the trailing zeros."""
 BEFORE = GOLDEN.with_name("publish-segment-before.bin")
-"""As written before stores noted the first logon."""
+"""A segment of a version that did not record the first logon."""
 NAME = "pricing-1"
 SEGMENT = "0000000001.segment"
 
 
 def write(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A record of every kind."""
+    """Write a record of every kind and return the segment."""
     monkeypatch.setattr(mapped.SegmentDirectory, "chance", lambda _: 0x0123456789ABCDEF)
     with FilePublishStore(path) as store:
         store.attach(NAME)
@@ -38,7 +38,7 @@ def write(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     return (path / SEGMENT).read_bytes()
 
 
-def test_golden_file_is_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_written_segment_equals_the_golden_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = write(tmp_path / "s", monkeypatch).rstrip(b"\0")
     if os.environ.get("TICKERTAPE_GOLDEN") == "write":
         GOLDEN.write_bytes(written)

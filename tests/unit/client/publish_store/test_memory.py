@@ -13,7 +13,7 @@ def contents(store: MemoryPublishStore) -> list[tuple[int, int, list[bytes]]]:
     return [(first, last, batch.bodies_list()) for first, last, batch in store.held()]
 
 
-def test_it_holds_batches_in_order_until_they_are_persisted() -> None:
+def test_memory_store_holds_batches_in_order_until_persisted() -> None:
     store = MemoryPublishStore()
     first, second = stored(5, b"a"), stored(6, b"b", b"c")
     store.put(first)
@@ -28,7 +28,7 @@ def test_it_holds_batches_in_order_until_they_are_persisted() -> None:
     assert (store.size_bytes, store.unpersisted_count(), store.last_sequence) == (0, 0, 7)
 
 
-def test_a_batch_that_is_persisted_in_part_is_cut() -> None:
+def test_partially_persisted_batch_is_cut() -> None:
     store = MemoryPublishStore()
     store.put(stored(5, b"a", b"b", b"c"))
     store.discard(6)
@@ -37,14 +37,14 @@ def test_a_batch_that_is_persisted_in_part_is_cut() -> None:
     store.held()[0].batch.verify()
 
 
-def test_discarding_below_what_is_held_changes_nothing() -> None:
+def test_discard_below_the_held_sequences_changes_nothing() -> None:
     store = MemoryPublishStore()
     store.put(stored(5, b"a"))
     store.discard(4)
     assert contents(store) == [(5, 5, [b"a"])]
 
 
-def test_replace_takes_one_batch_out_of_the_middle() -> None:
+def test_replace_removes_a_batch_between_others() -> None:
     store = MemoryPublishStore()
     for first, body in ((5, b"a"), (6, b"b"), (7, b"c")):
         store.put(stored(first, body))
@@ -55,7 +55,7 @@ def test_replace_takes_one_batch_out_of_the_middle() -> None:
     assert store.size_bytes == sum(batch.nbytes for _, _, batch in store.held())
 
 
-def test_replace_finds_what_is_left_of_a_batch_that_was_cut() -> None:
+def test_replace_removes_the_rest_of_a_cut_batch() -> None:
     store = MemoryPublishStore()
     store.put(stored(5, b"a", b"b", b"c"))
     store.discard(5)
@@ -64,31 +64,31 @@ def test_replace_finds_what_is_left_of_a_batch_that_was_cut() -> None:
     assert store.size_bytes == 0
 
 
-def test_replace_keeps_what_it_is_told_to() -> None:
+def test_replace_keeps_the_given_rest_of_a_batch() -> None:
     store = MemoryPublishStore()
     store.put(stored(5, b"a", b"b"))
     store.replace(5, 6, stored(6, b"b").batch)
     assert contents(store) == [(6, 6, [b"b"])]
 
 
-def test_sequences_that_do_not_rise_are_a_mistake_of_the_caller() -> None:
+def test_put_with_falling_sequence_fails_an_assertion() -> None:
     store = MemoryPublishStore()
     store.put(stored(5, b"a", b"b"))
     with pytest.raises(AssertionError):
         store.put(stored(6, b"c"))
 
 
-def test_its_bound_is_a_size() -> None:
+def test_memory_store_limit_is_parsed_as_size() -> None:
     assert MemoryPublishStore("2MB").bytes_max == 2 * 1024 * 1024
     assert MemoryPublishStore().bytes_max == 64 * 1024 * 1024
 
 
 @pytest.mark.parametrize("size", [0, -1, "0", "many"])
-def test_a_bound_that_holds_nothing_is_refused(size: int | str) -> None:
+def test_memory_store_with_invalid_limit_raises(size: int | str) -> None:
     with pytest.raises(BadOption):
         MemoryPublishStore(size)
 
 
-def test_an_unknown_way_to_be_full_is_refused() -> None:
+def test_memory_store_with_unknown_when_full_raises() -> None:
     with pytest.raises(BadOption, match="'drop'"):
         MemoryPublishStore(when_full="drop")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Reading a publish store again: cut at every byte, each byte flipped, ended at every byte of a write."""
+"""Recovery of a publish store: truncation, flipped bytes and crashes at every byte of a write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ stored = partial(publish_batches.stored, name="a")
 
 
 def written(path: Path) -> tuple[bytes, Messages]:
-    """A store with every kind of record; its one segment and what it holds."""
+    """Write a store with every kind of record. Return the segment and its messages."""
     store = FilePublishStore(path)
     store.attach("a")
     store.put(stored(1, b"one", b"two"))
@@ -59,7 +59,7 @@ def messages(store: FilePublishStore) -> Messages:
 
 
 def recovered(data: bytes) -> Messages:
-    """What a segment holds, or the error."""
+    """Return the messages of a segment, or raise."""
     end = read_mark(data, MARK_AT) if len(data) >= HEADER_BYTES else None
 
     def segments(_: int) -> tuple[Buffer, int]:
@@ -80,7 +80,7 @@ def recovered(data: bytes) -> Messages:
 
 
 def short(data: bytes) -> bytes:
-    """The same segment in a smaller file, so that a test can look at each byte of it."""
+    """Return the segment as a smaller file, so that a test can visit each byte."""
     from tickertape.client.publish_store.format import encode_header, parse_header
 
     end = (read_mark(data, MARK_AT) or 0) + 64
@@ -94,13 +94,13 @@ def segment(tmp_path: Path) -> tuple[bytes, Messages]:
     return short(data), sorted(held)
 
 
-def test_everything_is_read_again(segment: tuple[bytes, Messages]) -> None:
+def test_recovery_returns_all_held_messages(segment: tuple[bytes, Messages]) -> None:
     data, held = segment
     assert recovered(data) == held
     assert [n for n, _ in held] == [2, 3, 4, 6, 7, 101]
 
 
-def test_a_file_that_was_cut_anywhere_is_an_error_that_says_where(segment: tuple[bytes, Messages]) -> None:
+def test_segment_truncated_at_any_byte_raises_with_the_offset(segment: tuple[bytes, Messages]) -> None:
     data, _ = segment
     for size in range(len(data)):
         with pytest.raises(StoreCorrupt, match="the file") as caught:
@@ -108,7 +108,7 @@ def test_a_file_that_was_cut_anywhere_is_an_error_that_says_where(segment: tuple
         assert (caught.value.file, caught.value.offset) == ("the file", size)
 
 
-def test_a_byte_that_changed_is_an_error_or_changes_nothing(segment: tuple[bytes, Messages]) -> None:
+def test_flipped_byte_raises_or_changes_nothing(segment: tuple[bytes, Messages]) -> None:
     data, held = segment
     end = read_mark(data, MARK_AT)
     assert end is not None
@@ -122,12 +122,12 @@ def test_a_byte_that_changed_is_an_error_or_changes_nothing(segment: tuple[bytes
             except (StoreCorrupt, StoreVersion, NotAStore):
                 continue
             silent.append(at)
-    # Only padding may change without anybody noticing.
+    # Only changes of padding may go undetected.
     assert all(at >= end or at < HEADER_BYTES or data[at] == 0 for at in silent)
     assert len(set(silent)) < len(data) // 4
 
 
-def test_the_end_of_the_process_at_any_byte_of_a_write_loses_only_what_did_not_return(tmp_path: Path) -> None:
+def test_crash_at_any_byte_of_a_write_loses_only_the_unfinished_message(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s")
     store.attach("a")
     store.append(1, "orders", b"one")
@@ -136,21 +136,21 @@ def test_the_end_of_the_process_at_any_byte_of_a_write_loses_only_what_did_not_r
     store.append(2, "orders", b"two, which is a little longer")
     after = file.read_bytes()
     store.close()
-    begin, end = read_mark(before, MARK_AT), read_mark(after, MARK_AT)
-    assert begin is not None
+    start, end = read_mark(before, MARK_AT), read_mark(after, MARK_AT)
+    assert start is not None
     assert end is not None
-    for at in range(begin, end + 1):
+    for at in range(start, end + 1):
         torn = short(
             after[:at].ljust(len(after), b"\0")[:MARK_AT]
             + before[MARK_AT:HEADER_BYTES]
             + after[HEADER_BYTES:at].ljust(len(after) - HEADER_BYTES, b"\0")
         )
-        found = recovered(torn[: begin + 64] if len(torn) < begin else torn)
+        found = recovered(torn[: start + 64] if len(torn) < start else torn)
         assert found[0] == (1, b"one")
         assert len(found) <= 2
 
 
-def test_a_damaged_record_before_a_whole_one_is_told_though_no_mark_covers_it(
+def test_damaged_record_before_a_valid_one_raises_beyond_the_mark(
     segment: tuple[bytes, Messages],
 ) -> None:
     data, _ = segment
@@ -164,7 +164,7 @@ def test_a_damaged_record_before_a_whole_one_is_told_though_no_mark_covers_it(
 
 
 def many(path: Path) -> Messages:
-    """A store of three segments."""
+    """Write a store of three segments and return its messages."""
     store = FilePublishStore(path)
     store.attach("a")
     for i in range(1, 6):
@@ -175,7 +175,7 @@ def many(path: Path) -> Messages:
     return held
 
 
-def test_a_segment_that_is_missing_is_an_error(tmp_path: Path) -> None:
+def test_missing_segment_raises_store_corrupt(tmp_path: Path) -> None:
     many(tmp_path / "s")
     for number in (1, 2, 3):
         shutil.copytree(tmp_path / "s", tmp_path / "t")
@@ -186,7 +186,7 @@ def test_a_segment_that_is_missing_is_an_error(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "t")
 
 
-def test_a_segment_of_another_store_is_an_error(tmp_path: Path) -> None:
+def test_segment_of_another_store_raises_store_corrupt(tmp_path: Path) -> None:
     many(tmp_path / "s")
     many(tmp_path / "t")
     shutil.copy(tmp_path / "s" / "0000000002.segment", tmp_path / "t" / "0000000002.segment")
@@ -194,7 +194,7 @@ def test_a_segment_of_another_store_is_an_error(tmp_path: Path) -> None:
         FilePublishStore(tmp_path / "t")
 
 
-def test_an_end_between_making_and_beginning_a_segment_costs_nothing(tmp_path: Path) -> None:
+def test_crash_just_after_segment_creation_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s"
     store = FilePublishStore(path)
     store.attach("a")
@@ -204,7 +204,7 @@ def test_an_end_between_making_and_beginning_a_segment_costs_nothing(tmp_path: P
     store.put(stored(2, b"y" * 2000))
     second = path / "0000000002.segment"
     store.close()
-    # made, and the process ended before anything else
+    # a crash just after the creation of the segment
     first.write_bytes(before)
     data = second.read_bytes()
     second.write_bytes(
@@ -227,7 +227,7 @@ def fresh_mark() -> bytes:
     return WORD.pack(marked(HEADER_BYTES))
 
 
-def test_noise_behind_the_mark_is_dropped_and_written_over(tmp_path: Path) -> None:
+def test_garbage_after_the_mark_is_dropped_and_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "s"
     _, held = written(path)
     file = next(path.glob("*.segment"))
@@ -237,8 +237,8 @@ def test_noise_behind_the_mark_is_dropped_and_written_over(tmp_path: Path) -> No
     file.write_bytes(data)
     store = FilePublishStore(path)
     assert messages(store) == sorted(held)
-    store.append(102, "orders", b"goes on")
+    store.append(102, "orders", b"continues")
     store.close()
     again = FilePublishStore(path)
-    assert messages(again) == [*sorted(held), (102, b"goes on")]
+    assert messages(again) == [*sorted(held), (102, b"continues")]
     again.close()

@@ -1,4 +1,4 @@
-"""Segments of a publish store that are removed, by the store itself or by somebody else."""
+"""Segments of a publish store that the store or another program removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def segments(path: Path) -> list[str]:
 
 
 def mapped_but_removed(path: Path) -> list[str]:
-    """Segments that have no name any more, and still take space."""
+    """Return mapped segments without a name, which still use space."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return [line for line in lines if str(path) in line and line.endswith("(deleted)")]
 
@@ -35,7 +35,7 @@ def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "full")
 
 
-def test_segment_that_was_read_gives_its_space_back_when_it_is_removed(tmp_path: Path) -> None:
+def test_removed_segment_after_reads_frees_the_space(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with attached(path) as store:
         store.put(stored(1, b"x" * (publish_segment_bytes // 2)))
@@ -47,7 +47,7 @@ def test_segment_that_was_read_gives_its_space_back_when_it_is_removed(tmp_path:
         assert mapped_but_removed(path) == []
 
 
-def test_close_notes_what_is_settled_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_on_full_disk_records_settled_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s"
     with attached(path) as store:
         store.put(stored(1, b"1"))
@@ -56,7 +56,7 @@ def test_close_notes_what_is_settled_on_a_full_disk(tmp_path: Path, monkeypatch:
         store.put(stored(2, b"x" * (current.end - current.at - RECORD_BYTES - 200)))
         while current.end - current.at >= RECORD_BYTES:
             store.note_used(3)
-        assert store._current is current, "nothing fits any more"
+        assert store._current is current, "the segment is full"
         monkeypatch.setattr(os, "posix_fallocate", full)
         store.discard(2)
     monkeypatch.undo()
@@ -65,7 +65,7 @@ def test_close_notes_what_is_settled_on_a_full_disk(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("make", [FilePublishStore, HybridPublishStore])
-def test_store_whose_segments_were_removed_by_somebody_is_refused(
+def test_store_with_all_segments_missing_raises_store_corrupt(
     tmp_path: Path, make: type[FilePublishStore | HybridPublishStore]
 ) -> None:
     path = tmp_path / "s"
@@ -81,15 +81,13 @@ def test_store_whose_segments_were_removed_by_somebody_is_refused(
     make(path).close()
 
 
-def test_store_that_no_client_used_may_be_opened_again(tmp_path: Path) -> None:
+def test_unused_store_can_be_reopened(tmp_path: Path) -> None:
     FilePublishStore(tmp_path / "s").close()
     FilePublishStore(tmp_path / "s").close()
 
 
 @pytest.mark.parametrize("logged_on", [True, False])
-def test_first_logon_is_known_after_the_segment_that_noted_it_is_removed(
-    logged_on: bool, tmp_path: Path
-) -> None:
+def test_first_logon_is_known_after_removal_of_the_recording_segment(logged_on: bool, tmp_path: Path) -> None:
     path = tmp_path / "s"
     with attached(path) as store:
         store.put(stored(1, b"x" * (publish_segment_bytes // 2)))
@@ -103,7 +101,7 @@ def test_first_logon_is_known_after_the_segment_that_noted_it_is_removed(
         assert list(held_messages(store)) == [2]
 
 
-def test_first_logon_is_noted_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_logon_is_recorded_on_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s"
     with attached(path) as store:
         store.put(stored(1, b"1"))
@@ -118,11 +116,11 @@ def test_first_logon_is_noted_on_a_full_disk(tmp_path: Path, monkeypatch: pytest
         assert list(held_messages(store)) == [1]
 
 
-def test_store_whose_messages_were_settled_counts_as_logged_on(tmp_path: Path) -> None:
+def test_store_with_settled_messages_counts_as_logged_on(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with attached(path) as store:
         store.put(stored(1, b"1"))
         store.put(stored(2, b"2"))
-        store.discard(1)  # by a program that notes no logon
+        store.discard(1)  # as by a version that does not record the logon
     with FilePublishStore(path) as store:
         assert not store.never_logged_on

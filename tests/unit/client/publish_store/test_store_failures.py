@@ -1,4 +1,4 @@
-"""A publish store that fails just when the connection is lost: nothing is lost, and somebody hears."""
+"""A publish store that fails at a connection loss: no message is lost, and the error is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FULL = StoreFailed("no space left on device")
 
 
 class FailingStore(MemoryPublishStore):
-    """Its next puts raise what is in `errors`."""
+    """A store whose next puts raise the members of `errors`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class FailingStore(MemoryPublishStore):
 
 
 def gathering() -> tuple[FailingStore, Peer]:
-    """The first message is on its way, two more are gathered."""
+    """Return a peer with one message in flight and two batched ones."""
     store = FailingStore()
     peer = Peer(store).connect()
     assert publish(peer, b"1", b"2", b"3") == [FRESH, FRESH + 1, FRESH + 2]
@@ -42,14 +42,14 @@ def gathering() -> tuple[FailingStore, Peer]:
     return store, peer
 
 
-def told(peer: Peer) -> list[tuple[object, str]]:
-    """Why messages that were published could not be stored, and how many."""
-    errors = [tell.error for tell in peer.took(ReportError)]
+def reports(peer: Peer) -> list[tuple[object, str]]:
+    """Return the reported causes and numbers of messages that could not be stored."""
+    errors = [report.error for report in peer.took(ReportError)]
     return [(error.__cause__, str(error).split()[2]) for error in errors]
 
 
 @pytest.mark.parametrize("error", [FULL, OSError("boom"), struct.error("out of range")])
-def test_a_put_that_fails_at_the_loss_loses_nothing_and_the_loss_says_so(error: Exception) -> None:
+def test_failed_put_at_connection_loss_loses_nothing_and_is_the_cause(error: Exception) -> None:
     store, peer = gathering()
     peer.core.subscribe(Named("s"), make_request("orders", "s"), Named("sink"))
     peer.say(Ack(id=1))
@@ -63,14 +63,14 @@ def test_a_put_that_fails_at_the_loss_loses_nothing_and_the_loss_says_so(error: 
     assert isinstance(peer.outcome("f"), Disconnected)
     assert [end.sink for end in peer.took(End)] == ["sink"]
     assert State(ConnectionState.DISCONNECTED) in peer.took(State)
-    assert told(peer) == [(cause, "1")], "it is told once"
+    assert reports(peer) == [(cause, "1")], "the error is reported once"
     assert peer.core.publishing.unpersisted_count() == 4
     assert publish(peer, b"5") == [FRESH + 4]
     peer.connect()
     assert [body for frame in bodies(peer.published()) for body in frame] == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_what_could_not_be_stored_at_the_loss_is_stored_as_soon_as_that_is_possible() -> None:
+def test_failed_put_at_connection_loss_is_retried() -> None:
     store, peer = gathering()
     store.errors = [FULL]
     peer.lose()
@@ -78,7 +78,7 @@ def test_what_could_not_be_stored_at_the_loss_is_stored_as_soon_as_that_is_possi
     assert peer.core.publishing.unpersisted_count() == 3
 
 
-def test_a_put_that_still_fails_after_the_logon_ends_that_connection_too() -> None:
+def test_put_that_fails_after_the_logon_ends_the_connection() -> None:
     store, peer = gathering()
     store.errors = [OSError("boom")] * 3
     peer.lose()
@@ -91,28 +91,28 @@ def test_a_put_that_still_fails_after_the_logon_ends_that_connection_too() -> No
     assert [body for frame in bodies(peer.published()) for body in frame] == [b"1", b"2", b"3"]
 
 
-def test_closing_with_a_store_that_fails_closes_and_tells_it() -> None:
+def test_close_with_failing_store_closes_and_reports_the_error() -> None:
     store, peer = gathering()
     store.errors = [FULL] * 9
     peer.core.close()
     peer.lose()
-    assert told(peer) == [(FULL, "2")]
+    assert reports(peer) == [(FULL, "2")]
     assert peer.took(State)[-1] == State(ConnectionState.SHUTDOWN)
     with pytest.raises(Closed):
         publish(peer, b"4")
 
 
-def test_closing_while_disconnected_tells_that_what_was_published_could_not_be_stored() -> None:
+def test_close_while_disconnected_reports_messages_not_stored() -> None:
     store, peer = gathering()
     peer.lose()
     publish(peer, b"4")
     store.errors = [FULL] * 9
     peer.core.close()
-    assert told(peer) == [(FULL, "1")]
+    assert reports(peer) == [(FULL, "1")]
     assert peer.core.publishing.unpersisted_count() == 4
 
 
-def test_each_failure_is_told_again_once_the_store_has_worked_in_between() -> None:
+def test_store_failure_after_a_successful_put_is_reported_once_more() -> None:
     store, peer = gathering()
     store.errors = [FULL] * 2
     peer.lose()
@@ -127,26 +127,26 @@ def test_each_failure_is_told_again_once_the_store_has_worked_in_between() -> No
 
 
 @pytest.mark.parametrize("error", [FULL, OSError("boom")])
-def test_message_whose_put_raised_is_not_sent_later(error: Exception) -> None:
+def test_message_with_failed_put_is_not_sent_later(error: Exception) -> None:
     store = FailingStore()
     peer = Peer(store).connect()
     store.errors = [error]
     with pytest.raises(StoreError):
         publish(peer, b"refused")
     assert peer.core.publishing.unpersisted_count() == 0
-    assert publish(peer, b"1") == [FRESH], "its number is given again"
+    assert publish(peer, b"1") == [FRESH], "the sequence is used again"
     assert bodies(peer.published()) == [[b"1"]]
     assert held_batches(store) == [[b"1"]]
 
 
 @pytest.mark.parametrize("labels", [(), (1500, "c", "k")])
-def test_message_whose_put_raised_leaves_those_that_were_gathered_before(
+def test_failed_put_keeps_messages_batched_before(
     labels: tuple[int, str, str] | tuple[()],
 ) -> None:
     store, peer = gathering()
     store.errors = [OSError("boom")]
     two = 2 * (1 + message_cost_bytes)
-    large = b"x" * (batch_bytes_target - two - message_cost_bytes)  # with the two it is just the target
+    large = b"x" * (batch_bytes_target - two - message_cost_bytes)  # with the two others exactly the target
     with pytest.raises(StoreFailed, match="boom"):
         peer.core.publishing.publish("orders", large, *labels)
     assert publish(peer, b"4") == [FRESH + 3]
@@ -155,7 +155,7 @@ def test_message_whose_put_raised_leaves_those_that_were_gathered_before(
     assert [stored.last for stored in store.held()] == [FRESH + 3]
 
 
-def test_batch_whose_put_raised_is_not_sent_later() -> None:
+def test_batch_with_failed_put_is_not_sent_later() -> None:
     store = FailingStore()
     peer = Peer(store).connect()
     store.errors = [OSError("boom")]

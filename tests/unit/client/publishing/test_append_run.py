@@ -1,4 +1,4 @@
-"""Publishing without a lock: a thread's run, who closes it meanwhile, and several threads at once."""
+"""Publishing without a lock: runs of a thread, their end by other threads, concurrent publishers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ME = 77
 
 
 def with_run(*texts: bytes) -> Peer:
-    """One message in flight, a run open for `ME`, and `texts` appended to it."""
+    """Return a peer with one message in flight and an open run of `ME` with `texts` appended."""
     peer = Peer(MemoryPublishStore()).connect()
     for text in (b"0", b"1", b"2"):
         peer.core.publishing.publish("orders", text, owner=ME)
@@ -31,7 +31,7 @@ def with_run(*texts: bytes) -> Peer:
     return peer
 
 
-def test_what_a_run_appended_goes_with_the_next_frame() -> None:
+def test_appended_messages_of_a_run_are_in_the_next_frame() -> None:
     peer = with_run(b"3", b"4")
     assert peer.core.publishing.unpersisted_count() == 5
     peer.say(Persisted(frame=1, sequence=FRESH))
@@ -40,7 +40,7 @@ def test_what_a_run_appended_goes_with_the_next_frame() -> None:
     assert peer.core.publishing.publish("orders", b"5") == FRESH + 5
 
 
-def test_an_append_that_came_before_the_run_was_closed_has_its_number() -> None:
+def test_append_before_the_end_of_the_run_keeps_the_sequence() -> None:
     peer = with_run(b"3")
     run = peer.core.publishing.run
     peer.say(Persisted(frame=1, sequence=FRESH))
@@ -48,7 +48,7 @@ def test_an_append_that_came_before_the_run_was_closed_has_its_number() -> None:
     assert bodies(peer.published()) == [[b"0"], [b"1", b"2", b"3"]]
 
 
-def test_an_append_that_came_too_late_is_published_once() -> None:
+def test_append_after_the_end_of_the_run_is_published_once() -> None:
     peer = with_run(b"3")
     run = peer.core.publishing.run
     peer.say(Persisted(frame=1, sequence=FRESH))
@@ -58,7 +58,7 @@ def test_an_append_that_came_too_late_is_published_once() -> None:
     assert bodies(peer.published()) == [[b"0"], [b"1", b"2", b"3"], [b"late"]]
 
 
-def test_a_run_has_room_for_no_more_than_a_frame() -> None:
+def test_run_is_limited_to_the_size_of_a_frame() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     for size in (1, 100, 200, 150):
         peer.core.publishing.publish("orders", bytes(size), owner=ME)
@@ -68,14 +68,14 @@ def test_a_run_has_room_for_no_more_than_a_frame() -> None:
     assert run.count_max * (run.body_bytes_max + message_cost_bytes) > batch_bytes_target * 9 // 10
 
 
-def test_without_a_store_a_run_gives_no_numbers() -> None:
+def test_run_without_store_has_no_sequences() -> None:
     peer = Peer().connect()
     for text in (b"0", b"1", b"2"):
         peer.core.publishing.publish("orders", text, owner=ME)
     assert peer.core.publishing.run.base is None
 
 
-def test_a_lost_connection_without_a_store_ends_the_run() -> None:
+def test_connection_loss_without_store_ends_the_run() -> None:
     peer = Peer().connect()
     for text in (b"0", b"1", b"2"):
         peer.core.publishing.publish("orders", text, owner=ME)
@@ -86,7 +86,7 @@ def test_a_lost_connection_without_a_store_ends_the_run() -> None:
 
 @pytest.fixture
 def busy() -> Iterator[None]:
-    """Threads change places as often as they can."""
+    """Make the interpreter switch threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -94,7 +94,7 @@ def busy() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("busy")
-def test_several_threads_give_each_number_once_and_store_what_they_said() -> None:
+def test_concurrent_publishers_use_each_sequence_once() -> None:
     with socket_server() as server, Client("p", server.uri, publish_store=MemoryPublishStore()) as client:
         given: list[dict[int, bytes]] = [{} for _ in range(3)]
 

@@ -1,4 +1,4 @@
-"""Cutting what is published in bulk: nothing is lost, and no piece is larger than it may be."""
+"""Splitting of bulk publishes: no message is lost, and no chunk exceeds the limit."""
 
 from __future__ import annotations
 
@@ -26,29 +26,31 @@ def check(chunks: list[Chunk], bodies: list[bytes], limit: int) -> None:
         assert chunk.messages == 1 or batch.cost <= limit
         found += batch.bodies_list()
     assert found == bodies
-    for first, second in pairwise(chunks):  # and none is cut without need
+    for first, second in pairwise(chunks):  # no chunk is split without need
         together = first.body_bytes + second.body_bytes
         assert together + message_cost_bytes * (first.messages + second.messages) > limit
 
 
 @given(BODIES, st.integers(1, 2_000))
-def test_messages(bodies: list[bytes], limit: int) -> None:
+def test_chunks_of_messages_keep_all_bodies_within_the_limit(bodies: list[bytes], limit: int) -> None:
     check(list(chunks_of_messages("orders", iter(bodies), lambda: limit)), bodies, limit)
 
 
 @given(BODIES, st.integers(1, 2_000), st.integers(0, 5), st.sampled_from([pa.binary(), pa.large_binary()]))
-def test_arrays(bodies: list[bytes], limit: int, skipped: int, kind: pa.DataType) -> None:
+def test_chunks_of_arrow_arrays_keep_all_bodies_within_the_limit(
+    bodies: list[bytes], limit: int, skipped: int, kind: pa.DataType
+) -> None:
     array = pa.array([b"skipped"] * skipped + bodies, kind)[skipped:]
     check(list(chunks_from_arrow("orders", array, None, lambda: limit)), bodies, limit)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary_view()])
-def test_every_kind_of_text_and_bytes(kind: pa.DataType) -> None:
+def test_arrow_text_and_binary_types_are_accepted(kind: pa.DataType) -> None:
     array = pa.array(["a", "", "ccc"], pa.string()).cast(kind)
     check(list(chunks_from_arrow("orders", array, None, lambda: 1_000)), [b"a", b"", b"ccc"], 1_000)
 
 
-def test_tables_readers_and_chunks_of_arrays() -> None:
+def test_arrow_tables_readers_and_chunked_arrays_are_accepted() -> None:
     table = pa.table({"id": [1, 2, 3], "data": [b"a", b"b", b"c"]})
     sources = [
         table,
@@ -62,7 +64,7 @@ def test_tables_readers_and_chunks_of_arrays() -> None:
         assert [body for chunk in chunks for body in chunk.make().bodies_list()] == [b"a", b"b", b"c"]
 
 
-def test_array_whose_offsets_fall_is_refused() -> None:
+def test_arrow_array_with_falling_offsets_raises() -> None:
     offsets = pa.py_buffer(struct.pack("<4i", 0, 3, 2, 5))
     array = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(b"hello")])
     with pytest.raises(BadMessage, match="offset 2"):
@@ -81,6 +83,8 @@ def test_array_whose_offsets_fall_is_refused() -> None:
         (pa.array([[b"1"]]), None, BadMessage),
     ],
 )
-def test_what_holds_no_bodies_is_refused(source: object, column: str | None, error: type[Exception]) -> None:
+def test_arrow_source_without_bodies_raises(
+    source: object, column: str | None, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         list(chunks_from_arrow("orders", source, column, lambda: 1_000))

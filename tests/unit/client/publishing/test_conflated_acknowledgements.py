@@ -19,12 +19,12 @@ def conflating(store: MemoryPublishStore | None = None) -> Peer:
 
 
 def written(peer: Peer) -> None:
-    """The driver wrote everything and reports it."""
+    """Report that the driver wrote all frames."""
     peer.core.written(peer.core.publishing.unwritten_frame)
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_messages_behind_a_busy_writer_share_frames_and_wait_for_no_acknowledgement(*, stored: bool) -> None:
+def test_messages_behind_a_busy_writer_share_frames_without_acknowledgement(*, stored: bool) -> None:
     peer = conflating(MemoryPublishStore() if stored else None)
     frames = []
     for start in range(0, 1_000, 100):  # the writer is free after each 100 messages
@@ -47,7 +47,7 @@ def test_message_after_a_quiet_period_is_sent_at_once() -> None:
         assert not peer.sent()
 
 
-def test_report_of_an_earlier_frame_sends_nothing() -> None:
+def test_written_report_of_an_earlier_frame_sends_nothing() -> None:
     peer = conflating()
     publish(peer, b"a")
     first = peer.core.publishing.unwritten_frame
@@ -59,14 +59,14 @@ def test_report_of_an_earlier_frame_sends_nothing() -> None:
     assert bodies(peer.published()) == [[b"b"]]
 
 
-def test_busy_writer_gathers_up_to_the_frame_limit() -> None:
+def test_busy_writer_batches_up_to_the_frame_limit() -> None:
     peer = conflating()
     size = batch_bytes_target // 8 - message_cost_bytes
     publish(peer, *[bytes(size)] * 17)
     assert [len(texts) for texts in bodies(peer.published())] == [1, 8, 8]
 
 
-def test_topics_without_records_share_frames_too() -> None:
+def test_messages_of_unrecorded_topics_share_frames() -> None:
     peer = Peer()
     peer.core.logon.set_ack_conflation("1s")
     peer.connect(recorded=("orders",))
@@ -93,7 +93,7 @@ def test_acknowledgement_while_frames_are_written_leaves_the_writer_busy() -> No
     assert bodies(peer.published()) == [[b"b", b"c"]]
 
 
-def test_messages_behind_a_backlog_follow_it_and_then_leave_at_once() -> None:
+def test_messages_behind_a_backlog_are_sent_after_the_backlog() -> None:
     store = MemoryPublishStore()
     peer = Peer(store)
     peer.core.logon.set_ack_conflation("1s")
@@ -126,7 +126,7 @@ def test_settlements_do_not_wait_for_the_writer() -> None:
     assert bodies(peer.published()) == [[b"b", b"done"]]
 
 
-def test_lost_connection_needs_no_report() -> None:
+def test_lost_connection_clears_the_unwritten_frame() -> None:
     peer = conflating()
     publish(peer, b"a", b"b")
     peer.lose()
@@ -138,7 +138,7 @@ def test_lost_connection_needs_no_report() -> None:
     assert bodies(peer.published()) == [[b"c"]]
 
 
-def test_without_conflation_nothing_is_reported() -> None:
+def test_publisher_without_conflation_needs_no_written_report() -> None:
     peer = Peer().connect()
     publish(peer, b"a", b"b")
     assert not peer.core.publishing.unwritten_frame

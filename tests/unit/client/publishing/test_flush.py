@@ -1,4 +1,4 @@
-"""`publish_flush` where it has to wait: for room in the publish store, and for the next connection."""
+"""`publish_flush` that waits for store space or for the next connection."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def server() -> Iterator[SocketServer]:
 
 
 def dropped_in_the_middle(client: Any, server: SocketServer) -> None:
-    """The server answers nothing that was published before the next logon, and its connections break as soon
-    as a flush was sent."""
+    """Make the server ignore publishes until the next logon, and break connections after a flush."""
     flush = client._driver.core.flush
     server.mute = True
 
@@ -44,7 +43,7 @@ def dropped_in_the_middle(client: Any, server: SocketServer) -> None:
     client._driver.core.flush = flush_once
 
 
-def test_flush_of_an_ha_client_goes_on_through_a_lost_connection(server: SocketServer) -> None:
+def test_ha_client_flush_continues_over_a_lost_connection(server: SocketServer) -> None:
     with tt.HAClient("a", servers=server.uri, reconnect_delay=0) as client:
         dropped_in_the_middle(client, server)
         client.publish("orders", b"1")
@@ -53,7 +52,7 @@ def test_flush_of_an_ha_client_goes_on_through_a_lost_connection(server: SocketS
         assert set(server.bodies()) == {b"1"}
 
 
-def test_flush_of_an_ha_client_without_a_store_raises_because_the_outcome_is_unknown(
+def test_ha_client_flush_without_store_raises_at_connection_loss(
     server: SocketServer,
 ) -> None:
     with tt.HAClient("a", servers=server.uri, reconnect_delay=0, publish_store=None) as client:
@@ -63,7 +62,7 @@ def test_flush_of_an_ha_client_without_a_store_raises_because_the_outcome_is_unk
             client.publish_flush(timeout=SECONDS)
 
 
-def test_flush_of_an_ha_client_ends_with_its_timeout_while_nobody_answers(server: SocketServer) -> None:
+def test_ha_client_flush_times_out_without_connection(server: SocketServer) -> None:
     with tt.HAClient("a", servers=server.uri, reconnect_delay=100) as client:
         dropped_in_the_middle(client, server)
         client.publish("orders", b"1")
@@ -73,7 +72,7 @@ def test_flush_of_an_ha_client_ends_with_its_timeout_while_nobody_answers(server
         client.set_exception_listener(lambda _: None)
 
 
-def test_flush_of_an_ha_client_that_gives_up_raises(server: SocketServer) -> None:
+def test_ha_client_flush_raises_when_the_client_gives_up(server: SocketServer) -> None:
     delay = tt.ExponentialDelayStrategy(initial=0.001, maximum=0.001, give_up_after=0.001)
     with tt.HAClient("a", servers=server.uri, reconnect_delay=delay) as client:
         client.set_exception_listener(lambda _: None)
@@ -84,7 +83,7 @@ def test_flush_of_an_ha_client_that_gives_up_raises(server: SocketServer) -> Non
             client.publish_flush(timeout=SECONDS)
 
 
-def test_flush_of_an_asyncio_ha_client_goes_on_through_a_lost_connection(server: SocketServer) -> None:
+def test_async_ha_client_flush_continues_over_a_lost_connection(server: SocketServer) -> None:
     async def run() -> None:
         async with tt.AsyncHAClient("a", servers=server.uri, reconnect_delay=0) as client:
             dropped_in_the_middle(client, server)
@@ -97,7 +96,7 @@ def test_flush_of_an_asyncio_ha_client_goes_on_through_a_lost_connection(server:
 
 
 def filled(client: Any, server: SocketServer) -> None:
-    """The store is full, a settlement waits for room, and room comes when somebody waits for it."""
+    """Queue a settlement behind a full store, which gets space when a call waits for space."""
     acks, store, wait = client._driver.core.acks, client._publishing.store, client._driver._wait_for_store
     acks.settle("work", "ack", [(5, 1)])
     assert acks.waiting
@@ -111,7 +110,7 @@ def filled(client: Any, server: SocketServer) -> None:
     client._driver._wait_for_store = wait_once
 
 
-def test_flush_waits_until_a_settlement_has_room(server: SocketServer) -> None:
+def test_flush_waits_until_a_settlement_fits_the_store(server: SocketServer) -> None:
     server.mute = True
     store = MemoryPublishStore(1000, when_full="raise")
     with tt.Client("a", server.uri, publish_store=store) as client:
@@ -123,7 +122,7 @@ def test_flush_waits_until_a_settlement_has_room(server: SocketServer) -> None:
         assert b"work" in server.bodies()[-1]
 
 
-def test_flush_of_an_asyncio_client_waits_until_a_settlement_has_room(server: SocketServer) -> None:
+def test_async_flush_waits_until_a_settlement_fits_the_store(server: SocketServer) -> None:
     async def run() -> None:
         store = MemoryPublishStore(1000, when_full="raise")
         async with tt.AsyncClient("a", server.uri, publish_store=store) as client:
@@ -138,7 +137,7 @@ def test_flush_of_an_asyncio_client_waits_until_a_settlement_has_room(server: So
     assert b"work" in server.bodies()[-1]
 
 
-def test_flush_that_waits_for_room_in_vain_times_out(server: SocketServer) -> None:
+def test_flush_without_store_space_times_out(server: SocketServer) -> None:
     server.mute = True
     client = tt.Client("a", server.uri, publish_store=MemoryPublishStore(1000, when_full="raise"))
     with pytest.raises(tt.StoreFull):
@@ -151,7 +150,7 @@ def test_flush_that_waits_for_room_in_vain_times_out(server: SocketServer) -> No
 
 
 class QuotaStore(MemoryPublishStore):
-    """A publish store of an application that refuses by itself what it has no room for."""
+    """A publish store of an application with its own quota."""
 
     full = False
 
@@ -161,12 +160,12 @@ class QuotaStore(MemoryPublishStore):
         super().put(stored)
 
 
-def test_flush_ends_when_a_store_of_the_application_has_no_room(server: SocketServer) -> None:
+def test_flush_raises_when_a_user_store_is_full(server: SocketServer) -> None:
     store = QuotaStore()
     client = tt.Client("a", server.uri, publish_store=store)
     server.mute = True
     client.publish("orders", b"1")
-    client.publish("orders", b"2")  # gathered behind the first one
+    client.publish("orders", b"2")  # batched behind the first message
     store.full = True
     with pytest.raises(tt.StoreFailed, match="the quota is used up"):
         client.publish_flush(timeout=SECONDS)
@@ -174,7 +173,7 @@ def test_flush_ends_when_a_store_of_the_application_has_no_room(server: SocketSe
     client.close(timeout=0.1)
 
 
-def test_flush_ends_when_a_store_has_no_room_on_an_event_loop(server: SocketServer) -> None:
+def test_async_flush_raises_when_a_user_store_is_full(server: SocketServer) -> None:
     async def run() -> None:
         store = QuotaStore()
         client = tt.AsyncClient("a", server.uri, publish_store=store)

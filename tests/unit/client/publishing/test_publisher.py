@@ -1,4 +1,4 @@
-"""Publishing in the client machine: gathering, sequences, acknowledgements, the store, reconnection."""
+"""Publishing in the protocol machine: batching, sequences, acknowledgements, store, reconnection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ME = publisher_id("pricing-1")
 
 
 def fill(peer: Peer, body: bytes) -> int:
-    """Publish until the store is full; how many messages it took."""
+    """Publish until the store is full and return the number of accepted messages."""
     for accepted in itertools.count():
         try:
             peer.core.publishing.publish("orders", body)
@@ -42,10 +42,10 @@ def fill(peer: Peer, body: bytes) -> int:
     raise AssertionError
 
 
-# -- gathering ----------------------------------------------------------------------------------------
+# -- batching -----------------------------------------------------------------------------------------
 
 
-def test_the_first_message_is_sent_at_once_the_others_wait_for_its_acknowledgement() -> None:
+def test_first_message_is_sent_at_once_and_later_ones_are_batched() -> None:
     peer = Peer().connect()
     assert publish(peer, b"1", b"2", b"3") == [None, None, None]
     assert bodies(peer.published()) == [[b"1"]]
@@ -56,7 +56,7 @@ def test_the_first_message_is_sent_at_once_the_others_wait_for_its_acknowledgeme
     assert bodies(peer.published()) == [[b"4"]]
 
 
-def test_gathering_ends_at_the_batch_target() -> None:
+def test_batching_ends_at_the_batch_target() -> None:
     peer = Peer().connect()
     publish(peer, b"first")
     peer.sent()
@@ -68,7 +68,7 @@ def test_gathering_ends_at_the_batch_target() -> None:
     assert peer.core.publishing.unsettled()
 
 
-def test_a_large_message_travels_alone_and_at_once() -> None:
+def test_large_message_is_sent_at_once_in_a_separate_frame() -> None:
     peer = Peer().connect()
     publish(peer, b"1", b"2")
     large = b"x" * (batch_bytes_target + 1)
@@ -78,7 +78,7 @@ def test_a_large_message_travels_alone_and_at_once() -> None:
     assert bodies(peer.published()) == [[b"3"]]
 
 
-def test_a_message_above_the_limit_is_refused_and_the_others_are_not_touched() -> None:
+def test_message_above_the_limit_raises_and_others_are_sent() -> None:
     peer = Peer().connect()
     publish(peer, b"1", b"2")
     with pytest.raises(MessageTooLarge, match="16,777,217"):
@@ -87,7 +87,7 @@ def test_a_message_above_the_limit_is_refused_and_the_others_are_not_touched() -
     assert bodies(peer.published()) == [[b"1"], [b"2"]]
 
 
-def test_a_pattern_is_no_topic_to_publish_to() -> None:
+def test_publish_to_pattern_raises_bad_topic() -> None:
     with pytest.raises(BadTopic):
         publish(Peer().connect(), b"1", topic="orders/.*")
 
@@ -108,7 +108,7 @@ def test_messages_of_several_topics_share_a_frame_in_order() -> None:
 
 
 @pytest.mark.behaviour(11)
-def test_expiration_correlation_id_and_key_travel_with_their_message() -> None:
+def test_expiration_correlation_id_and_key_are_sent_with_the_message() -> None:
     peer = Peer().connect()
     publish(peer, b"0", b"1")
     peer.core.publishing.publish("orders", b"2", 1500, "c-2", "k-2")
@@ -124,7 +124,7 @@ def test_expiration_correlation_id_and_key_travel_with_their_message() -> None:
     assert batch.expirations.tolist() == [0, 1500, 0]
 
 
-def test_many_bodies_go_as_one_frame_behind_what_was_gathered() -> None:
+def test_publish_whole_sends_one_frame_behind_batched_messages() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     publish(peer, b"0", b"1")
     assert peer.publish_whole("orders", [b"2", b"3"]) == FRESH + 3
@@ -135,7 +135,7 @@ def test_many_bodies_go_as_one_frame_behind_what_was_gathered() -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_batch_that_no_server_can_read_is_neither_stored_nor_sent(stored: bool) -> None:
+def test_invalid_batch_is_neither_stored_nor_sent(stored: bool) -> None:
     peer = Peer(MemoryPublishStore() if stored else None).connect()
     falling = struct.pack("<4i", 0, 3, 2, 5)
     invalid = EncodedBodies(3, b"hello", falling, 0)
@@ -147,7 +147,7 @@ def test_batch_that_no_server_can_read_is_neither_stored_nor_sent(stored: bool) 
     assert peer.core.publishing.unpersisted_count() == stored
 
 
-def test_unrecorded_topics_travel_apart_and_unsequenced() -> None:
+def test_unrecorded_topics_are_sent_in_separate_unsequenced_frames() -> None:
     peer = Peer(MemoryPublishStore()).connect(recorded=("orders", "^fx/"))
     assert publish(peer, b"1") == [FRESH]
     assert publish(peer, b"tick", topic="ticks") == [None]
@@ -166,7 +166,7 @@ def test_unrecorded_topics_travel_apart_and_unsequenced() -> None:
     assert [batch.run(0).publisher for _, batch in frames] == [ME, 0, ME, 0]
 
 
-def test_a_pattern_of_recorded_topics_that_is_none_ends_the_connection() -> None:
+def test_invalid_pattern_of_recorded_topics_ends_the_connection() -> None:
     peer = Peer().connect(recorded=("orders", "(?=a)"))
     (hangup,) = peer.took(EndConnection)
     assert isinstance(hangup.error, BadCommand)
@@ -175,7 +175,7 @@ def test_a_pattern_of_recorded_topics_that_is_none_ends_the_connection() -> None
 
 
 @pytest.mark.behaviour(7)
-def test_the_answer_to_an_unrecorded_publish_settles_no_earlier_recorded_one() -> None:
+def test_answer_to_unrecorded_publish_settles_no_recorded_message() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect(recorded=("orders",))
     publish(peer, b"1")
@@ -186,7 +186,7 @@ def test_the_answer_to_an_unrecorded_publish_settles_no_earlier_recorded_one() -
     assert bodies(peer.published()) == [[b"1"], [b"tick"]]
 
 
-def test_a_persisted_notice_settles_no_unrecorded_frame() -> None:
+def test_persisted_settles_no_unrecorded_frame() -> None:
     peer = Peer().connect(recorded=("orders",))
     publish(peer, b"tick", topic="ticks")
     publish(peer, b"1")
@@ -199,15 +199,15 @@ def test_a_persisted_notice_settles_no_unrecorded_frame() -> None:
 
 
 @pytest.mark.behaviour(4)
-def test_a_fresh_store_starts_above_the_clock_and_the_last_persisted() -> None:
+def test_fresh_store_starts_above_the_clock_and_last_persisted() -> None:
     assert publish(Peer(MemoryPublishStore()).connect(), b"1") == [FRESH]
     later = FRESH + 10**15
     (sequence,) = publish(Peer(MemoryPublishStore()).connect(last_persisted=later), b"1")
-    assert sequence == later + foreign_sequences_max + 1, "above what another process may have given"
+    assert sequence == later + foreign_sequences_max + 1, "above sequences that another process may have used"
 
 
 @pytest.mark.behaviour(4)
-def test_a_used_store_continues_and_keeps_the_publisher_id() -> None:
+def test_used_store_continues_sequences_and_keeps_the_publisher_id() -> None:
     store = MemoryPublishStore()
     store.put(Stored(50, 51, batch_from_bodies("orders", [b"a", b"b"], publisher=ME, first_sequence=50)))
     peer = Peer(store).connect(last_persisted=49)
@@ -218,14 +218,14 @@ def test_a_used_store_continues_and_keeps_the_publisher_id() -> None:
     assert [(b.run(0).publisher, b.run(0).first_sequence) for _, b in frames] == [(ME, 50), (ME, 52)]
 
 
-def test_sequences_have_no_gap_from_message_to_message_and_frame_to_frame() -> None:
+def test_sequences_have_no_gaps_across_messages_and_frames() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     assert publish(peer, b"1", b"2", b"3") == [FRESH, FRESH + 1, FRESH + 2]
     peer.say(Persisted(frame=1, sequence=FRESH))
     assert [b.sequences.tolist() for _, b in peer.published()] == [[FRESH], [FRESH + 1, FRESH + 2]]
 
 
-def test_the_store_keeps_everything_until_it_is_persisted() -> None:
+def test_store_keeps_messages_until_persisted() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1", b"2", b"3")
@@ -236,7 +236,7 @@ def test_the_store_keeps_everything_until_it_is_persisted() -> None:
     assert peer.core.publishing.unpersisted_count() == 0
 
 
-def test_a_notice_about_an_earlier_connection_names_no_frame() -> None:
+def test_persisted_for_an_earlier_connection_settles_by_sequence() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1")
@@ -248,10 +248,12 @@ def test_a_notice_about_an_earlier_connection_names_no_frame() -> None:
 
 @pytest.mark.parametrize("sequence", [FRESH + 1, 2**62])
 @pytest.mark.parametrize("frame", [0, 1])
-def test_a_notice_above_what_was_sent_is_refused_and_settles_nothing(frame: int, sequence: int) -> None:
+def test_persisted_above_sent_sequences_ends_connection_and_settles_nothing(
+    frame: int, sequence: int
+) -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
-    publish(peer, b"1", b"2")  # the second is gathered, so nobody can have it
+    publish(peer, b"1", b"2")  # the second is batched, so it was not sent
     peer.say(Persisted(frame=frame, sequence=sequence))
     (hangup,) = peer.took(EndConnection)
     assert isinstance(hangup.error, BadCommand)
@@ -259,14 +261,14 @@ def test_a_notice_above_what_was_sent_is_refused_and_settles_nothing(frame: int,
     assert b"1" in held_batches(store)[0]
 
 
-def test_a_persisted_flush_waits_for_what_was_sent_before_it_and_for_nothing_else() -> None:
+def test_persisted_flush_waits_only_for_earlier_messages() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1", b"2")
     peer.core.flush(Named("f"), "persisted")
     publish(peer, b"3")
     from_client = peer.sent()
-    assert [type(command) for command, _ in from_client] == [Publish, Publish], "no command of its own"
+    assert [type(command) for command, _ in from_client] == [Publish, Publish], "no separate command"
     peer.took(ResolveCall)
     peer.say(Persisted(frame=1))
     assert peer.took(ResolveCall) == []
@@ -275,7 +277,7 @@ def test_a_persisted_flush_waits_for_what_was_sent_before_it_and_for_nothing_els
     assert held_batches(store) == [[b"3"]]
 
 
-def test_a_persisted_flush_waits_for_unrecorded_frames_too() -> None:
+def test_persisted_flush_waits_for_unrecorded_frames() -> None:
     peer = Peer().connect(recorded=("kept",))
     peer.core.publishing.publish("kept", b"1")
     peer.core.publishing.publish("gone", b"2")
@@ -287,14 +289,14 @@ def test_a_persisted_flush_waits_for_unrecorded_frames_too() -> None:
     assert peer.outcome("f") is None
 
 
-def test_a_flush_with_nothing_outstanding_is_done_at_once() -> None:
+def test_flush_without_outstanding_messages_completes_at_once() -> None:
     peer = Peer().connect()
     peer.took(ResolveCall)
     peer.core.flush(Named("f"), "persisted")
     assert peer.outcome("f") is None
 
 
-def test_replacing_a_store_that_holds_messages_is_refused() -> None:
+def test_replacement_of_store_with_messages_raises() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     publish(peer, b"1", b"2")
     with pytest.raises(UsageError, match="2 message"):
@@ -302,7 +304,7 @@ def test_replacing_a_store_that_holds_messages_is_refused() -> None:
 
 
 @pytest.mark.behaviour(13)
-def test_a_store_can_be_set_while_connected() -> None:
+def test_publish_store_can_be_set_while_connected() -> None:
     peer = Peer().connect(last_persisted=3)
     publish(peer, b"1", b"2")
     peer.core.set_store(MemoryPublishStore(), START)
@@ -318,7 +320,7 @@ def test_a_store_can_be_set_while_connected() -> None:
 # -- refusals -----------------------------------------------------------------------------------------
 
 
-def test_a_refused_frame_leaves_the_store_and_is_told_once() -> None:
+def test_rejected_frame_is_removed_from_the_store_and_reported_once() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1", b"2", b"3")
@@ -332,7 +334,7 @@ def test_a_refused_frame_leaves_the_store_and_is_told_once() -> None:
     assert held_batches(store) == [[b"2", b"3"]]
 
 
-def test_a_refused_frame_without_a_store_is_told_without_its_messages() -> None:
+def test_rejected_frame_without_store_is_reported_without_messages() -> None:
     peer = Peer().connect()
     publish(peer, b"1")
     peer.say(Rejected(frame=1, code="bad_message", text="no JSON"))
@@ -340,7 +342,7 @@ def test_a_refused_frame_without_a_store_is_told_without_its_messages() -> None:
     assert (messages, batch) == (1, None)
 
 
-def test_refusals_are_not_remembered_when_a_handler_hears_of_them() -> None:
+def test_rejections_with_failed_write_handler_are_not_kept() -> None:
     peer = Peer().connect()
     peer.core.publishing.rejections.report = False
     publish(peer, b"1")
@@ -353,7 +355,7 @@ def test_refusals_are_not_remembered_when_a_handler_hears_of_them() -> None:
 
 
 @pytest.mark.behaviour(13)
-def test_without_a_store_a_publish_while_disconnected_raises() -> None:
+def test_publish_while_disconnected_without_store_raises() -> None:
     peer = Peer().connect()
     publish(peer, b"1", b"2")
     peer.lose()
@@ -366,7 +368,7 @@ def test_without_a_store_a_publish_while_disconnected_raises() -> None:
 
 
 @pytest.mark.behaviour(13)
-def test_with_a_store_a_publish_while_disconnected_is_sent_after_reconnection() -> None:
+def test_publish_while_disconnected_with_store_is_sent_after_reconnect() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     publish(peer, b"1", b"2")
     peer.say(Persisted(frame=1, sequence=FRESH))
@@ -380,7 +382,7 @@ def test_with_a_store_a_publish_while_disconnected_is_sent_after_reconnection() 
     assert publish(peer, b"5") == [FRESH + 4]
 
 
-def test_what_the_server_has_meanwhile_persisted_is_not_sent_again() -> None:
+def test_messages_persisted_by_the_server_are_not_resent() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1")
@@ -397,10 +399,8 @@ def test_what_the_server_has_meanwhile_persisted_is_not_sent_again() -> None:
     assert store.size_bytes == 0
 
 
-@pytest.mark.parametrize(
-    "last_persisted", [0, FRESH + 1], ids=["nothing stored", "what came after it stored"]
-)
-def test_a_refusal_that_was_lost_with_its_connection_comes_again(last_persisted: int) -> None:
+@pytest.mark.parametrize("last_persisted", [0, FRESH + 1], ids=["nothing stored", "later message stored"])
+def test_rejection_lost_with_the_connection_is_repeated(last_persisted: int) -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     peer.publish_whole("orders", [b"refused"])
@@ -422,7 +422,7 @@ def test_a_refusal_that_was_lost_with_its_connection_comes_again(last_persisted:
 # -- before the first logon ---------------------------------------------------------------------------
 
 
-def test_what_was_stored_before_the_first_logon_is_split_when_not_all_of_it_is_recorded() -> None:
+def test_messages_stored_before_first_logon_are_split_by_recorded_topics() -> None:
     store = MemoryPublishStore()
     peer = Peer(store)
     for topic, body in (("orders", b"1"), ("ticks", b"t"), ("orders", b"2")):
@@ -438,14 +438,14 @@ def test_what_was_stored_before_the_first_logon_is_split_when_not_all_of_it_is_r
     assert publish(peer, b"3") == [FRESH + 4]
 
 
-def test_an_unrecorded_topic_is_not_stored_while_disconnected() -> None:
+def test_publish_to_unrecorded_topic_while_disconnected_raises() -> None:
     peer = Peer(MemoryPublishStore()).connect(recorded=("orders",))
     peer.lose()
     with pytest.raises(Disconnected):
         publish(peer, b"tick", topic="ticks")
 
 
-def test_closing_while_disconnected_refuses_publishes_even_with_a_store() -> None:
+def test_publish_after_close_while_disconnected_raises_with_store() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     peer.lose()
     peer.core.close()
@@ -456,7 +456,7 @@ def test_closing_while_disconnected_refuses_publishes_even_with_a_store() -> Non
 # -- bounds -------------------------------------------------------------------------------------------
 
 
-def test_a_full_store_refuses_and_says_when_there_is_room() -> None:
+def test_full_store_rejects_publishes_and_reports_free_space() -> None:
     store = MemoryPublishStore(bytes_max=1000)
     peer = Peer(store).connect()
     accepted = fill(peer, b"x" * 100)
@@ -472,13 +472,13 @@ def test_a_full_store_refuses_and_says_when_there_is_room() -> None:
 
 @pytest.mark.parametrize("connected", [False, True])
 @pytest.mark.parametrize("size", [10, 500, 3_000])
-def test_store_refuses_a_message_only_when_it_does_not_fit(size: int, *, connected: bool) -> None:
+def test_store_rejects_only_messages_that_do_not_fit(size: int, *, connected: bool) -> None:
     store = MemoryPublishStore(bytes_max=65_536, when_full="raise")
     peer = Peer(store)
     if connected:
         peer.connect()
     fill(peer, b"x" * size)
-    with pytest.raises(StoreFull) as refused:  # and it stays so
+    with pytest.raises(StoreFull) as refused:  # and on a second attempt
         publish(peer, b"x" * size)
     held, bound, needed = (int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", str(refused.value)))
     assert (held, bound) == (store.size_bytes, 65_536)
@@ -486,7 +486,7 @@ def test_store_refuses_a_message_only_when_it_does_not_fit(size: int, *, connect
     assert held + needed > bound
 
 
-def test_a_full_store_while_disconnected_keeps_its_bound() -> None:
+def test_full_store_while_disconnected_stays_within_the_limit() -> None:
     store = MemoryPublishStore(bytes_max=300_000)
     peer = Peer(store)
     assert 3_000 < fill(peer, b"x" * 50) < 6_000
@@ -494,7 +494,7 @@ def test_a_full_store_while_disconnected_keeps_its_bound() -> None:
     assert 200_000 < store.size_bytes <= 300_000
 
 
-def test_a_message_that_never_fits_the_store_is_too_large() -> None:
+def test_message_larger_than_the_store_raises_message_too_large() -> None:
     peer = Peer(MemoryPublishStore(bytes_max=1000)).connect()
     with pytest.raises(MessageTooLarge, match="bytes_max=1,000"):
         publish(peer, b"x" * 900)

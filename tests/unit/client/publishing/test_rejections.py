@@ -1,4 +1,4 @@
-"""A frame of which some messages were refused: what leaves the store, what stays, what is asked for again."""
+"""Frames with rejected messages: the publish store, reports and resends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def refused(frame: int, *numbers: int) -> Rejected:
     return Rejected(frame=frame, sequence=numbers[-1], code="bad_body", text="no", refused=numbers)
 
 
-def test_what_is_refused_of_a_frame_leaves_the_store_and_the_rest_stays_until_it_is_persisted() -> None:
+def test_rejected_messages_leave_the_store_and_the_rest_stays_until_persisted() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"0")
@@ -34,7 +34,7 @@ def test_what_is_refused_of_a_frame_leaves_the_store_and_the_rest_stays_until_it
     assert held_batches(store) == [[b"4"]]
 
 
-def test_refusals_of_a_frame_may_come_in_pieces_and_may_be_all_of_it() -> None:
+def test_rejections_of_a_frame_may_arrive_in_parts_and_cover_all_messages() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"0")
@@ -51,7 +51,7 @@ def test_refusals_of_a_frame_may_come_in_pieces_and_may_be_all_of_it() -> None:
     assert "rejected 3 messages" in str(rejection)
 
 
-def test_without_a_store_refusals_are_counted_and_the_frame_still_waits() -> None:
+def test_rejections_without_store_are_counted_and_frame_stays_unsettled() -> None:
     peer = Peer().connect()
     publish(peer, b"0")
     publish(peer, b"1", b"x")
@@ -64,7 +64,7 @@ def test_without_a_store_refusals_are_counted_and_the_frame_still_waits() -> Non
     assert not peer.core.publishing.unsettled()
 
 
-def test_a_refusal_lost_with_the_connection_is_asked_for_again() -> None:
+def test_messages_with_lost_rejection_are_resent_for_validation() -> None:
     store = MemoryPublishStore()
     peer = Peer(store)
     hello = {"version": 0, "software": "", "instance": "a", "journal": "j", "epoch": 1, "publisher": 7}
@@ -77,7 +77,7 @@ def test_a_refusal_lost_with_the_connection_is_asked_for_again() -> None:
     peer.lose()
     peer.open()
     peer.say(LoggedOn(last_persisted=FRESH + 3, validated=("orders",), **hello))  # type: ignore[arg-type]
-    assert bodies(peer.published()) == [[b"x", b"1", b"2"], [b"other"]], "again, for the server to judge"
+    assert bodies(peer.published()) == [[b"x", b"1", b"2"], [b"other"]], "resent for validation by the server"
     peer.say(refused(1, FRESH + 1))
     assert [failed.messages for failed in peer.took(FailedWrite)] == [1]
     assert held_batches(store) == [[b"1", b"2"], [b"other"]]
@@ -85,7 +85,7 @@ def test_a_refusal_lost_with_the_connection_is_asked_for_again() -> None:
     assert held_batches(store) == []
 
 
-def test_without_validated_topics_what_is_persisted_is_not_sent_again() -> None:
+def test_persisted_messages_without_validated_topics_are_not_resent() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     publish(peer, b"0", b"1")
     peer.say(Persisted(frame=1, sequence=FRESH))
@@ -106,7 +106,7 @@ def test_without_validated_topics_what_is_persisted_is_not_sent_again() -> None:
         Processed(frame=2),
     ],
 )
-def test_an_answer_that_does_not_fit_its_frame_ends_the_connection_and_the_store_keeps_all(
+def test_answer_that_contradicts_the_frame_ends_connection_and_store_keeps_all(
     answer: Rejected | Processed,
 ) -> None:
     store = MemoryPublishStore()
@@ -130,7 +130,7 @@ def test_an_answer_that_does_not_fit_its_frame_ends_the_connection_and_the_store
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2), (1, 1)])
-def test_without_a_store_a_refusal_of_more_than_was_sent_ends_the_connection(
+def test_rejection_of_unsent_messages_without_store_ends_the_connection(
     numbers: tuple[int, ...],
 ) -> None:
     peer = Peer().connect()

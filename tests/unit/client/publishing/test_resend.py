@@ -1,4 +1,4 @@
-"""Resending at a server that does not record a topic: the store keeps what was accepted as recorded."""
+"""Resends to a server that does not record a topic: the store keeps messages accepted as recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def held(store: MemoryPublishStore | Opened) -> list[bytes]:
     return [body for batch in held_batches(store) for body in batch]
 
 
-def test_server_that_does_not_record_a_held_topic_gets_nothing_and_the_store_keeps_all() -> None:
+def test_server_without_recorded_topic_gets_nothing_and_store_keeps_all() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1", b"2", b"3")
@@ -32,19 +32,19 @@ def test_server_that_does_not_record_a_held_topic_gets_nothing_and_the_store_kee
     assert isinstance(hangup.error, TopicNotRecorded)
     assert "'orders'" in str(hangup.error)
     assert "all 3 message" in str(hangup.error)
-    assert [type(told.error) for told in peer.took(ReportError)] == [TopicNotRecorded]
+    assert [type(report.error) for report in peer.took(ReportError)] == [TopicNotRecorded]
     assert held(store) == [b"1", b"2", b"3"]
     assert peer.outcome("logon") is not None
 
 
-def test_what_is_published_while_such_a_server_is_left_is_kept_too() -> None:
+def test_messages_published_while_leaving_an_unfit_server_are_kept() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1")
     peer.lose()
     peer.sent()
     peer.connect(recorded=("other",))
-    assert publish(peer, b"2") == [FRESH + 1], "before its end is noticed"
+    assert publish(peer, b"2") == [FRESH + 1], "before the end of the connection is detected"
     peer.lose()
     assert publish(peer, b"3") == [FRESH + 2]
     peer.sent()
@@ -54,13 +54,13 @@ def test_what_is_published_while_such_a_server_is_left_is_kept_too() -> None:
     assert store.unpersisted_count() == 0
 
 
-def test_such_a_server_is_told_once_until_the_store_could_be_sent() -> None:
+def test_unfit_server_is_reported_once_until_the_store_is_sent() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     publish(peer, b"1")
     peer.lose()
-    for told in (1, 0):
+    for reports in (1, 0):
         peer.connect(recorded=("other",))
-        assert len(peer.took(ReportError)) == told
+        assert len(peer.took(ReportError)) == reports
         peer.lose()
         (down,) = peer.took(ConnectionDown)[-1:]
         assert isinstance(down.error, TopicNotRecorded)
@@ -70,7 +70,7 @@ def test_such_a_server_is_told_once_until_the_store_could_be_sent() -> None:
     assert len(peer.took(ReportError)) == 1
 
 
-def test_calls_after_such_a_logon_say_why() -> None:
+def test_calls_after_logon_at_unfit_server_raise_with_the_reason() -> None:
     peer = Peer(MemoryPublishStore()).connect()
     publish(peer, b"1")
     peer.lose()
@@ -80,7 +80,7 @@ def test_calls_after_such_a_logon_say_why() -> None:
         peer.core.flush(Named("f"), "persisted")
 
 
-def test_what_lies_before_such_a_message_is_sent_and_what_lies_behind_it_is_not() -> None:
+def test_resend_stops_at_the_first_message_of_an_unrecorded_topic() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     for topic in ("orders", "ticks", "orders"):
@@ -92,7 +92,7 @@ def test_what_lies_before_such_a_message_is_sent_and_what_lies_behind_it_is_not(
     assert held(store) == [b"orders", b"ticks", b"orders"]
 
 
-def test_store_of_an_earlier_process_is_not_emptied_at_such_a_server(tmp_path: Path) -> None:
+def test_store_of_an_earlier_process_is_kept_at_unfit_server(tmp_path: Path) -> None:
     with FilePublishStore(tmp_path / "store") as store:
         peer = Peer(store).connect()
         publish(peer, b"1", b"2")
@@ -104,7 +104,7 @@ def test_store_of_an_earlier_process_is_not_emptied_at_such_a_server(tmp_path: P
         assert held(store) == [b"1", b"2"]
 
 
-def test_messages_from_before_the_first_logon_are_sent_unsequenced_on_a_second_connection_too() -> None:
+def test_messages_from_before_first_logon_are_unsequenced_on_second_connection() -> None:
     store = MemoryPublishStore()
     peer = Peer(store)
     publish(peer, b"t", topic="ticks")
@@ -117,7 +117,7 @@ def test_messages_from_before_the_first_logon_are_sent_unsequenced_on_a_second_c
     assert store.unpersisted_count() == 0
 
 
-def test_messages_from_before_the_first_logon_are_kept_once_a_server_recorded_their_topic() -> None:
+def test_messages_from_before_first_logon_are_kept_after_a_recording_server() -> None:
     store = MemoryPublishStore()
     peer = Peer(store)
     publish(peer, b"1")
@@ -129,7 +129,7 @@ def test_messages_from_before_the_first_logon_are_kept_once_a_server_recorded_th
     assert held(store) == [b"1"]
 
 
-def test_store_that_such_a_server_cannot_take_may_be_replaced() -> None:
+def test_store_unfit_for_the_server_may_be_replaced() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1")
@@ -142,7 +142,7 @@ def test_store_that_such_a_server_cannot_take_may_be_replaced() -> None:
     assert held(store) == [b"1"]
 
 
-def test_store_that_the_present_server_cannot_take_ends_the_connection() -> None:
+def test_set_store_unfit_for_the_server_ends_the_connection() -> None:
     store = MemoryPublishStore()
     first = Peer(store).connect()
     publish(first, b"1")
@@ -154,7 +154,7 @@ def test_store_that_the_present_server_cannot_take_ends_the_connection() -> None
 
 
 @pytest.mark.parametrize("kind", [FilePublishStore, HybridPublishStore])
-def test_messages_of_a_process_that_never_logged_on_are_sent_unsequenced_by_the_next(
+def test_messages_of_process_without_logon_are_unsequenced_in_the_next(
     kind: type[Opened], tmp_path: Path
 ) -> None:
     with kind(tmp_path / "store") as store:
@@ -167,12 +167,14 @@ def test_messages_of_a_process_that_never_logged_on_are_sent_unsequenced_by_the_
         assert sent == [(False, [b"t"]), (True, [b"o"])]
         assert peer.took(EndConnection) == []
         assert held(store) == [b"o"]
-        (told,) = peer.took(ReportError)
-        assert isinstance(told.error, TopicNotRecorded)
-        assert "1 message(s) for topic 'ticks'" in str(told.error), "nothing leaves the store in silence"
+        (report,) = peer.took(ReportError)
+        assert isinstance(report.error, TopicNotRecorded)
+        assert "1 message(s) for topic 'ticks'" in str(report.error), (
+            "messages that leave the store are reported"
+        )
 
 
-def test_store_that_was_logged_on_with_once_keeps_messages_for_the_processes_after_it(tmp_path: Path) -> None:
+def test_store_with_earlier_logon_keeps_messages_for_later_processes(tmp_path: Path) -> None:
     with FilePublishStore(tmp_path / "store") as store:
         peer = Peer(store)
         publish(peer, b"1")
@@ -187,7 +189,7 @@ def test_store_that_was_logged_on_with_once_keeps_messages_for_the_processes_aft
         assert held(store) == [b"1", b"2"]
 
 
-def test_store_given_to_a_client_that_was_logged_on_keeps_its_messages_for_the_next_process(
+def test_store_set_on_logged_on_client_keeps_messages_for_next_process(
     tmp_path: Path,
 ) -> None:
     peer = Peer().connect()
@@ -202,7 +204,7 @@ def test_store_given_to_a_client_that_was_logged_on_keeps_its_messages_for_the_n
 
 
 @pytest.mark.parametrize("recorded", [("orders",), ()])
-def test_store_of_before_the_first_logon_may_be_given_to_a_connected_client(
+def test_store_without_logon_may_be_set_on_connected_client(
     recorded: tuple[str, ...],
 ) -> None:
     store = MemoryPublishStore()
@@ -215,7 +217,7 @@ def test_store_of_before_the_first_logon_may_be_given_to_a_connected_client(
     assert not store.never_logged_on
 
 
-def test_logon_that_cannot_be_noted_sends_nothing_and_ends_the_connection(
+def test_logon_that_cannot_be_recorded_sends_nothing_and_ends_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: FilePublishStore) -> None:

@@ -1,4 +1,4 @@
-"""What a publish store holds is sent again piece by piece, in order, before anything newer."""
+"""Resend of the publish store in limited windows, in order, before newer messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Frames = list[tuple[Publish, MessageBatch]]
 
 
 def fill(store: PublishStore, count: int, size: int = BODY_BYTES) -> None:
-    """`count` batches of one message each."""
+    """Put `count` batches of one message each."""
     store.attach("pricing-1")
     for number in range(FIRST, FIRST + count):
         body = (b"%d." % number).ljust(size, b"x")
@@ -52,7 +52,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PublishSto
 
 
 def drain(peer: Peer, frames: Frames) -> list[int]:
-    """Answer every frame, one after the other, until no more come; all sequences that came."""
+    """Acknowledge frames until no more arrive and return all received sequences."""
     came: list[int] = []
     while frames:
         command, batch = frames.pop(0)
@@ -66,7 +66,7 @@ def nbytes(frames: Frames) -> int:
     return sum(batch.nbytes for _, batch in frames)
 
 
-def test_no_more_than_the_bound_is_on_its_way(store: PublishStore) -> None:
+def test_resend_has_at_most_the_window_in_flight(store: PublishStore) -> None:
     fill(store, 60)
     peer = Peer(store).connect()
     frames = peer.published()
@@ -84,7 +84,7 @@ def test_no_more_than_the_bound_is_on_its_way(store: PublishStore) -> None:
 
 
 @pytest.mark.slow
-def test_a_large_backlog_on_disk_is_never_in_memory(tmp_path: Path) -> None:
+def test_resend_of_large_file_store_uses_bounded_memory(tmp_path: Path) -> None:
     total = 48 * MIB
     store = FilePublishStore(tmp_path / "s")
     fill(store, total // BODY_BYTES)
@@ -102,7 +102,7 @@ def test_a_large_backlog_on_disk_is_never_in_memory(tmp_path: Path) -> None:
         assert peak < 8 * republish_bytes_max < total // 4
 
 
-def test_what_is_published_meanwhile_comes_behind_it(store: PublishStore) -> None:
+def test_messages_published_during_a_resend_follow_the_backlog(store: PublishStore) -> None:
     fill(store, 40)
     peer = Peer(store).connect()
     frames = peer.published()
@@ -117,10 +117,10 @@ def test_what_is_published_meanwhile_comes_behind_it(store: PublishStore) -> Non
 
 
 @pytest.mark.parametrize("level", ["persisted", "processed"])
-def test_a_flush_waits_for_all_of_it(store: PublishStore, level: str) -> None:
+def test_flush_during_a_resend_waits_for_all_messages(store: PublishStore, level: str) -> None:
     fill(store, 40)
     peer = Peer(store).connect()
-    peer.took(ResolveCall)  # the logon's
+    peer.took(ResolveCall)  # of the logon
     frames = peer.published()
     new = peer.core.publishing.publish("orders", b"new")
     peer.core.flush(Named("flush"), level)
@@ -137,7 +137,7 @@ def test_a_flush_waits_for_all_of_it(store: PublishStore, level: str) -> None:
     assert not peer.core.publishing.unsettled()
 
 
-def test_a_connection_that_is_lost_in_between_begins_with_what_is_left(store: PublishStore) -> None:
+def test_resend_after_another_connection_loss_continues_with_the_rest(store: PublishStore) -> None:
     fill(store, 40)
     peer = Peer(store).connect()
     frames = peer.published()
@@ -150,7 +150,7 @@ def test_a_connection_that_is_lost_in_between_begins_with_what_is_left(store: Pu
     assert drain(peer, peer.published()) == list(range(FIRST + 15, FIRST + 40))
 
 
-def test_an_answer_that_covers_more_than_was_sent_again_skips_it(store: PublishStore) -> None:
+def test_persisted_beyond_the_window_skips_messages_in_the_resend(store: PublishStore) -> None:
     fill(store, 40)
     peer = Peer(store).connect()
     frames = peer.published()
@@ -158,7 +158,7 @@ def test_an_answer_that_covers_more_than_was_sent_again_skips_it(store: PublishS
     assert drain(peer, peer.published()) == list(range(FIRST + 30, FIRST + 40))
 
 
-def test_what_is_refused_does_not_stop_the_rest(store: PublishStore) -> None:
+def test_rejected_messages_do_not_stop_the_resend(store: PublishStore) -> None:
     fill(store, 40)
     peer = Peer(store).connect()
     frames = peer.published()
@@ -172,7 +172,7 @@ def test_what_is_refused_does_not_stop_the_rest(store: PublishStore) -> None:
     assert store.unpersisted_count() == 0
 
 
-def test_a_backlog_that_cannot_be_read_ends_the_connection_and_says_why(tmp_path: Path) -> None:
+def test_unreadable_backlog_ends_the_connection_with_store_corrupt(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "s")
     fill(store, 400)
     store.close()

@@ -1,4 +1,4 @@
-"""Two processes under one client name: what the machine keeps and says, and who connects again."""
+"""Two processes under one client name: sequences, kept messages, errors and reconnects."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tickertape.client.limits import foreign_sequences_max
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
 from tickertape.wire.commands import Goodbye, Persisted
 
-_ROOM = last_persisted_max - 2 * foreign_sequences_max - 1
-"""The highest sequence of a log above which a client finds enough sequences that the server stores."""
+_LAST_USABLE = last_persisted_max - 2 * foreign_sequences_max - 1
+"""The highest last persisted sequence that leaves enough sequences for a client."""
 
 
-def test_when_another_process_of_the_name_published_nothing_is_discarded_or_sent() -> None:
+def test_takeover_by_publishing_process_discards_and_sends_nothing() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1", b"2", b"3")
@@ -32,22 +32,22 @@ def test_when_another_process_of_the_name_published_nothing_is_discarded_or_sent
     peer.connect(last_persisted=FRESH + 10**9)
     assert peer.sent() == []
     assert [body for bodies in held_batches(store) for body in bodies] == [b"1", b"2", b"3", b"4"]
-    with pytest.raises(PublisherTakenOver, match=f"'pricing-1'.* {FRESH + 10**9},.* 4 message") as told:
+    with pytest.raises(PublisherTakenOver, match=f"'pricing-1'.* {FRESH + 10**9},.* 4 message") as reported:
         peer.core.flush(Named("f"), "persisted")
-    assert f"sequences {FRESH} to {FRESH + 3}" in str(told.value)
+    assert f"sequences {FRESH} to {FRESH + 3}" in str(reported.value)
     with pytest.raises(PublisherTakenOver):
         publish(peer, b"5")
     with pytest.raises(PublisherTakenOver):
         peer.publish_whole("orders", [b"5"])
-    assert peer.core.publishing.unsettled(), "a close that waits is told"
+    assert peer.core.publishing.unsettled(), "a waiting close raises"
     peer.lose()
     with pytest.raises(PublisherTakenOver):
         publish(peer, b"5")
     assert store.unpersisted_count() == 4
 
 
-def test_what_was_never_sent_stays_when_the_server_is_beyond_it() -> None:
-    # Another process under this name, or a clock that was set back: it would be dropped as a duplicate.
+def test_takeover_keeps_unsent_messages_when_server_sequence_is_ahead() -> None:
+    # Another process used the name, or the clock was set back. The server would drop duplicates.
     store = MemoryPublishStore()
     peer = Peer(store)
     publish(peer, b"1", b"2", b"3")
@@ -59,7 +59,7 @@ def test_what_was_never_sent_stays_when_the_server_is_beyond_it() -> None:
         peer.core.flush(Named("f"), "processed")
 
 
-def test_after_a_takeover_a_fresh_store_publishes_what_the_old_one_held() -> None:
+def test_fresh_store_after_takeover_publishes_messages_of_the_old_store() -> None:
     old = MemoryPublishStore()
     peer = Peer(old).connect()
     publish(peer, b"1", b"2")
@@ -72,7 +72,7 @@ def test_after_a_takeover_a_fresh_store_publishes_what_the_old_one_held() -> Non
     assert old.unpersisted_count() == 2
 
 
-def test_with_an_empty_store_another_process_of_the_name_is_no_loss() -> None:
+def test_takeover_with_empty_store_continues_above_foreign_sequences() -> None:
     store = MemoryPublishStore()
     peer = Peer(store).connect()
     publish(peer, b"1")
@@ -81,25 +81,25 @@ def test_with_an_empty_store_another_process_of_the_name_is_no_loss() -> None:
     peer.sent()
     peer.later(10)
     peer.connect(last_persisted=FRESH + 5)
-    # Not the next number: the other process may hold messages with those, and has only lost its connection.
+    # Not the next sequence: the other process may still hold messages with it.
     assert publish(peer, b"2") == [FRESH + 10**10]
 
 
-def test_what_lies_above_what_another_process_published_is_sent() -> None:
+def test_messages_above_the_last_persisted_sequence_are_sent() -> None:
     peer = Peer(MemoryPublishStore())
     publish(peer, b"1")
     peer.connect(last_persisted=FRESH - 1)
     assert bodies(peer.published()) == [[b"1"]]
 
 
-def test_a_displaced_client_does_not_fight_for_its_name_but_may_be_told_to_connect() -> None:
+def test_client_after_name_takeover_reconnects_only_outside_disconnect_handler() -> None:
     with socket_server() as server:
         displaced(server)
 
 
 def displaced(server: SocketServer) -> None:
     client = Client("pricing-1", server.uri, publish_store=MemoryPublishStore())
-    told: list[BaseException] = []
+    reported: list[BaseException] = []
     handled = threading.Event()
 
     def reconnect(lost: Client) -> None:
@@ -108,7 +108,7 @@ def displaced(server: SocketServer) -> None:
         finally:
             handled.set()
 
-    client.set_exception_listener(told.append)
+    client.set_exception_listener(reported.append)
     client.set_disconnect_handler(reconnect)
     server.sessions[0].say(Goodbye(code="name_in_use", text="taken over"))
     assert handled.wait(10)
@@ -116,14 +116,14 @@ def displaced(server: SocketServer) -> None:
     assert len(server.logons) == 1
     client.connect()
     assert len(server.logons) == 2
-    (error,) = told
+    (error,) = reported
     assert isinstance(error, NameInUse)
     assert "outside of the disconnect handler" in str(error)
     client.close()
 
 
-@pytest.mark.parametrize("last", [_ROOM + 1, last_persisted_max, last_persisted_max + 1, 2**64 - 1])
-def test_a_last_persisted_sequence_that_leaves_no_room_ends_the_connection(last: int) -> None:
+@pytest.mark.parametrize("last", [_LAST_USABLE + 1, last_persisted_max, last_persisted_max + 1, 2**64 - 1])
+def test_last_persisted_without_sequences_left_ends_the_connection(last: int) -> None:
     store = MemoryPublishStore()
     peer = Peer(store)
     publish(peer, b"1", b"2")
@@ -134,11 +134,11 @@ def test_a_last_persisted_sequence_that_leaves_no_room_ends_the_connection(last:
     peer.lose()
     assert isinstance(peer.outcome("logon"), BadCommand)
     peer.connect()
-    assert bodies(peer.published()) == [[b"1", b"2"]], "as if nothing had been said"
+    assert bodies(peer.published()) == [[b"1", b"2"]], "as after a first logon"
 
 
 @pytest.mark.parametrize("last", [last_persisted_max, 2**64 - 1])
-def test_client_name_without_room_for_sequences_is_usable_without_a_publish_store(last: int) -> None:
+def test_client_name_without_sequences_left_is_usable_without_store(last: int) -> None:
     peer = Peer().connect(last_persisted=last)
     assert peer.core.logon.ending is None
     assert publish(peer, b"1") == [None]
@@ -153,9 +153,9 @@ def test_client_name_without_room_for_sequences_is_usable_without_a_publish_stor
     assert publish(peer, b"2") == [FRESH]
 
 
-def test_the_highest_last_persisted_sequence_leaves_room_in_a_store_on_disk(tmp_path: Path) -> None:
+def test_highest_usable_last_persisted_leaves_sequences_for_file_store(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "store")
-    peer = Peer(store).connect(last_persisted=_ROOM)
+    peer = Peer(store).connect(last_persisted=_LAST_USABLE)
     first = last_persisted_max - foreign_sequences_max
     assert publish(peer, b"1", b"2") == [first, first + 1]
     assert bodies(peer.published()) == [[b"1"]]

@@ -1,4 +1,4 @@
-"""What a server said at logon, and what it means for messages that a publish store still holds."""
+"""Recorded topics and limits of a server, applied to messages in a publish store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _held(*sizes: int) -> list[Stored]:
     ]
 
 
-def test_messages_above_the_limit_of_the_server_are_not_settled_by_a_later_persisted_sequence() -> None:
+def test_messages_above_the_server_limit_are_not_settled_by_later_sequences() -> None:
     recording = ServerTopics()
     held = _held(10, 200, 10)
     assert recording.last_certain(held, 3) == 3
@@ -25,7 +25,7 @@ def test_messages_above_the_limit_of_the_server_are_not_settled_by_a_later_persi
     assert recording.last_certain(_held(100, 100), 2) == 2
 
 
-def test_the_limit_of_a_client_holds_beside_a_larger_one_of_its_server() -> None:
+def test_client_message_limit_applies_below_a_larger_server_limit() -> None:
     recording = ServerTopics()
     recording.update(None, (), 1 << 40)
     assert recording.message_bytes_max == message_bytes_max

@@ -1,4 +1,4 @@
-"""The settling machine: what is gathered and for how long, what goes at once, and what a loss leaves."""
+"""The acknowledgement batcher: batching, timeouts, immediate settlements and lost connections."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def consumer(backlog: int = 10, batch_size: int = 1, store: MemoryPublishStore |
     return peer
 
 
-# -- what a message says ------------------------------------------------------------------------------
+# -- messages of queues -------------------------------------------------------------------------------
 
 
-def test_a_message_of_a_queue_knows_its_queue_its_topic_and_its_lease() -> None:
+def test_queue_message_has_queue_topic_and_lease() -> None:
     batch = consumer().deliver(2, lease=1_000_000)
     first, _ = batch
     assert (first.topic, first.underlying_topic, first.bookmark) == ("work", "jobs", "5|1|")
@@ -39,12 +39,12 @@ def test_a_message_of_a_queue_knows_its_queue_its_topic_and_its_lease() -> None:
     assert batch.topics == ("jobs",)
 
 
-def test_a_lease_without_an_end_has_none() -> None:
+def test_lease_without_end_has_no_expiry_time() -> None:
     batch = consumer().deliver()
     assert (batch.lease_expires, next(iter(batch)).lease_expires) == (None, None)
 
 
-def test_a_message_that_came_out_of_no_queue_cannot_be_settled() -> None:
+def test_settlement_of_message_outside_a_queue_raises() -> None:
     peer = consumer()
     batch = batch_from_bodies("jobs", [b"x"], publisher=5, first_sequence=1)
     peer.say(Deliver(sub_id="s"), batch)
@@ -57,7 +57,7 @@ def test_a_message_that_came_out_of_no_queue_cannot_be_settled() -> None:
     assert peer.settled() == []
 
 
-def test_what_was_browsed_cannot_be_settled_and_stays() -> None:
+def test_settlement_of_browsed_message_raises() -> None:
     peer = QueuePeer()
     peer.connect()
     peer.consume(options="browse")
@@ -74,27 +74,27 @@ def test_what_was_browsed_cannot_be_settled_and_stays() -> None:
     assert not message.batch.context.lease.gone
 
 
-def test_a_delivery_out_of_a_queue_for_several_ends_the_connection() -> None:
+def test_shared_delivery_from_a_queue_ends_the_connection() -> None:
     peer = consumer()
     one = batch_from_bodies("jobs", [b"x"], publisher=5, first_sequence=1)
     peer.say(Deliver(sub_ids=("s",), counts=b"\1\0\0\0", indices=b"\0\0\0\0", queue="work"), one)
     assert [type(effect.error) for effect in peer.took(EndConnection)] == [BadCommand]
 
 
-# -- one by one ---------------------------------------------------------------------------------------
+# -- immediate settlements ----------------------------------------------------------------------------
 
 
-def test_an_acknowledgement_goes_at_once() -> None:
+def test_single_acknowledgement_is_sent_at_once() -> None:
     peer = consumer()
     first, second = peer.deliver(2)
     first.ack()
     assert peer.settled() == [("work", "ack", [(5, 1, 1)])]
     second.ack()
-    assert peer.settled() == []  # the lane gathers while a frame is under way
+    assert peer.settled() == []  # the send buffer batches while a frame is in flight
     assert peer.answer() == [("work", "ack", [(5, 2, 1)])]
 
 
-def test_cancel_expire_and_extend_go_at_once_even_where_acknowledgements_are_gathered() -> None:
+def test_cancel_expire_and_extend_are_sent_at_once_despite_batching() -> None:
     peer = consumer(batch_size=10)
     for action, name in (("cancel", "cancel"), ("expire", "expire")):
         (message,) = peer.deliver()
@@ -110,7 +110,7 @@ def test_cancel_expire_and_extend_go_at_once_even_where_acknowledgements_are_gat
             message.extend(wrong)
 
 
-def test_what_goes_at_once_overtakes_no_acknowledgement() -> None:
+def test_immediate_settlement_does_not_overtake_acknowledgements() -> None:
     peer = consumer(batch_size=10)
     first, second, third = peer.deliver(3)
     first.ack()
@@ -126,7 +126,7 @@ def test_what_goes_at_once_overtakes_no_acknowledgement() -> None:
     ]
 
 
-def test_a_batch_is_settled_by_one_settlement() -> None:
+def test_batch_is_settled_with_one_settlement() -> None:
     peer = consumer(backlog=100)
     peer.deliver(40).ack()
     assert peer.settled() == [("work", "ack", [(5, 1, 40)])]
@@ -138,10 +138,10 @@ def test_a_batch_is_settled_by_one_settlement() -> None:
     assert peer.settled() == [("work", "expire", [(5, 44, 2)])]
 
 
-# -- gathering ----------------------------------------------------------------------------------------
+# -- batching -----------------------------------------------------------------------------------------
 
 
-def test_acknowledgements_are_gathered_up_to_the_batch_size() -> None:
+def test_acknowledgements_are_batched_up_to_the_batch_size() -> None:
     peer = consumer(batch_size=3)
     messages = list(peer.deliver(7))
     for message in messages[:2]:
@@ -156,7 +156,7 @@ def test_acknowledgements_are_gathered_up_to_the_batch_size() -> None:
     assert peer.answer() == [("work", "ack", [(5, 8, 3)])]
 
 
-def test_a_small_batch_is_gathered_with_the_others() -> None:
+def test_acknowledged_batches_are_batched_with_others() -> None:
     peer = consumer(batch_size=5)
     peer.deliver(2).ack()
     assert peer.settled() == []
@@ -167,7 +167,7 @@ def test_a_small_batch_is_gathered_with_the_others() -> None:
     ]
 
 
-def test_never_more_is_gathered_than_the_backlog_that_was_granted() -> None:
+def test_acknowledgements_are_batched_up_to_the_granted_backlog() -> None:
     peer = consumer(backlog=2, batch_size=80)
     first, second = peer.deliver(2)
     first.ack()
@@ -176,7 +176,7 @@ def test_never_more_is_gathered_than_the_backlog_that_was_granted() -> None:
     assert peer.settled() == [("work", "ack", [(5, 1, 2)])]
 
 
-def test_a_backlog_over_several_queues_is_one() -> None:
+def test_backlog_is_shared_by_several_queues() -> None:
     peer = consumer(backlog=2, batch_size=80)
     (first,), (second,) = peer.deliver(queue="a"), peer.deliver(queue="b")
     first.ack()
@@ -184,7 +184,7 @@ def test_a_backlog_over_several_queues_is_one() -> None:
     assert peer.settled() + peer.answer() == [("a", "ack", [(5, 1, 1)]), ("b", "ack", [(5, 2, 1)])]
 
 
-def test_subscriptions_gather_by_themselves() -> None:
+def test_acknowledgements_are_batched_per_subscription() -> None:
     peer = consumer(backlog=10, batch_size=2)
     peer.consume(sub_id="other")
     (mine,), (its,) = peer.deliver(), peer.deliver(sub_id="other")
@@ -195,7 +195,7 @@ def test_subscriptions_gather_by_themselves() -> None:
     assert peer.settled() == [("work", "ack", [(5, 1, 1), (5, 3, 1)])]
 
 
-def test_acknowledgements_by_bookmark_never_wait_for_more_than_the_smallest_backlog() -> None:
+def test_acknowledgements_by_bookmark_are_batched_up_to_the_smallest_backlog() -> None:
     peer = consumer(backlog=2, batch_size=80)
     peer.consume(sub_id="other", backlog=50)
     acks = peer.core.acks
@@ -205,7 +205,7 @@ def test_acknowledgements_by_bookmark_never_wait_for_more_than_the_smallest_back
     assert peer.settled() == [("work", "ack", [(5, 1, 2)])]
 
 
-def test_what_is_gathered_is_sent_when_its_time_has_come() -> None:
+def test_batched_acknowledgements_are_sent_after_the_timeout() -> None:
     peer = consumer(batch_size=10)
     peer.core.acks.configure(timeout="250ms")
     first, second, third = peer.deliver(3)
@@ -213,7 +213,7 @@ def test_what_is_gathered_is_sent_when_its_time_has_come() -> None:
     first.ack()
     assert peer.core.next_deadline() is not None
     peer.later(0.2)
-    second.ack()  # the first one's time counts
+    second.ack()  # the time of the first message counts
     assert peer.settled() == []
     peer.later(0.06)
     assert peer.settled() == [("work", "ack", [(5, 1, 2)])]
@@ -223,7 +223,7 @@ def test_what_is_gathered_is_sent_when_its_time_has_come() -> None:
     assert peer.answer() == [("work", "ack", [(5, 3, 1)])]
 
 
-def test_a_smaller_batch_size_sends_what_is_gathered() -> None:
+def test_smaller_batch_size_sends_batched_acknowledgements() -> None:
     peer = consumer(batch_size=10)
     (message,) = peer.deliver()
     message.ack()
@@ -240,7 +240,7 @@ def test_a_smaller_batch_size_sends_what_is_gathered() -> None:
 
 
 @pytest.mark.parametrize("how", ["unsubscribe", "leave", "flush", "close"])
-def test_what_is_gathered_goes_before_what_would_make_it_late(how: str) -> None:
+def test_batched_acknowledgements_precede_unsubscribe_leave_flush_and_close(how: str) -> None:
     peer = QueuePeer()
     peer.connect()
     request = peer.consume()
@@ -269,7 +269,7 @@ def test_what_is_gathered_goes_before_what_would_make_it_late(how: str) -> None:
     assert [type(command) for command, _ in rest] == behind[how]
 
 
-def test_many_bookmarks_are_several_settlements() -> None:
+def test_many_bookmarks_are_split_into_several_settlements() -> None:
     peer = consumer()
     marks = [(7, 2 * number + 1) for number in range(6_000)]
     peer.core.acks.settle("work", "expire", marks)
@@ -279,7 +279,7 @@ def test_many_bookmarks_are_several_settlements() -> None:
     assert [run for _, _, runs in found for run in runs] == [(*mark, 1) for mark in marks]
 
 
-def test_a_filter_settles_behind_what_was_gathered() -> None:
+def test_filter_settlement_follows_batched_acknowledgements() -> None:
     peer = consumer(batch_size=10)
     (message,) = peer.deliver()
     message.ack()
@@ -290,7 +290,7 @@ def test_a_filter_settles_behind_what_was_gathered() -> None:
 # -- publishing ---------------------------------------------------------------------------------------
 
 
-def test_the_reserved_topic_is_not_published_to() -> None:
+def test_publish_to_the_reserved_topic_raises() -> None:
     peer = consumer()
     (message,) = peer.deliver()
     message.ack()
@@ -300,7 +300,7 @@ def test_the_reserved_topic_is_not_published_to() -> None:
         peer.publish_whole(QUEUE_TOPIC, [b"x"])
 
 
-def test_settlements_are_recorded_whatever_the_server_records() -> None:
+def test_settlements_are_stored_for_any_recorded_topics() -> None:
     peer = QueuePeer(MemoryPublishStore())
     peer.connect(recorded=("orders",))
     peer.consume()
@@ -314,7 +314,7 @@ def test_settlements_are_recorded_whatever_the_server_records() -> None:
 # -- a lost connection --------------------------------------------------------------------------------
 
 
-def test_with_a_store_what_is_gathered_outlives_the_connection() -> None:
+def test_batched_acknowledgements_with_store_survive_connection_loss() -> None:
     peer = consumer(batch_size=10, store=MemoryPublishStore())
     first, second, third = peer.deliver(3)
     first.ack()
@@ -334,7 +334,7 @@ def test_with_a_store_what_is_gathered_outlives_the_connection() -> None:
     ]
 
 
-def test_without_a_store_what_is_gathered_is_lost_with_the_connection() -> None:
+def test_batched_acknowledgements_without_store_are_lost_with_the_connection() -> None:
     peer = consumer(batch_size=10)
     first, second = peer.deliver(2)
     first.ack()
@@ -349,7 +349,7 @@ def test_without_a_store_what_is_gathered_is_lost_with_the_connection() -> None:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_what_is_said_while_the_connection_is_being_lost_is_kept_or_refused(stored: bool) -> None:
+def test_acknowledgement_during_connection_loss_is_stored_or_raises(stored: bool) -> None:
     peer = consumer(store=MemoryPublishStore() if stored else None)
 
     def lost_first(step: Callable[[], None]) -> None:
@@ -368,7 +368,7 @@ def test_what_is_said_while_the_connection_is_being_lost_is_kept_or_refused(stor
 
 
 @pytest.mark.parametrize("end", ["lost", "unsubscribed", "closed"])
-def test_what_goes_back_to_the_queue_is_gone(end: str) -> None:
+def test_leases_end_at_connection_loss_unsubscribe_or_close(end: str) -> None:
     peer = consumer()
     leased, once = peer.deliver(), peer.deliver(once=True)
     if end == "unsubscribed":
@@ -386,7 +386,7 @@ def test_what_goes_back_to_the_queue_is_gone(end: str) -> None:
         assert batch.context.lease.gone == gone
 
 
-def test_what_replaces_a_subscription_keeps_its_leases() -> None:
+def test_replacement_of_subscription_keeps_the_leases() -> None:
     peer = consumer(backlog=5, batch_size=50)
     batch = peer.deliver(2)
     peer.consume(sub_id="s", options="max_backlog=2,replace", backlog=2)
@@ -402,7 +402,7 @@ def test_what_replaces_a_subscription_keeps_its_leases() -> None:
     assert batch.context.lease.gone
 
 
-def test_a_subscription_that_is_placed_again_keeps_its_backlog() -> None:
+def test_resubscribed_subscription_keeps_the_backlog() -> None:
     peer = QueuePeer(MemoryPublishStore())
     peer.core.subscriptions.keep = True
     peer.connect()
@@ -434,7 +434,7 @@ def test_a_subscription_that_is_placed_again_keeps_its_backlog() -> None:
 
 
 def full() -> tuple[QueuePeer, int]:
-    """A consumer whose store is full, and the sequence of the message that fills it."""
+    """Return a consumer with a full store and the sequence of the last stored message."""
     store = MemoryPublishStore(bytes_max=4096)
     peer = consumer(store=store)
     sequence = peer.core.publishing.publish("orders", b"x" * (4096 - store.size_bytes - 200))
@@ -445,7 +445,7 @@ def full() -> tuple[QueuePeer, int]:
     return peer, sequence
 
 
-def test_settlements_wait_for_room_in_the_store_in_their_order() -> None:
+def test_settlements_wait_for_store_space_in_order() -> None:
     peer, sequence = full()
     messages = list(peer.deliver(6))
     for message in messages[:5]:

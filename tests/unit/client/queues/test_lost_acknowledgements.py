@@ -1,4 +1,4 @@
-"""Acknowledgements that wait for their step while the connection is lost, and made again."""
+"""Pending acknowledgements over a lost and restored connection."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tickertape.client.api.auto_ack import lease_in
 from tickertape.client.publish_store import MemoryPublishStore
 
 
-def said_and_lost(peer: QueuePeer) -> AckAccumulator:
-    """A thread has gathered an acknowledgement. Before it reports that, there is another connection."""
+def acknowledged_and_reconnected(peer: QueuePeer) -> AckAccumulator:
+    """Add an acknowledgement from a thread, and reconnect before the thread reports it."""
     peer.connect()
     peer.consume()
     lease = lease_in(peer.deliver())
@@ -23,16 +23,16 @@ def said_and_lost(peer: QueuePeer) -> AckAccumulator:
     return lease.gathering
 
 
-def test_acknowledgement_that_a_lost_connection_took_raises_once() -> None:
+def test_acknowledgement_lost_with_the_connection_raises_once() -> None:
     peer = QueuePeer()
-    gathering = said_and_lost(peer)
+    gathering = acknowledged_and_reconnected(peer)
     with pytest.raises(Disconnected, match="Cannot acknowledge"):
         peer.core.acks.acknowledged(gathering, peer.now)
     peer.core.acks.acknowledged(gathering, peer.now)
 
 
-def test_acknowledgement_that_the_publish_store_took_is_sent() -> None:
+def test_acknowledgement_in_the_publish_store_is_sent_after_reconnect() -> None:
     peer = QueuePeer(MemoryPublishStore())
-    gathering = said_and_lost(peer)
+    gathering = acknowledged_and_reconnected(peer)
     peer.core.acks.acknowledged(gathering, peer.now)
     assert peer.settled() == [("work", "ack", [(5, 1, 1)])]

@@ -1,4 +1,4 @@
-"""Acknowledgements that are made while earlier ones wait for their answer: they travel together."""
+"""Acknowledgements made while earlier ones have no answer: they are sent together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def consumer(batch_size: int = 1, store: MemoryPublishStore | None = None) -> Qu
     return peer
 
 
-def test_what_would_wait_for_an_answer_anyway_travels_as_one() -> None:
+def test_acknowledgements_waiting_for_an_answer_are_sent_as_one_settlement() -> None:
     peer = consumer(batch_size=3)
     messages = list(peer.deliver(14))
     for message in messages[:11]:
         message.ack()
     assert peer.settled() == [("work", "ack", [(5, 1, 3)])]
-    # The second was on its way already; the rest, but for what is no batch yet, is one.
+    # The second was already in flight. The rest, except an incomplete batch, is one settlement.
     assert peer.answer() == [("work", "ack", [(5, 4, 3)]), ("work", "ack", [(5, 7, 5)])]
     for message in messages[11:]:
         message.ack()
@@ -33,7 +33,7 @@ def test_what_would_wait_for_an_answer_anyway_travels_as_one() -> None:
     assert peer.settled() == [("work", "ack", [(5, 15, 3)])]
 
 
-def test_what_waits_for_an_answer_is_not_left_behind() -> None:
+def test_flush_sends_acknowledgements_that_wait_for_an_answer() -> None:
     peer = consumer(batch_size=3)
     for message in peer.deliver(9):
         message.ack()
@@ -43,12 +43,12 @@ def test_what_waits_for_an_answer_is_not_left_behind() -> None:
     first, second, third = peer.deliver(3)
     first.ack()
     second.ack()
-    assert peer.settled() + peer.answer() == []  # gathered as before
+    assert peer.settled() + peer.answer() == []  # batched as before
     third.ack()
     assert peer.settled() == [("work", "ack", [(5, 10, 3)])]
 
 
-def test_acknowledgements_that_go_at_once_are_not_gathered_while_others_wait() -> None:
+def test_immediate_acknowledgements_are_stored_while_others_wait() -> None:
     store = MemoryPublishStore()
     peer = consumer(store=store)
     for message in peer.deliver(4):
@@ -57,7 +57,7 @@ def test_acknowledgements_that_go_at_once_are_not_gathered_while_others_wait() -
     assert peer.core.publishing.unpersisted_count() == 4
 
 
-def test_the_order_of_acknowledgements_is_kept() -> None:
+def test_acknowledgements_keep_the_order() -> None:
     peer = consumer(batch_size=4)
     messages = list(peer.deliver(8))
     for at in (0, 2, 1, 3):
@@ -68,8 +68,8 @@ def test_the_order_of_acknowledgements_is_kept() -> None:
     assert peer.settled() == [("work", "ack", [(5, 5, 1), (6, 6, 1), (5, 7, 2)])]
 
 
-def test_what_waits_long_for_an_answer_is_sent_without_it() -> None:
-    """Who reads the answers may be busy with a handler, and leases end meanwhile."""
+def test_acknowledgements_without_answer_are_sent_after_a_deadline() -> None:
+    """The reader of answers may be busy with a handler while leases expire."""
     peer = consumer()
     for message in peer.deliver(3):
         message.ack()

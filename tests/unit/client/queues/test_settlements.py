@@ -1,4 +1,4 @@
-"""What an application says of messages of queues, as it becomes settlements."""
+"""Encoding of settlements from acknowledge calls: options, bookmarks, filters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tickertape.wire.commands import LoggedOn
         ("lease_extension=1us", ("extend", 1)),
     ],
 )
-def test_options_say_what_becomes_of_messages(option: str | None, action: tuple[Action, int]) -> None:
+def test_ack_options_select_the_action(option: str | None, action: tuple[Action, int]) -> None:
     assert action_of(option) == action
 
 
@@ -43,12 +43,12 @@ def test_options_say_what_becomes_of_messages(option: str | None, action: tuple[
     ["done", "cancel=1", "cancel,expire", "lease_extension", "lease_extension=0s", "lease_extension=400d",
      "lease_extension=60s,cancel", "lease_extension=soon", 7, True],
 )  # fmt: skip
-def test_other_options_are_refused(option: str) -> None:
+def test_unknown_ack_options_raise(option: str) -> None:
     with pytest.raises(BadOption):
         action_of(option)
 
 
-def test_bookmarks_come_in_many_forms() -> None:
+def test_bookmarks_are_accepted_in_many_forms() -> None:
     peer = QueuePeer()
     peer.connect()
     peer.consume()
@@ -69,18 +69,18 @@ def test_bookmarks_come_in_many_forms() -> None:
     ["", "0", "0|1|", "5|1|,0", "recent", "x|y|", "5|1|,x|y|", "5|0|", f"5|{2**64 - 1}|", "20261121T093000",
      "[5|1|:5|2|]"],
 )  # fmt: skip
-def test_what_names_no_message_is_refused(text: str) -> None:
+def test_text_without_message_bookmarks_raises(text: str) -> None:
     with pytest.raises(BadBookmark):
         bookmarks_in(text)
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"5|1|", [], (), [None], {"5|1|"}])
-def test_what_is_no_bookmark_is_refused(wrong: object) -> None:
+def test_bookmarks_of_wrong_type_raise(wrong: object) -> None:
     with pytest.raises(UsageError):
         bookmarks_in(wrong)
 
 
-def test_a_queue_has_a_name_and_a_filter_is_text() -> None:
+def test_invalid_queue_names_and_filters_raise() -> None:
     assert check_queue("work") == "work"
     for wrong in ("", "wor.*", "$queue", None, 5):
         with pytest.raises(BadTopic):
@@ -91,7 +91,7 @@ def test_a_queue_has_a_name_and_a_filter_is_text() -> None:
             check_filter(empty)
 
 
-def test_bodies_hold_runs_in_the_order_given() -> None:
+def test_settlement_bodies_keep_the_order_of_runs() -> None:
     marks = [(5, 1), (5, 2), (7, 3), (5, 3), (5, 3)]
     (body,) = bodies_of("work", "cancel", marks, 0, settlement_runs_max)
     assert read(body) == ("work", "cancel", [(5, 1, 2), (7, 3, 1), (5, 3, 1), (5, 3, 1)])
@@ -103,7 +103,7 @@ def test_bodies_hold_runs_in_the_order_given() -> None:
     assert list(bodies_of("work", "ack", [], 0, 2)) == []
 
 
-def test_what_was_gathered_keeps_its_order_across_queues() -> None:
+def test_batched_acknowledgements_keep_the_order_across_queues() -> None:
     top = 2**64 - 1
     items = [("a", 5, 1), ("a", 5, 2), ("b", top, top - 1), ("a", 5, 3)]
     assert [read(body) for body in bodies_of_gathered(items, settlement_runs_max)] == [
@@ -113,11 +113,11 @@ def test_what_was_gathered_keeps_its_order_across_queues() -> None:
     ]
 
 
-def test_a_filter_has_no_runs() -> None:
+def test_filter_settlement_has_no_runs() -> None:
     assert read(body_of_filter("work", "expire", "/a > 1", 0)) == ("work", "expire /a > 1", [])
 
 
-def test_a_machine_without_a_front_refuses_a_delivery_out_of_a_queue() -> None:
+def test_protocol_machine_without_driver_has_no_lease_port() -> None:
     peer = Peer().connect()
     assert isinstance(peer.outcome("logon"), LoggedOn)
     assert peer.core.acks.settling is None

@@ -1,4 +1,4 @@
-"""What a client knows of a subscription without a store, against the machine that stores are made of."""
+"""The bookmark tracker without a store behaves like a bookmark store with immediate discards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tickertape.client.subscriptions.bookmark_tracker import (
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_it_is_a_store_whose_messages_are_discarded_as_they_come(seed: int) -> None:
+def test_memory_tracker_equals_store_with_immediate_discards(seed: int) -> None:
     rng = Random(seed)
     store, tracker = MemoryBookmarkStore(), MemoryBookmarkTracker()
     stored = StoredBookmarkTracker(store, "s")
@@ -28,7 +28,7 @@ def test_it_is_a_store_whose_messages_are_discarded_as_they_come(seed: int) -> N
         one.resumed(conflated=False)
         one.started([Bookmark(3, 0)] if seed % 2 else [])
     for _ in range(30):
-        if rng.random() < 0.2:  # another connection, from some place before
+        if rng.random() < 0.2:  # a new connection, from an earlier position
             at = max(0, at - rng.randrange(12))
             for one in (stored, tracker):
                 one.resumed(conflated=False)
@@ -50,14 +50,14 @@ def test_it_is_a_store_whose_messages_are_discarded_as_they_come(seed: int) -> N
         assert set(stored.most_recent()) == set(tracker.most_recent())
 
 
-def test_what_comes_out_of_order_in_one_batch_is_a_duplicate() -> None:
+def test_sequence_out_of_order_in_a_batch_is_a_duplicate() -> None:
     tracker = MemoryBookmarkTracker()
     keep = tracker.new_rows(3, np.array([1000, 1002, 999, 1003], np.uint64))
     assert keep is not None
     assert keep.tolist() == [True, True, False, True]
 
 
-def test_its_publishers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_tracker_limits_the_number_of_publishers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tickertape.client.subscriptions.bookmark_tracker.bookmark_publishers_max", 10)
     tracker = MemoryBookmarkTracker()
     for publisher in range(1, 100):
@@ -66,7 +66,7 @@ def test_its_publishers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracker.most_recent()[-1] == Bookmark(99, 1)
 
 
-def test_what_a_store_raises_is_an_error_of_ours() -> None:
+def test_exception_of_a_store_becomes_store_failed() -> None:
     def fail(error: Exception) -> None:
         raise error
 

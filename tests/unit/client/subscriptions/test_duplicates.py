@@ -1,4 +1,4 @@
-"""Messages that came again, and were discarded while they waited to be handed on."""
+"""Redelivered messages that were discarded before they reached the application."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PUBLISHER = 7
 
 
 def came(store: MemoryBookmarkStore, first: int, count: int) -> MessageBatch:
-    """A batch as a subscription hands it in: with the mark where messages in it came again."""
+    """Return a batch as logged by a subscription, marked if messages in it are redelivered."""
     batch = batch_from_bodies(
         "t", [b"%d" % n for n in range(first, first + count)], publisher=PUBLISHER, first_sequence=first
     )
@@ -41,8 +41,8 @@ def came(store: MemoryBookmarkStore, first: int, count: int) -> MessageBatch:
     return batch
 
 
-def twice(count: int = 4) -> tuple[MemoryBookmarkStore, MessageBatch, MessageBatch]:
-    """A store, a batch, and the same batch after a resumption."""
+def redelivery(count: int = 4) -> tuple[MemoryBookmarkStore, MessageBatch, MessageBatch]:
+    """Return a store, a batch, and the redelivered batch after a resume."""
     store = MemoryBookmarkStore()
     first = came(store, 1, count)
     store.resumed("s")
@@ -53,12 +53,12 @@ def numbers(messages: Sequence[Message]) -> list[int]:
     return [int(message.data) for message in messages]
 
 
-def test_only_what_came_again_and_was_discarded_since_is_left_out() -> None:
-    store, first, again = twice()
+def test_only_redelivered_messages_discarded_meanwhile_are_dropped() -> None:
+    store, first, again = redelivery()
     assert left_of(first) is first
     assert left_of(again) is again
     list(first)[1].discard()
-    assert left_of(first) is first, "nothing came again in it"
+    assert left_of(first) is first, "the batch has no redelivered message"
     left = left_of(again)
     assert left is not None
     assert numbers(list(left)) == [1, 3, 4]
@@ -67,20 +67,20 @@ def test_only_what_came_again_and_was_discarded_since_is_left_out() -> None:
     assert left_of(again) is None
 
 
-def test_without_a_store_nothing_is_marked() -> None:
+def test_batch_without_store_is_not_marked_as_redelivered() -> None:
     context = SubscriptionContext("s")
     assert mark_redelivered(context) is context
 
 
-def test_the_normal_path_keeps_its_handler() -> None:
-    _, first, again = twice()
-    heard: list[Message] = []
-    assert unless_over(heard.append, first) == heard.append
-    assert unless_over(heard.append, again) != heard.append
+def test_handler_is_wrapped_only_for_redelivered_batches() -> None:
+    _, first, again = redelivery()
+    received: list[Message] = []
+    assert unless_over(received.append, first) == received.append
+    assert unless_over(received.append, again) != received.append
 
 
-def test_a_store_that_cannot_say_lets_messages_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, first, again = twice()
+def test_failing_store_lets_discarded_messages_be_redelivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, first, again = redelivery()
     first.discard()
 
     def fails(*_: object) -> bool:
@@ -90,8 +90,8 @@ def test_a_store_that_cannot_say_lets_messages_come_twice(monkeypatch: pytest.Mo
     assert left_of(again) is again
 
 
-def test_a_batch_that_is_passed_is_paid_and_counts_for_the_recovery_point() -> None:
-    _, first, again = twice()
+def test_dropped_batch_returns_credit_and_moves_the_recovery_point() -> None:
+    _, first, again = redelivery()
     inbox = MessageBuffer("s", limited=False)
     inbox.push(again)
     first.discard()
@@ -102,8 +102,8 @@ def test_a_batch_that_is_passed_is_paid_and_counts_for_the_recovery_point() -> N
     assert not inbox.ready
 
 
-def test_a_stream_passes_over_them_and_pays_for_all() -> None:
-    store, first, again = twice()
+def test_stream_drops_discarded_batch_and_returns_credit() -> None:
+    store, first, again = redelivery()
     reported: list[int] = []
     stream = MessageStream(asked(), Owner(reported))
     stream.push(again)
@@ -115,9 +115,9 @@ def test_a_stream_passes_over_them_and_pays_for_all() -> None:
     assert list(stream) == []
 
 
-def test_an_asyncio_stream_passes_over_them_and_pays_for_all() -> None:
+def test_async_stream_drops_discarded_batch_and_returns_credit() -> None:
     async def run() -> None:
-        store, first, again = twice()
+        store, first, again = redelivery()
         reported: list[int] = []
         stream = AsyncMessageStream(asked(), Owner(reported))
         stream.push(again)
@@ -129,8 +129,8 @@ def test_an_asyncio_stream_passes_over_them_and_pays_for_all() -> None:
     asyncio.run(run())
 
 
-def test_a_stream_passes_over_them_in_the_batch_at_hand() -> None:
-    _, first, again = twice()
+def test_stream_drops_messages_discarded_in_the_current_batch() -> None:
+    _, first, again = redelivery()
     earlier = list(first)
     stream = MessageStream(asked(), Owner())
     stream.push(again)
@@ -142,9 +142,9 @@ def test_a_stream_passes_over_them_in_the_batch_at_hand() -> None:
     assert numbers([*taken, *stream]) == [1, 3]
 
 
-def test_an_asyncio_stream_passes_over_them_in_the_batch_at_hand() -> None:
+def test_async_stream_drops_messages_discarded_in_the_current_batch() -> None:
     async def run() -> list[int]:
-        _, first, again = twice()
+        _, first, again = redelivery()
         earlier = list(first)
         stream = AsyncMessageStream(asked(), Owner())
         stream.push(again)
@@ -158,9 +158,9 @@ def test_an_asyncio_stream_passes_over_them_in_the_batch_at_hand() -> None:
     assert asyncio.run(run()) == [1, 3]
 
 
-def test_what_an_interruption_leaves_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, again = twice()
-    standing = NotOver(iter(again))
+def test_interrupted_duplicate_check_drops_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, again = redelivery()
+    remaining = NotOver(iter(again))
 
     def interrupted(_: Message) -> bool:
         raise KeyboardInterrupt
@@ -168,61 +168,61 @@ def test_what_an_interruption_leaves_is_not_passed_over(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr("tickertape.client.subscriptions.duplicates.is_over", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            next(standing)
-    assert numbers(list(standing.messages)) == [1, 2, 3, 4]
+            next(remaining)
+    assert numbers(list(remaining.messages)) == [1, 2, 3, 4]
 
 
-def test_a_handler_is_not_called_for_what_it_discards_in_between() -> None:
-    store, first, again = twice()
-    heard: list[int] = []
+def test_handler_is_not_called_for_messages_discarded_meanwhile() -> None:
+    store, first, again = redelivery()
+    received: list[int] = []
     reported: list[int] = []
 
-    def hear(message: Message) -> None:
-        heard.append(int(message.data))
+    def handle(message: Message) -> None:
+        received.append(int(message.data))
         first.discard()
 
-    stream = HandledStream(asked(), Owner(reported), handler=hear, handlers=HandlerRunner())
+    stream = HandledStream(asked(), Owner(reported), handler=handle, handlers=HandlerRunner())
     stream.push(again)
     stream.push(came(store, 5, 1))
-    assert heard == [1, 5]
+    assert received == [1, 5]
     assert reported[0] == again.cost
 
 
-def test_a_handler_of_several_shares_is_not_called_either() -> None:
-    _, first, again = twice()
-    heard: list[int] = []
-    told: list[BaseException] = []
+def test_handler_of_shared_batch_is_not_called_for_discarded_messages() -> None:
+    _, first, again = redelivery()
+    received: list[int] = []
+    reported_errors: list[BaseException] = []
 
-    def hear(message: Message) -> None:
-        heard.append(int(message.data))
+    def handle(message: Message) -> None:
+        received.append(int(message.data))
         list(first)[2].discard()
 
     assert isinstance(again.context, SubscriptionContext)
     share = SharedBatch(again).share([1, 2, 3], 100, again.context)
-    stream = HandledStream(asked(), Owner(), handler=hear, handlers=HandlerRunner())
-    push_all(again.bodies_list(), [(stream, share, [1, 2, 3])], told.append)
-    assert (heard, told) == ([2, 4], [])
+    stream = HandledStream(asked(), Owner(), handler=handle, handlers=HandlerRunner())
+    push_all(again.bodies_list(), [(stream, share, [1, 2, 3])], reported_errors.append)
+    assert (received, reported_errors) == ([2, 4], [])
 
 
-def test_a_handler_that_is_awaited_is_not_called_either() -> None:
+def test_async_handler_is_not_called_for_discarded_messages() -> None:
     async def run() -> None:
-        store, first, again = twice()
-        heard: list[int] = []
+        store, first, again = redelivery()
+        received: list[int] = []
 
-        async def hear(message: Message) -> None:
-            heard.append(int(message.data))
+        async def handle(message: Message) -> None:
+            received.append(int(message.data))
             await asyncio.sleep(0)
             for other in list(first)[::2]:
                 other.discard()
 
         reported: list[int] = []
-        stream = AsyncHandledStream(asked(), Owner(reported), handler=hear, handlers=HandlerRunner())
+        stream = AsyncHandledStream(asked(), Owner(reported), handler=handle, handlers=HandlerRunner())
         stream.push(first)
         stream.push(again)
         stream.push(came(store, 5, 1))
         stream.end("closed", None)
         await stream.hand_on()
-        assert heard == [1, 2, 3, 4, 2, 4, 5]
+        assert received == [1, 2, 3, 4, 2, 4, 5]
         assert len(reported) == 3
 
     asyncio.run(run())

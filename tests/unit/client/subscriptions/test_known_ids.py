@@ -1,4 +1,4 @@
-"""Where a subscription is placed again whose id a bookmark store knows from before."""
+"""Resubscription of an id that the bookmark store knows from an earlier subscription."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RANGE = "(3|6|:3|9|]"
 
 
 def known() -> Scene:
-    """A store that knows of an earlier subscription: ten messages, the first three of them discarded."""
+    """Return a scene with an earlier subscription: ten messages, the first three discarded."""
     scene = Scene(MemoryBookmarkStore())
     request = scene.subscribe("a", "0", after="0", handled=False)
     assert request.bookmark == "0"
@@ -24,9 +24,9 @@ def known() -> Scene:
     return scene
 
 
-def begins(scene: Scene) -> str:
-    """Where it is placed again."""
-    return str(command(scene.again()).bookmark)
+def resume_bookmark(scene: Scene) -> str:
+    """Reconnect and return the bookmark of the resubscription."""
+    return str(command(scene.reconnect()).bookmark)
 
 
 @pytest.mark.behaviour(26)
@@ -40,46 +40,48 @@ def begins(scene: Scene) -> str:
     (MOST_RECENT, "3|3|", "3|3|"),
     ("0", "0", "3|3|"),
 ])  # fmt: skip
-def test_before_the_first_message_it_begins_where_it_began(bookmark: str, after: str, again: str) -> None:
+def test_known_id_without_messages_resumes_at_the_original_start(
+    bookmark: str, after: str, again: str
+) -> None:
     scene = known()
     scene.subscribe("a", bookmark, after=after)
     for _ in range(2):
-        assert begins(scene) == again
+        assert resume_bookmark(scene) == again
 
 
 @pytest.mark.behaviour(26)
-def test_a_notice_moves_the_begin_of_one_that_nothing_came_for() -> None:
+def test_persisted_notice_moves_the_start_of_known_id_without_messages() -> None:
     scene = known()
     scene.subscribe("a", NOW, after="3|10|")
     scene.say(PersistedNotice(sub_ids=("a",), publisher=8, sequence=1))
-    assert begins(scene) == "8|1|"
+    assert resume_bookmark(scene) == "8|1|"
 
 
 @pytest.mark.behaviour(26)
-def test_the_begin_of_a_range_moves_forward_only() -> None:
+def test_start_of_a_range_with_known_id_moves_forward_only() -> None:
     scene = known()
     scene.subscribe("a", RANGE, after="3|6|")
     scene.deliver("a", 7, 8)
     scene.discard(8)
-    assert begins(scene) == RANGE, "messages of before are not discarded, and not of the range"
+    assert resume_bookmark(scene) == RANGE, "earlier messages are undiscarded and outside the range"
     scene.deliver("a", 7, 9)
     scene.discard(7)
-    assert begins(scene) == RANGE
+    assert resume_bookmark(scene) == RANGE
 
 
 @pytest.mark.behaviour(28)
-def test_what_came_is_counted_with_what_is_known_from_before() -> None:
+def test_progress_of_known_id_includes_earlier_discards() -> None:
     scene = known()
     scene.subscribe("a", MOST_RECENT, after="3|3|")
     scene.deliver("a", 4, 5, 6)
     scene.discard(4, 6)
-    assert begins(scene) == "3|4|"
+    assert resume_bookmark(scene) == "3|4|"
     store = scene.core.subscriptions.store
     assert store is not None
     assert store.most_recent("a") == [Bookmark(3, 4)]
 
 
-def test_a_live_one_that_nothing_came_for_names_its_begin_once() -> None:
+def test_live_subscription_without_messages_resumes_at_one_bookmark() -> None:
     scene = Scene()
     scene.subscribe("a", NOW, after="7|9|", live=True)
-    assert begins(scene) == "7|9|"
+    assert resume_bookmark(scene) == "7|9|"

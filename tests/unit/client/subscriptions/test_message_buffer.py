@@ -1,4 +1,4 @@
-"""What a subscription delivered and nobody has taken: credit, recovery points, ends."""
+"""The message buffer of a subscription: credit, recovery points, ends."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def take(inbox: MessageBuffer) -> MessageBatch | None:
 
 
 def early_of(inbox: MessageBuffer) -> int:
-    """The credit to report of what is granted again before it was taken; it is reported with that."""
+    """Return and report the credit granted before messages were taken."""
     early = inbox.credit_early
     inbox.paid(early=early, due=0)
     return early
 
 
-def test_a_recovery_point_is_what_the_application_is_done_with() -> None:
+def test_recovery_point_is_the_last_processed_message() -> None:
     inbox = MessageBuffer("sub", limited=False)
     inbox.push(batch(1, b"a", b"b"))
     inbox.push(batch(3, b"c"))
@@ -45,7 +45,7 @@ def test_a_recovery_point_is_what_the_application_is_done_with() -> None:
     assert [*points, inbox.recovery_point] == [None, "7|2|", "7|3|"]
 
 
-def test_a_notice_waits_for_what_came_before_it() -> None:
+def test_persisted_notice_waits_for_earlier_messages() -> None:
     inbox = MessageBuffer("sub", limited=False)
     inbox.notice("9|1|")
     points = [inbox.recovery_point]
@@ -63,7 +63,7 @@ def test_a_notice_waits_for_what_came_before_it() -> None:
     assert points == ["9|1|", "9|1|", "9|1|", "9|2|", "7|2|"]
 
 
-def test_without_bookmarks_there_is_no_recovery_point() -> None:
+def test_recovery_point_without_bookmarks_is_none() -> None:
     inbox = MessageBuffer("sub", limited=False)
     inbox.push(batch(1, b"a", with_bookmark=False))
     take(inbox)
@@ -71,7 +71,7 @@ def test_without_bookmarks_there_is_no_recovery_point() -> None:
     assert inbox.recovery_point is None
 
 
-def test_the_first_end_counts_and_a_limited_reading_raises_it() -> None:
+def test_first_end_counts_and_a_replay_raises_the_error() -> None:
     inbox = MessageBuffer("sub", limited=True)
     inbox.push(batch(1, b"a"))
     error = Disconnected("gone")
@@ -84,7 +84,7 @@ def test_the_first_end_counts_and_a_limited_reading_raises_it() -> None:
             take(inbox)
 
 
-def test_the_rest_of_a_batch_that_was_begun() -> None:
+def test_rest_of_partly_read_batch_has_the_remaining_messages() -> None:
     messages = iter(batch(1, b"a", b"b", b"c"))
     next(messages)
     rest = rest_of(messages)
@@ -94,14 +94,14 @@ def test_the_rest_of_a_batch_that_was_begun() -> None:
 
 
 @given(st.lists(st.sampled_from(["push", "take", "begin", "end"]), max_size=60))
-def test_all_that_came_is_paid_for_once(steps: Sequence[str]) -> None:
+def test_credit_of_every_message_is_returned_once(steps: Sequence[str]) -> None:
     inbox = MessageBuffer("sub", limited=False)
-    came = paid = waiting = number = 0
+    received = paid = waiting = number = 0
     for step in steps:
         if step == "push":
             number += 1
             delivered = batch(number, b"x" * number)
-            came += delivered.cost
+            received += delivered.cost
             paid += inbox.push(delivered)
         elif step == "take" and inbox.ready:
             paid += inbox.settle()
@@ -113,23 +113,23 @@ def test_all_that_came_is_paid_for_once(steps: Sequence[str]) -> None:
         elif step == "end" and waiting:
             inbox.end_catch_up(waiting)
             waiting -= 1
-        assert paid <= came
+        assert paid <= received
     inbox.end("complete", None)
     while True:
         paid += inbox.settle()
         if inbox.take() is None:
             break
-    assert paid + inbox.settle() == came
+    assert paid + inbox.settle() == received
 
 
-def test_what_is_void_is_taken_for_its_cost_only() -> None:
+def test_voided_messages_return_credit_without_recovery_point() -> None:
     inbox = MessageBuffer("sub", limited=False)
     for first in (1, 2, 3):
         inbox.push(batch(first, b"a"))
     assert take(inbox) is not None
     inbox.notice("9|9|")
     inbox.void()
-    assert inbox.voided, "the one at hand too"
+    assert inbox.voided, "including the current batch"
     owed = inbox.settle()
     inbox.push(batch(4, b"a"))
     found = []
@@ -139,5 +139,5 @@ def test_what_is_void_is_taken_for_its_cost_only() -> None:
         found.append((made.sequence(0), inbox.voided))
         owed += inbox.settle()
     assert found == [(2, True), (3, True), (4, False)]
-    assert inbox.recovery_point == "7|4|", "nothing else was done with"
+    assert inbox.recovery_point == "7|4|", "no other message was processed"
     assert owed == 4 * batch(1, b"a").cost

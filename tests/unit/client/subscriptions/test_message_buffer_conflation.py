@@ -1,4 +1,4 @@
-"""A stream that conflates: what is kept, its order, and its credit."""
+"""A conflating message buffer: kept messages, order and credit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def taken(inbox: MessageBuffer) -> list[int]:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_of_each_key_the_newest_is_kept_in_the_order_of_the_log(*, late: bool) -> None:
+def test_conflation_keeps_the_newest_of_each_key_in_log_order(*, late: bool) -> None:
     inbox = MessageBuffer("s", limited=False)
     if not late:
         inbox.conflate("sow_key")
@@ -55,7 +55,7 @@ def test_of_each_key_the_newest_is_kept_in_the_order_of_the_log(*, late: bool) -
     assert taken(inbox) == [2, 4, 6, 7, 8]
 
 
-def test_by_topic_there_is_one_of_each() -> None:
+def test_conflation_by_topic_keeps_one_message_per_topic() -> None:
     inbox = MessageBuffer("s", limited=False)
     inbox.conflate("topic")
     inbox.push(batch_of(1, ("a", "k", b"1"), ("a", "", b"2"), ("b", "", b"3")))
@@ -63,7 +63,7 @@ def test_by_topic_there_is_one_of_each() -> None:
     assert taken(inbox) == [3, 4]
 
 
-def test_what_was_taken_is_not_touched() -> None:
+def test_conflation_ignores_messages_already_taken() -> None:
     inbox = MessageBuffer("s", limited=False)
     inbox.conflate("sow_key")
     inbox.push(batch_of(1, ("a", "k", b"1")))
@@ -74,31 +74,31 @@ def test_what_was_taken_is_not_touched() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_cost_is_reported_once(seed: int) -> None:
+def test_conflation_reports_every_cost_once(seed: int) -> None:
     rng = Random(seed)
-    inbox, sequence, came, owed = MessageBuffer("s", limited=False), 1, 0, 0
-    conflating, who = False, object()
+    inbox, sequence, received, owed = MessageBuffer("s", limited=False), 1, 0, 0
+    conflating, waiter = False, object()
     seen: list[int] = []
     for _ in range(60):
-        what = rng.random()
-        if what < 0.5:
+        chance = rng.random()
+        if chance < 0.5:
             rows = [
                 ("t", rng.choice(["", "k", "l"]), b"x" * rng.randrange(50))
                 for _ in range(rng.choice((1, 2, 9)))
             ]
             batch = batch_of(sequence, *rows)
             sequence += len(rows)
-            came += batch.cost
+            received += batch.cost
             owed += inbox.push(batch)
-        elif what < 0.6 and not conflating:
+        elif chance < 0.6 and not conflating:
             conflating = True
             inbox.conflate("sow_key")
             owed += early_of(inbox)
-        elif what < 0.65:
-            inbox.begin_catch_up(who)
+        elif chance < 0.65:
+            inbox.begin_catch_up(waiter)
             owed += early_of(inbox)
-        elif what < 0.7:
-            inbox.end_catch_up(who)
+        elif chance < 0.7:
+            inbox.end_catch_up(waiter)
         elif inbox.ready:
             taken_batch = inbox.take()
             assert taken_batch is not None
@@ -110,10 +110,10 @@ def test_every_cost_is_reported_once(seed: int) -> None:
         seen += [taken_batch.sequence(i) for i in range(taken_batch.count)]
         owed += inbox.settle()
     assert seen == sorted(set(seen))
-    assert owed == came
+    assert owed == received
 
 
-def test_a_store_is_told_what_nobody_will_be_given() -> None:
+def test_conflated_messages_are_discarded_in_the_bookmark_store() -> None:
     store = MemoryBookmarkStore()
     reported: list[int] = []
     stream = MessageStream(asked(), Owner(reported))
@@ -130,7 +130,7 @@ def test_a_store_is_told_what_nobody_will_be_given() -> None:
     assert len(reported) == 4
 
 
-def test_a_store_that_fails_ends_the_stream() -> None:
+def test_failing_bookmark_store_ends_the_conflating_stream() -> None:
     class Broken(MemoryBookmarkStore):
         def discard_all(self, *_: object) -> int:
             raise OSError("broken")
@@ -142,12 +142,12 @@ def test_a_store_that_fails_ends_the_stream() -> None:
     assert [message.sequence for message in stream] == [2]
 
 
-def test_an_unknown_key_is_refused() -> None:
+def test_conflate_with_unknown_key_raises() -> None:
     with pytest.raises(UsageError, match="Use one of 'sow_key', 'topic'"):
         MessageBuffer("s", limited=False).conflate("colour")
 
 
-def test_conflating_again_keeps_the_newest_message_of_each_key() -> None:
+def test_second_conflate_call_keeps_the_newest_message_of_each_key() -> None:
     inbox = MessageBuffer("s", limited=False)
     inbox.conflate("topic")
     inbox.push(batch_of(1, ("a", "k", b"1"), ("b", "m", b"2")))
@@ -160,7 +160,7 @@ def test_conflating_again_keeps_the_newest_message_of_each_key() -> None:
     assert not inbox.voided
 
 
-def test_conflate_on_another_thread_while_a_batch_is_pushed_discards_each_message_once(
+def test_conflate_on_another_thread_during_push_discards_each_message_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     discarded: list[int] = []

@@ -1,4 +1,4 @@
-"""Subscriptions in the client machine: what is handed on, credit, ends."""
+"""Subscriptions in the protocol machine: deliveries, credit, ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def deliver(peer: Peer, count: int) -> None:
     peer.say(Deliver(sub_id="sub", next=count), batch)
 
 
-def test_the_command_says_what_was_asked_for() -> None:
+def test_subscribe_command_has_the_requested_options() -> None:
     peer = Peer().connect()
     given = {"bookmark_not_found": "epoch"}
     request = make_request("orders", "sub", bookmark="1|2|", timestamp=True, depth=5000, given=given)
@@ -60,7 +60,7 @@ def test_the_command_says_what_was_asked_for() -> None:
     ]
 
 
-def test_batches_are_handed_on_with_what_the_subscription_asked_for() -> None:
+def test_delivered_batches_have_bookmark_and_timestamp_as_requested() -> None:
     peer = subscribed()
     deliver(peer, 2)
     ((sink, batch),) = peer.took(DeliverBatch)
@@ -71,7 +71,7 @@ def test_batches_are_handed_on_with_what_the_subscription_asked_for() -> None:
 
 
 @pytest.mark.behaviour(8)
-def test_bookmarks_are_omitted_unless_asked_for() -> None:
+def test_bookmarks_are_omitted_unless_requested() -> None:
     peer = Peer().connect()
     for call_id, (sub_id, options) in enumerate((("plain", ""), ("asked", "bookmark,")), 1):
         peer.core.subscribe(Named(sub_id), make_request("orders", sub_id, options=options), Named(sub_id))
@@ -83,7 +83,7 @@ def test_bookmarks_are_omitted_unless_asked_for() -> None:
     assert (asked.bookmark, asked.timestamp) == ("3|1|", None)
 
 
-def test_credit_is_given_back_when_half_of_the_window_was_consumed() -> None:
+def test_credit_is_returned_when_half_of_the_window_is_consumed() -> None:
     peer = subscribed(depth=1000)
     deliver(peer, 9)
     peer.core.consumed("sub", 400)
@@ -94,7 +94,7 @@ def test_credit_is_given_back_when_half_of_the_window_was_consumed() -> None:
     assert peer.sent() == []
 
 
-def test_little_credit_is_given_back_a_moment_after_the_last_delivery() -> None:
+def test_small_credit_is_returned_shortly_after_the_last_delivery() -> None:
     peer = subscribed(depth=1000)
     deliver(peer, 2)
     peer.core.consumed("sub", 200)
@@ -106,7 +106,7 @@ def test_little_credit_is_given_back_a_moment_after_the_last_delivery() -> None:
     assert peer.core.next_deadline() is None
 
 
-def test_a_slow_application_gives_little_credit_back_when_it_has_consumed_everything() -> None:
+def test_small_credit_of_slow_application_is_returned_when_all_is_consumed() -> None:
     peer = subscribed(depth=1000)
     deliver(peer, 2)
     peer.later(credit_linger_seconds)
@@ -117,14 +117,14 @@ def test_a_slow_application_gives_little_credit_back_when_it_has_consumed_everyt
     assert peer.sent() == [(Credit(sub_id="sub", bytes=200), None)]
 
 
-def test_a_message_larger_than_the_window_is_paid_back_at_once() -> None:
+def test_credit_of_message_larger_than_the_window_is_returned_at_once() -> None:
     peer = subscribed(depth=32)
     deliver(peer, 1)
     peer.core.consumed("sub", 100)
     assert peer.sent() == [(Credit(sub_id="sub", bytes=100), None)]
 
 
-def test_all_credit_comes_back_in_the_long_run() -> None:
+def test_all_credit_is_returned_eventually() -> None:
     peer = subscribed(depth=1000)
     given = 0
     for count in (1, 3, 2, 5, 4, 1, 1):
@@ -135,7 +135,7 @@ def test_all_credit_comes_back_in_the_long_run() -> None:
     assert given == 1700
 
 
-def test_completed_and_the_end_of_a_range() -> None:
+def test_completed_and_ended_reach_the_sink() -> None:
     peer = subscribed()
     peer.say(Completed(sub_id="sub", next=5))
     peer.say(Ended(sub_id="sub"))
@@ -143,7 +143,7 @@ def test_completed_and_the_end_of_a_range() -> None:
     assert peer.took(End) == [End(Named("sink"), "complete", None)]
 
 
-def test_an_end_with_a_code_carries_the_error() -> None:
+def test_end_with_code_has_the_error() -> None:
     peer = subscribed()
     peer.say(Ended(sub_id="sub", code="bookmark_unknown", text="gone"))
     ((_, reason, error),) = peer.took(End)
@@ -151,7 +151,7 @@ def test_an_end_with_a_code_carries_the_error() -> None:
     assert isinstance(error, BookmarkUnknown)
 
 
-def test_what_was_on_its_way_when_a_subscription_ended_is_dropped() -> None:
+def test_deliveries_after_the_end_of_a_subscription_are_dropped() -> None:
     peer = subscribed()
     peer.core.unsubscribe(Named("u"), ("sub",))
     deliver(peer, 1)
@@ -165,7 +165,7 @@ def test_what_was_on_its_way_when_a_subscription_ended_is_dropped() -> None:
     assert len(peer.took(End)) == 1
 
 
-def test_a_batch_that_does_not_match_its_publishers_checksum_ends_the_subscription() -> None:
+def test_batch_with_wrong_checksum_ends_the_subscription() -> None:
     peer = subscribed(depth=10_000)
     damaged = bytearray(batch_from_bodies("orders", [BODY] * 8, publisher=3, first_sequence=1).encode())
     damaged[-100] ^= 1
@@ -180,7 +180,7 @@ def test_a_batch_that_does_not_match_its_publishers_checksum_ends_the_subscripti
     assert peer.took(EndConnection) == []
 
 
-def test_an_id_in_use_is_refused_before_anything_is_sent() -> None:
+def test_subscribe_with_id_in_use_raises_and_sends_nothing() -> None:
     peer = subscribed()
     with pytest.raises(SubscriptionExists, match="'sub'"):
         peer.core.subscribe(Named("t"), make_request("quotes", "sub"), Named("other"))
@@ -189,7 +189,7 @@ def test_an_id_in_use_is_refused_before_anything_is_sent() -> None:
     assert [end.sink for end in peer.took(End)] == ["sink"]
 
 
-def test_a_persisted_notice_reaches_the_subscriptions_it_names() -> None:
+def test_persisted_notice_reaches_the_given_subscriptions() -> None:
     peer = subscribed()
     peer.say(PersistedNotice(sub_ids=("other", "sub"), publisher=3, sequence=17))
     assert peer.took(Notice) == [Notice(Named("sink"), "3|17|")]

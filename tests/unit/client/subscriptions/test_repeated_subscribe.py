@@ -1,5 +1,6 @@
-"""A subscription that is asked for again, in the client machine, while another one of its id is not yet over
-at the server: what is still on its way belongs to that one."""
+"""A second subscription with an id whose first subscription has not yet ended at the server.
+
+Messages in flight belong to the first subscription."""
 
 from __future__ import annotations
 
@@ -36,15 +37,15 @@ class FailingStore(MemoryBookmarkStore):
         self.calls = 0
 
     def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """See `BookmarkStore`."""
+        """Raise at the second batch."""
         self.calls += 1
         if self.calls == 2:
             raise StoreFailed("no space left on device")
         return super().log(sub_id, publishers, sequences)
 
 
-class Again:
-    """A subscription that has failed in the store, and another one asked for under its id at once."""
+class Repeated:
+    """A subscription that failed in the store, and a second one with the same id."""
 
     def __init__(self) -> None:
         self.store = FailingStore()
@@ -64,7 +65,7 @@ class Again:
         self.scene.took(ReportError)
 
     def answer(self) -> None:
-        """The server answers what was asked of it, in order."""
+        """Answer the commands of the client in order."""
         self.scene.say(Ack(id=self.leaving.id))
         self.scene.say(Ack(id=self.asked.id, start=1, after="3|1|"))
 
@@ -75,8 +76,8 @@ def ask(sub_id: str, **more: object) -> SubscribeRequest:
 
 
 @pytest.mark.behaviour(28)
-def test_what_was_on_its_way_to_one_that_failed_is_not_the_next_ones() -> None:
-    again = Again()
+def test_messages_in_flight_of_failed_subscription_do_not_reach_the_next() -> None:
+    again = Repeated()
     scene, store = again.scene, again.store
     assert again.asked.bookmark == "3|1|"
     scene.deliver("a", 3)
@@ -84,15 +85,15 @@ def test_what_was_on_its_way_to_one_that_failed_is_not_the_next_ones() -> None:
     one = (1).to_bytes(4, "little")
     scene.say(Deliver(sub_ids=("a",), counts=one, indices=bytes(4)), shared)
     assert scene.took(DeliverShared) == []
-    assert scene.handed() == [], "the second one begins behind the first message"
+    assert scene.handed() == [], "the second subscription starts after the first message"
     again.answer()
     scene.deliver("a", 2, 3)
     scene.discard(2, 3)
     assert store.most_recent("a") == [Bookmark(3, 3)]
 
 
-def test_what_the_server_said_of_one_that_failed_does_not_concern_the_next_one() -> None:
-    again = Again()
+def test_notices_of_failed_subscription_do_not_affect_the_next() -> None:
+    again = Repeated()
     scene = again.scene
     scene.say(Completed(sub_id="a", next=9))
     scene.say(PersistedNotice(sub_ids=("a",), publisher=3, sequence=9))
@@ -106,8 +107,8 @@ def test_what_the_server_said_of_one_that_failed_does_not_concern_the_next_one()
     assert again.store.most_recent("a") == [Bookmark(3, 1)]
 
 
-def test_the_end_of_one_that_failed_is_not_the_end_of_the_next_one() -> None:
-    again = Again()
+def test_end_of_failed_subscription_does_not_end_the_next() -> None:
+    again = Repeated()
     scene = again.scene
     again.answer()
     assert isinstance(scene.outcome("again"), Ack)
@@ -121,7 +122,7 @@ def test_the_end_of_one_that_failed_is_not_the_end_of_the_next_one() -> None:
     assert scene.took(End) == [End(Named("again"), "unsubscribed", None)]
 
 
-def test_the_pause_of_one_that_failed_is_not_the_pause_of_the_next_one() -> None:
+def test_pause_of_failed_subscription_does_not_pause_the_next() -> None:
     scene = Scene(FailingStore())
     scene.subscribe("a", MOST_RECENT, after="0")
     scene.core.pause(Named("pause"), ("a",))
@@ -135,11 +136,11 @@ def test_the_pause_of_one_that_failed_is_not_the_pause_of_the_next_one() -> None
     for command in (pause, leaving):
         scene.say(Ack(id=command.id))
     scene.placed(after="0")
-    (asked,) = scene.again()
+    (asked,) = scene.reconnect()
     assert "pause" not in asked.options.split(",")
 
 
-def test_the_id_of_a_stream_that_was_left_is_free_at_once() -> None:
+def test_id_of_closed_stream_is_reusable_at_once() -> None:
     store = MemoryBookmarkStore()
     scene = Scene(store)
     scene.core.subscribe(Named("call"), request := ask("a"), Named("first"))
@@ -167,7 +168,7 @@ def test_the_id_of_a_stream_that_was_left_is_free_at_once() -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_one_asked_for_in_place_of_a_stream_that_was_left_may_be_refused(replace: bool) -> None:
+def test_subscription_in_place_of_closed_stream_may_be_rejected(replace: bool) -> None:
     scene = Scene()
     scene.core.subscribe(Named("call"), request := ask("a"), Named("first"))
     scene.placed(after="0")
@@ -187,11 +188,11 @@ def test_one_asked_for_in_place_of_a_stream_that_was_left_may_be_refused(replace
     assert len(scene.core.subscriptions) == 0
 
 
-def test_a_stream_that_was_left_is_not_placed_again_when_its_connection_is_lost() -> None:
+def test_closed_stream_is_not_resubscribed_after_connection_loss() -> None:
     scene = Scene()
     scene.core.subscribe(Named("call"), request := ask("a"), Named("first"))
     scene.placed(after="0")
     scene.core.leave(request)
     scene.sent()
-    assert scene.again() == []
+    assert scene.reconnect() == []
     assert [end.sink for end in scene.took(End)] == ["first"]

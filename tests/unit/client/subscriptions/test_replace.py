@@ -1,4 +1,4 @@
-"""A subscription that takes the place of another one of the same id, in the client machine."""
+"""Replacement of a subscription by another with the same id, in the protocol machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def request(**more: object) -> SubscribeRequest:
 
 
 class FailingStore(MemoryBookmarkStore):
-    """Its next `log` raises `error`, if there is one."""
+    """A store whose next `log` raises `error` if set."""
 
     error: Exception | None = None
 
@@ -36,7 +36,7 @@ class FailingStore(MemoryBookmarkStore):
 
 
 class Replacing:
-    """A machine with a subscription and another one on its way that is to replace it."""
+    """A protocol machine with a subscription and a pending replacement."""
 
     def __init__(self) -> None:
         self.peer = Peer().connect()
@@ -55,7 +55,7 @@ class Replacing:
         return [hand.sink for hand in self.peer.took(DeliverBatch)]
 
 
-def test_the_command_says_what_it_is() -> None:
+def test_replacement_sends_a_subscribe_command_with_replace() -> None:
     peer = Peer().connect()
     peer.core.subscribe(Named("new"), request(filter="/a = 1", given={"replace": True}), Named("sink"))
     ((command, _),) = peer.sent()
@@ -65,7 +65,7 @@ def test_the_command_says_what_it_is() -> None:
 
 
 @pytest.mark.behaviour(20)
-def test_the_new_one_begins_exactly_where_the_old_one_ends() -> None:
+def test_replacement_starts_exactly_at_the_end_of_the_old_subscription() -> None:
     r = Replacing()
     r.deliver()
     assert (r.sinks(), r.peer.took(End)) == (["old sink"], [])
@@ -75,7 +75,7 @@ def test_the_new_one_begins_exactly_where_the_old_one_ends() -> None:
     assert r.sinks() == ["new sink"]
 
 
-def test_one_that_is_refused_leaves_the_old_one_as_it_was() -> None:
+def test_rejected_replacement_keeps_the_old_subscription() -> None:
     r = Replacing()
     r.deliver(3)
     r.peer.core.consumed("s", 300, r.old)
@@ -88,7 +88,7 @@ def test_one_that_is_refused_leaves_the_old_one_as_it_was() -> None:
     assert r.sinks() == ["old sink", "old sink"]
 
 
-def test_credit_of_the_old_one_is_never_the_new_ones() -> None:
+def test_credit_of_old_subscription_is_not_returned_for_the_new() -> None:
     r = Replacing()
     r.deliver(9)
     r.peer.core.consumed("s", 600, r.old)
@@ -102,7 +102,7 @@ def test_credit_of_the_old_one_is_never_the_new_ones() -> None:
     assert r.peer.sent() == [(Credit(sub_id="s", bytes=500), None)]
 
 
-def test_the_old_one_may_end_first() -> None:
+def test_old_subscription_may_end_before_the_replacement_starts() -> None:
     r = Replacing()
     r.peer.say(Ended(sub_id="s"))
     assert r.peer.took(End) == [End(Named("old sink"), "complete", None)]
@@ -112,7 +112,7 @@ def test_the_old_one_may_end_first() -> None:
     assert r.peer.took(End) == []
 
 
-def test_two_replacements_at_a_time_are_refused() -> None:
+def test_second_pending_replacement_raises() -> None:
     r = Replacing()
     with pytest.raises(SubscriptionExists, match="another replacement is pending"):
         r.peer.core.subscribe(Named("third"), request(given={"replace": True}), Named("third sink"))
@@ -120,9 +120,9 @@ def test_two_replacements_at_a_time_are_refused() -> None:
         r.peer.core.subscribe(Named("fourth"), request(), Named("fourth sink"))
 
 
-def test_streams_that_are_left_end_what_they_are_of() -> None:
+def test_closing_replaced_stream_does_not_unsubscribe_the_new_subscription() -> None:
     r = Replacing()
-    r.peer.core.leave(r.old)  # it is about to end anyway
+    r.peer.core.leave(r.old)  # the old subscription ends anyway
     r.peer.say(Ack(id=2))
     assert r.peer.sent() == []
     r.peer.core.leave(r.old)
@@ -131,14 +131,14 @@ def test_streams_that_are_left_end_what_they_are_of() -> None:
     assert r.peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)]
 
 
-def test_an_old_stream_that_was_left_ends_when_its_replacement_is_refused() -> None:
+def test_closed_old_stream_unsubscribes_when_the_replacement_is_rejected() -> None:
     r = Replacing()
     r.peer.core.leave(r.old)
     r.peer.say(Ack(id=2, code="bad_filter", text="no"))
     assert r.peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)]
 
 
-def test_a_replacement_that_nobody_waits_for_is_ended_when_it_stands() -> None:
+def test_closed_replacement_stream_unsubscribes_after_the_answer() -> None:
     r = Replacing()
     r.peer.core.leave(r.new)
     assert r.peer.sent() == []
@@ -146,7 +146,7 @@ def test_a_replacement_that_nobody_waits_for_is_ended_when_it_stands() -> None:
     assert r.peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)]
 
 
-def test_a_lost_connection_ends_both() -> None:
+def test_lost_connection_ends_old_subscription_and_replacement() -> None:
     r = Replacing()
     r.peer.lose()
     assert [(end.sink, end.reason) for end in r.peer.took(End)] == [
@@ -155,7 +155,7 @@ def test_a_lost_connection_ends_both() -> None:
     ]
 
 
-def test_what_replaces_a_replay_without_a_bookmark_goes_on_as_one() -> None:
+def test_replacement_of_replay_without_bookmark_has_bookmarks() -> None:
     peer = Peer().connect()
     peer.core.subscribe(Named("old"), request(bookmark="0"), Named("old sink"))
     peer.say(Ack(id=1))
@@ -169,7 +169,7 @@ def test_what_replaces_a_replay_without_a_bookmark_goes_on_as_one() -> None:
 
 
 def replacing_a_replay(bookmark: str | None) -> tuple[Peer, FailingStore]:
-    """A replay with a store, and what is to replace it on its way."""
+    """Return a peer with a replay, a store and a pending replacement."""
     peer, store = Peer().connect(), FailingStore()
     peer.core.subscriptions.use_store(store)
     peer.core.subscribe(Named("old"), request(bookmark="0"), Named("old sink"))
@@ -189,7 +189,7 @@ def deliver(peer: Peer, sequence: int, *, damaged: bool = False) -> None:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_when_the_old_one_fails_what_was_to_go_on_from_it_ends_too(*, damaged: bool) -> None:
+def test_failed_old_subscription_ends_a_replacement_that_continues_from_the_old(*, damaged: bool) -> None:
     peer, store = replacing_a_replay(None)
     if not damaged:
         store.error = StoreFailed("no space left on device")
@@ -197,12 +197,12 @@ def test_when_the_old_one_fails_what_was_to_go_on_from_it_ends_too(*, damaged: b
     kind = CorruptBatch if damaged else StoreFailed
     ends = [(end.sink, type(end.error)) for end in peer.took(End)]
     assert ends == [("old sink", kind), ("new sink", kind)]
-    assert [type(tell.error) for tell in peer.took(ReportError)] == [kind]
-    assert peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)], "the server ends whichever it has"
+    assert [type(report.error) for report in peer.took(ReportError)] == [kind]
+    assert peer.sent() == [(Unsubscribe(id=3, sub_ids=("s",)), None)], "the server ends either subscription"
     deliver(peer, 9)
     peer.say(Ack(id=2))
     deliver(peer, 17)
-    assert peer.took(DeliverBatch) == [], "there would be a gap before it"
+    assert peer.took(DeliverBatch) == [], "messages after a gap are not delivered"
     peer.core.subscribe(Named("next"), request(bookmark="0"), Named("next sink"))
     peer.say(Ack(id=3))
     peer.say(Ack(id=4, after="0"))
@@ -211,7 +211,7 @@ def test_when_the_old_one_fails_what_was_to_go_on_from_it_ends_too(*, damaged: b
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_when_the_old_one_fails_a_replacement_with_a_begin_of_its_own_goes_on(*, damaged: bool) -> None:
+def test_failed_old_subscription_keeps_a_replacement_with_own_start(*, damaged: bool) -> None:
     peer, store = replacing_a_replay("0")
     if not damaged:
         store.error = StoreFailed("no space left on device")

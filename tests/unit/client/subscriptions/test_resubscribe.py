@@ -1,4 +1,4 @@
-"""Subscriptions that outlive their connection, in the client machine."""
+"""Resubscription after a lost connection, in the protocol machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BODY = b"x" * 68  # with its 32 bytes of cost, 100
 
 
 class Scene(Peer):
-    """A machine that keeps subscriptions, and answers of its server by sub_id."""
+    """A protocol machine that keeps subscriptions, with a scripted server."""
 
     def __init__(self, store: BookmarkStore | None = None) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Scene(Peer):
         after: str = "",
         **more: object,
     ) -> Subscribe:
-        """Place one, and let the server take it."""
+        """Subscribe with a positive answer and return the command."""
         given = {name: value for name, value in more.items() if name not in ("filter", "depth", "options")}
         request = make_request(
             "orders",
@@ -74,7 +74,7 @@ class Scene(Peer):
         return self.placed(after=after)[0]
 
     def placed(self, *, after: str = "", code: str = "") -> list[Subscribe]:
-        """What was asked for since the last call, and let the server take it."""
+        """Answer the subscribe commands since the last call and return them."""
         asked = [command for command, _ in self.sent() if isinstance(command, Subscribe)]
         for command in asked:
             self.say(Ack(id=command.id, code=code, text=code, start=None if code else 1, after=after))
@@ -95,14 +95,14 @@ class Scene(Peer):
         ]
 
     def discard(self, *sequences: int) -> None:
-        """Hand on what came, and discard these."""
+        """Take deliveries and discard the messages with these sequences."""
         for hand in self.took(DeliverBatch):
             for message in hand.batch:
                 if message.sequence in sequences:
                     assert message.discard()
 
-    def again(self) -> list[Subscribe]:
-        """Lose the connection, and place everything again on the next one."""
+    def reconnect(self) -> list[Subscribe]:
+        """Lose the connection, reconnect and return the resubscribe commands."""
         self.lose()
         self.connect()
         self.core.resubscribe(Named("round"))
@@ -119,88 +119,88 @@ def command(commands: list[Subscribe]) -> Subscribe:
     return one
 
 
-def test_they_are_placed_again_in_the_order_of_the_first_time() -> None:
+def test_subscriptions_are_resubscribed_in_the_original_order() -> None:
     scene = Scene()
     for sub_id in "abc":
         scene.subscribe(sub_id)
     scene.subscribe("a", replace=True, filter="/x = 1")
     assert [end.reason for end in scene.took(End)] == ["replaced"]
-    again = scene.again()
+    again = scene.reconnect()
     assert [one.sub_id for one in again] == ["a", "b", "c"]
-    assert again[0].filter == "/x = 1", "the one that stands"
-    assert again[0].options == "", "nothing is replaced now"
+    assert again[0].filter == "/x = 1", "the active subscription"
+    assert again[0].options == "", "the resubscription replaces nothing"
     assert not scene.took(End)
     assert scene.refused() == []
 
 
 @pytest.mark.behaviour(33)
-def test_a_stream_ends_with_its_connection_and_is_not_placed_again() -> None:
+def test_stream_ends_with_the_connection_and_is_not_resubscribed() -> None:
     scene = Scene()
     scene.subscribe("stream", handled=False)
     scene.subscribe("handled")
-    assert [one.sub_id for one in scene.again()] == ["handled"]
+    assert [one.sub_id for one in scene.reconnect()] == ["handled"]
     assert [(end.sink, end.reason) for end in scene.took(End)] == [("stream", "disconnected")]
 
 
-def test_a_client_that_keeps_none_ends_all() -> None:
+def test_client_without_kept_subscriptions_ends_all_at_connection_loss() -> None:
     scene = Scene()
     scene.core.subscriptions.keep = False
     scene.subscribe("handled")
-    assert scene.again() == []
+    assert scene.reconnect() == []
     assert [end.reason for end in scene.took(End)] == ["disconnected"]
     assert scene.refused() == []
 
 
-def test_one_that_was_not_answered_yet_fails_with_its_call() -> None:
+def test_reconnect_fails_pending_subscribe_with_disconnected() -> None:
     scene = Scene()
     scene.core.subscribe(Named("call"), make_request("orders", "late"), Named("late"))
-    assert scene.again() == []
+    assert scene.reconnect() == []
     assert isinstance(scene.outcome("call"), Disconnected)
     assert [end.sink for end in scene.took(End)] == ["late"]
 
 
-def test_of_one_that_was_being_replaced_the_answered_one_is_kept() -> None:
+def test_pending_replacement_ends_and_old_subscription_is_resubscribed() -> None:
     scene = Scene()
     scene.subscribe("a", "0", filter="/old = 1")
     request = make_request("orders", "a", filter="/new = 1", options="replace")
     scene.core.subscribe(Named("call"), request, Named("new"))
     scene.sent()
-    assert command(scene.again()).filter == "/old = 1"
+    assert command(scene.reconnect()).filter == "/old = 1"
     assert isinstance(scene.outcome("call"), Disconnected)
     assert [end.sink for end in scene.took(End)] == ["new"]
 
 
 @pytest.mark.behaviour(26)
-def test_the_start_that_the_server_resolved_is_where_it_goes_on() -> None:
+def test_subscription_without_messages_resumes_at_the_resolved_start() -> None:
     for store in (None, MemoryBookmarkStore()):
         scene = Scene(store)
         assert scene.subscribe("a", NOW, after="7|9|").bookmark == NOW
         assert scene.subscribe("b", "20261120T090000Z", after="0").bookmark == "20261120T090000Z"
         assert scene.subscribe("c", NOW, after="").bookmark == NOW
-        first, second, third = scene.again()
-        assert first.bookmark == "7|9|", "no message came yet"
-        assert second.bookmark == "0", "it began at the beginning of the log"
-        assert third.bookmark == NOW, "nobody said where it began"
+        first, second, third = scene.reconnect()
+        assert first.bookmark == "7|9|", "no message arrived yet"
+        assert second.bookmark == "0", "the original start is the start of the log"
+        assert third.bookmark == NOW, "the start was not resolved"
         if store is not None:
             assert store.most_recent("a") == [Bookmark(7, 9)]
 
 
 @pytest.mark.behaviour(26)
-def test_without_a_store_it_goes_on_after_what_was_delivered() -> None:
+def test_subscription_without_store_resumes_after_the_last_delivery() -> None:
     scene = Scene()
     scene.subscribe("a", "0", filter="/x = 1", rate="2x", timestamp=True)
     scene.deliver("a", 4, 5)
-    again = command(scene.again())
+    again = command(scene.reconnect())
     assert again.bookmark == "3|5|"
     assert again.filter == "/x = 1"
     assert set(again.options.split(",")) == {"bookmark", "timestamp", "bookmark_not_found=fail", "rate=2x"}
     scene.took(DeliverBatch)
     scene.deliver("a", 5, 6)
-    assert scene.handed() == [("a", 6)], "what was seen is not handed on twice"
+    assert scene.handed() == [("a", 6)], "a delivered message is not delivered twice"
 
 
 @pytest.mark.behaviour(26)
-def test_a_range_keeps_its_end_and_a_completed_one_is_not_reissued() -> None:
+def test_range_keeps_the_end_and_completed_range_is_not_resubscribed() -> None:
     scene = Scene()
     text = "[20261120T090000Z:20261120T100000Z)"
     scene.subscribe("running", text, after="3|1|")
@@ -210,16 +210,16 @@ def test_a_range_keeps_its_end_and_a_completed_one_is_not_reissued() -> None:
     scene.deliver("running", 4)
     for sub_id in ("over", "open"):
         scene.say(Completed(sub_id=sub_id, next=9))
-    again = {one.sub_id: one.bookmark for one in scene.again()}
+    again = {one.sub_id: one.bookmark for one in scene.reconnect()}
     assert again.keys() == {"running", "begun", "open"}
     assert str(again["running"]).startswith("(3|4|:20261120T100000")
     assert str(again["running"]).endswith(")")
-    assert again["begun"] == text, "its begin may be yet to come"
+    assert again["begun"] == text, "the start of the range may be in the future"
     assert [(e.sink, e.reason) for e in scene.took(End)] == [("over", "complete")]
 
 
 @pytest.mark.behaviour(27)
-def test_a_resumed_one_runs_again_and_a_paused_one_comes_back_paused() -> None:
+def test_resubscription_keeps_the_paused_or_resumed_state() -> None:
     scene = Scene()
     for sub_id in ("resumed", "paused", "begun-paused"):
         scene.subscribe(sub_id, "0", pause=sub_id != "paused")
@@ -233,7 +233,7 @@ def test_a_resumed_one_runs_again_and_a_paused_one_comes_back_paused() -> None:
         scene.say(Ack(id=asked.id))
     scene.deliver("paused", 5)
     for _ in range(2):
-        again = {one.sub_id: one for one in scene.again()}
+        again = {one.sub_id: one for one in scene.reconnect()}
         assert {sub_id: "pause" in one.options.split(",") for sub_id, one in again.items()} == {
             "resumed": False,
             "paused": True,
@@ -243,13 +243,13 @@ def test_a_resumed_one_runs_again_and_a_paused_one_comes_back_paused() -> None:
 
 
 @pytest.mark.behaviour(28)
-def test_what_was_discarded_never_comes_again_and_the_rest_does_once() -> None:
+def test_resubscription_redelivers_only_undiscarded_messages_once() -> None:
     store = MemoryBookmarkStore()
     scene = Scene(store)
     assert scene.subscribe("a", MOST_RECENT, after="0").bookmark == "0"
     scene.deliver("a", 1, 2, 3, 4)
     scene.discard(1, 3)
-    again = command(scene.again())
+    again = command(scene.reconnect())
     assert again.bookmark == "3|1|"
     assert [effect.sink for effect in scene.took(WillRedeliver)] == ["a"]
     for _ in range(2):
@@ -258,7 +258,7 @@ def test_what_was_discarded_never_comes_again_and_the_rest_does_once() -> None:
 
 
 @pytest.mark.behaviour(28)
-def test_one_that_the_log_cannot_place_ends_and_the_others_go_on() -> None:
+def test_unknown_bookmark_at_resubscription_ends_only_one_subscription() -> None:
     scene = Scene()
     for sub_id in "abc":
         scene.subscribe(sub_id, "0", after="3|1|")
@@ -270,45 +270,45 @@ def test_one_that_the_log_cannot_place_ends_and_the_others_go_on() -> None:
         code = "bookmark_unknown" if asked.sub_id == "b" else ""
         scene.say(Ack(id=asked.id, code=code, text="no such bookmark"))
     assert [(end.sink, end.reason) for end in scene.took(End)] == [("b", "bookmark_unknown")]
-    (told,) = scene.took(ReportError)
-    assert isinstance(told.error, BookmarkUnknown)
-    assert "'b'" in str(told.error)
+    (reported,) = scene.took(ReportError)
+    assert isinstance(reported.error, BookmarkUnknown)
+    assert "'b'" in str(reported.error)
     assert scene.refused() == [("b", BookmarkUnknown)]
-    assert [one.sub_id for one in scene.again()] == ["a", "c"]
+    assert [one.sub_id for one in scene.reconnect()] == ["a", "c"]
 
 
-def test_a_persisted_notice_moves_the_place() -> None:
+def test_persisted_notice_moves_the_resume_bookmark() -> None:
     for store in (None, MemoryBookmarkStore()):
         scene = Scene(store)
         scene.subscribe("a", NOW, after="7|9|")
         scene.say(PersistedNotice(sub_ids=("a",), publisher=8, sequence=1))
-        assert command(scene.again()).bookmark == "8|1|"
+        assert command(scene.reconnect()).bookmark == "8|1|"
 
 
-def test_a_live_one_goes_on_from_something_that_is_surely_in_the_log() -> None:
+def test_live_subscription_resumes_with_a_persisted_bookmark() -> None:
     scene = Scene()
     scene.subscribe("a", NOW, after="7|9|", live=True)
     scene.deliver("a", 4)
-    assert command(scene.again()).bookmark == "3|4|,7|9|", "3|4| may not have been persisted"
+    assert command(scene.reconnect()).bookmark == "3|4|,7|9|", "3|4| may not have been persisted"
 
 
-def test_a_live_one_of_a_log_that_was_empty_goes_on_from_its_beginning() -> None:
+def test_live_subscription_to_empty_log_resumes_at_epoch() -> None:
     for store in (None, MemoryBookmarkStore()):
         scene = Scene(store)
         scene.subscribe("a", EPOCH, after="0", live=True)
         scene.deliver("a", 4)
-        assert command(scene.again()).bookmark == EPOCH, "3|4| may not have been persisted"
+        assert command(scene.reconnect()).bookmark == EPOCH, "3|4| may not have been persisted"
 
 
-def test_a_conflated_one_goes_on_from_the_latest_place_only() -> None:
+def test_conflated_subscription_resumes_at_the_latest_bookmark_only() -> None:
     scene = Scene()
     scene.subscribe("a", "0", conflation="1s")
     scene.deliver("a", 4, publisher=8)
     scene.deliver("a", 4, publisher=3)
-    assert command(scene.again()).bookmark == "3|4|"
+    assert command(scene.reconnect()).bookmark == "3|4|"
 
 
-def test_conflated_most_recent_subscription_of_a_later_client_starts_at_the_latest_bookmark_only() -> None:
+def test_conflated_most_recent_of_later_client_starts_at_latest_bookmark_only() -> None:
     store = MemoryBookmarkStore()
     scene = Scene(store)
     scene.subscribe("a", MOST_RECENT)
@@ -319,19 +319,19 @@ def test_conflated_most_recent_subscription_of_a_later_client_starts_at_the_late
     assert Scene(store).subscribe("a", MOST_RECENT, conflation="1s").bookmark == "3|4|"
 
 
-def test_a_replacement_without_a_bookmark_goes_on_where_the_old_one_was() -> None:
+def test_replacement_without_bookmark_resumes_after_the_old_deliveries() -> None:
     scene = Scene()
     scene.subscribe("a", "[0:20991120T090000Z)", pause=True, after="0")
     scene.deliver("a", 1)
     scene.subscribe("a", replace=True, filter="/x = 1")
     scene.deliver("a", 2)
-    again = command(scene.again())
+    again = command(scene.reconnect())
     assert str(again.bookmark).startswith("(3|2|:2099")
     assert again.filter == "/x = 1"
     assert {"bookmark", "pause", "bookmark_not_found=fail"} == set(again.options.split(","))
 
 
-def test_credit_of_what_was_not_consumed_stays_used_over_a_reconnect() -> None:
+def test_unconsumed_credit_stays_used_over_a_reconnect() -> None:
     scene = Scene()
     scene.subscribe("a", depth=1000)
     scene.deliver("a", 1, 2, 3)
@@ -339,7 +339,7 @@ def test_credit_of_what_was_not_consumed_stays_used_over_a_reconnect() -> None:
     scene.lose()
     scene.core.consumed("a", 100)
     scene.connect()
-    assert scene.sent() == [], "no credit before it is placed again"
+    assert scene.sent() == [], "no credit before the resubscription"
     scene.core.resubscribe(Named("round"))
     assert command(scene.placed()).credit == 900
     scene.deliver("a", 4, 5, 6, 7)
@@ -348,20 +348,20 @@ def test_credit_of_what_was_not_consumed_stays_used_over_a_reconnect() -> None:
     assert scene.sent() == [(Credit(sub_id="a", bytes=500), None)]
 
 
-def test_what_a_store_filters_gives_back_its_credit() -> None:
+def test_messages_dropped_by_the_store_return_credit() -> None:
     store = MemoryBookmarkStore()
     scene = Scene(store)
     scene.subscribe("a", MOST_RECENT, after="0", depth=1000)
     scene.deliver("a", 1, 2, 3, 4, 5)
     scene.discard(1, 2, 3, 4, 5)
     scene.core.consumed("a", 500)
-    scene.again()
+    scene.reconnect()
     scene.deliver("a", 1, 2, 3, 4, 5)
     assert scene.handed() == []
     assert scene.sent() == [(Credit(sub_id="a", bytes=500), None)]
 
 
-def test_unsubscribing_while_disconnected_takes_it_away() -> None:
+def test_unsubscribe_while_disconnected_removes_the_subscription() -> None:
     scene = Scene()
     for sub_id in "abcd":
         scene.subscribe(sub_id)
@@ -380,7 +380,7 @@ def test_unsubscribing_while_disconnected_takes_it_away() -> None:
             refused(Named("call"), ("c",))
     scene.connect()
     scene.core.unsubscribe(Named("unsubscribe"), ("c",))
-    assert scene.outcome("unsubscribe") is None, "not placed yet"
+    assert scene.outcome("unsubscribe") is None, "the subscription is not resubscribed yet"
     with pytest.raises(SubscriptionUnknown):
         scene.core.unsubscribe(Named("unknown"), ("a",))
     with pytest.raises(SubscriptionExists, match="its resubscription is pending"):
@@ -392,7 +392,7 @@ def test_unsubscribing_while_disconnected_takes_it_away() -> None:
     ]
 
 
-def test_a_stream_that_is_closed_while_disconnected_is_not_placed_again() -> None:
+def test_stream_closed_while_disconnected_is_not_resubscribed() -> None:
     scene = Scene()
     request = SubscribeRequest(topic="orders", context=make_request("orders", "a").context, handled=True)
     scene.core.subscribe(Named("call"), request, Named("a"))
@@ -405,7 +405,7 @@ def test_a_stream_that_is_closed_while_disconnected_is_not_placed_again() -> Non
     assert scene.sent() == []
 
 
-def test_many_are_placed_some_at_a_time_and_a_loss_in_the_middle_keeps_all() -> None:
+def test_resubscription_is_windowed_and_connection_loss_keeps_all_subscriptions() -> None:
     scene = Scene()
     count = 2 * resubscriptions_under_way_max + 5
     for n in range(count):
@@ -431,7 +431,7 @@ def test_many_are_placed_some_at_a_time_and_a_loss_in_the_middle_keeps_all() -> 
     assert scene.refused() == []
 
 
-def test_closing_while_disconnected_ends_what_was_kept() -> None:
+def test_close_while_disconnected_ends_kept_subscriptions() -> None:
     scene = Scene()
     scene.subscribe("a")
     scene.lose()
@@ -441,7 +441,7 @@ def test_closing_while_disconnected_ends_what_was_kept() -> None:
         scene.core.resubscribe(Named("round"))
 
 
-def test_a_server_that_names_a_place_that_is_none_is_hung_up_on() -> None:
+def test_invalid_start_bookmark_from_server_ends_the_connection() -> None:
     for place in ("yesterday", "1|2|,3|4|", "0|1|", "x|y|"):
         scene = Scene()
         scene.subscribe("a", "0", after=place)
@@ -449,7 +449,7 @@ def test_a_server_that_names_a_place_that_is_none_is_hung_up_on() -> None:
         assert hangup.error.code == "bad_command", place
 
 
-def test_an_id_that_was_made_up_means_nothing_to_the_next_process() -> None:
+def test_generated_id_ignores_progress_of_earlier_processes() -> None:
     store = MemoryBookmarkStore()
     scene = Scene(store)
     store.started("made-1", [Bookmark(1, 1)])
@@ -464,7 +464,7 @@ def test_an_id_that_was_made_up_means_nothing_to_the_next_process() -> None:
     assert store.subscriptions() == []
 
 
-def test_what_the_server_refuses_for_now_is_asked_for_again() -> None:
+def test_resubscription_rejected_as_not_ready_is_retried() -> None:
     scene = Scene()
     for sub_id in "ab":
         scene.subscribe(sub_id)
@@ -495,7 +495,7 @@ def test_what_the_server_refuses_for_now_is_asked_for_again() -> None:
 
 @pytest.mark.behaviour(34)
 @pytest.mark.parametrize("kind", ["none", "memory", "logged"])
-def test_duplicates_after_a_failover_are_filtered(kind: str, tmp_path: Path) -> None:
+def test_duplicates_after_failover_are_dropped(kind: str, tmp_path: Path) -> None:
     store: MemoryBookmarkStore | LoggedBookmarkStore | None = None
     if kind != "none":
         store = MemoryBookmarkStore() if kind == "memory" else LoggedBookmarkStore(tmp_path / "bookmarks")
@@ -506,8 +506,8 @@ def test_duplicates_after_a_failover_are_filtered(kind: str, tmp_path: Path) -> 
         scene.discard(1000, 1002)
     scene.took(DeliverBatch)
     scene.deliver("a", 999)
-    assert scene.handed() == [], "out of order in its publisher's numbers"
-    scene.again()
+    assert scene.handed() == [], "the sequence of the publisher is out of order"
+    scene.reconnect()
     scene.deliver("a", 1000, 1001, 1002, 1003)
     scene.deliver("a", 1000, publisher=4)
     assert scene.handed() == [("a", 1003), ("a", 1000)]

@@ -1,4 +1,4 @@
-"""Deliveries for several subscriptions: what each gets, what it costs, and what is refused."""
+"""Deliveries for several subscriptions: shares, credit, and malformed routes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONTEXT = SubscriptionContext(sub_id="a", with_bookmark=True, with_timestamp=Tru
 
 
 def wide(count: int = 6) -> MessageBatch:
-    """Messages of two publishers and topics, with everything a message can have."""
+    """Return messages of two publishers and topics with all optional fields."""
     parts = []
     for publisher in (3, 4):
         builder = BatchBuilder()
@@ -66,11 +66,11 @@ def shown(batch: MessageBatch) -> list[tuple[object, ...]]:
     ]  # fmt: skip
 
 
-# -- what a share is ----------------------------------------------------------------------------------
+# -- shares -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [[0], [1, 4], [2, 3], [0, 2, 5], [0, 1, 2, 3, 4, 5]])
-def test_a_share_is_the_batch_of_its_messages(rows: list[int]) -> None:
+def test_share_equals_the_batch_of_the_selected_messages(rows: list[int]) -> None:
     whole = wide()
     plain = select(whole, np.array(rows))
     expected = MessageBatch.parse(plain.encode())
@@ -87,7 +87,7 @@ def test_a_share_is_the_batch_of_its_messages(rows: list[int]) -> None:
     assert whole.context is None
 
 
-def test_a_share_is_a_view_until_it_is_asked_for_as_a_table() -> None:
+def test_share_is_a_view_until_a_table_is_requested() -> None:
     share = share_of(wide(), [1, 4])
     assert isinstance(share, BatchView)
     messages = list(share)
@@ -98,10 +98,10 @@ def test_a_share_is_a_view_until_it_is_asked_for_as_a_table() -> None:
     with pytest.raises(IndexError):
         share.body(2)
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
-        share.colour  # noqa: B018 - that it raises is what is tested
+        share.colour  # noqa: B018 - the access must raise
 
 
-def test_what_is_left_of_old_batches_is_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_of_old_batches_are_copied_to_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batch_from_bodies("orders", [b"x" * 1000] * 10, publisher=3, first_sequence=1)
     monkeypatch.setattr(shares, "shared_batches_bytes_max", 6 * batch.nbytes)
     recent = RouteCache()
@@ -127,7 +127,7 @@ def test_in_order_puts_rows_in_the_order_of_the_batch() -> None:
     assert in_order([[0, 3], [1, 3, 4], []]) == [(0, 0), (1, 1), (3, 0), (3, 1), (4, 1)]
 
 
-# -- what is refused ----------------------------------------------------------------------------------
+# -- malformed deliveries -----------------------------------------------------------------------------
 
 
 def u4(*numbers: int) -> bytes:
@@ -157,7 +157,7 @@ def u4(*numbers: int) -> bytes:
         (Deliver(sub_id="a", counts=u4(3), indices=u4(0, 1, 2)), "one subscription and sev"),
     ],
 )
-def test_a_malformed_delivery_ends_the_connection(command: Deliver, says: str) -> None:
+def test_malformed_delivery_ends_the_connection(command: Deliver, says: str) -> None:
     peer = subscribed("a", "b")
     peer.say(command, batch_from_bodies("orders", [b"1", b"2", b"3"], publisher=3, first_sequence=1))
     (hangup,) = peer.took(EndConnection)
@@ -167,7 +167,7 @@ def test_a_malformed_delivery_ends_the_connection(command: Deliver, says: str) -
     assert not peer.took(DeliverBatch)
 
 
-def test_any_bytes_are_routes_or_refused() -> None:
+def test_random_routes_are_valid_or_raise_bad_command() -> None:
     batch = batch_from_bodies("orders", [b"1", b"22", b"333"], publisher=3, first_sequence=1)
     rng = Random(7)
     good = bad = 0
@@ -176,9 +176,9 @@ def test_any_bytes_are_routes_or_refused() -> None:
         drawn = [sorted(rng.sample(range(3), rng.randrange(1, 4))) for _ in ids]
         numbers = [row for own in drawn for row in own]
         counts = [len(own) for own in drawn]
-        for spoilt in (numbers, counts):
+        for changed in (numbers, counts):
             if rng.random() < 0.4:
-                spoilt[rng.randrange(len(spoilt))] = rng.choice([0, 1, 2, 3, 2**31, 2**32 - 1])
+                changed[rng.randrange(len(changed))] = rng.choice([0, 1, 2, 3, 2**31, 2**32 - 1])
         try:
             routes = routes_of(Deliver(sub_ids=ids, counts=u4(*counts), indices=u4(*numbers)), batch)
         except BadCommand:
@@ -192,7 +192,7 @@ def test_any_bytes_are_routes_or_refused() -> None:
     assert bad > 100
 
 
-# -- in the machine -----------------------------------------------------------------------------------
+# -- in the protocol machine --------------------------------------------------------------------------
 
 
 def subscribed(*sub_ids: str, depth: int = 1000) -> Peer:
@@ -205,7 +205,7 @@ def subscribed(*sub_ids: str, depth: int = 1000) -> Peer:
     return peer
 
 
-def test_each_sink_gets_its_share_and_pays_for_it() -> None:
+def test_each_sink_gets_a_share_and_returns_the_credit() -> None:
     peer = subscribed("a", "b", "c")
     batch = batch_from_bodies("orders", [b"x" * 68] * 6, publisher=3, first_sequence=1)
     peer.say(deliver(a=[0, 2, 3, 4, 5], gone=[0], b=[1, 2]), batch)
@@ -222,7 +222,7 @@ def test_each_sink_gets_its_share_and_pays_for_it() -> None:
     assert peer.sent() == [(Credit(sub_id="b", bytes=200), None)]
 
 
-def test_what_several_consumed_is_given_back_in_one_command() -> None:
+def test_credit_of_several_subscriptions_is_returned_in_one_command() -> None:
     names = [f"n{number}" for number in range(300)]
     peer = subscribed(*names)
     batch = batch_from_bodies("orders", [b"x" * 68], publisher=3, first_sequence=1)
@@ -239,7 +239,7 @@ def test_what_several_consumed_is_given_back_in_one_command() -> None:
     assert len(first.sub_ids) == combined_subscriptions_max
 
 
-def test_a_damaged_batch_ends_all_it_was_for() -> None:
+def test_damaged_batch_ends_all_receiving_subscriptions() -> None:
     peer = subscribed("a", "b", "c")
     damaged = bytearray(batch_from_bodies("orders", [b"x" * 68] * 8, publisher=3, first_sequence=1).encode())
     damaged[-100] ^= 1
@@ -255,7 +255,7 @@ def test_a_damaged_batch_ends_all_it_was_for() -> None:
     ]
 
 
-def test_those_resumed_by_one_command_are_joined_once_the_server_agrees() -> None:
+def test_subscriptions_resumed_by_one_command_are_joined_after_the_answer() -> None:
     peer = subscribed("a", "b", "c")
     peer.core.resume(Named("r"), ("a", "c", "a"))
     peer.core.resume(Named("s"), ("b",))
@@ -269,7 +269,7 @@ def test_those_resumed_by_one_command_are_joined_once_the_server_agrees() -> Non
     assert peer.took(OrderTogether) == [OrderTogether([Named("sink a"), Named("sink c")])]
 
 
-def test_linger_waits_for_quiet_while_messages_keep_coming() -> None:
+def test_credit_return_waits_for_a_pause_in_deliveries() -> None:
     peer = subscribed("a", "b", depth=100_000)
     batch = batch_from_bodies("orders", [b"x" * 68] * 2, publisher=3, first_sequence=1)
     for _ in range(20):
