@@ -266,7 +266,7 @@ class AsyncioDriver(ClientDriver):
         try:
             self.settle_now(step)
         except TickertapeError as error:
-            self.handlers.tell(error)
+            self.handlers.report(error)
 
     # -- called by the connection and the loop ----------------------------------------------------------
 
@@ -474,7 +474,7 @@ class AsyncioDriver(ClientDriver):
         try:
             await self.flush(seconds, "processed")
         except TickertapeError as error:
-            self.handlers.tell(error)
+            self.handlers.report(error)
             return False
         return True
 
@@ -487,7 +487,7 @@ class AsyncioDriver(ClientDriver):
         self._room.wake()
         self._disarm()
         if refused is not None:
-            self.handlers.tell(refused)
+            self.handlers.report(refused)
 
     # -- handlers ---------------------------------------------------------------------------------------
 
@@ -506,7 +506,7 @@ class AsyncioDriver(ClientDriver):
         if late:
             _, late = await asyncio.wait(late, timeout=cancelled_handler_seconds_max)
         if late:
-            self.handlers.tell(
+            self.handlers.report(
                 TimedOut(f"{len(late)} handler(s) did not end after close() cancelled their tasks.")
             )
 
@@ -526,7 +526,7 @@ class AsyncioDriver(ClientDriver):
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self.handlers.tell(error)
+            self.handlers.report(error)
 
     def _wake_publishers(self) -> None:
         self._room.wake()

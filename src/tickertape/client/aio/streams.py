@@ -416,9 +416,9 @@ class AsyncHandledStream(AsyncMessageStream):
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            self._handlers.tell(error)  # An awaitable inside the handler was cancelled.
+            self._handlers.report(error)  # An awaitable inside the handler was cancelled.
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self._handlers.tell(error)
+            self._handlers.report(error)
 
     def _begin_conflation(self, by: str) -> Superseded | None:  # noqa: ARG002 - overrides
         raise UsageError(f"Cannot conflate subscription {self.sub_id!r}: its messages go to on_message.")

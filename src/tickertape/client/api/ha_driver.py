@@ -95,7 +95,7 @@ class HADriver(ClientDriver):
         try:
             self._own.close()
         except StoreError as error:
-            self.handlers.tell(error)
+            self.handlers.report(error)
 
     # -- implemented by both drivers --------------------------------------------------------------------
 
@@ -247,7 +247,7 @@ class HADriver(ClientDriver):
         elif isinstance(action, machine.Stopped):
             told = self._settle_waiters(action.begun, action.error)
             if not (told or action.known):
-                self.handlers.tell(action.error)
+                self.handlers.report(action.error)
 
     def _log_attempt(self, seconds: float | None) -> None:
         """Log the attempt that failed, and the delay before the next one."""
@@ -302,7 +302,7 @@ class HADriver(ClientDriver):
                 except (Disconnected, TimedOut):
                     raise
                 except TickertapeError as error:
-                    self.handlers.tell(error)
+                    self.handlers.report(error)
                 else:
                     self._remember(stored, stream)
         finally:

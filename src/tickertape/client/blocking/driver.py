@@ -99,7 +99,7 @@ class ThreadDriver(ClientDriver):
                 self.flush(seconds, "processed")
                 answered = True
             except TickertapeError as error:
-                self.handlers.tell(error)
+                self.handlers.report(error)
         if not answered:
             self._report_unanswered()
         with self.lock:
@@ -109,7 +109,7 @@ class ThreadDriver(ClientDriver):
             later = self._take_sends()
             self._room.notify_all()
         if refused is not None:
-            self.handlers.tell(refused)
+            self.handlers.report(refused)
         self._carry_out(connection, later)
         if connection is not None and apart:
             if connection.discard():  # Another thread has not started the receive thread yet.

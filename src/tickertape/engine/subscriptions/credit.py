@@ -20,6 +20,13 @@ class CreditWindow:
         self.deferred = 0
         """Cost of deliveries that wait for the disk. It is spent already."""
 
+    @property
+    def unspent(self) -> bool:
+        """Whether no sent message is outstanding. Then one message may exceed the credit.
+
+        Otherwise a message that costs more than the whole window would never be sent."""
+        return self.credit >= self.window
+
     def grant(self, credit: int) -> None:
         """Add bytes that the client has consumed."""
         self.credit += credit
@@ -31,8 +38,8 @@ class CreditWindow:
     def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
         """Return how many messages of `batch[low:high]`, from the front, may be sent together."""
         count = affordable_rows(batch, low, high, min(self.credit, outbox_bytes_max))
-        if not count and min(batch.cost_between(low, low + 1), self.window) <= self.credit:
-            return 1  # larger than a connection holds, or, when nothing is outstanding, than the credit
+        if not count and (self.unspent or batch.cost_between(low, low + 1) <= self.credit):
+            return 1  # the single message is larger than a connection holds, or than the credit
         return count
 
     def renew(self, credit: int) -> None:
