@@ -227,12 +227,12 @@ def test_what_cannot_be_checked_is_told() -> None:
 
 def hybrid_killed(store: PublishStore) -> None:
     assert isinstance(store, HybridPublishStore)
-    store._file.forked()
+    store._file._refuse_in_child()
 
 
 def file_killed(store: PublishStore) -> None:
     assert isinstance(store, FilePublishStore)
-    store.forked()
+    store._refuse_in_child()
 
 
 @pytest.mark.parametrize("sync", ["never", "always"])

@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from tickertape.base.errors import StoreFull
 from tickertape.client.aio.driver import AsyncioDriver
+from tickertape.client.aio.receivers import AsyncReceiver
 from tickertape.client.aio.streams import AsyncMessageStream
 from tickertape.client.aio.transactions import AsyncClientTransaction
 from tickertape.client.api.command import Command
@@ -346,6 +347,6 @@ class AsyncClient(
 
     async def _over(self, done: Awaitable[object]) -> AsyncMessageStream:
         await done
-        over = AsyncMessageStream(NO_REQUEST, self._driver)
+        over = AsyncReceiver(NO_REQUEST, self._driver)
         over.end("complete", None)
-        return over
+        return AsyncMessageStream(over)

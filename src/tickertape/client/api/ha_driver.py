@@ -28,6 +28,7 @@ from tickertape.client.ha.reconnect import Action, Event, ReconnectMachine, Reco
 from tickertape.client.ha.subscription_manager import StoredSubscription
 from tickertape.client.limits import connect_attempt_seconds_default
 from tickertape.client.protocol.core import ClientProtocol
+from tickertape.client.subscriptions.receiver import StreamReceiver
 from tickertape.wire.commands import LoggedOn
 
 
@@ -169,10 +170,14 @@ class HADriver(ClientDriver):
 
     def _inform_sink(self, effect: SinkEffect) -> None:
         super()._inform_sink(effect)
-        if isinstance(effect, End) and isinstance(effect.sink, StreamBase) and effect.sink._request.handled:
+        if (
+            isinstance(effect, End)
+            and isinstance(effect.sink, StreamReceiver)
+            and effect.sink.request.handled
+        ):
             # Another subscription with this id may run: the replaced one or the replacement.
             with self._managing:
-                sub_id = effect.sink.sub_id
+                sub_id = effect.sink.request.context.sub_id
                 if effect.reason != "closed" and not self.subscriptions.handled(sub_id):
                     self._policies.unsubscribed(sub_id)
 

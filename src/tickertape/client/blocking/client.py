@@ -16,6 +16,7 @@ from tickertape.client.api.read_calls import ReadCalls
 from tickertape.client.api.streams import NO_REQUEST
 from tickertape.client.api.transactions import TransactionCalls
 from tickertape.client.blocking.driver import ThreadDriver
+from tickertape.client.blocking.receivers import ThreadReceiver
 from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.blocking.transactions import ClientTransaction
 from tickertape.client.bookmark_store.protocol import BookmarkStore
@@ -404,6 +405,6 @@ class Client(
         return answer
 
     def _over(self, done: object) -> MessageStream:  # noqa: ARG002 - already complete
-        over = MessageStream(NO_REQUEST, self._driver)
+        over = ThreadReceiver(NO_REQUEST, self._driver)
         over.end("complete", None)
-        return over
+        return MessageStream(over)

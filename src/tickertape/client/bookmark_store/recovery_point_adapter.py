@@ -76,7 +76,7 @@ class ConflatingRecoveryPointAdapter:
         self._count = 0
         self._closed = self._forked = False
         self._thread: threading.Thread | None = None
-        forks.register(self)
+        forks.register(self._refuse_in_child)
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
         """Return the recovery points of `inner`."""
@@ -141,8 +141,8 @@ class ConflatingRecoveryPointAdapter:
         self.flush()
         self.inner.close()
 
-    def forked(self) -> None:
-        """Disable the adapter in a forked child, which does not have its thread (internal)."""
+    def _refuse_in_child(self) -> None:
+        """Disable the adapter in a forked child, which does not have its thread."""
         self._forked = True
         refusing: Any = forks.ForkedLock()
         self._changed = self._passing = refusing

@@ -7,17 +7,11 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from tickertape.base.errors import Forked
-
-
-class Inherited(Protocol):
-    """An object that a forked child must not use."""
-
-    def forked(self) -> None:
-        """Refuse every call from now on. Never raises and never waits."""
 
 
 class ForkedLock:
@@ -65,19 +59,24 @@ def detach(descriptor: int) -> None:
         os.close(nowhere)
 
 
-def register(inherited: Inherited) -> None:
-    """Call `forked` of this object in every forked child. The object is not kept alive."""
-    _alive.add(inherited)
+def register(refuse: Callable[[], None]) -> None:
+    """Call this bound method in every forked child, so that its object refuses every call there.
+
+    The object is not kept alive. The method must not raise or wait.
+    """
+    _alive.add(weakref.WeakMethod(refuse, _alive.discard))
 
 
-_alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
+_alive: set[weakref.ReferenceType[Callable[[], None]]] = set()
 
 
 def _in_child() -> None:
     # An exception in one must not prevent the others: they would continue to use the parent's resources.
-    with ExitStack() as told:
-        for inherited in list(_alive):
-            told.callback(inherited.forked)
+    with ExitStack() as calls:
+        for reference in list(_alive):
+            refuse = reference()
+            if refuse is not None:
+                calls.callback(refuse)
         _alive.clear()
 
 

@@ -128,7 +128,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         except BaseException:
             self._let_go()
             raise
-        forks.register(self)
+        forks.register(self._refuse_in_child)
 
     def _open(self, directory: SegmentDirectory) -> None:
         numbers = directory.numbers()
@@ -194,8 +194,8 @@ class FilePublishStore(StoreOptions, ClosesItself):
         if directory is not None:
             directory.close()
 
-    def forked(self) -> None:
-        """Release the store in a forked child, without effect on the parent (internal)."""
+    def _refuse_in_child(self) -> None:
+        """Release the store in a forked child, without effect on the parent."""
         self._refusal = forks.forked_error()
         self._let_go()
 

@@ -66,7 +66,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         self._file = FilePublishStore(path, bytes_max, when_full, sync)
         self._memory = MemoryPublishStore(bytes_max, when_full)
         self._ahead = self._file.last_sequence
-        forks.register(self)
+        forks.register(self._refuse_in_child)
 
     def attach(self, name: str) -> None:
         """Prepare for use by the client `name`. Raises `StoreOwnerMismatch`, `StoreFailed`."""
@@ -78,8 +78,8 @@ class HybridPublishStore(StoreOptions, ClosesItself):
             self._spill(0)
         self._file.close()
 
-    def forked(self) -> None:
-        """Drop the messages in memory in a forked child (internal). The next `put` raises through the file
+    def _refuse_in_child(self) -> None:
+        """Drop the messages in memory in a forked child. The next `put` raises through the file
         store."""
         self._memory = MemoryPublishStore(self.bytes_max, self.when_full)
         self._ahead = -1

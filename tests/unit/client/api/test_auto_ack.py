@@ -13,8 +13,10 @@ from tests.unit.client.queue_peer import QueuePeer, Settled
 from tests.unit.client.stream_owner import Owner, asked
 from tickertape.base.errors import TimedOut
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
-from tickertape.client.blocking.streams import HandledStream, MessageStream
+from tickertape.client.aio.receivers import AsyncHandlerReceiver, AsyncReceiver
+from tickertape.client.aio.streams import AsyncMessageStream
+from tickertape.client.blocking.receivers import HandlerReceiver, ThreadReceiver
+from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.common.handlers import HandlerRunner
 
 
@@ -30,8 +32,10 @@ class Shop:
         self.peer.connect()
         self.peer.consume(backlog=100)
         self.peer.core.acks.automatic = automatic
-        self.stream = MessageStream(asked(), Owner())
-        self.astream = AsyncMessageStream(asked(), Owner())
+        self.receiver = ThreadReceiver(asked(), Owner())
+        self.stream = MessageStream(self.receiver)
+        self.async_receiver = AsyncReceiver(asked(), Owner())
+        self.astream = AsyncMessageStream(self.async_receiver)
         self.told: list[BaseException] = []
         self.handlers = HandlerRunner()
         self.handlers.listener = self.told.append
@@ -39,13 +43,13 @@ class Shop:
     def deliver(self, messages: int = 1, **how: Any) -> MessageBatch:
         """Something comes out of the queue."""
         batch = self.peer.deliver(messages, **how)
-        self.stream.push(batch)
-        self.astream.push(batch)
+        self.receiver.push(batch)
+        self.async_receiver.push(batch)
         return batch
 
-    def handled(self, handler: Any) -> HandledStream:
-        """A stream whose messages go to `handler`."""
-        return HandledStream(asked(), Owner(), handler=handler, handlers=self.handlers)
+    def handled(self, handler: Any) -> HandlerReceiver:
+        """A receiver whose messages go to `handler`."""
+        return HandlerReceiver(asked(), Owner(), handler=handler, handlers=self.handlers)
 
     def said(self) -> list[tuple[str, int, int]]:
         """What was settled since the last call: action, first sequence, count."""
@@ -71,7 +75,7 @@ def test_the_message_before_is_acknowledged_when_the_next_is_asked_for() -> None
         assert shop.said() == [("ack", sequence, 1) for sequence in seen[-1:]]
         seen.append(message.sequence)
         if len(seen) == 3:
-            shop.stream.end("complete", None)
+            shop.receiver.end("complete", None)
     assert seen == [1, 2, 3]
     assert shop.said() == [("ack", 3, 1)]
 
@@ -79,7 +83,7 @@ def test_the_message_before_is_acknowledged_when_the_next_is_asked_for() -> None
 def test_without_auto_ack_nothing_is_settled_by_itself() -> None:
     shop = Shop(automatic=False)
     shop.deliver(2)
-    shop.stream.end("complete", None)
+    shop.receiver.end("complete", None)
     with suppress(Failed), shop.stream:
         for _ in shop.stream:
             pass
@@ -92,7 +96,7 @@ def test_what_was_delivered_before_it_was_set_is_not_settled_by_itself() -> None
     shop.deliver()
     shop.peer.core.acks.automatic = True
     shop.deliver()
-    shop.stream.end("complete", None)
+    shop.receiver.end("complete", None)
     assert [message.sequence for message in shop.stream] == [1, 2]
     assert shop.said() == [("ack", 2, 1)]
 
@@ -123,7 +127,7 @@ def test_another_loop_cancels_what_the_one_before_was_left_in() -> None:
         for _ in shop.stream:
             raise Failed
     assert shop.said() == []
-    shop.stream.end("complete", None)
+    shop.receiver.end("complete", None)
     assert [message.sequence for message in shop.stream] == [2, 3]
     assert shop.said() == [("cancel", 1, 1), ("ack", 2, 1), ("ack", 3, 1)]
 
@@ -149,7 +153,7 @@ def test_what_is_asked_for_one_by_one_is_acknowledged_with_the_next() -> None:
 def test_what_the_application_says_first_counts() -> None:
     shop = Shop()
     shop.deliver(5)
-    shop.stream.end("complete", None)
+    shop.receiver.end("complete", None)
     acks = shop.peer.core.acks
     for message in shop.stream:
         if message.sequence == 1:
@@ -176,7 +180,7 @@ def test_batches_are_acknowledged_as_a_whole_but_for_what_was_settled() -> None:
     shop = Shop()
     shop.deliver(3)
     shop.deliver(4)
-    shop.stream.end("complete", None)
+    shop.receiver.end("complete", None)
     for batch in shop.stream.batches():
         if batch.count == 4:
             assert shop.said() == [("ack", 1, 3)]
@@ -196,7 +200,7 @@ def test_a_batch_that_an_exception_left_is_cancelled() -> None:
 def test_the_rest_of_a_batch_that_was_begun_is_settled_apart() -> None:
     shop = Shop()
     shop.deliver(3)
-    shop.stream.end("complete", None)
+    shop.receiver.end("complete", None)
     assert next(shop.stream).sequence == 1
     assert [batch.count for batch in shop.stream.batches()] == [2]
     assert shop.said() == [("ack", 1, 1), ("ack", 2, 2)]
@@ -209,7 +213,7 @@ def test_what_waits_when_the_connection_is_lost_is_not_handed_out() -> None:
     shop.deliver(1)
     assert next(shop.stream).sequence == 1
     shop.peer.lose()
-    shop.stream.end("disconnected", None)
+    shop.receiver.end("disconnected", None)
     assert [message.sequence for message in shop.stream] == [3, 4]
 
 
@@ -220,7 +224,7 @@ def test_what_waits_as_a_batch_when_the_connection_is_lost_is_not_handed_out() -
     shop.deliver(1, once=True)
     next(shop.stream)
     shop.peer.lose()
-    shop.stream.end("disconnected", None)
+    shop.receiver.end("disconnected", None)
     assert [batch.count for batch in shop.stream.batches()] == [1]
 
 
@@ -230,7 +234,7 @@ def test_a_lost_connection_does_not_end_a_loop_with_an_exception() -> None:
     for message in shop.stream:
         assert message.sequence == 1
         shop.peer.lose()
-        shop.stream.end("disconnected", None)
+        shop.receiver.end("disconnected", None)
     assert shop.peer.sent() == []
 
 
@@ -268,10 +272,10 @@ def test_a_handler_is_given_nothing_that_has_gone_back() -> None:
         seen.append(message.sequence)
         shop.peer.lose()
 
-    stream = shop.handled(handle)
+    receiver = shop.handled(handle)
     leased, once = shop.peer.deliver(2), shop.peer.deliver(2, once=True)
-    stream.push(leased)
-    stream.push(once)
+    receiver.push(leased)
+    receiver.push(once)
     assert seen == [1, 3, 4]
 
 
@@ -298,7 +302,7 @@ def test_an_async_loop_acknowledges_the_message_before() -> None:
             assert shop.said() == [("ack", sequence, 1) for sequence in seen[-1:]]
             seen.append(message.sequence)
             if len(seen) == 3:
-                shop.astream.end("complete", None)
+                shop.async_receiver.end("complete", None)
         assert seen == [1, 2, 3]
         assert shop.said() == [("ack", 3, 1)]
 
@@ -330,7 +334,7 @@ def test_async_loops_gets_and_batches_settle_as_blocking_ones() -> None:
             assert message.sequence == 3
             break
         assert shop.said() == [("ack", 1, 1), ("ack", 2, 1)]
-        shop.astream.end("complete", None)
+        shop.async_receiver.end("complete", None)
         assert [batch.count async for batch in shop.astream.batches()] == [1, 2]
         assert shop.said() == [("cancel", 3, 1), ("ack", 4, 1), ("ack", 5, 2)]
 
@@ -344,7 +348,7 @@ def test_what_waits_in_an_async_stream_when_the_connection_is_lost_is_not_handed
         shop.deliver(2, once=True)
         assert (await shop.astream.get()).sequence == 1
         shop.peer.lose()
-        shop.astream.end("disconnected", None)
+        shop.async_receiver.end("disconnected", None)
         assert [message.sequence async for message in shop.astream] == [3, 4]
 
     run(work())
@@ -361,10 +365,10 @@ def test_async_handlers_settle_by_themselves() -> None:
             if message.sequence == 3:
                 message.cancel()
 
-        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=shop.handlers)
-        stream.push(shop.peer.deliver(4))
-        stream.end("complete", None)
-        await stream.hand_on()
+        receiver = AsyncHandlerReceiver(asked(), Owner(), handler=handle, handlers=shop.handlers)
+        receiver.push(shop.peer.deliver(4))
+        receiver.end("complete", None)
+        await receiver.hand_on()
         assert shop.said() == [("ack", 1, 1), ("cancel", 2, 1), ("cancel", 3, 1), ("ack", 4, 1)]
         assert [type(error) for error in shop.told] == [Failed]
 
@@ -380,11 +384,11 @@ def test_an_async_handler_is_given_nothing_that_has_gone_back() -> None:
             seen.append(message.sequence)
             shop.peer.lose()
 
-        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=shop.handlers)
-        stream.push(shop.peer.deliver(2))
-        stream.push(shop.peer.deliver(1, once=True))
-        stream.end("complete", None)
-        await stream.hand_on()
+        receiver = AsyncHandlerReceiver(asked(), Owner(), handler=handle, handlers=shop.handlers)
+        receiver.push(shop.peer.deliver(2))
+        receiver.push(shop.peer.deliver(1, once=True))
+        receiver.end("complete", None)
+        await receiver.hand_on()
         assert seen == [1, 3]
 
     run(work())
@@ -399,9 +403,9 @@ def test_a_handler_that_is_cancelled_gives_its_message_back() -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=shop.handlers)
-        stream.push(shop.peer.deliver(1))
-        task = asyncio.ensure_future(stream.hand_on())
+        receiver = AsyncHandlerReceiver(asked(), Owner(), handler=handle, handlers=shop.handlers)
+        receiver.push(shop.peer.deliver(1))
+        task = asyncio.ensure_future(receiver.hand_on())
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

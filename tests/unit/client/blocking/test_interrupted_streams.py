@@ -24,6 +24,7 @@ from tests.unit.client.blocking.test_streams import Fed, batch
 from tests.unit.client.peer import START
 from tickertape.base.errors import StreamEnded, TimedOut
 from tickertape.base.interfaces import Buffer
+from tickertape.client.blocking.receivers import ThreadReceiver
 from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.blocking.waiting import ThreadWaiter
 from tickertape.client.common.subscribe_arguments import make_request
@@ -31,8 +32,10 @@ from tickertape.wire.commands import Ack, Credit
 from tickertape.wire.connection import Received
 
 READ = (
+    "client/blocking/receivers.py",
     "client/blocking/streams.py",
     "client/api/streams.py",
+    "client/subscriptions/receiver.py",
     "client/subscriptions/message_buffer.py",
     "threading.py",
 )
@@ -131,10 +134,10 @@ def test_a_read_interrupted_at_any_bytecode_goes_on_without_loss(
         fed, got = Fed(), list[bytes]()
         for some in BODIES:
             fed.push(*some)
-        fed.stream.end("complete", None)
+        fed.receiver.end("complete", None)
         interrupter = Interrupter(step)
         interrupter.run(lambda: read(fed.stream, got))  # noqa: B023 - called here
-        assert not fed.stream._owns_lock()
+        assert not fed.receiver.owns_lock()
         read(fed.stream, got)
         where = f"step {step}"
         assert got == [body for body in bodies if body in got], where
@@ -166,8 +169,8 @@ def test_a_wait_interrupted_at_any_bytecode_is_woken_the_next_time(timeout: floa
                 stream.get(timeout)  # noqa: B023 - called here
 
         hit = interrupted_at(step, wait, READ)
-        assert not stream._owns_lock()
-        waiters: Any = stream._changed._waiters  # type: ignore[attr-defined]
+        assert not fed.receiver.owns_lock()
+        waiters: Any = fed.receiver.changed._waiters  # type: ignore[attr-defined]
         stale = len(waiters)
 
         def push() -> None:
@@ -198,8 +201,8 @@ def test_a_wait_for_the_replay_interrupted_at_any_bytecode_pays_for_all_it_holds
                 fed.stream.wait_caught_up(0.001)  # noqa: B023 - called here
 
         interrupter.run(wait)
-        assert not fed.stream._owns_lock()
-        fed.stream.end("complete", None)
+        assert not fed.receiver.owns_lock()
+        fed.receiver.end("complete", None)
         assert [message.data for message in fed.stream] == [b"x" * 68]
         paid = sum(fed.consumed)
         if interrupter.may_be or not interrupter.hit:
@@ -218,7 +221,7 @@ class Subscribed(World):
         super().__init__()
         self.request = make_request("orders", "s", depth=1000)
         self.client._driver.core.subscribe(
-            ThreadWaiter(), self.request, MessageStream(self.request, self.client._driver)
+            ThreadWaiter(), self.request, ThreadReceiver(self.request, self.client._driver)
         )
         self.drive()
         self.core().receive(b"".join(self.server.send(Ack(id=1, start=0))), START)

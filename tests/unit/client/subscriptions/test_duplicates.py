@@ -10,8 +10,10 @@ import pytest
 from tests.unit.client.stream_owner import Owner, asked
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
-from tickertape.client.blocking.streams import HandledStream, MessageStream, push_all
+from tickertape.client.aio.receivers import AsyncHandlerReceiver, AsyncReceiver
+from tickertape.client.aio.streams import AsyncMessageStream
+from tickertape.client.blocking.receivers import HandlerReceiver, ThreadReceiver, push_all
+from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.protocol import columns_of
 from tickertape.client.common.handlers import HandlerRunner
@@ -105,13 +107,14 @@ def test_a_batch_that_is_passed_is_paid_and_counts_for_the_recovery_point() -> N
 def test_a_stream_passes_over_them_and_pays_for_all() -> None:
     store, first, again = twice()
     reported: list[int] = []
-    stream = MessageStream(asked(), Owner(reported))
-    stream.push(again)
-    stream.push(came(store, 5, 2))
+    receiver = ThreadReceiver(asked(), Owner(reported))
+    stream = MessageStream(receiver)
+    receiver.push(again)
+    receiver.push(came(store, 5, 2))
     first.discard()
     assert numbers([stream.get(timeout=1) for _ in range(2)]) == [5, 6]
     assert reported == [again.cost]
-    stream.end("closed", None)
+    receiver.end("closed", None)
     assert list(stream) == []
 
 
@@ -119,9 +122,10 @@ def test_an_asyncio_stream_passes_over_them_and_pays_for_all() -> None:
     async def run() -> None:
         store, first, again = twice()
         reported: list[int] = []
-        stream = AsyncMessageStream(asked(), Owner(reported))
-        stream.push(again)
-        stream.push(came(store, 5, 2))
+        receiver = AsyncReceiver(asked(), Owner(reported))
+        stream = AsyncMessageStream(receiver)
+        receiver.push(again)
+        receiver.push(came(store, 5, 2))
         first.discard()
         assert numbers([await stream.get(timeout=1) for _ in range(2)]) == [5, 6]
         assert reported == [again.cost]
@@ -132,13 +136,14 @@ def test_an_asyncio_stream_passes_over_them_and_pays_for_all() -> None:
 def test_a_stream_passes_over_them_in_the_batch_at_hand() -> None:
     _, first, again = twice()
     earlier = list(first)
-    stream = MessageStream(asked(), Owner())
-    stream.push(again)
+    receiver = ThreadReceiver(asked(), Owner())
+    stream = MessageStream(receiver)
+    receiver.push(again)
     taken = [next(stream)]
     earlier[1].discard()
     taken.append(stream.get())
     earlier[3].discard()
-    stream.end("unsubscribed", None)
+    receiver.end("unsubscribed", None)
     assert numbers([*taken, *stream]) == [1, 3]
 
 
@@ -146,13 +151,14 @@ def test_an_asyncio_stream_passes_over_them_in_the_batch_at_hand() -> None:
     async def run() -> list[int]:
         _, first, again = twice()
         earlier = list(first)
-        stream = AsyncMessageStream(asked(), Owner())
-        stream.push(again)
+        receiver = AsyncReceiver(asked(), Owner())
+        stream = AsyncMessageStream(receiver)
+        receiver.push(again)
         taken = [await anext(stream)]
         earlier[1].discard()
         taken.append(await stream.get())
         earlier[3].discard()
-        stream.end("unsubscribed", None)
+        receiver.end("unsubscribed", None)
         return numbers([*taken, *[message async for message in stream]])
 
     assert asyncio.run(run()) == [1, 3]
@@ -181,9 +187,9 @@ def test_a_handler_is_not_called_for_what_it_discards_in_between() -> None:
         heard.append(int(message.data))
         first.discard()
 
-    stream = HandledStream(asked(), Owner(reported), handler=hear, handlers=HandlerRunner())
-    stream.push(again)
-    stream.push(came(store, 5, 1))
+    receiver = HandlerReceiver(asked(), Owner(reported), handler=hear, handlers=HandlerRunner())
+    receiver.push(again)
+    receiver.push(came(store, 5, 1))
     assert heard == [1, 5]
     assert reported[0] == again.cost
 
@@ -199,8 +205,8 @@ def test_a_handler_of_several_shares_is_not_called_either() -> None:
 
     assert isinstance(again.context, SubscriptionContext)
     share = SharedBatch(again).share([1, 2, 3], 100, again.context)
-    stream = HandledStream(asked(), Owner(), handler=hear, handlers=HandlerRunner())
-    push_all(again.bodies_list(), [(stream, share, [1, 2, 3])], told.append)
+    receiver = HandlerReceiver(asked(), Owner(), handler=hear, handlers=HandlerRunner())
+    push_all(again.bodies_list(), [(receiver, share, [1, 2, 3])], told.append)
     assert (heard, told) == ([2, 4], [])
 
 
@@ -216,12 +222,12 @@ def test_a_handler_that_is_awaited_is_not_called_either() -> None:
                 other.discard()
 
         reported: list[int] = []
-        stream = AsyncHandledStream(asked(), Owner(reported), handler=hear, handlers=HandlerRunner())
-        stream.push(first)
-        stream.push(again)
-        stream.push(came(store, 5, 1))
-        stream.end("closed", None)
-        await stream.hand_on()
+        receiver = AsyncHandlerReceiver(asked(), Owner(reported), handler=hear, handlers=HandlerRunner())
+        receiver.push(first)
+        receiver.push(again)
+        receiver.push(came(store, 5, 1))
+        receiver.end("closed", None)
+        await receiver.hand_on()
         assert heard == [1, 2, 3, 4, 2, 4, 5]
         assert len(reported) == 3
 
