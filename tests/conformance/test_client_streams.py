@@ -137,16 +137,6 @@ def test_a_replay_of_a_range_into_the_future_stops_with_the_log_as_it_stands(
     assert numbers(list(client.execute(command))) == list(range(10))
 
 
-def test_positions_are_read_and_belong_to_a_journal(client: tt.Client, topic: str) -> None:
-    filled(client, topic)
-    journal, start, end = client.resolve(topic, tt.EPOCH)
-    batches = list(client.read_positions(topic, start, end, journal).batches())
-    assert [int(body) for batch in batches for body in batch.bodies_list()] == list(range(10))
-    with pytest.raises(tt.TickertapeError) as caught:
-        client.read_positions(topic, start, end, "another")
-    assert caught.value.code == "wrong_journal"
-
-
 # -- waiting ------------------------------------------------------------------------------------------
 
 

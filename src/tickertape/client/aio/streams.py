@@ -34,7 +34,7 @@ class AsyncMessageStream(StreamBase):
 
     Raises:
         TimedOut: Iteration: no message within `timeout` of the stream (default None: no timeout).
-        Disconnected: Iteration of a bounded stream (`replay`, `read_positions`): the connection was lost.
+        Disconnected: Iteration of a bounded stream (`replay`): the connection was lost.
         UsageError: Iteration: the messages go to a handler (`on_message`).
         Forked: Every call except `close` in a forked child.
 

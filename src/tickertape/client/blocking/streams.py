@@ -38,7 +38,7 @@ class MessageStream(StreamBase):
 
     `Client.subscribe`, `bookmark_subscribe`, `replay` and `execute` return it. Iteration waits for messages
     and ends without an exception when the subscription has ended. `end_reason` is the reason. A bounded
-    stream (`Client.replay`, `Client.read_positions`) raises the error instead if it was cut short, so its end
+    stream (`Client.replay`) raises the error instead if it was cut short, so its end
     means that everything was read. An ended stream does not restart.
 
     The stream is a context manager that closes itself.
