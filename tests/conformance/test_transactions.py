@@ -233,7 +233,7 @@ def test_what_somebody_drops_between_two_frames_is_not_committed_without_them(
         def ask_and_drop(*arguments: Any) -> Any:
             answer = ask(*arguments)
             monkeypatch.undo()
-            other._driver.ask(aborting(transaction.key), None, SECONDS)
+            other._driver.ask(aborting(transaction._buffer.key), None, SECONDS)
             return answer
 
         monkeypatch.setattr(client._driver, "ask", ask_and_drop)

@@ -196,7 +196,7 @@ def test_parts_of_a_process_that_ended_do_not_count_against_its_successor(tmp_pa
     with running_server(tmp_path, config=SMALL) as server:
         with LogClient("c", server.uri, timeout=SECONDS) as client:
             transaction = invoice(client)
-            steps = transaction.committing()
+            steps = transaction._buffer.committing()
             answer: object = None
             while not isinstance(answer, Staged):
                 answer = client.ask(*onward(steps, answer), SECONDS)
