@@ -108,7 +108,8 @@ class TransactionBuffer:
     """Messages of a transaction, in frames for staging, at most `bytes_max` bytes.
 
     The transactions of both clients write into it. `publisher` (the client name of the publisher id), `space`
-    and `name` identify the transaction. See `Client.transaction`. Raises `BadOption`, `BadName` for `publisher`.
+    and `name` identify the transaction. See `Client.transaction`. Raises `BadOption`, and `BadName` for an
+    invalid `publisher`.
     """
 
     def __init__(
