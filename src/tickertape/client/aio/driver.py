@@ -54,7 +54,7 @@ class AsyncioDriver(ClientDriver):
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._order = HandlerOrder()
-        forks.register(self.forked)
+        forks.register(self, type(self).forked)
         exits.register(self)
 
     # -- calls ------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class AsyncHandlerReceiver(AsyncReceiver):
         self._own_batches = 0
         """Batches from before the receiver joined its handler order, which its own task still processes."""
         self._by_itself = True
-        forks.register(self.refuse)  # the application need not keep the stream
+        forks.register(self, type(self).refuse)  # the application need not keep the stream
 
     # -- called by the driver ---------------------------------------------------------------------------
 

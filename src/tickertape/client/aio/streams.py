@@ -57,7 +57,7 @@ class AsyncMessageStream(StreamBase):
         self._in_a_row_bytes = 0
         self._current: Iterator[Message] = iter(())
         self._iterator = self._iterate()
-        forks.register(self._refuse_in_child)
+        forks.register(self, type(self)._refuse_in_child)
 
     # -- the application --------------------------------------------------------------------------------
 

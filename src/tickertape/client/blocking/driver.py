@@ -63,7 +63,7 @@ class ThreadDriver(ClientDriver):
         self._due_states: deque[ConnectionState] = deque()
         """States that are not reported to the listeners yet, in order."""
         self._telling = threading.Lock()
-        forks.register(self.forked)
+        forks.register(self, type(self).forked)
         exits.register(self)
 
     # -- calls ------------------------------------------------------------------------------------------

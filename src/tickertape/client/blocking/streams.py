@@ -67,7 +67,7 @@ class MessageStream(StreamBase):
         super().__init__(receiver)
         self._place = NO_POSITION
         self._iterator = self._iterate()
-        forks.register(self._refuse_in_child)
+        forks.register(self, type(self)._refuse_in_child)
 
     # -- the application --------------------------------------------------------------------------------
 

@@ -42,7 +42,7 @@ class ProgressStore(ClosesItself):
         """A purge is in progress, or was interrupted: power loss may restore purged subscriptions."""
         self._closed = False
         self._refusal: TickertapeError = Closed("The bookmark store is closed.")
-        forks.register(self._refuse_in_child)
+        forks.register(self, type(self)._refuse_in_child)
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f" {self.path!r}"

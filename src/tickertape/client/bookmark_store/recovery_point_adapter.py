@@ -76,7 +76,7 @@ class ConflatingRecoveryPointAdapter:
         self._count = 0
         self._closed = self._forked = False
         self._thread: threading.Thread | None = None
-        forks.register(self._refuse_in_child)
+        forks.register(self, type(self)._refuse_in_child)
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
         """Return the recovery points of `inner`."""

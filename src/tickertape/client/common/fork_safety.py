@@ -9,9 +9,11 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from tickertape.base.errors import Forked
+
+T = TypeVar("T")
 
 
 class ForkedLock:
@@ -59,24 +61,22 @@ def detach(descriptor: int) -> None:
         os.close(nowhere)
 
 
-def register(refuse: Callable[[], None]) -> None:
-    """Call this bound method in every forked child, so that its object refuses every call there.
+def register(inherited: T, refuse: Callable[[T], None]) -> None:
+    """Call `refuse` with this object in every forked child. The object is not kept alive.
 
-    The object is not kept alive. The method must not raise or wait.
+    `refuse` makes the object refuse every call from now on. It must not raise or wait.
     """
-    _alive.add(weakref.WeakMethod(refuse, _alive.discard))
+    _alive[inherited] = refuse
 
 
-_alive: set[weakref.ReferenceType[Callable[[], None]]] = set()
+_alive: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
 
 def _in_child() -> None:
     # An exception in one must not prevent the others: they would continue to use the parent's resources.
     with ExitStack() as calls:
-        for reference in list(_alive):
-            refuse = reference()
-            if refuse is not None:
-                calls.callback(refuse)
+        for inherited, refuse in list(_alive.items()):
+            calls.callback(refuse, inherited)
         _alive.clear()
 
 

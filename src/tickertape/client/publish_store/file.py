@@ -128,7 +128,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         except BaseException:
             self._let_go()
             raise
-        forks.register(self._refuse_in_child)
+        forks.register(self, type(self)._refuse_in_child)
 
     def _open(self, directory: SegmentDirectory) -> None:
         numbers = directory.numbers()

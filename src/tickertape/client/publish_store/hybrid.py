@@ -66,7 +66,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         self._file = SpillFiles(path, bytes_max, when_full, sync)
         self._memory = RecentBatches(bytes_max, when_full)
         self._ahead = self._file.last_sequence
-        forks.register(self._refuse_in_child)
+        forks.register(self, type(self)._refuse_in_child)
 
     def attach(self, name: str) -> None:
         """Prepare for use by the client `name`. Raises `StoreOwnerMismatch`, `StoreFailed`."""

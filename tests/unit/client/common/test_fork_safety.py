@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import weakref
 
 import pytest
 
@@ -76,10 +77,10 @@ class Heir:
 
 
 def test_all_are_told_whatever_some_of_them_raise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_alive", set())
+    monkeypatch.setattr(forks, "_alive", weakref.WeakKeyDictionary())
     heirs = [Heir(wrong=n % 2 == 0) for n in range(8)]
     for heir in heirs:
-        forks.register(heir.forked)
+        forks.register(heir, Heir.forked)
     with pytest.raises(RuntimeError, match="nobody expects"):
         forks._in_child()
     assert all(heir.told for heir in heirs)
