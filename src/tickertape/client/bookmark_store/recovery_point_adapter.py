@@ -66,6 +66,7 @@ class ConflatingRecoveryPointAdapter:
         if self._seconds <= 0 or updates < 1:
             raise BadOption(f"Invalid seconds={seconds!r} or updates={updates!r}. Use values above 0.")
         self.inner = inner
+        """The other adapter."""
         self._updates = updates
         self._on_error = on_error
         self.error: Exception | None = None

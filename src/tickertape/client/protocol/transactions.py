@@ -96,6 +96,7 @@ class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a transaction."""
 
     name: str
+    """Name of the transaction, its idempotency key."""
     repeated: bool
     """Whether the transaction was committed before, so that nothing was published now."""
     message_count: int
