@@ -20,7 +20,7 @@ from tickertape.client.limits import (
     publish_store_sequences_ahead,
 )
 from tickertape.client.publish_store.file import Sync
-from tickertape.client.publish_store.hybrid_parts import RecentBatches, SpillFiles
+from tickertape.client.publish_store.hybrid_parts import BacklogFiles, RecentBatches
 from tickertape.client.publish_store.protocol import Stored, StoreOptions, WhenFull, checked_size
 from tickertape.client.publish_store.unpersisted import UnpersistedView
 
@@ -63,7 +63,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         self._memory_bytes_max = checked_size(memory_bytes_max, when_full, "memory_bytes_max")
         super().__init__(bytes_max, when_full)
         self.path = Path(path)
-        self._file = SpillFiles(path, bytes_max, when_full, sync)
+        self._file = BacklogFiles(path, bytes_max, when_full, sync)
         self._memory = RecentBatches(bytes_max, when_full)
         self._ahead = self._file.last_sequence
         forks.register(self, type(self)._refuse_in_child)

@@ -23,7 +23,7 @@ class RecentBatches(MemoryPublishStore):
         self._held.popleft()
 
 
-class SpillFiles(FilePublishStore):
+class BacklogFiles(FilePublishStore):
     """The files of a hybrid store."""
 
     @property

@@ -12,7 +12,7 @@ from tests.helpers.publish_batches import stored
 from tickertape.client.publish_store import FilePublishStore
 from tickertape.client.publish_store import segments as mapped
 from tickertape.client.publish_store.format import parse_header
-from tickertape.client.publish_store.hybrid_parts import SpillFiles
+from tickertape.client.publish_store.hybrid_parts import BacklogFiles
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "publish-segment.bin"
 """Without the zeros at its end."""
@@ -25,7 +25,7 @@ SEGMENT = "0000000001.segment"
 def write(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """A record of every kind."""
     monkeypatch.setattr(mapped.SegmentDirectory, "chance", lambda _: 0x0123456789ABCDEF)
-    with SpillFiles(path) as store:
+    with BacklogFiles(path) as store:
         store.attach(NAME)
         store.put(stored(1_000, b"one", b"two"))
         store.append(1_002, "orders", b"three")
