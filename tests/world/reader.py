@@ -15,7 +15,7 @@ import tickertape as tt
 from tests.world.apps import RETRIES, App, Labels, Seen
 from tests.world.choices import READ, Options
 from tests.world.reading import PATTERN, Asked, Reading, somewhere, topic_of
-from tickertape.client.common.subscribe_arguments import make_request, resolve_command
+from tickertape.client.common.subscribe_arguments import make_request, resolve_command, wire_text
 from tickertape.client.common.waiting import DEFAULT
 from tickertape.wire.commands import Resolved
 
@@ -163,7 +163,7 @@ class Reader(App):
             self._saw(reading, message)
 
     async def _positions(self, client: tt.AsyncHAClient, reading: Reading) -> None:
-        driver, command = client._driver, resolve_command(reading.topic, tt.EPOCH)
+        driver, command = client._driver, resolve_command(reading.topic, wire_text(tt.EPOCH))
         found = await self.ends(
             driver.call(lambda call: driver.core.resolve(call, command), DEFAULT, "resolve")
         )
