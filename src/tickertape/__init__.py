@@ -132,6 +132,7 @@ if TYPE_CHECKING:
         AppendingPublishStore,
         FilePublishStore,
         HybridPublishStore,
+        LogonNotingPublishStore,
         MemoryPublishStore,
         PublishStore,
     )
@@ -200,6 +201,7 @@ __all__ = [
     "JournalVersion",
     "LimitReached",
     "LoggedBookmarkStore",
+    "LogonNotingPublishStore",
     "LogonRequired",
     "LogonTimeout",
     "MemoryBookmarkStore",
@@ -286,6 +288,7 @@ _HOMES: Final = {
         "AppendingPublishStore",
         "FilePublishStore",
         "HybridPublishStore",
+        "LogonNotingPublishStore",
         "MemoryPublishStore",
         "PublishStore",
     ),

@@ -15,9 +15,10 @@ import pytest
 from tests.bench.logs import ROWS, rows_log, singles_count, singles_log
 from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import BODY, timed
+from tests.helpers.positions import resolve
 from tests.helpers.processes import source_environment
 from tickertape.base.bookmarks import EPOCH, format_timestamp
-from tickertape.client.blocking.client import Client
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.testing import RunningServer
 
 Log = Callable[[Room], contextlib.AbstractContextManager[RunningServer]]
@@ -136,8 +137,8 @@ def scan_hundredth(room: Room) -> Reading:
     count = room.count(ROWS)
     few = max(count // 100, 1)
     with rows_log(room) as server, session() as spark:
-        with Client("bench-edges", server.uri) as client:
-            journal, start, _ = client.resolve("orders", EPOCH)
+        with LogClient("bench-edges", server.uri) as client:
+            journal, start, _ = resolve(client, "orders", EPOCH)
             middle = start + count // 2
             edges = [client.read_positions("orders", at, at + 1, journal) for at in (middle, middle + few)]
             first, last = [next(stream.batches()) for stream in edges]

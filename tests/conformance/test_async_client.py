@@ -104,7 +104,6 @@ def test_async_client_after_cancelled_calls_is_usable(
             await client.publish(topic, b"1")
             await cancelled(client.publish_flush(), 0.01)
             await cancelled(client.publish_flush(level="processed"), 0.01)
-            await cancelled(client.resolve(topic, tt.EPOCH), 0.01)
             await cancelled(client.subscribe(topic, sub_id="abandoned"), 0.01)
             await cancelled(client.replay(topic), 0.01)
             with pytest.raises(tt.TimedOut):

@@ -429,11 +429,9 @@ def test_argument_of_wrong_type_raises_and_keeps_the_connection(client: tt.Clien
             lambda t: client.publish_batch(t, [b"1"]),
             client.subscribe,
             client.replay,
-            lambda t: client.resolve(t, tt.EPOCH),
         ):
             is_refused(client, tt.BadTopic, by_topic, wrong)
         is_refused(client, tt.BadBookmark, lambda b: client.replay(topic, b), wrong)
-        is_refused(client, tt.BadBookmark, lambda b: client.resolve(topic, b), wrong)
         is_refused(client, tt.BadBookmark, lambda b: client.bookmark_subscribe(topic, b), wrong)
         for others in (
             client.execute,
@@ -441,7 +439,6 @@ def test_argument_of_wrong_type_raises_and_keeps_the_connection(client: tt.Clien
             lambda w: client.execute(tt.Command(w)),
             lambda w: client.execute(tt.Command("unsubscribe", sub_id=w)),
             lambda w: client.publish_flush(level=w),
-            lambda w: client.read_positions(topic, w, 1, "j"),
         ):
             is_refused(client, tt.UsageError, others, wrong)
     for wrong in WRONG[1:]:
@@ -449,7 +446,6 @@ def test_argument_of_wrong_type_raises_and_keeps_the_connection(client: tt.Clien
             is_refused(client, tt.UsageError, partial(publish_with, client, topic, label), wrong)
         for text in ("sub_id", "options"):
             is_refused(client, tt.BadOption, partial(subscribe_with, client, topic, text), wrong)
-        is_refused(client, tt.BadOption, lambda w: client.read_positions(topic, 0, 1, w), wrong)
         is_refused(client, tt.UsageError, client.set_publish_store, wrong)
     for wrong in (None, 5, 2.5, True, object()):
         is_refused(client, tt.UsageError, lambda w: client.publish_batch(topic, w), wrong)

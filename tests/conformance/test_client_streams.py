@@ -141,16 +141,6 @@ def test_replay_of_range_into_the_future_ends_at_the_current_end_of_the_log(
     assert numbers(list(client.execute(command))) == list(range(10))
 
 
-def test_read_positions_returns_messages_and_rejects_another_journal(client: tt.Client, topic: str) -> None:
-    filled(client, topic)
-    journal, start, end = client.resolve(topic, tt.EPOCH)
-    batches = list(client.read_positions(topic, start, end, journal).batches())
-    assert [int(body) for batch in batches for body in batch.bodies_list()] == list(range(10))
-    with pytest.raises(tt.TickertapeError) as caught:
-        client.read_positions(topic, start, end, "another")
-    assert caught.value.code == "wrong_journal"
-
-
 # -- waiting ------------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,6 @@ def test_long_timeout_of_each_call_is_a_long_wait(
     stream = client.bookmark_subscribe(topic, tt.EPOCH, timeout=timeout)
     stream.wait_caught_up(timeout)
     assert stream.get(timeout).data == b"1"
-    client.resolve(topic, tt.EPOCH, timeout=timeout)
     client.unsubscribe(stream.sub_id, timeout=timeout)
     client.close(timeout=timeout)
 

@@ -234,7 +234,7 @@ def test_parts_dropped_between_two_frames_prevent_the_commit(
         def ask_and_drop(*arguments: Any) -> Any:
             answer = ask(*arguments)
             monkeypatch.undo()
-            other._driver.ask(aborting(transaction.key), None, SECONDS)
+            other._driver.ask(aborting(transaction._buffer.key), None, SECONDS)
             return answer
 
         monkeypatch.setattr(client._driver, "ask", ask_and_drop)

@@ -89,7 +89,6 @@ CASES: Final = {
     "unsubscribe": Case(lambda client, limit: client.unsubscribe("s", timeout=limit), subscribed),
     "pause": Case(lambda client, limit: client.pause("s", timeout=limit), subscribed),
     "resume": Case(lambda client, limit: client.resume("s", timeout=limit), paused),
-    "resolve": Case(lambda client, limit: client.resolve("orders", tt.EPOCH, timeout=limit)),
 }
 
 

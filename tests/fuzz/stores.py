@@ -35,6 +35,7 @@ from tickertape.client.publish_store.format import (
     marked,
     read_mark,
 )
+from tickertape.client.publish_store.hybrid_parts import BacklogFiles
 
 _SIZE_AT: Final = 60
 """Where the header of a segment of a publish store says how long the file is."""
@@ -121,7 +122,7 @@ def _one_segment() -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "0000000001.segment"
         file.write_bytes(encode_header(_fresh(1536)).ljust(1536, b"\0"))
-        with FilePublishStore(directory) as store:
+        with BacklogFiles(directory) as store:
             store.attach("fuzzed")
             store.append(1, "orders", b"one")
             store.append(2, "orders", b"two", expiration_ms=5, correlation_id="c", key="k")
@@ -129,7 +130,7 @@ def _one_segment() -> bytes:
             store.put(Stored(4, 6, batch_from_bodies("orders", [b"4", b"5", b"6"], first_sequence=4)))
             store.replace(4, 6, batch_from_bodies("orders", [b"5"], first_sequence=5))
             store.note_used(8)
-        with FilePublishStore(directory) as store:
+        with BacklogFiles(directory) as store:
             store.discard(1)
         return file.read_bytes()
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import tickertape as tt
 from tests.helpers.admin import stats_of
 from tests.helpers.archives import ArchiveWriter, commits_of
+from tests.helpers.positions import resolve
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.testing import RunningServer, running_server, wait_until
 
 CONFIG = """
@@ -43,8 +45,8 @@ class World(NamedTuple):
     def of(self, *topics: str) -> list[Seen]:
         return [seen for seen in self.everything if seen[0] in topics]
 
-    def client(self, name: str = "reader") -> tt.Client:
-        return tt.Client(name, self.server.uri)
+    def client(self, name: str = "reader") -> LogClient:
+        return LogClient(name, self.server.uri)
 
 
 def publish(server: RunningServer, numbers: Iterable[int], name: str = "pub") -> None:
@@ -78,9 +80,9 @@ def archived_world(home: Path, messages: int = MESSAGES) -> Iterator[World]:
     data, archive = home / "data", home / "archive"
     with running_server(data, CONFIG.format(archive=archive, require="true")) as server:
         publish(server, range(messages))
-        with tt.Client("all", server.uri) as client:
+        with LogClient("all", server.uri) as client:
             everything = seen(client.replay("^[ab]$"))
-            journal, start, end = client.resolve("^[ab]$", tt.EPOCH)
+            journal, start, end = resolve(client, "^[ab]$", tt.EPOCH)
         assert [number for _, number, _ in everything] == list(range(messages))
         # What is not archived stays, whatever `retain_size` says.
         wait_until(lambda: stats_of(server).journal.retention.held_by == "archive", 20)

@@ -24,6 +24,8 @@ from tests.helpers.archived_servers import (
     seen,
 )
 from tests.helpers.archives import ArchiveWriter, commits_of
+from tests.helpers.positions import resolve
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.testing import RunningServer, running_server, wait_until
 
 pytestmark = pytest.mark.slow
@@ -137,7 +139,7 @@ def test_an_ha_client_goes_on_in_the_archive(world: World) -> None:
             "^[ab]$", world.everything[19][2], sub_id="s", depth="16KB", on_message=handle
         )
         wait_until(lambda: len(found) > 40, 20)
-        with tt.Client("ha", world.server.uri):  # takes the name over: the connection is lost
+        with LogClient("ha", world.server.uri):  # takes the name over: the connection is lost
             pass
         wait_until(lambda: len(found) >= MESSAGES - 20, 30)
     assert seen(found) == world.everything[20:]
@@ -145,13 +147,13 @@ def test_an_ha_client_goes_on_in_the_archive(world: World) -> None:
 
 def test_positions_that_spark_reads(world: World) -> None:
     with world.client() as client:
-        journal, start, end = client.resolve("a", tt.EPOCH)
+        journal, start, end = resolve(client, "a", tt.EPOCH)
         assert start == 0
         parts = [(start, 33), (33, world.seam + 5), (world.seam + 5, end)]
         found = [one for low, high in parts for one in seen(client.read_positions("a", low, high, journal))]
         assert found == world.of("a")
         between = f"[{world.everything[50][2]}:{world.everything[99][2]}]"
-        _, low, high = client.resolve("^[ab]$", between)
+        _, low, high = resolve(client, "^[ab]$", between)
         assert len(list(client.read_positions("^[ab]$", low, high, journal))) == 50
 
 
@@ -185,16 +187,16 @@ def small(home: Path, messages: int = 500) -> Iterator[tuple[RunningServer, str,
     """A server without that safety that has removed its first segments."""
     with running_server(home / "data", CONFIG.format(archive=home / "archive", require="false")) as server:
         publish(server, range(100))
-        with tt.Client("all", server.uri) as client:
+        with LogClient("all", server.uri) as client:
             everything = seen(client.replay("^[ab]$"))
-            journal, _, _ = client.resolve("a", tt.EPOCH)
+            journal, _, _ = resolve(client, "a", tt.EPOCH)
         publish(server, range(100, messages))
         wait_until(lambda: stats_of(server).journal.first_position > 120, 20)
         yield server, journal, everything, stats_of(server).journal.first_position
 
 
 def test_an_archive_that_ends_before_the_log_begins(tmp_path: Path) -> None:
-    with small(tmp_path) as (server, journal, everything, _), tt.Client("reader", server.uri) as client:
+    with small(tmp_path) as (server, journal, everything, _), LogClient("reader", server.uri) as client:
         # Without a table yet the log is all there is.
         assert next(iter(client.replay("a"))).json()["n"] > 0
         with pytest.raises(tt.BookmarkExpired, match="has no table yet"):
@@ -208,7 +210,7 @@ def test_an_archive_that_ends_before_the_log_begins(tmp_path: Path) -> None:
         with pytest.raises(tt.BookmarkExpired, match=gap):
             client.read_positions("a", 0, 10, journal)
         assert seen(client.replay("^[ab]$", expired.value.available))
-        assert client.resolve("a", tt.NOW)
+        assert resolve(client, "a", tt.NOW)
 
 
 def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_does_not_use_it(tmp_path: Path) -> None:
@@ -221,8 +223,8 @@ def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_does_not_use_i
     shutil.copytree(data, copy)
     with running_server(data, apart) as server:
         publish(server, range(50, 200))
-        with tt.Client("all", server.uri) as client:
-            journal, _, end = client.resolve("^[ab]$", tt.EPOCH)
+        with LogClient("all", server.uri) as client:
+            journal, _, end = resolve(client, "^[ab]$", tt.EPOCH)
         archive_to(ArchiveWriter(archive, journal), data, 0, end)
         server.stop()
     shutil.rmtree(data)
@@ -258,9 +260,9 @@ def test_an_archive_of_some_topics(tmp_path: Path) -> None:
         tmp_path / "data", CONFIG.format(archive=tmp_path / "archive", require="true")
     ) as server:
         publish(server, range(500))
-        with tt.Client("all", server.uri) as client:
+        with LogClient("all", server.uri) as client:
             everything = seen(client.replay("^[ab]$"))
-            journal, _, end = client.resolve("a", tt.EPOCH)
+            journal, _, end = resolve(client, "a", tt.EPOCH)
             writer = ArchiveWriter(tmp_path / "archive", journal, topics="a")
             writer.add(commits_of(tmp_path / "data", journal, 0, end, "a"), end, rows_per_group=50)
             wait_until(lambda: stats_of(server).journal.first_position > 100, 20)

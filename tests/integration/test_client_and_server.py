@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import tickertape as tt
+from tests.helpers.positions import resolve
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.testing.server import RunningServer, running_server
 
 
@@ -19,7 +21,7 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.mark.slow
 def test_publish_flush_replay(server: RunningServer) -> None:
-    with tt.Client("pricing-1", server.uri) as client:
+    with LogClient("pricing-1", server.uri) as client:
         for i in range(1000):
             client.publish("orders", {"id": i})
         messages = list(client.replay("orders"))
@@ -29,7 +31,7 @@ def test_publish_flush_replay(server: RunningServer) -> None:
         assert middle is not None
         rest = list(client.replay("orders", middle))
         assert [message.json()["id"] for message in rest] == list(range(500, 1000))
-        journal, start, end = client.resolve("orders", tt.EPOCH)
+        journal, start, end = resolve(client, "orders", tt.EPOCH)
         batches = list(client.read_positions("orders", start, end, journal).batches())
         assert sum(len(batch) for batch in batches) == 1000
         assert all(batch.positions is None for batch in batches)
@@ -37,7 +39,7 @@ def test_publish_flush_replay(server: RunningServer) -> None:
 
 @pytest.mark.slow
 def test_parts_of_the_log_by_position(server: RunningServer) -> None:
-    with tt.Client("by-position", server.uri) as client:
+    with LogClient("by-position", server.uri) as client:
         for i in range(300):
             client.publish("parts/a" if i % 3 else "parts/b", {"id": i})
         client.publish_flush()

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.helpers.archive_rows import SCHEMA, archived, log_end, log_rows
+from tests.helpers.positions import resolve
 from tests.helpers.processes import files_of
 from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.compact import compact
@@ -21,6 +22,7 @@ from tickertape.archive.location import location_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.cli.support.command_group import cli
 from tickertape.client.blocking.client import Client
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.engine.queues.state.checkpoint import QueueCheckpoint, encode_covered
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.identity import read_identity
@@ -100,8 +102,8 @@ def test_what_is_archived_goes_and_the_log_starts_without_it(data: Path, whole: 
     begin = before[-1][1]
     assert log_rows(data) == [row for row in rows if row["position"] >= begin]
     with running_server(data, CONFIG) as server:
-        with Client("reader", server.uri) as client:
-            assert client.resolve("flights", "0")[1] == begin
+        with LogClient("reader", server.uri) as client:
+            assert resolve(client, "flights", "0")[1] == begin
             assert len(list(client.replay("flights"))) == sum(
                 row["topic"] == "flights" and row["position"] >= begin for row in rows
             )
@@ -382,7 +384,7 @@ def test_a_prune_that_dies_leaves_a_log_that_starts(
     begin = before[-1][1]
     assert log_rows(data) == [row for row in rows if row["position"] >= begin]
     with running_server(data, CONFIG) as server:
-        with Client("reader", server.uri) as client:
-            assert client.resolve("flights", "0")[1] == begin
+        with LogClient("reader", server.uri) as client:
+            assert resolve(client, "flights", "0")[1] == begin
         server.stop()
     assert segments(data)[0] == before[-1]

@@ -19,6 +19,7 @@ from tests.unit.journal.commit.test_chains import unfinished
 from tickertape.base.limits import MIB
 from tickertape.batch import batch_from_bodies
 from tickertape.cli.support.command_group import cli
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.client.protocol.transactions import onward, staging
 from tickertape.testing import RunningServer, running_server, wait_until
 from tickertape.wire.commands import Commit, Committed, Staged, Transaction
@@ -193,9 +194,9 @@ def test_an_abort_that_the_server_does_not_hear_is_one_all_the_same() -> None:
 def test_parts_of_a_process_that_ended_do_not_count_against_its_successor(tmp_path: Path) -> None:
     """It had them prepared, so they outlive its connection, and the server."""
     with running_server(tmp_path, config=SMALL) as server:
-        with tt.Client("c", server.uri, timeout=SECONDS) as client:
+        with LogClient("c", server.uri, timeout=SECONDS) as client:
             transaction = invoice(client)
-            steps = transaction.committing()
+            steps = transaction._buffer.committing()
             answer: object = None
             while not isinstance(answer, Staged):
                 answer = client.ask(*onward(steps, answer), SECONDS)
@@ -247,7 +248,7 @@ def test_tools_beside_a_server_that_commits_see_each_transaction_whole(tmp_path:
 def test_what_was_prepared_outlives_a_killed_server_and_any_client_commits_it(tmp_path: Path) -> None:
     key = Transaction(publisher="sink", space="q", name="1")
     with running_server(tmp_path / "data") as server:
-        with tt.Client("task", server.uri, timeout=SECONDS) as task:
+        with LogClient("task", server.uri, timeout=SECONDS) as task:
             steps = staging(key, "part", [batch_from_bodies("t", [b"1", b"2"])])
             for make, batch in steps:
                 task.ask(make, batch, SECONDS)
@@ -258,7 +259,7 @@ def test_what_was_prepared_outlives_a_killed_server_and_any_client_commits_it(tm
         assert stats.staged_bytes > 0
         kept = "bytes of staged, uncommitted transaction parts, in 1 files"
         wait_until(lambda: kept in server.errors())
-        with tt.Client("driver", server.uri, timeout=SECONDS) as driver:
+        with LogClient("driver", server.uri, timeout=SECONDS) as driver:
             answer = driver.ask(lambda n: Commit(id=n, transaction=key, parts=("part",)), None, SECONDS)
             assert isinstance(answer, Committed)
             assert answer.messages == 2

@@ -19,6 +19,7 @@ from tickertape.batch import (
     MessageBatch,
     Stamp,
     batch_from_arrow,
+    cost_between,
     merge,
     select,
     select_topic,
@@ -121,7 +122,7 @@ def check(batch: MessageBatch, rows: list[Row]) -> MessageBatch:
             for r in rows
         ]
         assert one.cost == sum(costs)
-        assert one.cost_between(len(rows) // 3, len(rows)) == sum(costs[len(rows) // 3 :])
+        assert cost_between(one, len(rows) // 3, len(rows)) == sum(costs[len(rows) // 3 :])
         assert [m.data for m in one] == one.bodies_list()
         assert not any(
             a.flags.writeable for a in (one.runs, one.offsets, one.sequences, one.publishers, one.timestamps)

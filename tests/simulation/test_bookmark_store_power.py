@@ -93,7 +93,7 @@ class World:
         sheet.remains(self.rng)
         if store is not None:
             store._file.forked()  # lets go of the lock, and writes nothing
-            store.forked()
+            store._refuse_in_child()
         Path(f"{self.path}.lock").unlink(missing_ok=True)
         self.counts["lives"] += 1
 

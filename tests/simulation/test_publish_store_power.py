@@ -17,7 +17,8 @@ import pytest
 from tests.helpers.publish_batches import held_messages, stored_all
 from tests.simulation.store_disk import Platter, PowerLoss, StrictDirectory
 from tickertape.batch.derive import slice_batch
-from tickertape.client.publish_store import FilePublishStore, file
+from tickertape.client.publish_store import file
+from tickertape.client.publish_store.hybrid_parts import BacklogFiles
 
 WORLDS = 40
 WORLDS_FULL = 1_000
@@ -58,9 +59,9 @@ class World:
             platter.look(self.path)
             platter.names, platter.known = set(platter.durable), True
         self.patch.setattr(file, "SegmentDirectory", partial(StrictDirectory, platter=platter))
-        store: FilePublishStore | None = None
+        store: BacklogFiles | None = None
         with suppress(PowerLoss):
-            store = FilePublishStore(self.path, sync="always")
+            store = BacklogFiles(self.path, sync="always")
             self.check(store)
             store.attach("pricing-1")
             self.gathered, self.first = [], max(1_000, store.last_sequence + 1)
@@ -71,12 +72,12 @@ class World:
         if self.path.exists():
             platter.remains(self.path, left, self.rng)
         if store is not None:
-            store.forked()  # lets go of the lock, and writes nothing
+            store._refuse_in_child()  # lets go of the lock, and writes nothing
         shutil.rmtree(self.path, ignore_errors=True)
         self.path = left
         self.counts["lives"] += 1
 
-    def step(self, store: FilePublishStore) -> None:
+    def step(self, store: BacklogFiles) -> None:
         what = self.rng.choice(("append", "append", "append", "seal", "put", "settle", "refuse", "used"))
         if what in ("put", "settle", "refuse", "used"):
             self.seal(store)  # as a client does
@@ -89,7 +90,7 @@ class World:
         self.begun.setdefault(sequence, set()).add(body)
         return body
 
-    def append(self, store: FilePublishStore) -> None:
+    def append(self, store: BacklogFiles) -> None:
         sequence = self.first + len(self.gathered)
         body = self.body(sequence)
         if self.rng.random() < 0.2:
@@ -99,24 +100,24 @@ class World:
         self.gathered.append(body)
         self.returned[sequence] = body
 
-    def seal(self, store: FilePublishStore) -> None:
+    def seal(self, store: BacklogFiles) -> None:
         if self.gathered:
             store.seal(stored_all(self.first, self.gathered, "pricing-1"))
             self.first += len(self.gathered)
             self.gathered = []
 
-    def put(self, store: FilePublishStore) -> None:
+    def put(self, store: BacklogFiles) -> None:
         bodies = [self.body(self.first + n) for n in range(self.rng.randrange(1, 6))]
         store.put(stored_all(self.first, bodies, "pricing-1"))
         self.returned.update(enumerate(bodies, self.first))
         self.first += len(bodies)
 
-    def settle(self, store: FilePublishStore) -> None:
+    def settle(self, store: BacklogFiles) -> None:
         settled = self.first - 1 - self.rng.choice((0, 0, 3, 10))
         self.optional.update(n for n in self.returned if n <= settled)
         store.discard(settled)
 
-    def refuse(self, store: FilePublishStore) -> None:
+    def refuse(self, store: BacklogFiles) -> None:
         held = store.held()
         if not held:
             return
@@ -127,10 +128,10 @@ class World:
         self.optional.update(gone)
         store.replace(first, last, rest)
 
-    def used(self, store: FilePublishStore) -> None:
+    def used(self, store: BacklogFiles) -> None:
         store.note_used(store.last_sequence)
 
-    def check(self, store: FilePublishStore) -> None:
+    def check(self, store: BacklogFiles) -> None:
         """What was found after the power came back."""
         held = held_messages(store)
         assert list(held) == sorted(held)

@@ -16,12 +16,14 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.archive_rows import SCHEMA, archived, check_files, log_end, log_rows
 from tests.helpers.object_store import PYTHON, object_store
+from tests.helpers.positions import resolve
 from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.location import location_of
 from tickertape.archive.parquet_writer import write_files
 from tickertape.archive.schema import Coverage, app_id
 from tickertape.base.errors import ArchiveFailed, BadOption, WrongJournal
 from tickertape.client.blocking.client import Client
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.spark.archive.job import (
     ArchiveJobOptions,
     ArchiveJobReport,
@@ -296,8 +298,8 @@ def test_a_log_that_has_removed_what_is_not_archived_is_refused(location: Path, 
 
 
 def begins(server: RunningServer) -> int:
-    with Client("looking", server.uri) as client:
-        return client.resolve("flights", "0")[1]
+    with LogClient("looking", server.uri) as client:
+        return resolve(client, "flights", "0")[1]
 
 
 def test_what_goes_on_needs_an_end(log: RunningServer, location: Path) -> None:

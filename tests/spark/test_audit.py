@@ -19,10 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import tickertape as tt
+from tests.helpers.positions import resolve
 from tickertape.archive.schema import PARTITION_COLUMNS, app_id, arrow_schema, table_properties
 from tickertape.base.errors import BookmarkUnknown
 from tickertape.base.names import publisher_id
 from tickertape.cli.support.command_group import cli
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.client.limits import foreign_sequences_max
 from tickertape.spark.archive.archive_frame import positions_of, read_archive
 from tickertape.spark.audit import differences, differing_stretches, findings, number_runs, publisher_table
@@ -273,8 +275,8 @@ def test_errors_are_one_line(unused: str, tmp_path: Path) -> None:
 
 def archive(server: RunningServer, spark: SparkSession, place: Path, begin: int, topics: str = "") -> str:
     """Write what the server has of `topics` from position `begin` on as an archive does."""
-    with tt.Client("archivist", server.uri) as client:
-        journal, _, end = client.resolve(".*", "0")
+    with LogClient("archivist", server.uri) as client:
+        journal, _, end = resolve(client, ".*", "0")
     frame = (
         spark.read.format("tickertape")
         .schema(
@@ -343,7 +345,7 @@ def test_a_range_means_the_same_positions_in_an_archive_as_at_its_server(
 ) -> None:
     archived = read_archive(spark, archive(whole, spark, tmp_path / "archive", begin=0))
     one, two = publisher_id("one"), publisher_id("two")
-    with tt.Client("asking", whole.uri) as client:
+    with LogClient("asking", whole.uri) as client:
         stamps = [message.timestamp for message in client.replay("beside")]
         moment = f"{stamps[0]:%Y%m%dT%H%M%S.%f}"
         for start in (
@@ -356,7 +358,7 @@ def test_a_range_means_the_same_positions_in_an_archive_as_at_its_server(
             f"[{moment}:{two}|70|]",
             f"[{one}|310|:{moment})",
         ):
-            expected = client.resolve(".*", start)[1:]
+            expected = resolve(client, ".*", start)[1:]
             assert positions_of(archived, start) == expected, start
     with pytest.raises(BookmarkUnknown, match="is not in the archive"):
         positions_of(archived, f"{one}|999|")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.positions import resolve
 from tests.unit.spark.common.test_schema import struct
 from tickertape.base.errors import BookmarkExpired, Disconnected, NotAJournal, WrongJournal
 from tickertape.client.blocking.client import Client
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.spark.common.schema import columns_of
 from tickertape.spark.source.batch_reader import TickertapeReader
 from tickertape.spark.source.options import read_options
@@ -140,10 +142,10 @@ def test_a_part_that_is_read_again_gives_the_same_rows(server: RunningServer) ->
 
 
 def test_an_end_in_the_future_is_the_end_of_the_log_at_planning(server: RunningServer) -> None:
-    with Client("future", server.uri) as client:
+    with LogClient("future", server.uri) as client:
         client.publish("quiet", b"last")
         client.publish_flush()
-        _, _, end = client.resolve("quiet", "0")
+        _, _, end = resolve(client, "quiet", "0")
         parts = parts_of(reader_of(server.uri, "quiet", endingTimestamp="29990101T000000"))
         assert parts[-1].end == end
         client.publish("quiet", b"later")
@@ -164,7 +166,7 @@ sync = "never"
 def test_what_is_gone_is_an_error_or_passed_over_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running_server(tmp_path / "data", RETAINED) as server, Client("gone", server.uri) as client:
+    with running_server(tmp_path / "data", RETAINED) as server, LogClient("gone", server.uri) as client:
         client.publish("flights", b"first")
         client.publish_flush()
         (first,) = [message.bookmark for message in client.replay("flights")]
@@ -176,8 +178,8 @@ def test_what_is_gone_is_an_error_or_passed_over_and_logged(
         for body in bulk:
             client.publish("flights", body)
         client.publish_flush()
-        wait_until(lambda: client.resolve("flights", "0")[1] > planned[0].start)
-        _, _, end = client.resolve("flights", "0")
+        wait_until(lambda: resolve(client, "flights", "0")[1] > planned[0].start)
+        _, _, end = resolve(client, "flights", "0")
         for files, part in zip(both, planned, strict=True):
             # Planned before, read after it went.
             part = replace(part, end=end)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.helpers.positions import resolve
 from tickertape.client.blocking.client import Client
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.spark import register
 from tickertape.testing.server import RunningServer
 
@@ -142,10 +144,10 @@ def test_the_next_server_is_asked_when_one_does_not_answer(
 
 
 def test_reading_publishes_nothing_and_leaves_the_log_as_it_was(load: Load, server: RunningServer) -> None:
-    with Client("observer", server.uri) as client:
-        before = client.resolve("flights", "0")
+    with LogClient("observer", server.uri) as client:
+        before = resolve(client, "flights", "0")
         load(minPartitions=4).count()
-        assert client.resolve("flights", "0") == before
+        assert resolve(client, "flights", "0") == before
 
 
 def test_a_read_that_stops_early_is_no_error(load: Load, rows: list[Row]) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
 )
 
+from tests.helpers.positions import resolve
 from tests.unit.spark.common.test_schema import struct
 from tickertape.base.errors import (
     BadFilter,
@@ -25,6 +26,7 @@ from tickertape.base.errors import (
     WrongJournal,
 )
 from tickertape.client.blocking.client import Client
+from tickertape.client.blocking.log_client import LogClient
 from tickertape.spark.common.schema import columns_of
 from tickertape.spark.source.options import Query, read_options
 from tickertape.spark.source.stream_reader import TickertapeStreamReader
@@ -213,7 +215,7 @@ def test_history_that_is_gone_is_an_error_or_a_loss_that_is_taken_and_logged(
     log: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(log, b"first")
-    with Client("bulk", log.uri) as client:
+    with LogClient("bulk", log.uri) as client:
         (first,) = [message.bookmark for message in client.replay("flights")]
         assert first is not None
         with reading(log.uri) as reader:
@@ -223,7 +225,7 @@ def test_history_that_is_gone_is_an_error_or_a_loss_that_is_taken_and_logged(
         for body in bulk:
             client.publish("flights", body)
         client.publish_flush()
-        wait_until(lambda: client.resolve("flights", "0")[1] > planned["position"])
+        wait_until(lambda: resolve(client, "flights", "0")[1] > planned["position"])
     with reading(log.uri) as reader:
         for ask in (lambda: reader.latestOffset(start, ALL), lambda: reader.partitions(start, planned)):
             with pytest.raises(

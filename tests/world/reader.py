@@ -15,6 +15,9 @@ import tickertape as tt
 from tests.world.apps import RETRIES, App, Labels, Seen
 from tests.world.choices import READ, Options
 from tests.world.reading import PATTERN, Asked, Reading, somewhere, topic_of
+from tickertape.client.common.subscribe_arguments import make_request, resolve_command, wire_text
+from tickertape.client.common.waiting import DEFAULT
+from tickertape.wire.commands import Resolved
 
 if TYPE_CHECKING:
     from tests.world.world import World
@@ -160,10 +163,22 @@ class Reader(App):
             self._saw(reading, message)
 
     async def _positions(self, client: tt.AsyncHAClient, reading: Reading) -> None:
-        journal, start, end = await self.ends(client.resolve(reading.topic, tt.EPOCH))
-        stream = await self.ends(
-            client.read_positions(reading.topic, start, end, journal, numbered=True, **reading.content())
+        driver, command = client._driver, resolve_command(reading.topic, wire_text(tt.EPOCH))
+        found = await self.ends(
+            driver.call(lambda call: driver.core.resolve(call, command), DEFAULT, "resolve")
         )
+        assert isinstance(found, Resolved)
+        start, end = found.start, found.end
+        request = make_request(
+            reading.topic,
+            driver.new_sub_id(),
+            timestamp=True,
+            positions=(start, end),
+            journal=found.journal,
+            numbered=True,
+            **reading.content(),
+        )
+        stream = await self.ends(driver.open_stream(request, DEFAULT, None))
         last = start - 1
         async for batch in stream.batches():
             assert batch.positions is not None

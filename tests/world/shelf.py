@@ -7,10 +7,11 @@ the end of a process is what stands in them, and what survives a loss of power i
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 from unittest.mock import patch
 
 import tickertape as tt
@@ -23,10 +24,6 @@ NEVER: Final = 1 << 40
 """A platter that stops no operation: power is lost between two steps."""
 
 
-class _Forkable(Protocol):
-    def forked(self) -> None: ...
-
-
 class Shelf:
     """A directory through any number of lives of one process."""
 
@@ -36,7 +33,8 @@ class Shelf:
         self._rng = rng
         self._life = 0
         self._platter: Platter | None = None
-        self._open: list[_Forkable] = []
+        self._open: list[Callable[[], None]] = []
+        """Calls that release the stores as a forked child does."""
 
     @property
     def _path(self) -> Path:
@@ -55,7 +53,7 @@ class Shelf:
                 platter.names, platter.known = set(platter.durable), True
             with patch.object(file, "SegmentDirectory", partial(StrictDirectory, platter=platter)):
                 store = tt.FilePublishStore(path, sync="always")
-        self._open.append(store)
+        self._open.append(store._refuse_in_child)
         return store
 
     def bookmark_store(self, kind: str, number: int) -> tt.BookmarkStore:
@@ -64,7 +62,7 @@ class Shelf:
         path = self._path / f"bookmarks-{number}"
         make = tt.LoggedBookmarkStore if kind == "logged" else tt.RingBookmarkStore
         store = make(path)
-        self._open += [store, store._file]
+        self._open += [store._refuse_in_child, store._file.forked]
         return store
 
     def killed(self) -> None:
@@ -83,7 +81,7 @@ class Shelf:
 
     def _let_go(self) -> None:
         """What the system does when a process is gone: its locks are free, and nothing is written."""
-        for store in self._open:
-            store.forked()
+        for release in self._open:
+            release()
         self._open.clear()
         self._platter = None

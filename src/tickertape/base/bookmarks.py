@@ -116,7 +116,9 @@ class Bookmark(NamedTuple):
     """Id of one message: its publisher and sequence number there, both unsigned 64-bit."""
 
     publisher: int
+    """Publisher id."""
     sequence: int
+    """Sequence number of the message among those of its publisher."""
 
     def __str__(self) -> str:
         return f"{self.publisher}|{self.sequence}|"

@@ -21,6 +21,7 @@ class TickertapeError(Exception):
     """Base class of all errors. `code` is stable across versions, the text is not."""
 
     code: ClassVar[str] = "error"
+    """Stable code of the error, as in the error reference and on the wire."""
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -289,7 +290,9 @@ class JournalCorrupt(JournalError):
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)
         self.file = file
+        """Damaged file, or empty."""
         self.offset = offset
+        """Place of the damage in the file, in bytes."""
 
 
 class JournalFailed(JournalError):
@@ -352,7 +355,9 @@ class StoreCorrupt(StoreError):
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)
         self.file = file
+        """Damaged file, or empty."""
         self.offset = offset
+        """Place of the damage in the file, in bytes."""
 
 
 class StoreFailed(StoreError):

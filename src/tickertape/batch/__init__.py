@@ -24,7 +24,7 @@ from tickertape.batch.derive import (
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
 from tickertape.batch.head import BatchHead
-from tickertape.batch.message_batch import Message, MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch, bodies_between, cost_between
 
 __all__ = [
     "COLUMNS_DEFAULT",
@@ -42,6 +42,8 @@ __all__ = [
     "Stamp",
     "batch_from_arrow",
     "batch_from_bodies",
+    "bodies_between",
+    "cost_between",
     "indices_of_topics",
     "merge",
     "message_costs",

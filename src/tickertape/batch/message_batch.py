@@ -92,8 +92,11 @@ class MessageBatch:
     count: int
     """Number of messages, at least 1."""
     run_count: int
+    """Number of runs: consecutive messages of one publisher with one timestamp."""
     head_bytes: int
+    """Size of header and columns in bytes."""
     body_bytes: int
+    """Size of all bodies in bytes."""
     nbytes: int
     """Encoded size in bytes, padding included."""
     columns: int
@@ -101,12 +104,9 @@ class MessageBatch:
     topics: tuple[str, ...]
     """Distinct topics of the messages."""
     context: DeliveryContext | None
-    """Set by a client on delivered batches. Slices and selections keep it."""
+    """Subscription that delivered the batch, or None. The client sets it. Slices and selections keep it."""
     positions: UInt64s | None = None
-    """Log positions of the messages, set by a client on batches of a read that requested them.
-
-    Slices and selections do not keep them.
-    """
+    """Log positions of the messages in the reads of Spark, otherwise None. Slices do not keep them."""
 
     def __init__(
         self,
@@ -219,16 +219,7 @@ class MessageBatch:
         """Flow-control cost: bytes of bodies and labels, and `message_cost_bytes` for each message."""
         cost = self.body_bytes + message_cost_bytes * self.count
         if self.columns & (CORRELATION_IDS | KEYS):
-            cost = self.cost_between(0, self.count)
-        return cost
-
-    def cost_between(self, low: int, high: int) -> int:
-        """Return the flow-control cost of its messages `[low, high)`."""
-        cost = int(self.offsets[high]) - int(self.offsets[low]) + message_cost_bytes * (high - low)
-        if self.columns & (CORRELATION_IDS | KEYS):
-            for labels in (self.correlation_ids, self.keys):
-                if labels is not None:
-                    cost += int(labels.offsets[high]) - int(labels.offsets[low])
+            cost = cost_between(self, 0, self.count)
         return cost
 
     # -- columns ----------------------------------------------------------------------------------------
@@ -341,13 +332,6 @@ class MessageBatch:
         publishers = self.run(0).publisher if self.run_count == 1 else self.publishers
         return context.store.discard_all(context.sub_id, publishers, self.sequences)
 
-    def discard_one(self, i: int) -> bool:
-        """Discard message `i` (see `Message.discard`)."""
-        context = self.context
-        if context is None or (store := context.store) is None:
-            return False
-        return store.discard(context.sub_id, self._publisher_numbers[i], self._sequence_numbers[i])
-
     @property
     def queue(self) -> str | None:
         """Queue of the messages, or None. Messages of a queue keep their original topics."""
@@ -395,20 +379,7 @@ class MessageBatch:
 
     def bodies_list(self) -> list[bytes]:
         """Return all bodies as `bytes` objects, in order."""
-        return self.bodies_between(0, self.count)
-
-    def bodies_between(self, low: int, high: int) -> list[bytes]:
-        """Return the bodies of the messages `[low, high)`, at least one, as `bytes` objects."""
-        offsets = self.offsets[low : high + 1]
-        bodies: memoryview = memoryview(self.bodies)[int(offsets[0]) : int(offsets[-1])]
-        if high - low == 1:
-            return [bytes(bodies)]
-        lengths = lengths_of(offsets)
-        size = int(lengths[0])
-        if size and size * (high - low) == len(bodies) and (lengths == size).all():
-            alike: list[bytes] = _frombuffer(bodies, f"V{size}").tolist()
-            return alike
-        return list(map(io.BytesIO(bodies).read, lengths.tolist()))
+        return bodies_between(self, 0, self.count)
 
     def body(self, i: int) -> bytes:
         """Return the body of message `i`. Raises `IndexError` outside the batch."""
@@ -492,8 +463,11 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     """
 
     data: bytes
+    """The body, as it was published."""
     batch: MessageBatch
+    """The batch that contains the message."""
     index: int
+    """Index of the message in its batch."""
 
     @property
     def topic(self) -> str:
@@ -568,7 +542,11 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         Return False if it was already discarded, and without a bookmark subscription or a bookmark store.
         Raises the errors of the store (`StoreFailed`, `Closed`).
         """
-        return self.batch.discard_one(self.index)
+        batch, index = self.batch, self.index
+        context = batch.context
+        if context is None or (store := context.store) is None:
+            return False
+        return store.discard(context.sub_id, batch._publisher_numbers[index], batch._sequence_numbers[index])
 
     # -- queue messages ---------------------------------------------------------------------------------
 
@@ -656,6 +634,30 @@ def _lease_of(batch: MessageBatch, what: str) -> Lease:
             f"Cannot {what}: subscription {context.sub_id!r} on topic {topic!r} is not a queue subscription."
         )
     return lease
+
+
+def cost_between(batch: MessageBatch, low: int, high: int) -> int:
+    """Return the flow-control cost of the messages `[low, high)` of a batch."""
+    cost = int(batch.offsets[high]) - int(batch.offsets[low]) + message_cost_bytes * (high - low)
+    if batch.columns & (CORRELATION_IDS | KEYS):
+        for labels in (batch.correlation_ids, batch.keys):
+            if labels is not None:
+                cost += int(labels.offsets[high]) - int(labels.offsets[low])
+    return cost
+
+
+def bodies_between(batch: MessageBatch, low: int, high: int) -> list[bytes]:
+    """Return the bodies of the messages `[low, high)` of a batch, at least one, as `bytes` objects."""
+    offsets = batch.offsets[low : high + 1]
+    bodies: memoryview = memoryview(batch.bodies)[int(offsets[0]) : int(offsets[-1])]
+    if high - low == 1:
+        return [bytes(bodies)]
+    lengths = lengths_of(offsets)
+    size = int(lengths[0])
+    if size and size * (high - low) == len(bodies) and (lengths == size).all():
+        alike: list[bytes] = _frombuffer(bodies, f"V{size}").tolist()
+        return alike
+    return list(map(io.BytesIO(bodies).read, lengths.tolist()))
 
 
 def marks_of(batch: MessageBatch) -> list[tuple[int, int]]:

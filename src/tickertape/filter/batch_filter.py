@@ -13,7 +13,7 @@ import numpy as np
 
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import filter_bytes_max
-from tickertape.batch import MessageBatch
+from tickertape.batch import MessageBatch, bodies_between
 from tickertape.batch.format import Int64s
 from tickertape.filter.compiler.compile import Filter, FilterInputs, compile_filter, inputs_of
 from tickertape.filter.limits import filter_piece_bytes_max
@@ -141,7 +141,7 @@ def bodies_of(batch: MessageBatch, rows: Int64s) -> list[bytes]:
     """Return the bodies of ascending rows, at least one."""
     first, last = int(rows[0]), int(rows[-1])
     if last - first == len(rows) - 1:
-        return batch.bodies_between(first, last + 1)
+        return bodies_between(batch, first, last + 1)
     begin, end = int(batch.offsets[first]), int(batch.offsets[last + 1])
     begins, ends = (batch.offsets[rows] - begin).tolist(), (batch.offsets[rows + 1] - begin).tolist()
     joined = bytes(batch.bodies[begin:end])

@@ -84,7 +84,7 @@ def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], openin
     reached = {**opening.access, "servers": servers}
     client, _ = connect(read_servers(reached), opening.timeout_seconds)
     with client:
-        journal, first, after = client.resolve(EVERY_TOPIC, opening.start)
+        found = client.locate(EVERY_TOPIC, opening.start)
     declared = {column.split()[0]: column for column in ALL_SCHEMA.split(", ")}
     frame = (
         spark.read.format("tickertape")
@@ -96,7 +96,7 @@ def _of_server(spark: SparkSession, servers: str, columns: Sequence[str], openin
         .load()
     )
     # The source plans separately, later: messages published meanwhile are left out.
-    return OpenedLog(servers, journal, first, after, "", frame).within(first, after)
+    return OpenedLog(servers, found.journal, found.start, found.end, "", frame).within(found.start, found.end)
 
 
 def of_topic(messages: DataFrame, topic: str) -> DataFrame:

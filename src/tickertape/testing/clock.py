@@ -53,6 +53,7 @@ class VirtualClock:
 
     def __init__(self, *, mono: float = BEGIN_MONO, wall: int = BEGIN_WALL) -> None:
         self.mono = mono
+        """Monotonic clock in seconds."""
         self._wall_ahead = wall - round(mono * _MICROS)
 
     @property

@@ -85,6 +85,7 @@ class StrictDisk:
         self, rng: Random, *, space_bytes: int | None = None, counts: Counter[str] | None = None
     ) -> None:
         self.where = "memory"
+        """Place of the disk for messages."""
         self.space_bytes = space_bytes
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.calls: Counter[str] = Counter()
@@ -206,10 +207,12 @@ class StrictDisk:
     # -- names ----------------------------------------------------------------------------------------
 
     def names(self, directory: str) -> list[str]:
+        """Return the sorted names in `directory`."""
         self._begin("names")
         return sorted(self._directory(path_parts(directory), directory).view)
 
     def make_directory(self, path: str) -> None:
+        """Create a directory unless it exists."""
         self._begin("make_directory")
         parts = path_parts(path)
         if not parts:
@@ -222,6 +225,7 @@ class StrictDisk:
             raise _error(errno.EEXIST, path)
 
     def rename(self, old: str, new: str) -> None:
+        """Rename a file, replacing `new`. Durable after `sync_directory` of both directories."""
         self._begin("rename")
         from_parts, to_parts = _entry(old), _entry(new)
         source, target = self._directory(from_parts[:-1], old), self._directory(to_parts[:-1], new)
@@ -246,6 +250,7 @@ class StrictDisk:
         self._names.rename(source, from_parts[-1], target, to_parts[-1])
 
     def remove(self, path: str) -> None:
+        """Remove a file. Durable after `sync_directory` of its directory."""
         self._begin("remove")
         parent, name, file = self._found(path)
         if file is None:
@@ -256,6 +261,7 @@ class StrictDisk:
         self._names.unlink(parent, name)
 
     def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable."""
         fault = self._fault("sync_directory")
         directory = self._directory(path_parts(path), path)
         if fault is not None and fault.error in _NOT_OPENED:
@@ -266,6 +272,7 @@ class StrictDisk:
         self._names.sync(directory)
 
     def lock(self, path: str, owner: str) -> None:
+        """Lock a file or directory for `owner` until `close_all`."""
         self._begin("lock")
         parent, name, file = self._found(path)
         if parent in self._locked:
@@ -304,6 +311,7 @@ class StrictDisk:
     # -- files ----------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
+        """Open a file, or create it with `create`, and return a handle."""
         self._begin("open")
         parent, name, file = self._found(path)
         if create:
@@ -320,6 +328,7 @@ class StrictDisk:
         return self._last_handle
 
     def close(self, handle: int) -> None:
+        """Close a handle."""
         self._begin("close")
         self._file(handle)
         del self._handles[handle]
@@ -331,6 +340,7 @@ class StrictDisk:
             del self._locked[self._mine.pop()]
 
     def size(self, handle: int) -> int:
+        """Return the size of a file in bytes."""
         self._begin("size")
         file = self._file(handle)
         if file.harm is not None and file.harm.how == "empty":
@@ -338,6 +348,7 @@ class StrictDisk:
         return file.view.size
 
     def preallocate(self, handle: int, size: int) -> None:
+        """Extend a file to `size` bytes of zeros."""
         self._begin("preallocate")
         file = self._file(handle, write=True)
         if size <= 0:
@@ -350,6 +361,7 @@ class StrictDisk:
             file.resize(size)
 
     def truncate(self, handle: int, size: int) -> None:
+        """Cut a file to `size` bytes."""
         self._begin("truncate")
         file = self._file(handle, write=True, wrong=errno.EINVAL)
         if size < 0:
@@ -360,6 +372,7 @@ class StrictDisk:
         file.resize(size)
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write buffers at `offset`. Durable after `sync`."""
         fault = self._fault("write")
         file = self._file(handle, write=True)
         data = b"".join(buffers)
@@ -374,6 +387,7 @@ class StrictDisk:
         raise _error(fault.error, f"handle {handle}")
 
     def sync(self, handle: int) -> None:
+        """Make the contents of a file durable."""
         fault = self._fault("sync")
         file = self._file(handle)
         if fault is not None:
@@ -382,6 +396,7 @@ class StrictDisk:
         file.sync()
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes at `offset`."""
         self._begin("read")
         file = self._file(handle)
         if offset < 0 or size < 0:

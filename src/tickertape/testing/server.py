@@ -32,15 +32,18 @@ class ServerNotReady(RuntimeError):
 class RunningServer:
     """A server process on a data directory, created by `running_server`.
 
-    `uri` is the address for clients, `admin_url` the admin address (HTTP). Both stay the same after
-    `restart()`, and stay reserved while the server is down.
+    Its addresses stay the same after `restart()`, and stay reserved while the server is down.
     """
 
     def __init__(self, data: Path, config: Path | None = None, *, listen: str | None = "") -> None:
         self.data = data
+        """Data directory."""
         self.config = config
+        """Configuration file, or None."""
         self.uri = ""
+        """Address for clients."""
         self.admin_url = ""
+        """Admin address (HTTP)."""
         self._ports = ReservedPort(), ReservedPort()
         self._listen = f"tcp://127.0.0.1:{self._ports[0].number}" if listen == "" else listen
         self._process: subprocess.Popen[str] | None = None

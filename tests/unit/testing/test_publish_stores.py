@@ -229,12 +229,12 @@ def test_check_publish_store_rejects_small_limits_and_missing_methods() -> None:
 
 def hybrid_killed(store: PublishStore) -> None:
     assert isinstance(store, HybridPublishStore)
-    store._file.forked()
+    store._file._refuse_in_child()
 
 
 def file_killed(store: PublishStore) -> None:
     assert isinstance(store, FilePublishStore)
-    store.forked()
+    store._refuse_in_child()
 
 
 @pytest.mark.parametrize("sync", ["never", "always"])

@@ -9,6 +9,7 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from tickertape.base.errors import StoreFull
 from tickertape.client.aio.driver import AsyncioDriver
+from tickertape.client.aio.receivers import AsyncReceiver
 from tickertape.client.aio.streams import AsyncMessageStream
 from tickertape.client.aio.transactions import AsyncClientTransaction
 from tickertape.client.api.command import Command
@@ -23,7 +24,6 @@ from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.payload.bodies import encode
-from tickertape.wire.commands import Resolve, Resolved
 
 T = TypeVar("T")
 Call: TypeAlias = Coroutine[Any, Any, T]
@@ -32,7 +32,7 @@ EVERY_TASK: Final = 1
 
 
 class AsyncClient(
-    ReadCalls[Call[AsyncMessageStream], Call[tuple[str, int, int]], Call[Resolved], Call[None]],
+    ReadCalls[Call[AsyncMessageStream], Call[None]],
     QueueCalls[Call[None]],
     TransactionCalls[AsyncClientTransaction],
     ClientFrontend,
@@ -327,18 +327,6 @@ class AsyncClient(
     async def _settle_call(self, step: Step) -> None:
         self._driver.settle_now(step)
 
-    async def _resolve(self, asked: Resolve, timeout: Timeout) -> tuple[str, int, int]:
-        answer = await self._locate(asked, timeout)
-        return answer.journal, answer.start, answer.end
-
-    async def _locate(self, asked: Resolve, timeout: Timeout) -> Resolved:
-        core = self._driver.core
-        answer = await self._driver.call(
-            lambda call: core.resolve(call, asked), timeout, f"resolve {asked.topic}"
-        )
-        assert isinstance(answer, Resolved)
-        return answer
-
     async def _execute(
         self, command: Command, timeout: Timeout, handler: Handler | None
     ) -> AsyncMessageStream:
@@ -346,6 +334,6 @@ class AsyncClient(
 
     async def _over(self, done: Awaitable[object]) -> AsyncMessageStream:
         await done
-        over = AsyncMessageStream(NO_REQUEST, self._driver)
+        over = AsyncReceiver(NO_REQUEST, self._driver)
         over.end("complete", None)
-        return over
+        return AsyncMessageStream(over)

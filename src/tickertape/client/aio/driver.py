@@ -18,7 +18,8 @@ from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeEr
 from tickertape.base.units import within
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.aio.connection import AsyncioConnection, AsyncioTlsConnection
-from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream, HandlerOrder
+from tickertape.client.aio.receivers import AsyncHandlerReceiver, AsyncReceiver, HandlerOrder
+from tickertape.client.aio.streams import AsyncMessageStream
 from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
 from tickertape.client.api import exit_flush as exits
 from tickertape.client.api.driver import ClientDriver, DriverSettings, Step
@@ -53,7 +54,7 @@ class AsyncioDriver(ClientDriver):
         self._beat_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._order = HandlerOrder()
-        forks.register(self)
+        forks.register(self, type(self).forked)
         exits.register(self)
 
     # -- calls ------------------------------------------------------------------------------------------
@@ -135,25 +136,26 @@ class AsyncioDriver(ClientDriver):
         """Send a subscribe and wait until it is accepted."""
         request = msgspec.structs.replace(request, handled=on_message is not None)
         sub_id = request.context.sub_id
-        stream = self._stream(request, on_message)
+        receiver = self._receiver(request, on_message)
+        stream = AsyncMessageStream(receiver)
         try:
             await self.call(
-                lambda call: self.core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}"
+                lambda call: self.core.subscribe(call, request, receiver), timeout, f"subscribe {sub_id}"
             )
         except BaseException as error:
-            if isinstance(stream, AsyncHandledStream):
-                stream.abandon()
+            if isinstance(receiver, AsyncHandlerReceiver):
+                receiver.abandon()
             if isinstance(error, TimedOut | asyncio.CancelledError):
                 self.leave(request)  # The caller has no stream, so it would fill up.
             raise
-        if isinstance(stream, AsyncHandledStream):
-            self._spawn(stream.hand_on())
+        if isinstance(receiver, AsyncHandlerReceiver):
+            self._spawn(receiver.hand_on())
         return stream
 
-    def _stream(self, request: SubscribeRequest, on_message: Handler | None) -> AsyncMessageStream:
+    def _receiver(self, request: SubscribeRequest, on_message: Handler | None) -> AsyncReceiver:
         if on_message is None:
-            return AsyncMessageStream(request, self)
-        return AsyncHandledStream(request, self, handler=on_message, handlers=self.handlers)
+            return AsyncReceiver(request, self)
+        return AsyncHandlerReceiver(request, self, handler=on_message, handlers=self.handlers)
 
     async def name_subscriptions(self, what: str, sub_ids: tuple[str, ...], timeout: Timeout) -> None:
         """Send a command for existing subscriptions and wait for its completion."""
@@ -266,7 +268,7 @@ class AsyncioDriver(ClientDriver):
         try:
             self.settle_now(step)
         except TickertapeError as error:
-            self.handlers.tell(error)
+            self.handlers.report(error)
 
     # -- called by the connection and the loop ----------------------------------------------------------
 
@@ -474,7 +476,7 @@ class AsyncioDriver(ClientDriver):
         try:
             await self.flush(seconds, "processed")
         except TickertapeError as error:
-            self.handlers.tell(error)
+            self.handlers.report(error)
             return False
         return True
 
@@ -487,7 +489,7 @@ class AsyncioDriver(ClientDriver):
         self._room.wake()
         self._disarm()
         if refused is not None:
-            self.handlers.tell(refused)
+            self.handlers.report(refused)
 
     # -- handlers ---------------------------------------------------------------------------------------
 
@@ -506,7 +508,7 @@ class AsyncioDriver(ClientDriver):
         if late:
             _, late = await asyncio.wait(late, timeout=cancelled_handler_seconds_max)
         if late:
-            self.handlers.tell(
+            self.handlers.report(
                 TimedOut(f"{len(late)} handler(s) did not end after close() cancelled their tasks.")
             )
 
@@ -526,7 +528,7 @@ class AsyncioDriver(ClientDriver):
             if outcome is not None and inspect.isawaitable(outcome):
                 await outcome
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self.handlers.tell(error)
+            self.handlers.report(error)
 
     def _wake_publishers(self) -> None:
         self._room.wake()
@@ -534,7 +536,7 @@ class AsyncioDriver(ClientDriver):
     def _deliver_shared(self, effect: DeliverShared) -> None:
         together = []
         for sink, share, rows in effect.parts:
-            if isinstance(sink, AsyncHandledStream) and not sink.free:
+            if isinstance(sink, AsyncHandlerReceiver) and not sink.free:
                 sink.push_share(share)
                 together.append((sink, rows))
             else:
@@ -543,7 +545,7 @@ class AsyncioDriver(ClientDriver):
             self._order.put(together)
 
     def _order_together(self, sinks: Sequence[Sink]) -> None:
-        handled = [sink for sink in sinks if isinstance(sink, AsyncHandledStream) and sink.running]
+        handled = [sink for sink in sinks if isinstance(sink, AsyncHandlerReceiver) and sink.running]
         if len(handled) < 2:
             return
         if self._order.over:

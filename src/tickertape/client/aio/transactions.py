@@ -84,7 +84,7 @@ class AsyncClientTransaction(TransactionBase):
         seconds = self._driver.seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         async with self._alone(seconds):
-            make = self.aborting()
+            make = self._buffer.aborting()
             if make is not None:
                 with suppress(TickertapeError):  # The transaction has ended in any case.
                     await self._driver.ask(make, None, remaining(deadline))

@@ -255,7 +255,7 @@ class ClientDriver(ABC):
             elif isinstance(effect, effects.OrderTogether):
                 self._order_together(effect.sinks)
             elif isinstance(effect, effects.ReportError):
-                self.handlers.tell(effect.error)
+                self.handlers.report(effect.error)
             elif isinstance(effect, effects.FailedWrite | effects.DuplicatesDropped):
                 self._inform_handler(effect)
             elif isinstance(effect, effects.StoreHasRoom):
@@ -362,7 +362,7 @@ class ClientDriver(ABC):
         with self.lock:  # answers may be arriving
             count = self._unsent = self.publishing.unanswered_count()
         if count:
-            self.handlers.tell(
+            self.handlers.report(
                 Disconnected(
                     f"Cannot send everything before client {self.core.name!r} closes: {count} message(s) "
                     "have no answer from a server. Call publish_flush() first, give close() more time, or "
@@ -402,7 +402,7 @@ class ClientDriver(ABC):
                 store.close()
         if listener is not None:
             for failure in errors:
-                self.handlers.tell(failure)
+                self.handlers.report(failure)
 
     def _check_no_takeover(self, *, handling_loss: bool) -> None:
         # Two clients with one name and reconnecting handlers would disconnect each other for ever.

@@ -28,6 +28,7 @@ from tickertape.client.ha.reconnect import Action, Event, ReconnectMachine, Reco
 from tickertape.client.ha.subscription_manager import StoredSubscription
 from tickertape.client.limits import connect_attempt_seconds_default
 from tickertape.client.protocol.core import ClientProtocol
+from tickertape.client.subscriptions.receiver import StreamReceiver
 from tickertape.wire.commands import LoggedOn
 
 
@@ -95,7 +96,7 @@ class HADriver(ClientDriver):
         try:
             self._own.close()
         except StoreError as error:
-            self.handlers.tell(error)
+            self.handlers.report(error)
 
     # -- implemented by both drivers --------------------------------------------------------------------
 
@@ -169,10 +170,14 @@ class HADriver(ClientDriver):
 
     def _inform_sink(self, effect: SinkEffect) -> None:
         super()._inform_sink(effect)
-        if isinstance(effect, End) and isinstance(effect.sink, StreamBase) and effect.sink._request.handled:
+        if (
+            isinstance(effect, End)
+            and isinstance(effect.sink, StreamReceiver)
+            and effect.sink.request.handled
+        ):
             # Another subscription with this id may run: the replaced one or the replacement.
             with self._managing:
-                sub_id = effect.sink.sub_id
+                sub_id = effect.sink.request.context.sub_id
                 if effect.reason != "closed" and not self.subscriptions.handled(sub_id):
                     self._policies.unsubscribed(sub_id)
 
@@ -247,7 +252,7 @@ class HADriver(ClientDriver):
         elif isinstance(action, machine.Stopped):
             told = self._settle_waiters(action.begun, action.error)
             if not (told or action.known):
-                self.handlers.tell(action.error)
+                self.handlers.report(action.error)
 
     def _log_attempt(self, seconds: float | None) -> None:
         """Log the attempt that failed, and the delay before the next one."""
@@ -302,7 +307,7 @@ class HADriver(ClientDriver):
                 except (Disconnected, TimedOut):
                     raise
                 except TickertapeError as error:
-                    self.handlers.tell(error)
+                    self.handlers.report(error)
                 else:
                     self._remember(stored, stream)
         finally:

@@ -23,24 +23,17 @@ from tickertape.client.common.subscribe_arguments import (
     manner_given,
     not_found_given,
     pace_given,
-    resolve_command,
     start_text,
-    wire_text,
 )
 from tickertape.client.common.waiting import DEFAULT, Timeout
-from tickertape.wire.commands import Resolve
 
 Opened = TypeVar("Opened")
 """A stream, or an awaitable of a stream."""
-Found = TypeVar("Found")
-"""A journal and positions, or an awaitable of them."""
-Located = TypeVar("Located")
-"""A `Resolved`, or an awaitable of it."""
 Done = TypeVar("Done")
 """None, or an awaitable of None."""
 
 
-class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
+class ReadCalls(ABC, Generic[Opened, Done]):
     """The read calls of `Client` and `AsyncClient`. On `AsyncClient`, await each call."""
 
     _driver: ClientDriver
@@ -319,145 +312,6 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         )
         return self._open(request, timeout)
 
-    def read_positions(
-        self,
-        topic: str,
-        start: int,
-        end: int,
-        journal: str,
-        *,
-        filter: str | None = None,
-        numbered: bool = False,
-        depth: int | str | None = None,
-        timeout: Timeout = DEFAULT,
-    ) -> Opened:
-        """Read a range of log positions, and stop.
-
-        `resolve` returns the positions of a start point. Iteration raises an error that cuts the read short.
-
-        Args:
-            topic: Name or pattern of the topics.
-            start: First position (inclusive).
-            end: End position (exclusive).
-            journal: Id of the log that the positions refer to.
-            filter: Deliver only messages whose content matches this expression.
-            numbered: Add `positions` to the batches (default False). Read them with `stream.batches()`.
-            depth: Flow-control credit, in bytes or text. Default 2 MB.
-            timeout: Longest wait for the answer, in seconds or text. Default: the timeout of the client.
-
-        Returns:
-            The stream of the messages.
-
-        Raises:
-            WrongJournal: The server has another log.
-            BookmarkExpired: Retention has removed some of the positions.
-            UsageError: A position is not an integer >= 0.
-
-        All other errors: see `subscribe`.
-
-        Example:
-            >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
-            >>> client.publish_flush()
-            >>> journal, start, end = client.resolve("orders", tt.EPOCH)
-            >>> stream = client.read_positions("orders", start, end, journal)
-            >>> sum(batch.count for batch in stream.batches())
-            2
-        """
-        request = make_request(
-            topic,
-            self._sub_id(None),
-            timestamp=True,
-            filter=filter,
-            depth=depth,
-            positions=(start, end),
-            journal=journal,
-            numbered=numbered,
-        )
-        return self._open(request, timeout)
-
-    def resolve(self, topic: str, bookmark: StartPoint, *, timeout: Timeout = DEFAULT) -> Found:
-        """Return the log positions that a start point or range covers now.
-
-        Args:
-            topic: Name or pattern of the topics.
-            bookmark: The start point or range, as in `bookmark_subscribe`. `MOST_RECENT` is `EPOCH` here.
-            timeout: Longest wait in seconds or text. Default: the timeout of the client.
-
-        Returns:
-            The id of the log, the first position (inclusive) and the end position (exclusive).
-
-        Raises:
-            BadTopic: The topic name or pattern is invalid.
-            BadBookmark: The start point is invalid.
-            BookmarkUnknown: The log does not contain the bookmark.
-            BookmarkExpired: Retention has removed the bookmark.
-            TopicNotRecorded: The topic is not persistent.
-            TimedOut: No answer within `timeout`.
-            Disconnected: The client is not connected, or the connection was lost.
-            Closed: The client is closed.
-
-        Example:
-            >>> client.publish("orders", {"id": 1})
-            >>> client.publish_flush()
-            >>> journal, start, end = client.resolve("orders", tt.EPOCH)
-            >>> start < end
-            True
-        """
-        return self._resolve(resolve_command(topic, bookmark=wire_text(bookmark)), timeout)
-
-    def locate(
-        self,
-        topic: str,
-        bookmark: StartPoint | None = None,
-        *,
-        filter: str | None = None,
-        positions: tuple[int, int] | None = None,
-        journal: str | None = None,
-        messages_max: int = 0,
-        bytes_max: int = 0,
-        timeout: Timeout = DEFAULT,
-    ) -> Located:
-        """Return the log positions of a start point with details, or limit a range of positions.
-
-        With `positions` instead of `bookmark`, the result ends after at most `messages_max` messages of
-        `topic` and `bytes_max` bytes of bodies, but after at least one message.
-
-        Args:
-            topic: Name or pattern of the topics.
-            bookmark: The start point or range, as in `resolve`.
-            filter: Only validated.
-            positions: Start (inclusive) and end (exclusive) in the log `journal`.
-            journal: Id of the log that `positions` refer to.
-            messages_max: Largest number of messages. 0 (default): no limit.
-            bytes_max: Largest size of the bodies in bytes. 0 (default): no limit.
-            timeout: Longest wait in seconds or text. Default: the timeout of the client.
-
-        Returns:
-            An object with `journal`, `start`, `end`, `topic` (the underlying topic, if it differs) and
-            `types` (topics that are not JSON, by message type).
-
-        Raises:
-            BadFilter: The filter is invalid.
-            WrongJournal: The server has another log.
-            BadOption: The arguments are invalid.
-
-        All other errors: see `resolve`.
-
-        Example:
-            >>> client.locate("orders", tt.EPOCH).journal == client.server.journal
-            True
-        """
-        command = resolve_command(
-            topic,
-            bookmark="" if bookmark is None else wire_text(bookmark),
-            filter=filter,
-            positions=positions,
-            journal=journal,
-            messages_max=messages_max,
-            bytes_max=bytes_max,
-        )
-        return self._locate(command, timeout)
-
     def unsubscribe(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
         """End subscriptions with one command. Their streams end.
 
@@ -595,14 +449,6 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
     def _name(self, command: str, sub_ids: tuple[str, ...], timeout: Timeout) -> Done:
         done: Done = self._driver.name_subscriptions(command, sub_ids, timeout)
         return done
-
-    @abstractmethod
-    def _resolve(self, asked: Resolve, timeout: Timeout) -> Found:
-        """Request the positions of a start point."""
-
-    @abstractmethod
-    def _locate(self, asked: Resolve, timeout: Timeout) -> Located:
-        """Request the positions of a start point, and return the whole answer."""
 
     @abstractmethod
     def _over(self, done: Any) -> Opened:

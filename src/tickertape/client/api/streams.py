@@ -1,38 +1,19 @@
-"""Base of the message streams of both clients: all parts that do not wait.
-
-Invariant: the credit of its subscription bounds the size of a stream.
-"""
+"""Base of the message streams of both clients: all parts that do not wait."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from tickertape.base.errors import TickertapeError, UsageError
-from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.api.auto_ack import AutoAckReader
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
-from tickertape.client.common.waiting import Timeout
-from tickertape.client.subscriptions.message_buffer import MessageBuffer, Superseded, discard_superseded
+from tickertape.client.subscriptions.message_buffer import Superseded
+from tickertape.client.subscriptions.receiver import StreamReceiver
 
 T = TypeVar("T")
 NO_REQUEST: Final = SubscribeRequest(topic="", context=SubscriptionContext(sub_id=""))
 """Request of the empty stream of a command that is not a subscribe."""
-
-
-class StreamOwner(Protocol):
-    """The calls of a stream to the driver of its client."""
-
-    def consumed(self, request: SubscribeRequest, cost: int) -> None:
-        """Report that the application has processed messages of this `cost` (flow-control credit)."""
-
-    def leave(self, request: SubscribeRequest) -> None:
-        """End the subscription of a stream without a consumer."""
-
-    def seconds(self, timeout: Timeout) -> float | None:
-        """Return the timeout of a call in seconds. Raises `BadOption`."""
 
 
 class StreamBase(ABC):
@@ -42,32 +23,29 @@ class StreamBase(ABC):
         "__weakref__",
         "_auto_ack",
         "_buffer",
-        "_forked",
         "_in_loop",
         "_owner",
+        "_receiver",
         "_request",
         "sub_id",
         "timeout",
     )
 
-    _lock: AbstractContextManager[object]
-    """Held while the buffer changes. The asyncio stream uses a null context."""
-
-    def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
-        self._request = request
-        self.sub_id = request.context.sub_id
+    def __init__(self, receiver: StreamReceiver) -> None:
+        self._receiver = receiver
+        self._request = receiver.request
+        self._buffer = receiver.buffer
+        self._owner = receiver.owner
+        self.sub_id = receiver.request.context.sub_id
         """Id of the subscription."""
         self.timeout: float | str | None = None
         """Default timeout of iteration, `get`, `batches` and `to_arrow` for the next message.
 
         Seconds or text (`"500ms"`). None (default): no timeout. After `TimedOut` the stream remains usable.
         """
-        self._buffer = MessageBuffer(self.sub_id, limited=request.limited and not request.handled)
-        self._owner = owner
         self._auto_ack = AutoAckReader()
         self._in_loop = False
         """Whether a loop is active: a new loop releases the message at which an earlier loop stopped."""
-        self._forked = False
 
     def __repr__(self) -> str:
         state = "running" if self.end_reason is None else f"ended: {self.end_reason}"
@@ -146,58 +124,11 @@ class StreamBase(ABC):
             >>> stream.get(timeout=5).json()
             {'bid': 2}
         """
-        superseded = self._locked(self._begin_conflation, by)
-        self._discard(superseded)
+        superseded = self._receiver.locked(self._begin_conflation, by)
+        self._receiver.discard(superseded)
         self._pay(early=self._buffer.credit_early)
 
-    # -- called by the driver ---------------------------------------------------------------------------
-
-    def push(self, batch: MessageBatch) -> None:
-        """Internal: add a delivered batch."""
-        with self._lock:
-            due = self._buffer.push(batch)
-            superseded = self._buffer.take_superseded()
-            self._wake()  # also for waiters that an exception has interrupted
-        if superseded is not None:
-            self._discard(superseded)
-        if due:
-            self._owner.consumed(self._request, due)
-
-    def started(self, after: str, found: bool) -> None:
-        """Internal: record the start of the subscription at the server."""
-        with self._lock:
-            self._buffer.started(after, found=found)
-
-    def caught_up(self) -> None:
-        """Internal: record that the replay has caught up or reached its stop."""
-        with self._lock:
-            self._buffer.catch_up()
-            self._wake()
-
-    def noticed(self, bookmark: str) -> None:
-        """Internal: record that all messages up to `bookmark` were delivered."""
-        with self._lock:
-            self._buffer.notice(bookmark)
-
-    def again(self) -> None:
-        """Internal: drop unprocessed messages, which a new connection redelivers."""
-        self._buffer.restart()
-
-    def end(self, reason: str, error: TickertapeError | None) -> None:
-        """Internal: end the subscription. Waiting messages remain readable."""
-        with self._lock:
-            self._buffer.end(reason, error)
-            self._wake()
-
     # -- inside -----------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _locked(self, step: Callable[..., T], *arguments: object) -> T:
-        """Change the buffer on behalf of the application. Raises `Forked`."""
-
-    @abstractmethod
-    def _wake(self) -> None:
-        """Wake all waiting consumers."""
 
     @abstractmethod
     def _drop_current(self) -> None:
@@ -210,9 +141,9 @@ class StreamBase(ABC):
         self._in_loop = True
 
     def _end_subscription(self) -> None:
-        if self._forked:
+        if self._receiver.forked:
             return
-        running = self._locked(self._buffer.close)
+        running = self._receiver.locked(self._buffer.close)
         self._drop_current()
         if running:
             self._owner.leave(self._request)
@@ -224,13 +155,15 @@ class StreamBase(ABC):
             self._buffer.paid(early=early, due=due)
 
     def _begin_conflation(self, by: str) -> Superseded | None:
+        if self._request.handled:
+            raise UsageError(f"Cannot conflate subscription {self.sub_id!r}: its messages go to on_message.")
         self._buffer.conflate(by)
         return self._buffer.take_superseded()
 
-    def _discard(self, superseded: Superseded | None) -> None:
-        error = None if superseded is None else discard_superseded(superseded)
-        if error is not None:
-            self.end(error.code, error)
+    def _refuse_in_child(self) -> None:
+        """Refuse every call except `close`: this process is a forked child."""
+        self._receiver.refuse()
+        self._drop_current()
 
     def _goes_to_handler(self) -> UsageError:
         return UsageError(f"Cannot read subscription {self.sub_id!r}: its messages go to on_message.")

@@ -6,7 +6,7 @@ sent again, which commits the transaction exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from tickertape.base.errors import BadBatch, BadCommand, Disconnected, FrameTooLarge
@@ -29,7 +29,7 @@ CommitSteps: TypeAlias = Generator[CommitStep, object, CommittedTransaction]
 Made = TypeVar("Made", bound="TransactionBase")
 
 
-class TransactionBase(TransactionBuffer):
+class TransactionBase:
     """Base of the transactions of both clients, which perform the steps of a commit."""
 
     _lock_type: Callable[[], Any]
@@ -37,7 +37,7 @@ class TransactionBase(TransactionBuffer):
     def __init__(
         self, driver: ClientDriver, publisher: str, name: str | None, space: str, bytes_max: int | str | None
     ) -> None:
-        super().__init__(publisher, name, space, bytes_max)
+        self._buffer = TransactionBuffer(publisher, name, space, bytes_max)
         self._driver = driver
         self._one_call = self._lock_type()
         """Held during a commit or abort."""
@@ -46,20 +46,107 @@ class TransactionBase(TransactionBuffer):
 
     def __repr__(self) -> str:
         state = "aborted" if self.aborted else "open" if self.result is None else "committed"
-        return f"<{type(self).__name__} {self.key.name!r}, {state}>"
+        return f"<{type(self).__name__} {self._buffer.key.name!r}, {state}>"
+
+    @property
+    def result(self) -> CommittedTransaction | None:
+        """The result of the commit, or None before it."""
+        return self._buffer.result
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the transaction was aborted."""
+        return self._buffer.aborted
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether a commit has no answer, so that its outcome is unknown. Call `commit` again."""
+        return self._buffer.uncertain
+
+    def publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        expiration: float | str | None = None,
+        correlation_id: str | None = None,
+        sow_key: str | None = None,
+    ) -> None:
+        """Add one message. The call does not wait: also on `AsyncClientTransaction` it is not awaited.
+
+        Args:
+            topic: Name of the topic.
+            data: The body, as in `Client.publish`.
+            expiration: Lifetime in a queue, as in `Client.publish`.
+            correlation_id: Label for the application, as in `Client.publish`.
+            sow_key: Message key, as in `Client.publish`.
+
+        Raises:
+            TransactionTooLarge: The transaction would exceed `bytes_max`. The message is not added.
+            BadTopic: The topic name is invalid.
+            BadMessage: The body cannot be encoded.
+            MessageTooLarge: The body is too large.
+            UsageError: The transaction is finished or `uncertain`.
+
+        Example:
+            >>> with client.transaction() as transaction:
+            ...     transaction.publish("orders", {"id": 1}, sow_key="1")
+        """
+        self._buffer.publish(
+            topic, data, expiration=expiration, correlation_id=correlation_id, sow_key=sow_key
+        )
+
+    def publish_batch(self, topic: str, messages: Iterable[object]) -> None:
+        """Add many messages. After an error, the messages before it stay added.
+
+        Args:
+            topic: Name of the topic.
+            messages: The bodies, as in `Client.publish_batch`.
+
+        All errors: see `publish`.
+
+        Example:
+            >>> with client.transaction() as transaction:
+            ...     transaction.publish_batch("orders", [{"id": 1}, {"id": 2}])
+        """
+        self._buffer.publish_batch(topic, messages)
+
+    def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> None:
+        """Add each value of an Arrow column, as `Client.publish_arrow` does.
+
+        Args:
+            topic: Name of the topic.
+            table: The table, as in `Client.publish_arrow`.
+            column: Name of the column, as in `Client.publish_arrow`.
+
+        Raises:
+            UsageError: The column does not exist.
+
+        All other errors: see `publish`.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> with client.transaction() as transaction:
+            ...     transaction.publish_arrow("orders", pa.table({"data": ['{"id": 1}']}))
+        """
+        self._buffer.publish_arrow(topic, table, column=column)
+
+    def __len__(self) -> int:
+        """Return the number of added messages."""
+        return len(self._buffer)
 
     def _commit_steps(self, seconds: float | None, deadline: float | None) -> CommitSteps:
         while True:
             self._pin = ConnectionPin()
             try:
-                answer = yield from self.committing()
+                answer = yield from self._buffer.committing()
             except Disconnected as lost:
                 if refused_for_good(lost) or not self._driver.reconnects(seconds):
                     raise
                 # The loss may not be processed yet. An immediate retry would delay its processing.
                 yield before_retry(deadline, seconds, lost)
             else:
-                return self.committed(answer)
+                return self._buffer.committed(answer)
 
 
 def refused_for_good(lost: Disconnected) -> bool:

@@ -8,7 +8,6 @@ from threading import get_ident
 from typing import Any
 
 from tickertape.base.errors import TickertapeError
-from tickertape.batch import MessageBatch
 from tickertape.client.api.driver import FailedWriteHandler, Step
 from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
 from tickertape.client.api.queue_calls import QueueCalls
@@ -16,6 +15,7 @@ from tickertape.client.api.read_calls import ReadCalls
 from tickertape.client.api.streams import NO_REQUEST
 from tickertape.client.api.transactions import TransactionCalls
 from tickertape.client.blocking.driver import ThreadDriver
+from tickertape.client.blocking.receivers import ThreadReceiver
 from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.blocking.transactions import ClientTransaction
 from tickertape.client.bookmark_store.protocol import BookmarkStore
@@ -23,17 +23,15 @@ from tickertape.client.common.closing import ClosesItself
 from tickertape.client.common.subscribe_arguments import extras
 from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.limits import client_timeout_seconds
-from tickertape.client.protocol.transactions import ConnectionPin, Make
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.publishing.send_buffer import NOBODY
 from tickertape.payload.bodies import encode
 from tickertape.security.contexts import TLS
-from tickertape.wire.commands import Resolve, Resolved
 
 
 class Client(
-    ReadCalls[MessageStream, tuple[str, int, int], Resolved, None],
+    ReadCalls[MessageStream, None],
     QueueCalls[None],
     TransactionCalls[ClientTransaction],
     ClientFrontend,
@@ -374,12 +372,6 @@ class Client(
         """
         self._driver.flush(timeout, level)
 
-    def ask(
-        self, make: Make, batch: MessageBatch | None, timeout: Timeout, same: ConnectionPin | None = None
-    ) -> object:
-        """Internal: send a command of a transaction and wait for its answer. See `ClientDriver.ask`."""
-        return self._driver.ask(make, batch, timeout, same)
-
     # -- inside -----------------------------------------------------------------------------------------
 
     def _publish_chunks(self, topic: str, chunks: Iterator[Chunk], timeout: Timeout) -> int | None:
@@ -393,17 +385,7 @@ class Client(
     def _settle_call(self, step: Step) -> None:
         self._driver.settle_now(step)
 
-    def _resolve(self, asked: Resolve, timeout: Timeout) -> tuple[str, int, int]:
-        answer = self._locate(asked, timeout)
-        return answer.journal, answer.start, answer.end
-
-    def _locate(self, asked: Resolve, timeout: Timeout) -> Resolved:
-        core = self._driver.core
-        answer = self._driver.call(lambda call: core.resolve(call, asked), timeout, "resolve")
-        assert isinstance(answer, Resolved)
-        return answer
-
     def _over(self, done: object) -> MessageStream:  # noqa: ARG002 - already complete
-        over = MessageStream(NO_REQUEST, self._driver)
+        over = ThreadReceiver(NO_REQUEST, self._driver)
         over.end("complete", None)
-        return over
+        return MessageStream(over)

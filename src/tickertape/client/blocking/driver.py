@@ -22,7 +22,8 @@ from tickertape.batch import MessageBatch
 from tickertape.client.api import exit_flush as exits
 from tickertape.client.api.driver import ClientDriver, DriverSettings, Step
 from tickertape.client.blocking.connection import SocketConnection, TlsConnection, open_socket, shake
-from tickertape.client.blocking.streams import HandledPart, HandledStream, MessageStream, push_all
+from tickertape.client.blocking.receivers import HandledPart, HandlerReceiver, ThreadReceiver, push_all
+from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.blocking.threads import TimerThread, WriteNotifier
 from tickertape.client.blocking.waiting import ThreadWaiter
 from tickertape.client.common import effects
@@ -62,7 +63,7 @@ class ThreadDriver(ClientDriver):
         self._due_states: deque[ConnectionState] = deque()
         """States that are not reported to the listeners yet, in order."""
         self._telling = threading.Lock()
-        forks.register(self)
+        forks.register(self, type(self).forked)
         exits.register(self)
 
     # -- calls ------------------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ class ThreadDriver(ClientDriver):
                 self.flush(seconds, "processed")
                 answered = True
             except TickertapeError as error:
-                self.handlers.tell(error)
+                self.handlers.report(error)
         if not answered:
             self._report_unanswered()
         with self.lock:
@@ -109,7 +110,7 @@ class ThreadDriver(ClientDriver):
             later = self._take_sends()
             self._room.notify_all()
         if refused is not None:
-            self.handlers.tell(refused)
+            self.handlers.report(refused)
         self._carry_out(connection, later)
         if connection is not None and apart:
             if connection.discard():  # Another thread has not started the receive thread yet.
@@ -159,11 +160,14 @@ class ThreadDriver(ClientDriver):
         request = msgspec.structs.replace(request, handled=on_message is not None)
         sub_id = request.context.sub_id
         if on_message is None:
-            stream = MessageStream(request, self)
+            receiver = ThreadReceiver(request, self)
         else:
-            stream = HandledStream(request, self, handler=on_message, handlers=self.handlers)
+            receiver = HandlerReceiver(request, self, handler=on_message, handlers=self.handlers)
+        stream = MessageStream(receiver)
         try:
-            self.call(lambda call: self.core.subscribe(call, request, stream), timeout, f"subscribe {sub_id}")
+            self.call(
+                lambda call: self.core.subscribe(call, request, receiver), timeout, f"subscribe {sub_id}"
+            )
         except TimedOut:
             self.leave(request)  # The caller has no stream, so it would fill up.
             raise
@@ -617,13 +621,13 @@ class ThreadDriver(ClientDriver):
     def _deliver_shared(self, effect: effects.DeliverShared) -> None:
         handled: list[HandledPart] = []
         for sink, share, rows in effect.parts:
-            if type(sink) is HandledStream:
+            if type(sink) is HandlerReceiver:
                 handled.append((sink, share, rows))
             else:
                 sink.push(share)
         if handled:
             push_all(effect.shared.bodies(), handled, self.handlers.caught)
-            takings = [(sink._request, share.cost) for sink, share, _ in handled]
+            takings = [(sink.request, share.cost) for sink, share, _ in handled]
             with self.lock:
                 self.core.consumed_all(takings)
                 connection, later = self.connection, self._take_sends()

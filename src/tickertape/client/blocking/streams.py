@@ -1,37 +1,30 @@
 """Message stream of the blocking client: an iterator that waits for the messages of a subscription.
 
-`message_buffer.py` defines the states of batches. The receive thread never waits here.
+`message_buffer.py` defines the states of batches.
 
-A signal handler may raise between any two steps of the application's thread. Then the owner releases the
-locks, a taken batch stays current until its iteration starts, and its cost stays due until it is reported. So
+A signal handler may raise between any two steps of the application's thread. Then the receiver releases the
+lock, a taken batch stays current until its iteration starts, and its cost stays due until it is reported. So
 the application can continue to read after it catches the exception.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from inspect import GEN_CLOSED, getgeneratorstate
-from operator import itemgetter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from tickertape.base.errors import UsageError
 from tickertape.batch.arrow import table_of
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.client.api.auto_ack import bare, handler_for, is_gone
-from tickertape.client.api.streams import StreamBase, StreamOwner
+from tickertape.client.api.auto_ack import bare, is_gone
+from tickertape.client.api.streams import StreamBase
+from tickertape.client.blocking.receivers import ThreadReceiver
 from tickertape.client.common import fork_safety as forks
-from tickertape.client.common.handlers import Handler, HandlerRunner
-from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
-from tickertape.client.subscriptions.duplicates import unless_over
 from tickertape.client.subscriptions.message_buffer import (
     NO_POSITION,
-    MessageBuffer,
     ReadPosition,
-    Superseded,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +38,7 @@ class MessageStream(StreamBase):
 
     `Client.subscribe`, `bookmark_subscribe`, `replay` and `execute` return it. Iteration waits for messages
     and ends without an exception when the subscription has ended. `end_reason` is the reason. A bounded
-    stream (`Client.replay`, `Client.read_positions`) raises the error instead if it was cut short, so its end
+    stream (`Client.replay`) raises the error instead if it was cut short, so its end
     means that everything was read. An ended stream does not restart.
 
     The stream is a context manager that closes itself.
@@ -66,19 +59,15 @@ class MessageStream(StreamBase):
         2
     """
 
-    __slots__ = ("_changed", "_iterator", "_lock", "_owns_lock", "_place")
+    __slots__ = ("_iterator", "_place")
 
-    _lock: threading.RLock
+    _receiver: ThreadReceiver
 
-    def __init__(self, request: SubscribeRequest, owner: StreamOwner) -> None:
-        super().__init__(request, owner)
-        self._lock = threading.RLock()
-        # The same private method that `threading.Condition` uses. A public one does not exist.
-        self._owns_lock: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
-        self._changed = threading.Condition(self._lock)
+    def __init__(self, receiver: ThreadReceiver) -> None:
+        super().__init__(receiver)
         self._place = NO_POSITION
         self._iterator = self._iterate()
-        forks.register(self)
+        forks.register(self, type(self)._refuse_in_child)
 
     # -- the application --------------------------------------------------------------------------------
 
@@ -215,11 +204,11 @@ class MessageStream(StreamBase):
         buffer = self._buffer
         who = object()
         try:
-            self._locked(buffer.begin_catch_up, who)
+            self._receiver.locked(buffer.begin_catch_up, who)
             self._pay(early=buffer.credit_early)
-            self._locked(self._wait_caught_up, seconds)
+            self._receiver.locked(self._wait_caught_up, seconds)
         finally:
-            self._locked(buffer.end_catch_up, who)
+            self._receiver.locked(buffer.end_catch_up, who)
 
     def close(self) -> None:
         """End the subscription and drop its unread messages. Does nothing after its end.
@@ -242,14 +231,6 @@ class MessageStream(StreamBase):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def forked(self) -> None:
-        """Internal: refuse every call, because a forked child has no receive thread."""
-        self._forked = True
-        refusing: Any = forks.ForkedLock()  # raises on acquire
-        self._lock = self._changed = refusing
-        self._owns_lock = forks.refuse
-        self._drop_current()
-
     def _iterate(self) -> Generator[Message, None, None]:
         while True:
             place = self._place
@@ -268,17 +249,19 @@ class MessageStream(StreamBase):
 
     def _next_batch(self, timeout: Timeout) -> MessageBatch | None:
         """Return the next batch. Until the caller sets `_place`, the next call returns the same batch."""
+        if self._request.handled:
+            raise self._goes_to_handler()
         buffer = self._buffer
         batch = buffer.at_hand
         if batch is not None and self._place.at_hand is not batch and not buffer.passed:
             return batch
         while True:
             self._pay(early=buffer.credit_early, due=buffer.credit_due)
-            self._locked(buffer.settle)
+            self._receiver.locked(buffer.settle)
             self._place = NO_POSITION
             if not buffer.ready:
-                self._locked(self._wait, self.timeout if timeout is DEFAULT else timeout)
-            batch = self._locked(buffer.take)
+                self._receiver.locked(self._wait, self.timeout if timeout is DEFAULT else timeout)
+            batch = self._receiver.locked(buffer.take)
             if batch is None or not buffer.passed:
                 return batch
 
@@ -295,102 +278,15 @@ class MessageStream(StreamBase):
                 raise
         return rest
 
-    def _wake(self) -> None:
-        self._changed.notify_all()
-
-    def _locked(self, step: Callable[..., T], *arguments: object) -> T:
-        if self._owns_lock():
-            raise UsageError(
-                "Cannot read a stream: the signal handler interrupted another read. Read outside of signal "
-                "handlers."
-            )
-        try:
-            with self._lock:
-                return step(*arguments)
-        except BaseException:
-            if self._owns_lock():
-                self._lock.release()
-            raise
-
     def _wait_caught_up(self, seconds: float | None) -> None:
-        self._wait_until(lambda: self._buffer.settled, seconds)
+        self._receiver.wait_until(lambda: self._buffer.settled, seconds)
         self._buffer.check_caught_up(seconds)
 
     def _wait(self, timeout: float | str | None) -> None:
         seconds = seconds_of(timeout)
-        if not self._wait_until(lambda: self._buffer.ready, seconds):
+        if not self._receiver.wait_until(lambda: self._buffer.ready, seconds):
             raise self._buffer.late(seconds)
-
-    def _wait_until(self, is_so: Callable[[], bool], seconds: float | None) -> bool:
-        try:
-            return self._changed.wait_for(is_so, seconds)
-        except BaseException:
-            if not self._owns_lock():
-                self._lock.acquire()  # The wait released it, and the caller releases it again.
-            raise
 
     def _drop_current(self) -> None:
         deque(bare(self._place.messages), maxlen=0)  # A loop may still use this iterator.
         self._place = ReadPosition.end(self._buffer.at_hand)
-
-
-class HandledStream(MessageStream):
-    """A subscription whose messages go to a handler, on the receive thread.
-
-    `handlers` runs the handler. After an exception of the handler, the next message is still delivered.
-    """
-
-    __slots__ = ("_handlers", "handler")
-
-    def __init__(
-        self, request: SubscribeRequest, owner: StreamOwner, *, handler: Handler, handlers: HandlerRunner
-    ) -> None:
-        super().__init__(request, owner)
-        self._handlers = handlers
-        self.handler = handler
-        """Internal: the handler of the messages."""
-
-    def push(self, batch: MessageBatch) -> None:
-        """Internal: call the handler for each message of a batch, until the stream is closed."""
-        handler, run, buffer = handler_for(self.handler, batch), self._handlers.run, self._buffer
-        generation = buffer.generation
-        for message in batch:
-            if buffer.closed or buffer.generation != generation:
-                break
-            run(handler, message)
-        else:
-            buffer.done(batch)
-        self._owner.consumed(self._request, batch.cost)
-
-    def _begin_conflation(self, by: str) -> Superseded | None:  # noqa: ARG002 - overrides
-        raise UsageError(f"Cannot conflate subscription {self.sub_id!r}: its messages go to on_message.")
-
-    def _next_batch(self, timeout: Timeout) -> MessageBatch | None:  # noqa: ARG002 - overrides
-        raise self._goes_to_handler()
-
-
-HandledPart = tuple[HandledStream, MessageBatch, Sequence[int]]
-"""A stream with a handler, its part of a batch, and the rows of the batch in that part."""
-
-
-def push_all(
-    bodies: Sequence[bytes], parts: Sequence[HandledPart], caught: Callable[[BaseException], None]
-) -> None:
-    """Call the handlers for the parts of one batch with these `bodies`, in the order of the batch.
-
-    `caught` gets the exceptions of handlers. The caller reports the consumed credit.
-    """
-    order: list[tuple[int, int, MessageBatch, MessageBuffer, int, Handler]] = []
-    for stream, share, rows in parts:
-        buffer = stream._buffer
-        handler, generation = unless_over(stream.handler, share), buffer.generation
-        order += [(row, index, share, buffer, generation, handler) for index, row in enumerate(rows)]
-    order.sort(key=itemgetter(0))
-    for row, index, share, buffer, generation, handler in order:
-        if not buffer.closed and buffer.generation == generation:
-            try:
-                handler(Message(bodies[row], share, index))
-            except BaseException as error:  # noqa: BLE001 - code of the application may raise anything
-                caught(error)
-    for stream, share, _ in parts:
-        stream._buffer.done(share)

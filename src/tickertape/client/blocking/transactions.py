@@ -102,7 +102,7 @@ class ClientTransaction(TransactionBase):
         seconds = self._driver.seconds(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         with self._alone(seconds):
-            make = self.aborting()
+            make = self._buffer.aborting()
             if make is not None:
                 with suppress(TickertapeError):  # The transaction has ended in any case.
                     self._driver.ask(make, None, remaining(deadline))

@@ -42,7 +42,7 @@ class ProgressStore(ClosesItself):
         """A purge is in progress, or was interrupted: power loss may restore purged subscriptions."""
         self._closed = False
         self._refusal: TickertapeError = Closed("The bookmark store is closed.")
-        forks.register(self)
+        forks.register(self, type(self)._refuse_in_child)
 
     def __repr__(self) -> str:
         where = "" if self.path is None else f" {self.path!r}"
@@ -170,8 +170,8 @@ class ProgressStore(ClosesItself):
             self._closed = True
             self._progress = {}
 
-    def forked(self) -> None:
-        """Disable the store in a forked child (internal). A thread of the parent may hold the lock."""
+    def _refuse_in_child(self) -> None:
+        """Disable the store in a forked child. A thread of the parent may hold the lock."""
         self._refusal = forks.forked_error()
         self._closed = True
         refusing: Any = forks.ForkedLock()

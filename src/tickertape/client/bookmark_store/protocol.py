@@ -19,7 +19,8 @@ class RecoveryPointAdapter(Protocol):
     """Storage of recovery points in addition to a bookmark store. A store makes one call at a time.
 
     An adapter that uses a client has it as the attribute `client`. The client whose state the adapter keeps
-    refuses such an adapter.
+    refuses such an adapter. An adapter may also have `offer`, which stores then call instead of `update` (see
+    `ConflatingRecoveryPointAdapter`).
     """
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
@@ -42,6 +43,8 @@ class BookmarkStore(Protocol):
     A store serves one client at a time. Threads of the client and of the application call it, so a store
     needs its own lock. Publishers and sequences are unsigned 64-bit numbers. `publishers` is one number for
     all rows, or an array with one number per row. Sequences of a publisher increase in the order of delivery.
+    A store may also have `bind_client_name(name)`, which a client calls with its name before it uses the
+    store. It raises `StoreOwnerMismatch` if the store belongs to another client name.
     """
 
     @property

@@ -66,6 +66,7 @@ class ConflatingRecoveryPointAdapter:
         if self._seconds <= 0 or updates < 1:
             raise BadOption(f"Invalid seconds={seconds!r} or updates={updates!r}. Use values above 0.")
         self.inner = inner
+        """The other adapter."""
         self._updates = updates
         self._on_error = on_error
         self.error: Exception | None = None
@@ -76,7 +77,7 @@ class ConflatingRecoveryPointAdapter:
         self._count = 0
         self._closed = self._forked = False
         self._thread: threading.Thread | None = None
-        forks.register(self)
+        forks.register(self, type(self)._refuse_in_child)
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
         """Return the recovery points of `inner`."""
@@ -141,8 +142,8 @@ class ConflatingRecoveryPointAdapter:
         self.flush()
         self.inner.close()
 
-    def forked(self) -> None:
-        """Disable the adapter in a forked child, which does not have its thread (internal)."""
+    def _refuse_in_child(self) -> None:
+        """Disable the adapter in a forked child, which does not have its thread."""
         self._forked = True
         refusing: Any = forks.ForkedLock()
         self._changed = self._passing = refusing

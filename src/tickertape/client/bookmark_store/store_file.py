@@ -104,7 +104,7 @@ class StoreFile:
         self._fd = self._lock = -1
         self.replaced = 0
         """Number of replacements of the file since it was opened."""
-        forks.register(self)
+        forks.register(self, type(self).forked)
         with self._errors("lock"):
             make_parents(self.path)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -222,7 +222,7 @@ class StoreFile:
             self._let_go()
 
     def forked(self) -> None:
-        """Release the file in a forked child without truncation (internal).
+        """Release the file in a forked child without truncation.
 
         An open descriptor here would keep the lock after the end of the parent.
         """

@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, TypeVar
 
 from tickertape.base.errors import Forked
 
-
-class Inherited(Protocol):
-    """An object that a forked child must not use."""
-
-    def forked(self) -> None:
-        """Refuse every call from now on. Never raises and never waits."""
+T = TypeVar("T")
 
 
 class ForkedLock:
@@ -65,19 +61,22 @@ def detach(descriptor: int) -> None:
         os.close(nowhere)
 
 
-def register(inherited: Inherited) -> None:
-    """Call `forked` of this object in every forked child. The object is not kept alive."""
-    _alive.add(inherited)
+def register(inherited: T, refuse: Callable[[T], None]) -> None:
+    """Call `refuse` with this object in every forked child. The object is not kept alive.
+
+    `refuse` makes the object refuse every call from now on. It must not raise or wait.
+    """
+    _alive[inherited] = refuse
 
 
-_alive: weakref.WeakSet[Inherited] = weakref.WeakSet()
+_alive: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
 
 def _in_child() -> None:
     # An exception in one must not prevent the others: they would continue to use the parent's resources.
-    with ExitStack() as told:
-        for inherited in list(_alive):
-            told.callback(inherited.forked)
+    with ExitStack() as calls:
+        for inherited, refuse in list(_alive.items()):
+            calls.callback(refuse, inherited)
         _alive.clear()
 
 

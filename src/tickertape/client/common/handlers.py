@@ -45,9 +45,9 @@ class HandlerRunner:
         """
         if not isinstance(error, Exception) and current_thread() is main_thread():
             raise error
-        self.tell(error)
+        self.report(error)
 
-    def tell(self, error: BaseException) -> None:
+    def report(self, error: BaseException) -> None:
         """Report `error` to the listener, or log it."""
         if self.listener is None:
             _show(error)

@@ -66,7 +66,7 @@ class ApplicationPolicies:
         self._user = user
         self._password = password
         self._credentials = credentials
-        self._tell = handlers.tell
+        self._report = handlers.report
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._refused: Authenticator | None = None
         """Authenticator whose password the server refused last."""
@@ -83,7 +83,7 @@ class ApplicationPolicies:
         try:
             return self._ask_chooser()
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self._tell(error)
+            self._report(error)
             return ServerChosen(None, f"it raised {type(error).__name__}: {error}")
 
     def _ask_chooser(self) -> ServerChosen:
@@ -108,7 +108,7 @@ class ApplicationPolicies:
                     f"Invalid delay {seconds!r} from the delay strategy. Return finite seconds >= 0, or None."
                 )
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self._tell(error)
+            self._report(error)
             return DelayChosen(None, f"The delay strategy raised {type(error).__name__}: {error}")
         return DelayChosen(seconds)
 
@@ -167,14 +167,14 @@ class ApplicationPolicies:
                     found.append((stored, handler))
                     continue
                 kinds = f"{type(stored).__name__} and {type(handler).__name__}"
-                self._tell(
+                self._report(
                     UsageError(
                         f"Invalid result of the subscription manager: {kinds}. "
                         "Return a valid StoredSubscription and a callable handler."
                     )
                 )
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self._tell(error)
+            self._report(error)
         return found
 
     def _run(self, method: Callable[..., object], *arguments: object) -> None:
@@ -182,7 +182,7 @@ class ApplicationPolicies:
             with plainly(getattr(method, "__qualname__", repr(method))):
                 method(*arguments)
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
-            self._tell(error)
+            self._report(error)
 
 
 @contextmanager

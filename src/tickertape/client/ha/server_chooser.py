@@ -19,6 +19,7 @@ class ConnectionInfo(msgspec.Struct, frozen=True):
     """Connection attempt, as reported to a chooser."""
 
     client_name: str
+    """Name of the client."""
     uri: str
     """URI from the chooser, with its password if present."""
 

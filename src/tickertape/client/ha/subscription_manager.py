@@ -14,19 +14,22 @@ from tickertape.client.common.handlers import Handler
 
 
 class StoredSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of a subscription with a handler, as plain data that can be stored.
-
-    `command` is `subscribe`. `options` is the option string on the wire. `bookmark` is the requested
-    start, or None without a replay. `depth_bytes` is the depth of its stream.
-    """
+    """Parameters of a subscription with a handler, as plain data that can be stored."""
 
     command: str
+    """The command, `subscribe`."""
     topic: str
+    """Name or pattern of the topics."""
     filter: str | None
+    """Filter, or None."""
     options: str
+    """Option string on the wire."""
     sub_id: str
+    """Id of the subscription."""
     bookmark: str | None
+    """Requested start, or None without a replay."""
     depth_bytes: int
+    """Flow-control credit of its stream in bytes."""
 
 
 @runtime_checkable

@@ -96,6 +96,7 @@ class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a transaction."""
 
     name: str
+    """Name of the transaction, its idempotency key."""
     repeated: bool
     """Whether the transaction was committed before, so that nothing was published now."""
     message_count: int
@@ -107,8 +108,9 @@ class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
 class TransactionBuffer:
     """Messages of a transaction, in frames for staging, at most `bytes_max` bytes.
 
-    `publisher` (the client name of the publisher id), `space` and `name` identify the transaction. See
-    `Client.transaction`. Raises `BadOption`, `BadName` for `publisher`.
+    The transactions of both clients write into it. `publisher` (the client name of the publisher id), `space`
+    and `name` identify the transaction. See `Client.transaction`. Raises `BadOption`, and `BadName` for an
+    invalid `publisher`.
     """
 
     def __init__(
@@ -140,11 +142,7 @@ class TransactionBuffer:
         correlation_id: str | None = None,
         sow_key: str | None = None,
     ) -> None:
-        """Add one message (see `Client.publish`).
-
-        Raises `BadTopic`, `BadMessage`, `MessageTooLarge`, `TransactionTooLarge` (the message is not added),
-        and `UsageError` for a finished or `uncertain` transaction.
-        """
+        """See `ClientTransaction.publish`."""
         self._check_adding()
         check_topic(topic)
         body = encode(data)
@@ -156,17 +154,14 @@ class TransactionBuffer:
         self._builder.add(topic, body, expiration_ms=life, correlation_id=correlation, key=key)
 
     def publish_batch(self, topic: str, messages: Iterable[object]) -> None:
-        """Add many messages. Raises the errors of `publish`. Messages before the error stay added."""
+        """See `ClientTransaction.publish_batch`."""
         self._check_adding()
         check_topic(topic)
         for chunk in chunks_of_messages(topic, messages, lambda: stage_frame_bytes):
             self._add_frame(chunk.make())
 
     def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> None:
-        """Add each value of an Arrow column (see `Client.publish_arrow`).
-
-        Raises the errors of `publish_batch`, and `UsageError` for an unknown column.
-        """
+        """See `ClientTransaction.publish_arrow`."""
         self._check_adding()
         check_topic(topic)
         for chunk in chunks_from_arrow(topic, table, column, lambda: stage_frame_bytes):
@@ -199,7 +194,8 @@ class TransactionBuffer:
         )
 
     def _check_adding(self) -> None:
-        self._check_open()
+        if self.result is not None or self.aborted:
+            raise self._finished()
         if self.uncertain:
             raise UsageError(
                 f"Cannot add to transaction {self.key.name!r}: the outcome of its commit is unknown. "
@@ -209,7 +205,10 @@ class TransactionBuffer:
 
     def _check_open(self) -> None:
         if self.result is not None or self.aborted:
-            raise UsageError(f"Transaction {self.key.name!r} is finished. Start another one.")
+            raise self._finished()
+
+    def _finished(self) -> UsageError:
+        return UsageError(f"Transaction {self.key.name!r} is finished. Start another one.")
 
     def _check_room(self, nbytes: int) -> None:
         if self._bytes + self._builder.size_bytes + nbytes > self.bytes_max:

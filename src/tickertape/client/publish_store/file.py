@@ -128,7 +128,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         except BaseException:
             self._let_go()
             raise
-        forks.register(self)
+        forks.register(self, type(self)._refuse_in_child)
 
     def _open(self, directory: SegmentDirectory) -> None:
         numbers = directory.numbers()
@@ -194,8 +194,8 @@ class FilePublishStore(StoreOptions, ClosesItself):
         if directory is not None:
             directory.close()
 
-    def forked(self) -> None:
-        """Release the store in a forked child, without effect on the parent (internal)."""
+    def _refuse_in_child(self) -> None:
+        """Release the store in a forked child, without effect on the parent."""
         self._refusal = forks.forked_error()
         self._let_go()
 
@@ -209,12 +209,6 @@ class FilePublishStore(StoreOptions, ClosesItself):
         """Highest sequence ever stored, including earlier processes. 0 for a fresh store."""
         entries = self._ledger.entries
         return max(self._last, entries[-1].last) if entries else self._last
-
-    @property
-    def last_put(self) -> int:
-        """Highest sequence stored here, excluding sequences that are only reserved."""
-        entries = self._ledger.entries
-        return max(self._put, entries[-1].last) if entries else self._put
 
     def append(
         self,
@@ -292,7 +286,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
     def put(self, stored: Stored) -> None:
         """Store one batch with sequences above all earlier ones."""
         first, last, batch = stored
-        assert first > self.last_put, "sequences increase"
+        assert first > self._last_put(), "sequences increase"
         number, at = self._write(records.BATCH, first, last, batch.buffers())
         entry = UnpersistedEntry(first, last, batch.count, batch.nbytes, number, at)
         entry.batch = batch
@@ -327,11 +321,6 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._ledger.replace(first, last, entry)
         self._note()
 
-    def note_used(self, sequence: int) -> None:
-        """Reserve the sequences up to `sequence` for messages that are not stored here."""
-        self._write(records.USED, sequence, sequence, ())
-        self._used = max(self._used, sequence)
-
     def note_logon(self) -> None:
         """Record on disk that a server accepted a logon. Raises `StoreFailed`, `Closed`."""
         if self.never_logged_on:
@@ -353,6 +342,11 @@ class FilePublishStore(StoreOptions, ClosesItself):
         return self._ledger.count
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    def _last_put(self) -> int:
+        """Return the highest sequence stored here, excluding sequences that are only reserved."""
+        entries = self._ledger.entries
+        return max(self._put, entries[-1].last) if entries else self._put
 
     def _encoded(self, topic: str) -> bytes:
         if len(self._topics) >= topics_remembered_max:

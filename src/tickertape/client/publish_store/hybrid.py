@@ -19,8 +19,8 @@ from tickertape.client.limits import (
     publish_store_file_bytes_default,
     publish_store_sequences_ahead,
 )
-from tickertape.client.publish_store.file import FilePublishStore, Sync
-from tickertape.client.publish_store.memory import MemoryPublishStore
+from tickertape.client.publish_store.file import Sync
+from tickertape.client.publish_store.hybrid_parts import BacklogFiles, RecentBatches
 from tickertape.client.publish_store.protocol import Stored, StoreOptions, WhenFull, checked_size
 from tickertape.client.publish_store.unpersisted import UnpersistedView
 
@@ -63,10 +63,10 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         self._memory_bytes_max = checked_size(memory_bytes_max, when_full, "memory_bytes_max")
         super().__init__(bytes_max, when_full)
         self.path = Path(path)
-        self._file = FilePublishStore(path, bytes_max, when_full, sync)
-        self._memory = MemoryPublishStore(bytes_max, when_full)
+        self._file = BacklogFiles(path, bytes_max, when_full, sync)
+        self._memory = RecentBatches(bytes_max, when_full)
         self._ahead = self._file.last_sequence
-        forks.register(self)
+        forks.register(self, type(self)._refuse_in_child)
 
     def attach(self, name: str) -> None:
         """Prepare for use by the client `name`. Raises `StoreOwnerMismatch`, `StoreFailed`."""
@@ -78,10 +78,10 @@ class HybridPublishStore(StoreOptions, ClosesItself):
             self._spill(0)
         self._file.close()
 
-    def forked(self) -> None:
-        """Drop the messages in memory in a forked child (internal). The next `put` raises through the file
+    def _refuse_in_child(self) -> None:
+        """Drop the messages in memory in a forked child. The next `put` raises through the file
         store."""
-        self._memory = MemoryPublishStore(self.bytes_max, self.when_full)
+        self._memory = RecentBatches(self.bytes_max, self.when_full)
         self._ahead = -1
 
     @property

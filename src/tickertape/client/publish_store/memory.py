@@ -110,17 +110,6 @@ class MemoryPublishStore(StoreOptions):
                     self._size_bytes += rest.nbytes
                 return
 
-    def oldest(self) -> Stored | None:
-        """Return the batch with the lowest sequences, or None."""
-        return self._held[0] if self._held else None
-
-    def forget_oldest(self) -> None:
-        """Remove the oldest batch, which another store keeps."""
-        oldest = self._held[0]
-        self._last_sequence = max(self._last_sequence, oldest.last)
-        self._size_bytes = self._size_bytes - oldest.batch.nbytes if len(self._held) > 1 else 0
-        self._held.popleft()
-
     def held(self) -> Sequence[Stored]:
         """Return the stored batches in the order of sequences."""
         return tuple(self._held)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tickertape.base.errors import BadOption, BadPath
-from tickertape.batch import MessageBatch
+from tickertape.batch import MessageBatch, bodies_between
 from tickertape.engine.limits import conflation_key_bytes_max
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
@@ -59,7 +59,7 @@ class ConflationKeys:
         prepared = {topic: self._of_type(topic) for topic in batch.topics}
         one = prepared[batch.topics[0]]
         several = len(prepared) > 1
-        for index, body in enumerate(batch.bodies_between(low, high), low):
+        for index, body in enumerate(bodies_between(batch, low, high), low):
             of_type = prepared[batch.topic(index)] if several else one
             if of_type is None:
                 keys.append(None)

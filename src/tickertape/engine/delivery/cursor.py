@@ -216,8 +216,8 @@ def _limit(share: _Share, costs: Int64s, high: int, mono: float) -> tuple[int, f
     if not len(indices):
         return high, None
     fitting = int(costs[indices].cumsum().searchsorted(sub.allowance.credit, "right"))
-    if not fitting and sub.allowance.credit >= sub.allowance.window:
-        fitting = 1  # the whole window is free, so one message may exceed the credit
+    if not fitting and sub.allowance.unspent:
+        fitting = 1
     at = None
     if sub.rate_limiter is not None and taking.chosen is not None:
         allowed, at = sub.rate_limiter.allowed(taking.chosen, begin, begin + len(indices), mono)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from tickertape.batch import MessageBatch
+from tickertape.batch import MessageBatch, cost_between
 from tickertape.engine.limits import outbox_bytes_max
 
 
@@ -20,6 +20,13 @@ class CreditWindow:
         self.deferred = 0
         """Cost of deliveries that wait for the disk. It is spent already."""
 
+    @property
+    def unspent(self) -> bool:
+        """Whether no sent message is outstanding. Then one message may exceed the credit.
+
+        Otherwise a message that costs more than the whole window would never be sent."""
+        return self.credit >= self.window
+
     def grant(self, credit: int) -> None:
         """Add bytes that the client has consumed."""
         self.credit += credit
@@ -31,8 +38,8 @@ class CreditWindow:
     def fitting(self, batch: MessageBatch, low: int, high: int) -> int:
         """Return how many messages of `batch[low:high]`, from the front, may be sent together."""
         count = affordable_rows(batch, low, high, min(self.credit, outbox_bytes_max))
-        if not count and min(batch.cost_between(low, low + 1), self.window) <= self.credit:
-            return 1  # larger than a connection holds, or, when nothing is outstanding, than the credit
+        if not count and (self.unspent or cost_between(batch, low, low + 1) <= self.credit):
+            return 1  # the single message is larger than a connection holds, or than the credit
         return count
 
     def renew(self, credit: int) -> None:
@@ -42,7 +49,7 @@ class CreditWindow:
 
 def affordable_rows(batch: MessageBatch, low: int, high: int, allowed: int) -> int:
     """Return how many of the first messages of `batch[low:high]` cost at most `allowed` in total."""
-    if batch.cost_between(low, high) <= allowed:
+    if cost_between(batch, low, high) <= allowed:
         return high - low
     # A binary search, because a large commit is split many times.
-    return bisect_right(range(low + 1, high + 1), allowed, key=lambda stop: batch.cost_between(low, stop))
+    return bisect_right(range(low + 1, high + 1), allowed, key=lambda stop: cost_between(batch, low, stop))

@@ -405,7 +405,7 @@ class TransientDelivery:
             allowance = sub.allowance
             credit = allowance.credit
             if not block.pieces:
-                if credit > 0 or credit == allowance.window:
+                if credit > 0 or allowance.unspent:
                     self.slow_consumers.load(sub)  # this makes it ready again
                 return False
             message = self._send(sub, block, sub.message, min(block.count, sub.message + sub.left))
@@ -423,9 +423,8 @@ class TransientDelivery:
             stop = min(batch.count, end - first)
             if start or stop < batch.count or batch.cost > allowance.credit:
                 fitting = affordable_rows(batch, start, stop, allowance.credit)
-                if not fitting and allowance.credit < allowance.window:
+                if not fitting and not allowance.unspent:
                     break
-                # One message may exceed the credit if the whole window is free.
                 batch = detach(slice_batch(batch, start, start + max(fitting, 1)))
             allowance.credit -= batch.cost
             sub.session.sent(batch.count, batch.body_bytes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from tickertape.batch import MessageBatch, slice_batch
+from tickertape.batch import MessageBatch, cost_between, slice_batch
 from tickertape.engine.limits import unrecorded_piece_bytes_max
 from tickertape.engine.subscriptions.credit import affordable_rows
 from tickertape.journal.limits import batch_memory_bytes
@@ -66,7 +66,7 @@ class SharedFrames:
     def cost_from(self, message: int) -> int:
         """Return the cost of the messages from `message` on."""
         at = bisect_right(self._starts, message) - 1
-        sent = self.pieces[at].batch.cost_between(0, message - self._starts[at])
+        sent = cost_between(self.pieces[at].batch, 0, message - self._starts[at])
         return self.cost - sent - sum([piece.batch.cost for piece in self.pieces[:at]])
 
     @property

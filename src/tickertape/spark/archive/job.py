@@ -114,24 +114,24 @@ def prepare(wanted: ArchiveJobOptions) -> PreparedJob:
     """
     client, _ = connect(wanted.servers, wanted.timeout_seconds)
     with client:
-        journal, first, end = client.resolve(wanted.pattern, "0", timeout=wanted.timeout_seconds)
+        log = client.locate(wanted.pattern, "0", timeout=wanted.timeout_seconds)
     place = wanted.place
     if ArchiveWriter.exists(place):
-        archive = ArchiveWriter(place, journal)
+        archive = ArchiveWriter(place, log.journal)
     else:
-        archive = ArchiveWriter.create(place, journal, first, wanted.topics)
+        archive = ArchiveWriter.create(place, log.journal, log.start, wanted.topics)
     coverage = archive.coverage
     if coverage.topics != wanted.topics:
         raise ArchiveFailed(
             f"{place.location} is the archive of {_named(coverage.topics)}, not of {_named(wanted.topics)}. "
             "Request the same topics, or use another location."
         )
-    if coverage.end < first:
-        raise gap(place, coverage.end, first)
-    if coverage.end > end:
-        raise shortened(place, coverage.end, end)
+    if coverage.end < log.start:
+        raise gap(place, coverage.end, log.start)
+    if coverage.end > log.end:
+        raise shortened(place, coverage.end, log.end)
     _check_last(wanted, coverage)
-    return PreparedJob(archive, end)
+    return PreparedJob(archive, log.end)
 
 
 def _check_last(wanted: ArchiveJobOptions, coverage: Coverage) -> None:
@@ -144,10 +144,11 @@ def _check_last(wanted: ArchiveJobOptions, coverage: Coverage) -> None:
     position, bookmark, _ = last
     client, _ = connect(wanted.servers, wanted.timeout_seconds)
     with client:
+        found: int | None
         try:
-            _, found, _ = client.resolve(
+            found = client.locate(
                 wanted.pattern, f"[{bookmark}:{bookmark}]", timeout=wanted.timeout_seconds
-            )
+            ).start
         except BookmarkExpired:
             return  # removed from the log: comparison is impossible
         except BookmarkUnknown:

@@ -17,7 +17,7 @@ from tickertape.security.contexts import TLS
 from tickertape.security.tokens import read_token
 
 if TYPE_CHECKING:
-    from tickertape.client.blocking.client import Client
+    from tickertape.client.blocking.log_client import LogClient
 
 ACCESS: Final = ("tokenFile", "caFile", "certificateFile", "keyFile")
 """The options that name files, by their paths on driver and executors."""
@@ -50,15 +50,15 @@ def server_text(uri: str, options: Mapping[str, str]) -> str:
     return f"{uri}#{urlencode(files)}" if files else uri
 
 
-def client_of(server: str, name: str, timeout_seconds: float) -> Client:
+def client_of(server: str, name: str, timeout_seconds: float) -> LogClient:
     """Return a connected client for a text from `server_text`. Raises the errors of `Client`."""
     # Spark starts a Python process for each planning step, and the first one needs no client.
-    from tickertape.client.blocking.client import Client
+    from tickertape.client.blocking.log_client import LogClient
 
     uri, _, files = server.partition("#")
     found = dict(parse_qsl(files))
     given: dict[str, Any] = {argument: found[name] for name, argument in _ARGUMENTS.items() if name in found}
-    return Client(
+    return LogClient(
         name,
         uri,
         token=read_token(found["tokenFile"], BadOption) if "tokenFile" in found else None,

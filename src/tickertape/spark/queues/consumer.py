@@ -21,7 +21,7 @@ from tickertape.spark.queues.options import QueueSourceOptions
 from tickertape.spark.source.task_reader import connect, log
 
 if TYPE_CHECKING:
-    from tickertape.client.blocking.client import Client
+    from tickertape.client.blocking.log_client import LogClient
     from tickertape.client.blocking.streams import MessageStream
 
 _EVERY_TOPIC: Final = ".*"
@@ -40,7 +40,7 @@ class HeldMessages(NamedTuple):
 class _Connection:
     """A connection with its subscription. `over` is set when it is no longer used."""
 
-    def __init__(self, client: Client, stream: MessageStream) -> None:
+    def __init__(self, client: LogClient, stream: MessageStream) -> None:
         self.client = client
         self.stream = stream
         self.over = threading.Event()
@@ -58,7 +58,7 @@ class QueueConsumer:
 
     def __init__(self, wanted: QueueSourceOptions) -> None:
         self._wanted = wanted
-        self._client: Client | None = None
+        self._client: LogClient | None = None
         self._connection: _Connection | None = None
         self._changed = threading.Condition()
         self._ahead: deque[HeldMessages] = deque()
@@ -114,16 +114,14 @@ class QueueConsumer:
 
     def end_of_log(self) -> int:
         """Return the position after the last persisted message. Raises `Disconnected`."""
-        _, _, end = self._connected().resolve(_EVERY_TOPIC, "0")
-        return end
+        return self._connected().locate(_EVERY_TOPIC, "0").end
 
     def position_of_oldest(self, batches: Sequence[MessageBatch]) -> int:
         """Return the position of the message that was accepted first. Raises `Disconnected`."""
         oldest = min(batches, key=lambda batch: int(batch.timestamps.min()))
         at = int(oldest.timestamps.argmin())
         bookmark = f"{oldest.publisher(at)}|{oldest.sequence(at)}|"
-        _, start, _ = self._connected().resolve(_EVERY_TOPIC, f"[{bookmark}:{bookmark}]")
-        return start
+        return self._connected().locate(_EVERY_TOPIC, f"[{bookmark}:{bookmark}]").start
 
     def close(self) -> None:
         """Close the connection. Unacknowledged messages return to the queue."""
@@ -131,7 +129,7 @@ class QueueConsumer:
 
     # -- connections --------------------------------------------------------------------------------------
 
-    def _connected(self) -> Client:
+    def _connected(self) -> LogClient:
         if self._client is None:
             seconds = self._wanted.timeout_seconds
             self._client, _ = connect(self._wanted.servers, seconds, seconds)

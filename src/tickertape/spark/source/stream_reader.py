@@ -30,7 +30,7 @@ from tickertape.spark.source.task_reader import LOSS_HINT, connect, located, los
 from tickertape.wire.commands import Resolved
 
 if TYPE_CHECKING:
-    from tickertape.client.blocking.client import Client
+    from tickertape.client.blocking.log_client import LogClient
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def __init__(self, wanted: SourceOptions, columns: ColumnSelection) -> None:
         self._wanted = wanted
         self._columns = columns
-        self._connected: tuple[Client, str] | None = None
+        self._connected: tuple[LogClient, str] | None = None
         self._target: int | None = None
         """End of the log at the start of a query that reads the existing messages and stops."""
         self._planned = 0
@@ -175,7 +175,7 @@ class TickertapeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         wanted = self._wanted
         return self._ask(lambda client: client.locate(wanted.topic, bookmark, filter=wanted.filter))
 
-    def _ask(self, question: Callable[[Client], T]) -> T:
+    def _ask(self, question: Callable[[LogClient], T]) -> T:
         """Return the answer of the server, or of the next one that answers before the timeout."""
         until = time.monotonic() + self._wanted.timeout_seconds
         while True:

@@ -29,7 +29,7 @@ from tickertape.spark.source.partitions import LogPartition
 from tickertape.wire.commands import Resolved
 
 if TYPE_CHECKING:
-    from tickertape.client.blocking.client import Client
+    from tickertape.client.blocking.log_client import LogClient
 
 DEPTH_BYTES: Final = 8 * 1024 * 1024
 """Bytes in flight to a task: two record batches, so that the server works while Spark takes one."""
@@ -74,7 +74,7 @@ def _from_server(part: LogPartition) -> Iterator[ColumnBlock]:
             except BookmarkExpired as error:
                 if part.fail_on_data_loss:
                     raise BookmarkExpired(f"{error} {LOSS_HINT}", available=error.available) from error
-                _, first, _ = client.resolve(part.topic, "0")
+                first = client.locate(part.topic, "0").start
                 lost(at, min(first, part.end))
                 at = max(at, first)
 
@@ -141,7 +141,7 @@ def _from_files(part: LogPartition, directory: str) -> Iterator[ColumnBlock]:
 
 def connect(
     servers: tuple[str, ...], timeout_seconds: float, connect_seconds: float = 0.0
-) -> tuple[Client, str]:
+) -> tuple[LogClient, str]:
     """Return a client of the first server that answers, and its URI. The client name is unique to avoid
     clashes.
 

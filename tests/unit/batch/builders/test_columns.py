@@ -29,7 +29,7 @@ def test_batch_has_at_most_as_many_topics_as_a_server_accepts() -> None:
     made = list(batches_from_columns(OutColumns(data, pa.array(topics)), 1 << 30, 10_000))
     assert max(len(batch.topics) for batch in made) == publish_topics_max
     assert [batch.topic(i) for batch in made for i in range(batch.count)] == topics
-    bodies = [body for batch in made for body in batch.bodies_between(0, batch.count)]
+    bodies = [body for batch in made for body in batch.bodies_list()]
     assert bodies == data.to_pylist()
 
 

@@ -11,7 +11,8 @@ import pytest
 from tests.unit.client.stream_owner import Owner, asked
 from tickertape.batch import MessageBatch, batch_from_bodies
 from tickertape.batch.message_batch import Message
-from tickertape.client.aio.streams import AsyncHandledStream, HandlerOrder
+from tickertape.client.aio.receivers import AsyncHandlerReceiver, HandlerOrder
+from tickertape.client.aio.streams import AsyncMessageStream
 from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.subscriptions.routing import RouteCache
@@ -20,20 +21,21 @@ Handle = Callable[[Message], Awaitable[None]]
 
 
 class Fed:
-    """Streams with handlers, and methods that push batches to them."""
+    """Streams with handlers. Tests push batches to their receivers."""
 
     def __init__(self, handle: Handle, *sub_ids: str) -> None:
         self.costs: dict[str, list[int]] = {sub_id: [] for sub_id in sub_ids}
-        self.streams = {sub_id: self._stream(sub_id, handle) for sub_id in sub_ids}
+        self.receivers = {sub_id: self._receiver(sub_id, handle) for sub_id in sub_ids}
+        self.streams = {sub_id: AsyncMessageStream(self.receivers[sub_id]) for sub_id in sub_ids}
         self.order = HandlerOrder()
         self.order.over = False
         self.recent = RouteCache()
-        self.tasks = [asyncio.create_task(stream.hand_on()) for stream in self.streams.values()]
+        self.tasks = [asyncio.create_task(receiver.hand_on()) for receiver in self.receivers.values()]
         self.next = 0
 
-    def _stream(self, sub_id: str, handle: Handle) -> AsyncHandledStream:
+    def _receiver(self, sub_id: str, handle: Handle) -> AsyncHandlerReceiver:
         owner = Owner(self.costs[sub_id])
-        return AsyncHandledStream(asked(sub_id), owner, handler=handle, handlers=HandlerRunner())
+        return AsyncHandlerReceiver(asked(sub_id), owner, handler=handle, handlers=HandlerRunner())
 
     @property
     def consumed(self) -> dict[str, int]:
@@ -47,24 +49,24 @@ class Fed:
         return batch
 
     def join(self) -> None:
-        self.order.join(list(self.streams.values()))
+        self.order.join(list(self.receivers.values()))
         self.tasks.append(asyncio.create_task(self.order.hand_on()))
 
     def push(self, sub_id: str, count: int = 1) -> None:
-        self.streams[sub_id].push(self.batch(count, sub_id))
+        self.receivers[sub_id].push(self.batch(count, sub_id))
 
     def push_all(self, **rows: list[int]) -> None:
         batch = self.batch(1 + max(row for own in rows.values() for row in own), "")
         shared = self.recent.add(batch)
         for sub_id, own in rows.items():
-            self.streams[sub_id].push_share(
+            self.receivers[sub_id].push_share(
                 shared.share(own, 33 * len(own), SubscriptionContext(sub_id=sub_id))
             )
-        self.order.put([(self.streams[sub_id], own) for sub_id, own in rows.items()])
+        self.order.put([(self.receivers[sub_id], own) for sub_id, own in rows.items()])
 
     async def finish(self) -> None:
-        for stream in self.streams.values():
-            stream.end("complete", None)
+        for receiver in self.receivers.values():
+            receiver.end("complete", None)
         await asyncio.wait_for(asyncio.gather(*self.tasks), 10)
 
 
@@ -182,7 +184,7 @@ def test_redelivered_messages_are_handled_in_the_new_order_only() -> None:
         fed.push("a", 2)
         fed.push("b", 1)
         await asyncio.sleep(0.01)  # the first message is with its handler
-        fed.streams["a"].again()
+        fed.receivers["a"].again()
         fed.push("a", 1)
         go_on.set()
         await fed.finish()

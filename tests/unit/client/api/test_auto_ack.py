@@ -13,8 +13,10 @@ from tests.unit.client.queue_peer import QueuePeer, Settled
 from tests.unit.client.stream_owner import Owner, asked
 from tickertape.base.errors import TimedOut
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
-from tickertape.client.blocking.streams import HandledStream, MessageStream
+from tickertape.client.aio.receivers import AsyncHandlerReceiver, AsyncReceiver
+from tickertape.client.aio.streams import AsyncMessageStream
+from tickertape.client.blocking.receivers import HandlerReceiver, ThreadReceiver
+from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.common.handlers import HandlerRunner
 
 
@@ -30,8 +32,10 @@ class Consumer:
         self.peer.connect()
         self.peer.consume(backlog=100)
         self.peer.core.acks.automatic = automatic
-        self.stream = MessageStream(asked(), Owner())
-        self.astream = AsyncMessageStream(asked(), Owner())
+        self.receiver = ThreadReceiver(asked(), Owner())
+        self.stream = MessageStream(self.receiver)
+        self.async_receiver = AsyncReceiver(asked(), Owner())
+        self.astream = AsyncMessageStream(self.async_receiver)
         self.reported: list[BaseException] = []
         self.handlers = HandlerRunner()
         self.handlers.listener = self.reported.append
@@ -39,13 +43,13 @@ class Consumer:
     def deliver(self, messages: int = 1, **how: Any) -> MessageBatch:
         """Deliver messages from the queue."""
         batch = self.peer.deliver(messages, **how)
-        self.stream.push(batch)
-        self.astream.push(batch)
+        self.receiver.push(batch)
+        self.async_receiver.push(batch)
         return batch
 
-    def handled(self, handler: Any) -> HandledStream:
-        """Return a stream that passes messages to `handler`."""
-        return HandledStream(asked(), Owner(), handler=handler, handlers=self.handlers)
+    def handled(self, handler: Any) -> HandlerReceiver:
+        """Return a receiver that passes messages to `handler`."""
+        return HandlerReceiver(asked(), Owner(), handler=handler, handlers=self.handlers)
 
     def settlements(self) -> list[tuple[str, int, int]]:
         """Return the settlements since the last call: action, first sequence, count."""
@@ -71,7 +75,7 @@ def test_auto_ack_stream_acknowledges_a_message_when_the_next_is_requested() -> 
         assert consumer.settlements() == [("ack", sequence, 1) for sequence in seen[-1:]]
         seen.append(message.sequence)
         if len(seen) == 3:
-            consumer.stream.end("complete", None)
+            consumer.receiver.end("complete", None)
     assert seen == [1, 2, 3]
     assert consumer.settlements() == [("ack", 3, 1)]
 
@@ -79,7 +83,7 @@ def test_auto_ack_stream_acknowledges_a_message_when_the_next_is_requested() -> 
 def test_stream_without_auto_ack_settles_nothing() -> None:
     consumer = Consumer(automatic=False)
     consumer.deliver(2)
-    consumer.stream.end("complete", None)
+    consumer.receiver.end("complete", None)
     with suppress(Failed), consumer.stream:
         for _ in consumer.stream:
             pass
@@ -92,7 +96,7 @@ def test_auto_ack_ignores_messages_delivered_before_the_setting() -> None:
     consumer.deliver()
     consumer.peer.core.acks.automatic = True
     consumer.deliver()
-    consumer.stream.end("complete", None)
+    consumer.receiver.end("complete", None)
     assert [message.sequence for message in consumer.stream] == [1, 2]
     assert consumer.settlements() == [("ack", 2, 1)]
 
@@ -123,7 +127,7 @@ def test_next_loop_cancels_the_message_of_an_interrupted_loop() -> None:
         for _ in consumer.stream:
             raise Failed
     assert consumer.settlements() == []
-    consumer.stream.end("complete", None)
+    consumer.receiver.end("complete", None)
     assert [message.sequence for message in consumer.stream] == [2, 3]
     assert consumer.settlements() == [("cancel", 1, 1), ("ack", 2, 1), ("ack", 3, 1)]
 
@@ -149,7 +153,7 @@ def test_single_gets_acknowledge_the_previous_message() -> None:
 def test_explicit_settlement_takes_precedence_over_auto_ack() -> None:
     consumer = Consumer()
     consumer.deliver(5)
-    consumer.stream.end("complete", None)
+    consumer.receiver.end("complete", None)
     acks = consumer.peer.core.acks
     for message in consumer.stream:
         if message.sequence == 1:
@@ -176,7 +180,7 @@ def test_auto_ack_of_batch_skips_messages_already_settled() -> None:
     consumer = Consumer()
     consumer.deliver(3)
     consumer.deliver(4)
-    consumer.stream.end("complete", None)
+    consumer.receiver.end("complete", None)
     for batch in consumer.stream.batches():
         if batch.count == 4:
             assert consumer.settlements() == [("ack", 1, 3)]
@@ -196,7 +200,7 @@ def test_exception_in_with_block_cancels_the_current_batch() -> None:
 def test_partly_read_batch_is_acknowledged_in_two_parts() -> None:
     consumer = Consumer()
     consumer.deliver(3)
-    consumer.stream.end("complete", None)
+    consumer.receiver.end("complete", None)
     assert next(consumer.stream).sequence == 1
     assert [batch.count for batch in consumer.stream.batches()] == [2]
     assert consumer.settlements() == [("ack", 1, 1), ("ack", 2, 2)]
@@ -209,7 +213,7 @@ def test_stream_after_connection_loss_drops_waiting_leased_messages() -> None:
     consumer.deliver(1)
     assert next(consumer.stream).sequence == 1
     consumer.peer.lose()
-    consumer.stream.end("disconnected", None)
+    consumer.receiver.end("disconnected", None)
     assert [message.sequence for message in consumer.stream] == [3, 4]
 
 
@@ -220,7 +224,7 @@ def test_stream_after_connection_loss_drops_waiting_leased_batches() -> None:
     consumer.deliver(1, once=True)
     next(consumer.stream)
     consumer.peer.lose()
-    consumer.stream.end("disconnected", None)
+    consumer.receiver.end("disconnected", None)
     assert [batch.count for batch in consumer.stream.batches()] == [1]
 
 
@@ -230,7 +234,7 @@ def test_loop_over_stream_ends_quietly_after_connection_loss() -> None:
     for message in consumer.stream:
         assert message.sequence == 1
         consumer.peer.lose()
-        consumer.stream.end("disconnected", None)
+        consumer.receiver.end("disconnected", None)
     assert consumer.peer.sent() == []
 
 
@@ -274,10 +278,10 @@ def test_handler_after_connection_loss_gets_no_leased_messages() -> None:
         seen.append(message.sequence)
         consumer.peer.lose()
 
-    stream = consumer.handled(handle)
+    receiver = consumer.handled(handle)
     leased, once = consumer.peer.deliver(2), consumer.peer.deliver(2, once=True)
-    stream.push(leased)
-    stream.push(once)
+    receiver.push(leased)
+    receiver.push(once)
     assert seen == [1, 3, 4]
 
 
@@ -304,7 +308,7 @@ def test_async_loop_acknowledges_the_previous_message() -> None:
             assert consumer.settlements() == [("ack", sequence, 1) for sequence in seen[-1:]]
             seen.append(message.sequence)
             if len(seen) == 3:
-                consumer.astream.end("complete", None)
+                consumer.async_receiver.end("complete", None)
         assert seen == [1, 2, 3]
         assert consumer.settlements() == [("ack", 3, 1)]
 
@@ -336,7 +340,7 @@ def test_async_loops_gets_and_batches_settle_like_blocking_calls() -> None:
             assert message.sequence == 3
             break
         assert consumer.settlements() == [("ack", 1, 1), ("ack", 2, 1)]
-        consumer.astream.end("complete", None)
+        consumer.async_receiver.end("complete", None)
         assert [batch.count async for batch in consumer.astream.batches()] == [1, 2]
         assert consumer.settlements() == [("cancel", 3, 1), ("ack", 4, 1), ("ack", 5, 2)]
 
@@ -350,7 +354,7 @@ def test_async_stream_after_connection_loss_drops_waiting_leased_messages() -> N
         consumer.deliver(2, once=True)
         assert (await consumer.astream.get()).sequence == 1
         consumer.peer.lose()
-        consumer.astream.end("disconnected", None)
+        consumer.async_receiver.end("disconnected", None)
         assert [message.sequence async for message in consumer.astream] == [3, 4]
 
     run(work())
@@ -367,10 +371,10 @@ def test_async_auto_ack_handler_acknowledges_on_return_and_cancels_on_exception(
             if message.sequence == 3:
                 message.cancel()
 
-        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=consumer.handlers)
-        stream.push(consumer.peer.deliver(4))
-        stream.end("complete", None)
-        await stream.hand_on()
+        receiver = AsyncHandlerReceiver(asked(), Owner(), handler=handle, handlers=consumer.handlers)
+        receiver.push(consumer.peer.deliver(4))
+        receiver.end("complete", None)
+        await receiver.hand_on()
         assert consumer.settlements() == [("ack", 1, 1), ("cancel", 2, 1), ("cancel", 3, 1), ("ack", 4, 1)]
         assert [type(error) for error in consumer.reported] == [Failed]
 
@@ -386,11 +390,11 @@ def test_async_handler_after_connection_loss_gets_no_leased_messages() -> None:
             seen.append(message.sequence)
             consumer.peer.lose()
 
-        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=consumer.handlers)
-        stream.push(consumer.peer.deliver(2))
-        stream.push(consumer.peer.deliver(1, once=True))
-        stream.end("complete", None)
-        await stream.hand_on()
+        receiver = AsyncHandlerReceiver(asked(), Owner(), handler=handle, handlers=consumer.handlers)
+        receiver.push(consumer.peer.deliver(2))
+        receiver.push(consumer.peer.deliver(1, once=True))
+        receiver.end("complete", None)
+        await receiver.hand_on()
         assert seen == [1, 3]
 
     run(work())
@@ -405,9 +409,9 @@ def test_cancelled_async_handler_cancels_the_message() -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        stream = AsyncHandledStream(asked(), Owner(), handler=handle, handlers=consumer.handlers)
-        stream.push(consumer.peer.deliver(1))
-        task = asyncio.ensure_future(stream.hand_on())
+        receiver = AsyncHandlerReceiver(asked(), Owner(), handler=handle, handlers=consumer.handlers)
+        receiver.push(consumer.peer.deliver(1))
+        task = asyncio.ensure_future(receiver.hand_on())
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

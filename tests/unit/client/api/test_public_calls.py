@@ -15,13 +15,8 @@ PAGE = Path(__file__).parents[4] / "docs" / "reference" / "client.md"
 
 
 def names(kind: type) -> set[str]:
-    """Return the public names of a class, without those marked as internal."""
-    found = set()
-    for name, value in inspect.getmembers(kind):
-        document = inspect.getdoc(value) or ""
-        if not name.startswith("_") and not document.startswith("Internal"):
-            found.add(name)
-    return found
+    """Return the public names of a class."""
+    return {name for name in dir(kind) if not name.startswith("_")}
 
 
 def parameters(kind: type, name: str) -> list[tuple[str, object]]:
@@ -34,6 +29,7 @@ def parameters(kind: type, name: str) -> list[tuple[str, object]]:
         (tt.Client, tt.AsyncClient),
         (tt.HAClient, tt.AsyncHAClient),
         (tt.MessageStream, tt.AsyncMessageStream),
+        (tt.ClientTransaction, tt.AsyncClientTransaction),
     ],
 )
 def test_blocking_and_asyncio_clients_have_the_same_names_and_parameters(

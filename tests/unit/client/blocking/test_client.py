@@ -23,7 +23,6 @@ from tickertape.base.errors import (
     TickertapeError,
     TimedOut,
     UsageError,
-    WrongJournal,
 )
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.blocking.client import Client
@@ -447,17 +446,6 @@ def test_handler_runs_on_the_receive_thread_and_may_publish(server: SocketServer
     assert server.bodies() == [b"copy of 1", b"copy of 2"]
     assert threads == {f"tickertape {server.uri}"}
     assert len(problems) == 1
-
-
-def test_read_positions_returns_the_resolved_range(client: Client) -> None:
-    client.publish_batch("orders", [b"%d" % i for i in range(10)])
-    client.publish_flush()
-    journal, start, end = client.resolve("orders", EPOCH)
-    assert (journal, start, end) == ("j1", 0, 10)
-    batches = list(client.read_positions("orders", 3, 7, journal).batches())
-    assert [body for batch in batches for body in batch.bodies_list()] == [b"3", b"4", b"5", b"6"]
-    with pytest.raises(WrongJournal):
-        client.read_positions("orders", 0, 1, "another")
 
 
 def test_subscribe_that_times_out_raises_and_client_closes(server: SocketServer) -> None:

@@ -24,6 +24,7 @@ from tests.unit.client.blocking.test_streams import Fed, batch
 from tests.unit.client.peer import START
 from tickertape.base.errors import StreamEnded, TimedOut
 from tickertape.base.interfaces import Buffer
+from tickertape.client.blocking.receivers import ThreadReceiver
 from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.blocking.waiting import ThreadWaiter
 from tickertape.client.common.subscribe_arguments import make_request
@@ -31,8 +32,10 @@ from tickertape.wire.commands import Ack, Credit
 from tickertape.wire.connection import Received
 
 READ = (
+    "client/blocking/receivers.py",
     "client/blocking/streams.py",
     "client/api/streams.py",
+    "client/subscriptions/receiver.py",
     "client/subscriptions/message_buffer.py",
     "threading.py",
 )
@@ -129,10 +132,10 @@ def test_read_interrupted_at_any_bytecode_continues_without_loss(
         fed, got = Fed(), list[bytes]()
         for some in BODIES:
             fed.push(*some)
-        fed.stream.end("complete", None)
+        fed.receiver.end("complete", None)
         interrupter = Interrupter(step)
         interrupter.run(lambda: read(fed.stream, got))  # noqa: B023 - called here
-        assert not fed.stream._owns_lock()
+        assert not fed.receiver.owns_lock()
         read(fed.stream, got)
         where = f"step {step}"
         assert got == [body for body in bodies if body in got], where
@@ -164,8 +167,8 @@ def test_get_after_interrupted_wait_is_woken_by_a_message(timeout: float) -> Non
                 stream.get(timeout)  # noqa: B023 - called here
 
         hit = interrupted_at(step, wait, READ)
-        assert not stream._owns_lock()
-        waiters: Any = stream._changed._waiters  # type: ignore[attr-defined]
+        assert not fed.receiver.owns_lock()
+        waiters: Any = fed.receiver.changed._waiters  # type: ignore[attr-defined]
         stale = len(waiters)
 
         def push() -> None:
@@ -196,8 +199,8 @@ def test_interrupted_wait_caught_up_returns_all_credit_once() -> None:
                 fed.stream.wait_caught_up(0.001)  # noqa: B023 - called here
 
         interrupter.run(wait)
-        assert not fed.stream._owns_lock()
-        fed.stream.end("complete", None)
+        assert not fed.receiver.owns_lock()
+        fed.receiver.end("complete", None)
         assert [message.data for message in fed.stream] == [b"x" * 68]
         paid = sum(fed.consumed)
         if interrupter.may_be or not interrupter.hit:
@@ -216,7 +219,7 @@ class Subscribed(Harness):
         super().__init__()
         self.request = make_request("orders", "s", depth=1000)
         self.client._driver.core.subscribe(
-            ThreadWaiter(), self.request, MessageStream(self.request, self.client._driver)
+            ThreadWaiter(), self.request, ThreadReceiver(self.request, self.client._driver)
         )
         self.drive()
         self.core().receive(b"".join(self.server.send(Ack(id=1, start=0))), START)

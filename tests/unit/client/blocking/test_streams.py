@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import pytest
 
 from tests.unit.client.stream_owner import Owner, asked
 from tickertape.base.errors import Disconnected, StreamEnded, TimedOut, UsageError
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.client.blocking.streams import HandledStream, MessageStream
+from tickertape.client.blocking.receivers import HandlerReceiver, ThreadReceiver
+from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.common.handlers import HandlerRunner
 from tickertape.client.subscriptions import message_buffer as inbox
 
@@ -21,10 +23,11 @@ class Fed:
     def __init__(self, *, limited: bool = False) -> None:
         owner = Owner()
         self.consumed, self.unsubscribed = owner.costs, owner.left
-        self.stream = MessageStream(asked("sub", limited=limited), owner)
+        self.receiver = ThreadReceiver(asked("sub", limited=limited), owner)
+        self.stream = MessageStream(self.receiver)
 
     def push(self, *bodies: bytes) -> None:
-        self.stream.push(batch(*bodies))
+        self.receiver.push(batch(*bodies))
 
 
 def batch(*bodies: bytes) -> MessageBatch:
@@ -35,7 +38,7 @@ def test_iteration_returns_messages_in_order_and_ends_without_exception() -> Non
     fed = Fed()
     fed.push(b"1", b"2")
     fed.push(b"3")
-    fed.stream.end("complete", None)
+    fed.receiver.end("complete", None)
     assert [message.data for message in fed.stream] == [b"1", b"2", b"3"]
     assert fed.stream.end_reason == "complete"
     assert list(fed.stream) == []
@@ -46,7 +49,7 @@ def test_iteration_over_lost_stream_ends_without_exception_and_sets_end_reason()
     fed = Fed()
     fed.push(b"1")
     error = Disconnected("gone")
-    fed.stream.end("disconnected", error)
+    fed.receiver.end("disconnected", error)
     assert [message.data for message in fed.stream] == [b"1"]
     assert (fed.stream.end_reason, fed.stream.end_error) == ("disconnected", error)
 
@@ -54,7 +57,7 @@ def test_iteration_over_lost_stream_ends_without_exception_and_sets_end_reason()
 def test_iteration_over_lost_replay_raises_disconnected() -> None:
     fed = Fed(limited=True)
     fed.push(b"1")
-    fed.stream.end("disconnected", Disconnected("gone"))
+    fed.receiver.end("disconnected", Disconnected("gone"))
     assert next(fed.stream).data == b"1"
     with pytest.raises(Disconnected):
         next(fed.stream)
@@ -64,7 +67,7 @@ def test_iteration_left_by_break_can_be_continued() -> None:
     fed = Fed()
     fed.push(b"1", b"2", b"3", b"4")
     fed.push(b"5")
-    fed.stream.end("complete", None)
+    fed.receiver.end("complete", None)
     for message in fed.stream:
         if message.data == b"2":
             break
@@ -76,7 +79,7 @@ def test_get_and_iteration_share_one_position_across_batches() -> None:
     fed = Fed()
     for body in (b"1", b"2", b"3"):
         fed.push(body)
-    fed.stream.end("complete", None)
+    fed.receiver.end("complete", None)
     assert next(fed.stream).data == b"1"
     assert fed.stream.get(0).data == b"2"
     assert next(fed.stream).data == b"3"
@@ -88,7 +91,7 @@ def test_iteration_continues_in_the_batch_started_by_get() -> None:
     fed = Fed()
     fed.push(b"1")
     fed.push(b"2", b"3")
-    fed.stream.end("complete", None)
+    fed.receiver.end("complete", None)
     assert next(fed.stream).data == b"1"
     assert fed.stream.get(0).data == b"2"
     assert [message.data for message in fed.stream] == [b"3"]
@@ -121,18 +124,18 @@ def test_batch_counts_as_consumed_when_the_next_is_requested() -> None:
 def test_batches_end_at_the_end_of_the_stream() -> None:
     fed = Fed()
     fed.push(b"1", b"2")
-    fed.stream.end("complete", None)
+    fed.receiver.end("complete", None)
     assert [len(taken) for taken in fed.stream.batches()] == [2]
 
 
 def test_wait_caught_up_returns_credit_of_waiting_messages_once() -> None:
     fed = Fed()
     fed.push(b"x" * 68)
-    fed.stream.caught_up()
+    fed.receiver.caught_up()
     fed.stream.wait_caught_up(0)
     assert fed.consumed == [100]
     fed.push(b"y" * 18)
-    fed.stream.end("complete", None)
+    fed.receiver.end("complete", None)
     assert [len(message.data) for message in fed.stream] == [68, 18]
     assert fed.consumed == [100, 50]
 
@@ -145,7 +148,7 @@ def test_messages_during_wait_caught_up_are_kept_and_credit_is_returned() -> Non
     while not fed.consumed:
         waiting.join(0.001)
     fed.push(b"x" * 168)
-    fed.stream.caught_up()
+    fed.receiver.caught_up()
     waiting.join()
     assert fed.consumed == [100, 200]
 
@@ -164,7 +167,7 @@ def test_wait_caught_up_raises_timed_out_or_stream_ended() -> None:
     fed = Fed()
     with pytest.raises(TimedOut, match="not caught up"):
         fed.stream.wait_caught_up(0)
-    fed.stream.end("disconnected", Disconnected("gone"))
+    fed.receiver.end("disconnected", Disconnected("gone"))
     with pytest.raises(StreamEnded, match="gone"):
         fed.stream.wait_caught_up(0)
 
@@ -177,7 +180,7 @@ def test_close_unsubscribes_once_and_drops_waiting_messages() -> None:
         pass
     assert fed.unsubscribed == ["sub"]
     fed.push(b"3")
-    fed.stream.end("unsubscribed", None)
+    fed.receiver.end("unsubscribed", None)
     assert list(fed.stream) == []
     fed.stream.close()
     assert fed.unsubscribed == ["sub"]
@@ -189,13 +192,15 @@ def test_waiting_consumer_is_woken_by_the_end_of_the_stream() -> None:
     consumer = threading.Thread(target=lambda: taken.extend(message.data for message in fed.stream))
     consumer.start()
     fed.push(b"1")
-    fed.stream.end("complete", None)
+    fed.receiver.end("complete", None)
     consumer.join(5)
     assert not consumer.is_alive()
     assert taken == [b"1"]
 
 
-def handled(seen: list[bytes], reported: list[BaseException]) -> tuple[HandledStream, list[int]]:
+def handled(
+    seen: list[bytes], reported: list[BaseException]
+) -> tuple[HandlerReceiver, MessageStream, list[int]]:
     consumed: list[int] = []
 
     def handle(message: Message) -> None:
@@ -207,20 +212,17 @@ def handled(seen: list[bytes], reported: list[BaseException]) -> tuple[HandledSt
 
     handlers = HandlerRunner()
     handlers.listener = reported.append
-    stream = HandledStream(
-        asked("sub"),
-        Owner(consumed),
-        handler=handle,
-        handlers=handlers,
-    )
-    return stream, consumed
+    request = msgspec.structs.replace(asked("sub"), handled=True)
+    receiver = HandlerReceiver(request, Owner(consumed), handler=handle, handlers=handlers)
+    stream = MessageStream(receiver)
+    return receiver, stream, consumed
 
 
 def test_handler_that_raises_gets_every_message() -> None:
     seen: list[bytes] = []
     reported: list[BaseException] = []
-    stream, consumed = handled(seen, reported)
-    stream.push(batch(b"1", b"bad", b"2"))
+    receiver, _, consumed = handled(seen, reported)
+    receiver.push(batch(b"1", b"bad", b"2"))
     assert seen == [b"1", b"bad", b"2"]
     assert [type(error) for error in reported] == [ValueError]
     assert consumed == [5 + 3 * 32]
@@ -228,14 +230,14 @@ def test_handler_that_raises_gets_every_message() -> None:
 
 def test_handler_that_closes_the_stream_gets_no_more_messages() -> None:
     seen: list[bytes] = []
-    stream, _ = handled(seen, [])
-    stream.push(batch(b"1", b"stop", b"2"))
-    stream.push(batch(b"3"))
+    receiver, _, _ = handled(seen, [])
+    receiver.push(batch(b"1", b"stop", b"2"))
+    receiver.push(batch(b"3"))
     assert seen == [b"1", b"stop"]
 
 
 def test_iteration_over_stream_with_handler_raises() -> None:
-    stream, _ = handled([], [])
+    _, stream, _ = handled([], [])
     with pytest.raises(UsageError, match="on_message"):
         next(stream)
 

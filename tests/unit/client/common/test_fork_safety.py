@@ -77,10 +77,10 @@ class Heir:
 
 
 def test_fork_notification_reaches_all_objects_despite_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forks, "_alive", weakref.WeakSet())
+    monkeypatch.setattr(forks, "_alive", weakref.WeakKeyDictionary())
     heirs = [Heir(wrong=n % 2 == 0) for n in range(8)]
     for heir in heirs:
-        forks.register(heir)
+        forks.register(heir, Heir.forked)
     with pytest.raises(RuntimeError, match="unexpected"):
         forks._in_child()
     assert all(heir.notified for heir in heirs)

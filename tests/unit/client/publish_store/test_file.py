@@ -19,14 +19,15 @@ from tickertape.client.limits import publish_segment_bytes
 from tickertape.client.publish_store import FilePublishStore, HybridPublishStore, MemoryPublishStore, Stored
 from tickertape.client.publish_store import segments as mapped
 from tickertape.client.publish_store.format import HEADER_BYTES, MAGIC
+from tickertape.client.publish_store.hybrid_parts import BacklogFiles
 from tickertape.testing import check_publish_store
 from tickertape.wire.commands import Persisted, Rejected
 
 FIRST_SEGMENT = "0000000001.segment"
 
 
-def attached(path: Path, name: str = "pricing-1") -> FilePublishStore:
-    store = FilePublishStore(path)
+def attached(path: Path, name: str = "pricing-1") -> BacklogFiles:
+    store = BacklogFiles(path)
     store.attach(name)
     return store
 

@@ -12,6 +12,7 @@ from tests.helpers.publish_batches import stored
 from tickertape.client.publish_store import FilePublishStore
 from tickertape.client.publish_store import segments as mapped
 from tickertape.client.publish_store.format import parse_header
+from tickertape.client.publish_store.hybrid_parts import BacklogFiles
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "publish-segment.bin"
 """A segment without the trailing zeros."""
@@ -24,7 +25,7 @@ SEGMENT = "0000000001.segment"
 def write(path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """Write a record of every kind and return the segment."""
     monkeypatch.setattr(mapped.SegmentDirectory, "chance", lambda _: 0x0123456789ABCDEF)
-    with FilePublishStore(path) as store:
+    with BacklogFiles(path) as store:
         store.attach(NAME)
         store.put(stored(1_000, b"one", b"two"))
         store.append(1_002, "orders", b"three")

@@ -27,6 +27,7 @@ from tickertape.client.publish_store.format import (
     read_mark,
     recover_store,
 )
+from tickertape.client.publish_store.hybrid_parts import BacklogFiles
 from tickertape.client.publish_store.unpersisted import UnpersistedEntry
 
 Messages = list[tuple[int, bytes]]
@@ -37,7 +38,7 @@ stored = partial(publish_batches.stored, name="a")
 
 def written(path: Path) -> tuple[bytes, Messages]:
     """Write a store with every kind of record. Return the segment and its messages."""
-    store = FilePublishStore(path)
+    store = BacklogFiles(path)
     store.attach("a")
     store.put(stored(1, b"one", b"two"))
     store.append(3, "orders", b"three")

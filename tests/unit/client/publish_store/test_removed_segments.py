@@ -13,10 +13,11 @@ from tests.helpers.publish_batches import held_messages, stored
 from tickertape.client.limits import publish_segment_bytes
 from tickertape.client.publish_store import FilePublishStore, HybridPublishStore
 from tickertape.client.publish_store.format import RECORD_BYTES
+from tickertape.client.publish_store.hybrid_parts import BacklogFiles
 
 
-def attached(path: Path) -> FilePublishStore:
-    store = FilePublishStore(path)
+def attached(path: Path) -> BacklogFiles:
+    store = BacklogFiles(path)
     store.attach("pricing-1")
     return store
 

@@ -10,8 +10,10 @@ import pytest
 from tests.unit.client.stream_owner import Owner, asked
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import Message, MessageBatch
-from tickertape.client.aio.streams import AsyncHandledStream, AsyncMessageStream
-from tickertape.client.blocking.streams import HandledStream, MessageStream, push_all
+from tickertape.client.aio.receivers import AsyncHandlerReceiver, AsyncReceiver
+from tickertape.client.aio.streams import AsyncMessageStream
+from tickertape.client.blocking.receivers import HandlerReceiver, ThreadReceiver, push_all
+from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.protocol import columns_of
 from tickertape.client.common.handlers import HandlerRunner
@@ -105,13 +107,14 @@ def test_dropped_batch_returns_credit_and_moves_the_recovery_point() -> None:
 def test_stream_drops_discarded_batch_and_returns_credit() -> None:
     store, first, again = redelivery()
     reported: list[int] = []
-    stream = MessageStream(asked(), Owner(reported))
-    stream.push(again)
-    stream.push(came(store, 5, 2))
+    receiver = ThreadReceiver(asked(), Owner(reported))
+    stream = MessageStream(receiver)
+    receiver.push(again)
+    receiver.push(came(store, 5, 2))
     first.discard()
     assert numbers([stream.get(timeout=1) for _ in range(2)]) == [5, 6]
     assert reported == [again.cost]
-    stream.end("closed", None)
+    receiver.end("closed", None)
     assert list(stream) == []
 
 
@@ -119,9 +122,10 @@ def test_async_stream_drops_discarded_batch_and_returns_credit() -> None:
     async def run() -> None:
         store, first, again = redelivery()
         reported: list[int] = []
-        stream = AsyncMessageStream(asked(), Owner(reported))
-        stream.push(again)
-        stream.push(came(store, 5, 2))
+        receiver = AsyncReceiver(asked(), Owner(reported))
+        stream = AsyncMessageStream(receiver)
+        receiver.push(again)
+        receiver.push(came(store, 5, 2))
         first.discard()
         assert numbers([await stream.get(timeout=1) for _ in range(2)]) == [5, 6]
         assert reported == [again.cost]
@@ -132,13 +136,14 @@ def test_async_stream_drops_discarded_batch_and_returns_credit() -> None:
 def test_stream_drops_messages_discarded_in_the_current_batch() -> None:
     _, first, again = redelivery()
     earlier = list(first)
-    stream = MessageStream(asked(), Owner())
-    stream.push(again)
+    receiver = ThreadReceiver(asked(), Owner())
+    stream = MessageStream(receiver)
+    receiver.push(again)
     taken = [next(stream)]
     earlier[1].discard()
     taken.append(stream.get())
     earlier[3].discard()
-    stream.end("unsubscribed", None)
+    receiver.end("unsubscribed", None)
     assert numbers([*taken, *stream]) == [1, 3]
 
 
@@ -146,13 +151,14 @@ def test_async_stream_drops_messages_discarded_in_the_current_batch() -> None:
     async def run() -> list[int]:
         _, first, again = redelivery()
         earlier = list(first)
-        stream = AsyncMessageStream(asked(), Owner())
-        stream.push(again)
+        receiver = AsyncReceiver(asked(), Owner())
+        stream = AsyncMessageStream(receiver)
+        receiver.push(again)
         taken = [await anext(stream)]
         earlier[1].discard()
         taken.append(await stream.get())
         earlier[3].discard()
-        stream.end("unsubscribed", None)
+        receiver.end("unsubscribed", None)
         return numbers([*taken, *[message async for message in stream]])
 
     assert asyncio.run(run()) == [1, 3]
@@ -181,9 +187,9 @@ def test_handler_is_not_called_for_messages_discarded_meanwhile() -> None:
         received.append(int(message.data))
         first.discard()
 
-    stream = HandledStream(asked(), Owner(reported), handler=handle, handlers=HandlerRunner())
-    stream.push(again)
-    stream.push(came(store, 5, 1))
+    receiver = HandlerReceiver(asked(), Owner(reported), handler=handle, handlers=HandlerRunner())
+    receiver.push(again)
+    receiver.push(came(store, 5, 1))
     assert received == [1, 5]
     assert reported[0] == again.cost
 
@@ -199,8 +205,8 @@ def test_handler_of_shared_batch_is_not_called_for_discarded_messages() -> None:
 
     assert isinstance(again.context, SubscriptionContext)
     share = SharedBatch(again).share([1, 2, 3], 100, again.context)
-    stream = HandledStream(asked(), Owner(), handler=handle, handlers=HandlerRunner())
-    push_all(again.bodies_list(), [(stream, share, [1, 2, 3])], reported_errors.append)
+    receiver = HandlerReceiver(asked(), Owner(), handler=handle, handlers=HandlerRunner())
+    push_all(again.bodies_list(), [(receiver, share, [1, 2, 3])], reported_errors.append)
     assert (received, reported_errors) == ([2, 4], [])
 
 
@@ -216,12 +222,12 @@ def test_async_handler_is_not_called_for_discarded_messages() -> None:
                 other.discard()
 
         reported: list[int] = []
-        stream = AsyncHandledStream(asked(), Owner(reported), handler=handle, handlers=HandlerRunner())
-        stream.push(first)
-        stream.push(again)
-        stream.push(came(store, 5, 1))
-        stream.end("closed", None)
-        await stream.hand_on()
+        receiver = AsyncHandlerReceiver(asked(), Owner(reported), handler=handle, handlers=HandlerRunner())
+        receiver.push(first)
+        receiver.push(again)
+        receiver.push(came(store, 5, 1))
+        receiver.end("closed", None)
+        await receiver.hand_on()
         assert received == [1, 2, 3, 4, 2, 4, 5]
         assert len(reported) == 3
 

@@ -14,12 +14,13 @@ from tickertape.base.errors import StoreFailed, UsageError
 from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.format import UInt64s
 from tickertape.batch.message_batch import MessageBatch
-from tickertape.client.api import streams
+from tickertape.client.blocking.receivers import ThreadReceiver
 from tickertape.client.blocking.streams import MessageStream
 from tickertape.client.bookmark_store import MemoryBookmarkStore
 from tickertape.client.bookmark_store.progress import Publishers
 from tickertape.client.bookmark_store.protocol import columns_of
 from tickertape.client.common.request import SubscriptionContext
+from tickertape.client.subscriptions import receiver as receivers
 from tickertape.client.subscriptions.message_buffer import MessageBuffer
 
 Row = tuple[str, str, bytes]
@@ -116,12 +117,13 @@ def test_conflation_reports_every_cost_once(seed: int) -> None:
 def test_conflated_messages_are_discarded_in_the_bookmark_store() -> None:
     store = MemoryBookmarkStore()
     reported: list[int] = []
-    stream = MessageStream(asked(), Owner(reported))
+    receiver = ThreadReceiver(asked(), Owner(reported))
+    stream = MessageStream(receiver)
     stream.conflate()
     for first in range(1, 9, 2):
         batch = batch_of(first, ("a", "k", b"1"), ("a", "k", b"2"), store=store)
         store.log("s", *columns_of(batch))
-        stream.push(batch)
+        receiver.push(batch)
     assert store.undiscarded_count("s") == 1
     message = stream.get(0)
     assert message.sequence == 8
@@ -135,9 +137,10 @@ def test_failing_bookmark_store_ends_the_conflating_stream() -> None:
         def discard_all(self, *_: object) -> int:
             raise OSError("broken")
 
-    stream = MessageStream(asked(), Owner())
+    receiver = ThreadReceiver(asked(), Owner())
+    stream = MessageStream(receiver)
     stream.conflate()
-    stream.push(batch_of(1, ("a", "k", b"1"), ("a", "k", b"2"), store=Broken()))
+    receiver.push(batch_of(1, ("a", "k", b"1"), ("a", "k", b"2"), store=Broken()))
     assert isinstance(stream.end_error, StoreFailed)
     assert [message.sequence for message in stream] == [2]
 
@@ -171,9 +174,10 @@ def test_conflate_on_another_thread_during_push_discards_each_message_once(
             return super().discard_all(sub_id, publishers, sequences)
 
     store = Store()
-    stream = MessageStream(asked(), Owner())
+    receiver = ThreadReceiver(asked(), Owner())
+    stream = MessageStream(receiver)
     stream.conflate("topic")
-    let_go: Callable[..., object] = streams.discard_superseded  # type: ignore[attr-defined]
+    let_go: Callable[..., object] = receivers.discard_superseded  # type: ignore[attr-defined]
     rest = ["conflate"]
 
     def overtaken(*arguments: object) -> object:
@@ -184,11 +188,11 @@ def test_conflate_on_another_thread_during_push_discards_each_message_once(
             other.join()
         return let_go(*arguments)
 
-    monkeypatch.setattr(streams, "discard_superseded", overtaken)
+    monkeypatch.setattr(receivers, "discard_superseded", overtaken)
     for first in range(1, 4):
         batch = batch_of(first, ("a", "", b"1"), store=store)
         store.log("s", *columns_of(batch))
-        stream.push(batch)
+        receiver.push(batch)
     assert stream.end_reason is None, stream.end_error
     assert discarded == [1, 2]
     assert stream.get(0).data == b"1"

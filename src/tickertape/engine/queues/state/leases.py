@@ -194,7 +194,7 @@ class LeaseTable(Generic[Holder]):
             if not named:
                 free.append(runs[row : row + 1])
             elif named < count:
-                free.append(_release_memory(publisher, first, count, met))
+                free.append(_unmet_runs(publisher, first, count, met))
         return _gathered(found), np.concatenate(free) if free else runs[:0]
 
     def of_positions(self, positions: BitMap64) -> list[tuple[Lease[Holder], BitMap64]]:
@@ -353,7 +353,7 @@ def _set_of(stretches: Iterable[_Bits]) -> BitMap64:
     return numbers
 
 
-def _release_memory(publisher: int, first: int, count: int, met: list[_Bits]) -> Runs:
+def _unmet_runs(publisher: int, first: int, count: int, met: list[_Bits]) -> Runs:
     """Return the part of a run that is not in `met`, as runs."""
     missing = BitMap64()
     missing.add_range(first, first + count)
