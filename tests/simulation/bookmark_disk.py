@@ -1,8 +1,8 @@
-"""Owns the disk under the file of a bookmark store that loses power: what is surely on it, and what may be.
+"""Power loss for bookmark stores: the durable and the possible contents of the store file.
 
-Must never judge. The store works on a real file; beside it each sector is remembered as it was last synced,
-with all that stood there since, any of which may have reached the disk. So is each length of the file, and,
-until the directory is synced, the file that was there before.
+Must never judge. The store works on a real file. For each sector, the model keeps the last synced content and
+all contents since then: any of them may have reached the disk. The model keeps the possible lengths of the
+file too and, until the directory is synced, the previous file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SECTOR: Final = 512
 
 
 class Versions:
-    """What one file may hold after the power was lost."""
+    """The contents that one file may have after a power loss."""
 
     def __init__(self, content: bytes) -> None:
         """`content` is durable."""
@@ -66,7 +66,7 @@ class Sheet:
         self._path = path
         self._left = fails_at
         self._before: list[Versions | None] = []
-        """What may be there still because the directory was not synced; None: no file."""
+        """Previous files that may still be present because the directory was not synced. None: no file."""
         self._now = Versions(path.read_bytes()) if path.exists() else None
         self.syncs = 0
 

@@ -1,8 +1,7 @@
-"""Owns a simulated life of one engine: clients publish and subscribe, disk and sockets answer when chance
-says so.
+"""Simulation of one engine: clients publish and subscribe, and disk and sockets answer at random times.
 
-Must never compute what a subscriber should get from what the engine says: the oracle is the plain list of
-what was published, in the order in which the log accepted it.
+Must never compute the expected messages of a subscriber from the engine: the oracle is the list of published
+messages in the order in which the log accepted them.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class EngineWorld:
         self.open()
 
     def open(self) -> None:
-        """Start the engine on what the disk holds."""
+        """Start the engine on the contents of the disk."""
         identity = open_identity(self.disk, owner="engine", create=True, new_id=bytes(range(16)))
         recovered = recover_journal(self.disk, identity.journal_id)
         journal = Journal(
@@ -134,7 +133,7 @@ class EngineWorld:
         queues: Sequence[QueueDefinition] = (),
         **more: Any,
     ) -> Broker:
-        """The engine of a journal; `more` goes to it."""
+        """Return the engine of a journal, with `more` as further arguments."""
         return Broker(
             journal,
             registry,
@@ -216,7 +215,7 @@ class EngineWorld:
         self.collect()
 
     def run_staging(self) -> None:
-        """A file of what is staged is written, prepared or dropped, in their order, or any is opened."""
+        """Run one staging job: any open, or the first of the others, which run in order."""
         opens = [job for job in self.staging_jobs if isinstance(job.task, StageOpen)]
         others = [job for job in self.staging_jobs if not isinstance(job.task, StageOpen)][:1]
         job = self.rng.choice(opens + others)
@@ -235,7 +234,7 @@ class EngineWorld:
         self.broker.journal.view.tail_bytes_max = self.rng.choice((1, 4_000, 64_000))
 
     def small_bounds(self) -> None:
-        """Steps, reads and what waits for the dispatcher bounded so that each bound is felt."""
+        """Choose small bounds for steps, reads and backlogs, so that the engine reaches each of them."""
         delivery = self.broker._delivery
         delivery.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
         delivery.fanout.backlog_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
@@ -252,7 +251,7 @@ class EngineWorld:
         return {sub_id: feed for sub_id, feed in found.items() if feed is not None}
 
     def positions(self) -> dict[int, Heard]:
-        """Every persisted message that is no control record, by its position."""
+        """Return every persisted message by position, without control records."""
         found: dict[int, Heard] = {}
         for first, batch in read_log(self.broker.journal, self.disk):
             for i in range(batch.count):
@@ -287,11 +286,11 @@ class EngineWorld:
         self.collect()
 
     def archive(self, request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
-        """What the archive answers; archive_world.py has one."""
-        raise AssertionError(f"{request}: this world has no archive")
+        """Answer a request to the archive (see `archive_world.py`)."""
+        raise AssertionError(f"{request}: this simulation has no archive")
 
     def run_spill(self) -> None:
-        """The oldest write or read of what waits on disk is answered."""
+        """Answer the oldest write or read of a spilled block."""
         self.counts["spill jobs"] += 1
         token, answer = self.spilled.run()
         self.broker.spill_done(token, answer, self.now())
@@ -351,7 +350,7 @@ class EngineWorld:
     # -- the oracle -----------------------------------------------------------------------------------
 
     def log(self, topic: str | None = None) -> list[Heard]:
-        """What the log holds, read from the disk as it is, control records left out."""
+        """Return the messages of the log as the disk has them, without control records."""
         found: list[Heard] = []
         for _, batch in read_log(self.broker.journal, self.disk):
             for i in range(batch.count):
@@ -362,5 +361,5 @@ class EngineWorld:
 
 
 def cost(bodies: list[bytes]) -> int:
-    """What messages cost against credit."""
+    """Return the credit that messages cost."""
     return sum(len(body) + message_cost_bytes for body in bodies)

@@ -1,7 +1,7 @@
-"""Owns a connection in virtual time between a client and a server that know nothing of each other but what
-arrives: what they say, how long it travels, how busy they are, and what becomes of it.
+"""Simulated connection between a client and a server in virtual time, for heartbeat tests.
 
-Must never decide when a beat is due or who is dead: the machines of the product do.
+The sides know only arrived data. The simulation decides about traffic, latency, busy sides and the cut. Must
+never decide when a heartbeat is due or which side is dead: the state machines of the product do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORD_BYTES: Final = 32
 
 
 class Side:
-    """One end: what arrived, what was read of it, and whether it is too busy to read."""
+    """One end of the connection: arrived data, read data, and whether the end is too busy to read."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -65,7 +65,7 @@ class Side:
         return Liveness(self.heard_at, self.taken, self.said_at, unread_bytes=self.unread)
 
     def work(self, seconds: float) -> None:
-        """Read nothing for so long."""
+        """Read nothing for `seconds`."""
         if not self.busy:
             self.busy = True
             self._life.at(self._life.now + seconds, self.rest)
@@ -76,7 +76,7 @@ class Side:
             self.read()
 
     def suspend(self) -> None:
-        """It stands still: it reads nothing, says nothing and looks at nothing."""
+        """Suspend the process: it neither reads, sends nor runs timers."""
         self.suspended = True
 
     def go_on(self) -> None:
@@ -92,7 +92,7 @@ class Side:
 
 
 class Life:
-    """A connection from 0 to `end`. From `cut` on (None: never) what the sides in `mute` say vanishes."""
+    """A connection from 0 to `end`. From `cut` on (None: never), data from the sides in `mute` is lost."""
 
     def __init__(self, seed: int, *, cut: bool) -> None:
         self.random = Random(seed)
@@ -182,6 +182,6 @@ class Life:
             looks = [self.look_of_the_client, self.look_of_the_server]
             if self._agenda and self._agenda[0][0] <= self.now:
                 looks.append(heapq.heappop(self._agenda)[2])
-            self.random.shuffle(looks)  # what falls on one moment comes in any order
+            self.random.shuffle(looks)  # events at the same time arrive in any order
             for look in looks:
                 look()

@@ -1,7 +1,6 @@
-"""Owns what the oracle of queues keeps: messages in a queue, consumers, and the words of filters with what
-they mean.
+"""State of the queue oracle: queued messages, consumers, and filter texts with their meaning.
 
-Must never use anything of the engine: filters are Python functions beside their text, states are words.
+Must never use any code of the engine: filters are Python functions beside their text, states are words.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ Body = dict[str, Any]
 
 MICROS: Final = 1_000_000
 SLACK: Final = MICROS
-"""How much later than asked what has come of age may be taken away: a second, in microseconds."""
+"""Delay after which an expired message or lease must be gone: a second, in microseconds."""
 NEVER: Final = 1 << 62
-"""Later than every moment of a test, microseconds."""
+"""Later than every time of a test, in microseconds."""
 
 CONDITIONS: Final[dict[str, Callable[[Body], bool]]] = {
     "TRUE": lambda _: True,
@@ -45,13 +44,13 @@ def make_body(number: int, group: str = "a", priority: int = 0, barrier: int = 0
 
 
 def passes(condition: str | None, body: Body) -> bool:
-    """Whether a message passes a filter, or there is none."""
+    """Return whether a message passes a filter, or no filter is set."""
     return condition is None or CONDITIONS[condition](body)
 
 
 @dataclass(eq=False)
 class Entry:
-    """A message in a queue. `unsure`: it may also have left already, and nobody outside can know."""
+    """A message in a queue. `unsure`: it may have left already, which is invisible from outside."""
 
     position: int
     key: Key
@@ -66,7 +65,7 @@ class Entry:
     state: str = "ready"
     """ready, leased, leaving (settled, not yet durable), returning (cancelled, not yet durable), done"""
     why: str = ""
-    """Of what is leaving or done: acknowledged, taken, or the reason of an expiry."""
+    """For a leaving or done message: acknowledged, taken, or the reason of its expiry."""
     by: Key | None = None
     """The settlement that decided it."""
     holder: Consumer | None = None
@@ -76,7 +75,7 @@ class Entry:
     """Unsuccessful ones: at least, at most."""
     cancels: tuple[int, int] = (0, 0)
     soft: int = 0
-    """Returns since the world last was at rest: a crash may undo them."""
+    """Returns since the last idle state: a crash may undo them."""
     unsure: bool = False
     since: int = 0
     """The interval between two rests in which it became ready, or done."""
@@ -111,20 +110,20 @@ class Consumer:
     orders: dict[str, int]
     """Of each of its queues, its place among all that came to consume. A replace to another queue is new."""
     earlier: list[str | None] = field(default_factory=list)
-    """Filters it had since the world last was at rest."""
+    """Its filters since the last idle state."""
     fresh: bool = True
-    """It came, or was replaced, since the world last was at rest."""
+    """New, or replaced, since the last idle state."""
     wider: int = 0
-    """The largest backlog that it had since then: what was on its way stays its own."""
+    """Its largest backlog since the last idle state: messages in flight stay with the consumer."""
     before: set[str] = field(default_factory=set)
     """The queues that it had since then."""
     held: set[tuple[str, Key]] = field(default_factory=set)
-    """What it was given and has not settled, for certain."""
+    """Messages delivered and not settled, for certain."""
     maybe: set[tuple[str, Key]] = field(default_factory=set)
-    """What it may hold, or not any more."""
+    """Messages that it may still hold."""
 
     def takes(self, body: Body) -> bool:
-        """Whether its filter, or one that it had a moment ago, lets a message pass."""
+        """Return whether its filter, or a recent earlier one, lets a message pass."""
         return any(passes(condition, body) for condition in (self.condition, *self.earlier))
 
     def surely_takes(self, body: Body) -> bool:
@@ -133,7 +132,7 @@ class Consumer:
 
 
 class QueueState:
-    """What the oracle knows of one queue."""
+    """The oracle's knowledge of one queue."""
 
     def __init__(self, definition: QueueDefinition) -> None:
         self.definition = definition
@@ -144,13 +143,13 @@ class QueueState:
         self.letters: dict[Key, int] = {}
         """Dead letters in the log, by the message they were."""
         self.letters_now: set[Key] = set()
-        """Those that came since the world last was at rest."""
+        """Dead letters since the last idle state."""
         self.letters_twice: set[Key] = set()
-        """Those that may come again, because there was a crash before the log said that they had come."""
+        """Dead letters that may repeat: a crash preceded their record in the log."""
         self.recent: list[tuple[Consumer, Entry]] = []
-        """Deliveries since the world last was at rest."""
+        """Deliveries since the last idle state."""
         self.open_before: set[Key] = set()
-        """What could have been delivered when the world last was at rest."""
+        """Messages available for delivery at the last idle state."""
         self.left: Counter[str] = Counter()
         """Why messages left in this life of the engine."""
         self.last_served = -1
@@ -163,20 +162,20 @@ class QueueState:
         return fits and passes(self.definition.filter, body)
 
     def enter(self, position: int, key: Key, topic: str, raw: bytes, stamp: int, life_ms: int) -> None:
-        """A message was persisted; when it fits it enters."""
+        """Add a persisted message if the queue admits it."""
         if key in self.entries:
             return
         body: Body = msgspec.json.decode(raw)
         if not self.admits(topic, body):
             return
-        told, barrier = self.definition, self.definition.barrier_expression
+        definition, barrier = self.definition, self.definition.barrier_expression
         self.entries[key] = Entry(
             position,
             key,
             topic,
             raw,
             body,
-            PRIORITIES[told.priority](body) if told.priority else 0,
+            PRIORITIES[definition.priority](body) if definition.priority else 0,
             barrier is not None and passes(barrier, body),
             stamp,
             self._expires(stamp, life_ms),
@@ -199,7 +198,7 @@ class QueueState:
         return [entry for entry in self.entries.values() if entry.state in states]
 
     def active(self) -> set[Key] | None:
-        """What may be delivered when only so many messages are active; None: all."""
+        """Return the messages that a limit on active messages lets the queue deliver. None: all."""
         depth = self.definition.target_queue_depth
         if depth is None:
             return None
@@ -230,7 +229,7 @@ class QueueState:
         return True
 
     def open_now(self) -> set[Key]:
-        """What could be delivered for certain, if somebody had room for it."""
+        """Return the messages that are available for certain to a consumer with free backlog."""
         active = self.active()
         return {
             entry.key

@@ -20,7 +20,7 @@ def parsed(builder: BatchBuilder) -> MessageBatch:
     return MessageBatch.parse(builder.build().encode())
 
 
-def test_a_range_of_the_past_keeps_its_end_when_the_clock_is_looked_at() -> None:
+def test_bounded_range_in_the_past_after_a_timer_keeps_its_end() -> None:
     world = EngineWorld(1)
     publisher, subscriber = world.connect("p"), world.connect("s")
     publisher.publish("t", [b"inside"])
@@ -35,7 +35,7 @@ def test_a_range_of_the_past_keeps_its_end_when_the_clock_is_looked_at() -> None
     assert [heard.body for heard in subscriber.heard["a"]] == [b"inside"]
 
 
-def test_what_is_stamped_after_the_end_of_a_live_range_is_not_part_of_it() -> None:
+def test_bounded_range_with_a_live_end_excludes_messages_with_a_later_timestamp() -> None:
     world = EngineWorld(1)
     publisher, subscriber = world.connect("p"), world.connect("s")
     end = world.wall + 1_000_000
@@ -52,9 +52,9 @@ def test_a_takeover_does_not_acknowledge_other_messages_under_sequences_in_fligh
     old = world.connect("p")
     old.publish("t", [b"first"])
     world.settle()
-    old.publish("t", [b"in flight"])  # accepted; its sync has not returned
+    old.publish("t", [b"in flight"])  # accepted, with its sync pending
     new = world.connect("p")
-    assert new.received == [], "the logon is answered when what is in flight is durable"
+    assert new.received == [], "the logon is answered when the messages in flight are durable"
     world.settle()
     assert new.logged_on is not None
     assert new.logged_on.last_persisted == 2
@@ -64,7 +64,7 @@ def test_a_takeover_does_not_acknowledge_other_messages_under_sequences_in_fligh
     assert new.acked_sequence == 3
 
 
-def test_a_sequence_column_is_kept_whatever_publisher_the_run_names() -> None:
+def test_sequence_column_of_a_run_with_another_publisher_is_kept_or_refused() -> None:
     world = EngineWorld(1)
     peer = world.connect("p")
     builder = BatchBuilder()
@@ -76,7 +76,7 @@ def test_a_sequence_column_is_kept_whatever_publisher_the_run_names() -> None:
     assert refused or [heard.sequence for heard in world.log("t")] == [10, 20, 30]
 
 
-def test_a_selection_that_grows_beyond_a_frame_does_not_stop_the_server() -> None:
+def test_topic_selection_larger_than_a_frame_does_not_stop_the_server() -> None:
     count = batch_bytes_max // 8240
     label = "k" * 4096
 

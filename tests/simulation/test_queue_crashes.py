@@ -1,6 +1,4 @@
-"""Queues through power losses, kills and clean stops: what was acknowledged never comes back, all else
-comes.
-"""
+"""Queues through power losses, kills and clean stops: only unacknowledged messages are redelivered."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ LIVES = 3
 
 
 def live_and_crash(seed: int, counts: Counter[str]) -> None:
-    """Some lives of one world, with an end to each that nobody expects."""
+    """Run one simulation with an unexpected end to each run."""
     world = QueueWorld(seed, some_queues(Random(seed).choice), counts=counts, segment_bytes=16_384)
     life = Life(world, world.rng.choice)
     life.begin()
@@ -44,7 +42,7 @@ def live_and_crash(seed: int, counts: Counter[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts(80))
-def test_a_queue_that_recovers_is_what_the_log_says(part: int) -> None:
+def test_queue_after_crash_recovery_matches_the_log(part: int) -> None:
     counts: Counter[str] = Counter()
     seeds = range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART)
     for seed in seeds_of(seeds, counts, MUST_HAPPEN):
@@ -54,9 +52,10 @@ def test_a_queue_that_recovers_is_what_the_log_says(part: int) -> None:
 @pytest.mark.parametrize(
     "seed", [312, 467, 482, 499, 574, 595, 830, 1107, 1109, 1343, 1549, 1627, 1661, 1743, 1905]
 )
-def test_worlds_in_which_something_was_wrong_once(seed: int) -> None:
-    """Priorities passed over while filters looked at what was new; settlements that were looked up; messages
-    that were held up for a filter whose consumer was replaced away."""
+def test_queue_crash_simulation_with_seeds_that_once_failed_passes(seed: int) -> None:
+    """Seeds that found defects: priorities passed over while filters searched new messages, settlements that
+    were looked up, and messages held up for a filter of a replaced consumer.
+    """
     live_and_crash(seed, Counter())
 
 

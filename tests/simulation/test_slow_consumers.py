@@ -1,5 +1,8 @@
-"""Long lives of live subscriptions with slow readers: whoever is slow goes to disk and comes back, or is
-ended, by each of the limits and by a disk that fails; nobody else notices."""
+"""Long runs of live subscriptions with slow consumers.
+
+A slow consumer spills to disk and returns, or is ended: by each of the limits, or by a disk that fails. Other
+subscribers are not affected.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ def _live(seed: int, counts: Counter[str]) -> None:
             counts[name] += peer.goodbye is not None and text in peer.goodbye.text
 
 
-def test_everybody_gets_everything_in_order_or_is_ended_as_slow(full: bool) -> None:
+def test_live_subscriptions_get_all_messages_in_order_or_are_ended_as_slow(full: bool) -> None:
     counts: Counter[str] = Counter()
     for seed in range(1_000 if full else 50):
         _live(seed, counts)

@@ -1,5 +1,6 @@
-"""Transactions through power losses, lost connections and failing disks: each is in the log once and whole,
-or not at all, and nobody sees a part of one.
+"""Transactions through power losses, lost connections and failing disks.
+
+Each is in the log once and whole, or not at all, and no subscriber sees a part of one.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ class World:
         self.look_at_log()
         self.begin()
 
-    # -- what must hold -------------------------------------------------------------------------------
+    # -- invariants
+    # -------------------------------------------------------------------------------------------
 
     def look_at_log(self) -> None:
         """Each transaction is there once and whole, in a row, or not at all."""
@@ -117,16 +119,16 @@ class World:
             assert all(len(place) == 1 for place in found), f"a part of {planned.key}, or more than once"
             # Parts are committed in the order of their names, frames of a part in their own.
             order = [place[0] for place in found]
-            assert max(order) - min(order) == len(order) - 1, f"something stands within {planned.key}"
+            assert max(order) - min(order) == len(order) - 1, f"another message is within {planned.key}"
 
     def look_at_subscribers(self) -> None:
-        """Who sees a message of a transaction sees one whose end is persisted."""
+        """Check that a subscriber sees only messages of transactions whose end is persisted."""
         seen: dict[tuple[str, int], int] = {}
         for peer in self.subscribers:
             for heard in peer.heard["x"][-40:]:
                 if heard.body.startswith(b'{"by"'):
-                    told = msgspec.json.decode(heard.body)
-                    seen[told["by"], told["tx"]] = 1
+                    message = msgspec.json.decode(heard.body)
+                    seen[message["by"], message["tx"]] = 1
         if not seen:
             return
         persisted = {heard.body for heard in self.world.positions().values()}
@@ -142,7 +144,7 @@ class World:
         return [planned for transactor in self.transactors for planned in transactor.planned]
 
     def finish(self) -> None:
-        """Everything that is still asked for is committed, and everybody hears all of it, once."""
+        """Commit all outstanding transactions, and check that each subscriber gets all messages once."""
         for _ in range(2_000):
             for transactor in self.transactors:
                 if transactor.current is not None:
@@ -163,7 +165,7 @@ class World:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts(80))
-def test_a_transaction_is_there_as_a_whole_or_not_at_all(part: int) -> None:
+def test_transaction_after_crashes_and_losses_is_in_the_log_whole_or_not_at_all(part: int) -> None:
     counts: Counter[str] = Counter()
     seeds = range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART)
     for seed in seeds_of(seeds, counts, dict.fromkeys(MUST_HAPPEN, 1)):
