@@ -1,6 +1,7 @@
-"""R9 on real processes: connections of HA clients spoiled at any byte, in both directions, under load.
+"""Exactly-once storage (R9) on real processes: connections of HA clients fail at any byte under load.
 
-What is published is stored once and in order; what is delivered to an application that discards comes once.
+Both directions fail. Published messages are stored once and in order. Messages are delivered once to an
+application that discards them.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class InOrder:
 
 
 class Windowed:
-    """An application that is done with messages in any order; it knows those that come again before."""
+    """An application that processes messages in any order and recognises redeliveries before that."""
 
     def __init__(self, seed: int) -> None:
         self.done: list[bytes] = []
@@ -81,7 +82,7 @@ class Windowed:
             self.finish(self._rng.randrange(WINDOW))
 
     def finish(self, count: int) -> None:
-        """Be done with so many."""
+        """Process `count` messages."""
         with self._lock:
             for bookmark in self._rng.sample(sorted(self._before), min(count, len(self._before))):
                 message = self._before.pop(bookmark)
@@ -102,8 +103,8 @@ class World:
         self.counts: Counter[str] = Counter()
         self.server = server
         self.published = 0
-        self.told: list[BaseException] = []
-        """What the exception listeners heard: a lost connection is nothing exceptional."""
+        self.exceptions: list[BaseException] = []
+        """Errors of the exception listeners: a lost connection is not one."""
         self._faults = decks(self.rng, FAULTS)
         self._places = decks(self.rng, PLACES)
         self.in_order, self.windowed = InOrder(), Windowed(seed)
@@ -128,7 +129,7 @@ class World:
             reconnect_delay=0.01,
             heartbeat=HEARTBEAT,
         )
-        made.set_exception_listener(self.told.append)
+        made.set_exception_listener(self.exceptions.append)
         made.connect_and_logon(timeout=SECONDS)
         return made
 
@@ -145,7 +146,9 @@ class World:
         self.published += count
 
     def cycle(self) -> None:
-        """Publish until a fault has struck somewhere; what stood still goes on behind it, or is reset."""
+        """Publish until a fault has taken effect. Stalled data continues after it, or the connection is
+        reset.
+        """
         role, way, average = next(self._places)
         proxy = self._proxies[role]
         made = proxy.accepted
@@ -153,7 +156,7 @@ class World:
         if self.rng.random() < 0.5:
             self._strike(role, way, self.rng.randrange(LOGON_BYTES))
             self.counts["while it connects"] += 1
-        wait_until(lambda: proxy.accepted > made, SECONDS)  # somebody has noticed
+        wait_until(lambda: proxy.accepted > made, SECONDS)  # a client has noticed
         proxy.go()
 
     def _strike(self, role: str, way: str, count: int) -> None:
@@ -179,7 +182,7 @@ class World:
         wait_until(lambda: len(self.in_order.done) >= self.published, SECONDS)
         wait_until(lambda: len(self.windowed.done) + self.windowed.held >= self.published, SECONDS)
         self.windowed.finish(self.windowed.held)
-        assert self.told == []
+        assert self.exceptions == []
         assert self.in_order.done == expected
         assert sorted(self.windowed.done, key=int) == expected
         with tt.Client("auditor", self.server.uri) as auditor:
@@ -189,7 +192,7 @@ class World:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_spoiled_connections_lose_and_double_nothing(
+def test_ha_client_with_connection_faults_loses_and_duplicates_nothing(
     kind: str, server: RunningServer, tmp_path: Path, full: bool
 ) -> None:
     world = World(kind, server, tmp_path, seed=7)
@@ -206,5 +209,5 @@ def test_spoiled_connections_lose_and_double_nothing(
         raise
     finally:
         world.close()
-    silent = [what for what in HAPPENS if not world.counts[what]]
-    assert not silent, f"these never happened: {silent}"
+    missing = [event for event in HAPPENS if not world.counts[event]]
+    assert not missing, f"these events did not occur: {missing}"

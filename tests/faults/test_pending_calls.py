@@ -21,7 +21,7 @@ PATIENCE: Final = 0.05
 """How long a call waits for an answer that does not come."""
 ANSWER_BYTES_MIN: Final = 32
 STEP: Final[dict[Fault, int]] = {"cut": 7, "reset": 13, "stall": 23, "half_open": 23}
-"""Without `--full` only each so many-th byte; 0 is always one of them."""
+"""Without `--full` only every n-th byte of the answer, from byte 0 on."""
 
 pytestmark = pytest.mark.slow
 _names = itertools.count()
@@ -49,7 +49,7 @@ def front(request: pytest.FixtureRequest) -> Iterator[Front]:
 
 
 class Case:
-    """A call, and what has to be there before it."""
+    """A call, and its preparation."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ CASES: Final = {
 
 
 def outcome(call: Callable[[], object], fault: Fault) -> bool:
-    """Whether the call got its answer; else its error must be the right one, and come in time."""
+    """Return whether the call got its answer. Otherwise its error must be the documented one, in time."""
     try:
         call()
     except tt.TimedOut:
@@ -130,7 +130,7 @@ def usable(client: tt.Client, proxy: FaultProxy, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", ["cut", "reset", "stall", "half_open"])
-def test_connect_ends_whatever_becomes_of_its_answer(
+def test_connect_with_a_fault_at_any_byte_of_the_answer_ends_in_time(
     front: Front, proxy: FaultProxy, fault: Fault, request: pytest.FixtureRequest
 ) -> None:
     client = front.connect(f"c{next(_names)}", proxy.uri)
@@ -154,7 +154,7 @@ def test_connect_ends_whatever_becomes_of_its_answer(
 
 @pytest.mark.parametrize("fault", ["cut", "reset", "stall", "half_open"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_call_ends_whatever_becomes_of_its_answer(
+def test_client_call_with_a_fault_at_any_answer_byte_ends_in_time(
     front: Front, proxy: FaultProxy, name: str, fault: Fault, request: pytest.FixtureRequest
 ) -> None:
     case = CASES[name]
@@ -165,7 +165,7 @@ def test_a_call_ends_whatever_becomes_of_its_answer(
     client.publish_flush(level="processed")
     between = proxy.to_client.passed_bytes
     case.call(client, SECONDS)
-    client.publish_flush(level="processed")  # what belongs to the answer has come
+    client.publish_flush(level="processed")  # every byte of the answer has arrived
     size = proxy.to_client.passed_bytes - between - (between - before)
     limit = SECONDS if fault in ("cut", "reset") else PATIENCE
     outcomes = {}
@@ -174,7 +174,7 @@ def test_a_call_ends_whatever_becomes_of_its_answer(
         client.publish_flush(timeout=SECONDS, level="processed")
         struck = proxy.to_client.after(place, fault)
         outcomes[place] = outcome(lambda: case.call(client, limit), fault)
-        while outcomes[place] and not struck.is_set():  # a short answer: the next one has that byte
+        while outcomes[place] and not struck.is_set():  # a short answer: the next one has this byte
             with contextlib.suppress(tt.Disconnected, tt.TimedOut):
                 client.publish_flush(PATIENCE, level="processed")
         assert struck.wait(SECONDS)

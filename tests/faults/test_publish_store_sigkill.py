@@ -1,4 +1,4 @@
-"""SIGKILL of a publisher at any moment, again and again: what `publish` returned is in the store on disk."""
+"""SIGKILL of a publisher at random times: messages of returned `publish` calls are in the store on disk."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def publish_until_killed(path: Path, seed: int, tell: int) -> None:
 
 
 def kill_once(path: Path, seed: int) -> list[tuple[int, int]]:
-    """One life; what the victim said."""
+    """Run one process until it is killed, and return its reports."""
     hear, tell = os.pipe()
     child = os.fork()
     if not child:
@@ -79,9 +79,7 @@ def kill_once(path: Path, seed: int) -> list[tuple[int, int]]:
     return list(struct.iter_unpack("<BQ", said))
 
 
-def test_exact_29_nothing_that_publish_returned_is_lost_when_the_process_is_killed(
-    tmp_path: Path, full: bool
-) -> None:
+def test_exact_29_publish_store_after_sigkill_has_every_returned_publish(tmp_path: Path, full: bool) -> None:
     path = tmp_path / "store"
     settled = published = FIRST
     for cycle in range(CYCLES_FULL if full else CYCLES):

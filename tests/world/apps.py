@@ -1,7 +1,6 @@
-"""Owns what an application of a world is: a process with one of the product's own asyncio clients, that may
-be killed, and begins again.
+"""Application of a simulation: a restartable process with an asyncio client of the product.
 
-Must never look behind the client's calls, nor know what the others do.
+Must never look behind the client's calls, nor know anything about other applications.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import tickertape as tt
-import tickertape.client.aio.ha_client  # not when it is first used: it is to read the clock of the world
+import tickertape.client.aio.ha_client  # imported early, so that it reads the simulated clock
 from tests.world.process import Process
 
 if TYPE_CHECKING:
@@ -25,20 +24,20 @@ JOBS: Final = "jobs"
 UNRECORDED: Final = "u"
 """A topic that no log has."""
 STRICT: Final = "strict"
-"""A topic that takes only what is JSON."""
+"""A topic that accepts only JSON."""
 TIMEOUT: Final = 5.0
-"""Seconds of a call; of virtual time, as everything here."""
+"""Timeout of a call, in seconds of virtual time, as everywhere here."""
 GRACE: Final = 2.0
-"""Seconds more than its timeout that a call may take; then it has no end."""
+"""Seconds after its timeout within which a call must end."""
 RETRIES: Final = (
     tt.Disconnected, tt.TimedOut, tt.NotReady, tt.JournalFull, tt.StagingFailed, tt.StagingFull,
     tt.TransactionBusy,
 )  # fmt: skip
-"""What an application tries again after: the server or the way to it is gone, or its answer is."""
+"""Errors after which an application retries: the server, its connection or its answer is lost."""
 
 
 class Labels(NamedTuple):
-    """What a message says beside its body."""
+    """Attributes of a message beside its body."""
 
     correlation_id: str | None = None
     key: str | None = None
@@ -96,7 +95,7 @@ class App(ABC):
 
     @property
     def may_lose_power(self) -> bool:
-        """Whether what is then left of its stores is simulated."""
+        """Return whether the stores of the application simulate a power loss."""
         return self.may_die
 
     def killed(self) -> None:
@@ -121,13 +120,13 @@ class App(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """What it does, to its end; begun again after each end of its process."""
+        """Run the application until it is finished. Called again after each end of its process."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Its process has ended: strike out what it alone knew."""
+        """Discard the state of the ended process."""
 
-    # -- what it does -----------------------------------------------------------------------------------
+    # -- actions of the application -----------------------------------------------------------------------
 
     @asynccontextmanager
     async def client(self, **more: Any) -> AsyncIterator[tt.AsyncHAClient]:
@@ -170,5 +169,5 @@ class App(ABC):
         await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02)) * self.rng.random() * self.world.pace)
 
     async def again(self) -> None:
-        """Wait before something is tried again: whoever asks at once for ever gets nowhere."""
+        """Wait before a retry: immediate retries would never let time pass."""
         await asyncio.sleep((0.02 + 0.1 * self.rng.random()) * min(self.world.pace, 10.0))

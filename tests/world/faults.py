@@ -1,6 +1,6 @@
-"""Owns what goes wrong in a world, and when: power, processes, disks, links, clocks.
+"""Random faults of a simulation: power, processes, disks, links and clocks.
 
-Must never judge, nor leave anything broken behind `heal`.
+Must never judge, nor leave anything broken after `heal`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ FAULTS: Final = (
     "write failed", "disk full", "disk slow", "connection cut", "half open", "stalled", "unreachable",
     "wall clock jumped",
 )  # fmt: skip
-"""Each is counted under its name when it strikes: a sync that fails, not one that is to fail; a connection on
-which something did not come through."""
+"""A fault is counted when it takes effect: a sync that fails, or a connection that lost data."""
 AT_ONCE: Final = frozenset(
     {"power lost", "server killed", "server stopped", "connection cut", "wall clock jumped"}
 )
@@ -32,21 +31,22 @@ OF_DISKS: Final = {
     "file empty": "read_as_empty", "file of zeros": "read_as_zeros", "directory renamed": "directory_moved",
     "lock removed": "lock_lost",
 }  # fmt: skip
-"""What a strict disk calls them."""
+"""Their names in the counters of a strict disk."""
 CRASHES: Final = FAULTS[:3]
-"""Those that end a server whatever it does."""
+"""Faults that always end a server."""
 DISK_HARMS: Final = (
     "file empty", "file of zeros", "sector unreadable", "part unreadable", "directory renamed",
     "lock removed",
 )  # fmt: skip
-"""What happens to a data directory from outside; in worlds of their own, for starts may be refused. Each is
-counted when somebody meets it."""
+"""Damage of a data directory from outside, counted when a start meets it. These faults have simulations of
+their own, because starts may be refused.
+"""
 CLIENT_FAULTS: Final = ("client killed", "client lost power")
-"""The same, for worlds whose applications may end and begin again."""
+"""Further faults of simulations whose applications may end and restart."""
 
 
 class Faults:
-    """Chance's hand. `run` lets things go wrong; then `heal`. `each_seconds`: between two of them."""
+    """Random faults. `run` causes them, then `heal` repairs. `each_seconds`: mean time between two."""
 
     def __init__(self, world: World, *, each_seconds: float, kinds: tuple[str, ...] = FAULTS) -> None:
         self.world = world
@@ -79,8 +79,10 @@ class Faults:
         self._kinds = {name: self._kinds[name] for name in kinds}
 
     async def run(self, number: int, crashes: int = 0) -> None:
-        """So many faults, one after the other, and so many that end a server. The first is another one in
-        each world, so that some worlds in a row have them all."""
+        """Cause `number` faults one after the other, then `crashes` that end a server.
+
+        The kind of the first fault depends on the seed, so that consecutive simulations have all kinds.
+        """
         kinds = list(self._kinds)
         for n in range(number):
             await asyncio.sleep(self.rng.expovariate(1 / self._each))
@@ -170,7 +172,7 @@ class Faults:
         return True
 
     def _part_unreadable(self, server: SimServer, looks: int = 200) -> bool:
-        """What is staged next for a transaction, or is now, cannot be read for a while."""
+        """Make a staged part of a transaction, now or the next one, unreadable for some time."""
         disk = server.disk.disk
         parts = [path for path in disk.contents() if path.endswith(".prepared")]
         for path in parts:
@@ -232,7 +234,7 @@ class Faults:
         return link is not None
 
     def _unreachable(self, server: SimServer) -> bool:
-        """Nobody gets an answer there for a while, and one of them asks."""
+        """Make the address of a server unreachable for some time, and cut a connection."""
         place = server.place
         self.world.network.unreachable.add(place)
         self._cut()
