@@ -1,7 +1,7 @@
-"""Owns the committed corpora: small inputs, good of every kind and hostile, that fuzzing begins with.
+"""Committed corpora: small inputs, valid and hostile ones of every kind, as the seeds of fuzzing.
 
-`python -m tests.fuzz.corpora` writes them again, as `good-*` and `hostile-*`; other files are inputs that
-once found a defect, and are kept. Must never make an input by chance: written twice, the files are the same.
+`python -m tests.fuzz.corpora` rewrites them as `good-*` and `hostile-*`. Other files are inputs that once
+found a defect, and are kept. Must never make a random input: every rewrite gives the same files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CORPORA: Final = {
     "store file": ("publish_store", "bookmark_log", "bookmark_ring"),
     "configuration": ("config",),
 }
-"""What comes from outside, and its targets."""
+"""Kinds of external input, and their targets."""
 INPUT_BYTES_MAX: Final = 4096
 CORPORA_BYTES_MAX: Final = 300 << 10
 _MOST: Final = b"\xff\xff\xff\xff"
@@ -46,13 +46,13 @@ def committed(name: str) -> list[bytes]:
 
 
 def made(name: str, good: Sequence[bytes]) -> dict[str, bytes]:
-    """File names and inputs of a target; `good` are what it takes."""
+    """Return the file names and inputs of a target. `good` are its valid inputs."""
     found = {f"good-{number:02}": data for number, data in enumerate(good) if len(data) < INPUT_BYTES_MAX}
     found |= {f"hostile-{what}": data for what, data in _HOSTILE[name](good)}
     return {f"{what}.bin": data for what, data in found.items() if len(data) < INPUT_BYTES_MAX}
 
 
-# -- what is hostile in any format --------------------------------------------------------------------
+# -- hostile inputs of every format ---------------------------------------------------------------------
 
 
 def _cut(data: bytes, places: Sequence[int]) -> Named:
@@ -79,7 +79,7 @@ def _more(data: bytes, places: Sequence[int], mend: Callable[[bytes], bytes] = b
 
 
 def _wrong(data: bytes, places: Sequence[int]) -> Named:
-    """A bit of a checksum, or of what it covers, is another."""
+    """Flip a bit of a checksum, or of the bytes that it covers."""
     for at in places:
         yield f"bit-at-{at:04}", data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
@@ -269,7 +269,7 @@ def _segments(good: Sequence[bytes]) -> Named:
 
 
 def _starts(good: Sequence[bytes]) -> Named:
-    """As `_segments`, where a start costs more than a walk: what a start looks at."""
+    """Like `_segments`, for starts, which cost more: only the parts that a start reads."""
     data, second = _two_commits(good)
     commit, body = segment_header_bytes, segment_header_bytes + commit_header_bytes
     yield "nothing", b""
@@ -283,7 +283,7 @@ def _starts(good: Sequence[bytes]) -> Named:
 
 
 def _two_commits(good: Sequence[bytes]) -> tuple[bytes, int]:
-    """The beginning of a segment, and where its second commit stands."""
+    """Return the beginning of a segment, and the offset of its second commit."""
     data = min(good, key=len)
     second = _end_of_commit(data, segment_header_bytes)
     return data[: _end_of_commit(data, second)], second

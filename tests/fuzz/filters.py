@@ -1,6 +1,6 @@
-"""Owns what is fuzzed of filters: their texts, and patterns of topics.
+"""Fuzz targets of filters: filter texts and topic patterns.
 
-Must never keep an error to itself that a target allows.
+Must never catch an error that a target allows.
 """
 
 from __future__ import annotations

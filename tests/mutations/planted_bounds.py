@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 
-_COMMITTED = "fuzz/test_fuzz.py::test_what_is_committed_is_taken_or_refused_by_what_is_allowed"
+_COMMITTED = "fuzz/test_fuzz.py::test_target_with_committed_corpus_raises_only_allowed_exceptions"
 
 BOUND_MUTATIONS: Final = (
     Mutation(

@@ -1,5 +1,8 @@
-"""Bookmark stores against a model of lists and sets: whatever happens, nothing undiscarded is skipped, and
-what was discarded does not come again unless a file that knew it was cut short."""
+"""Bookmark stores against a model of lists and sets.
+
+A store never skips an undiscarded message. A discarded message is not redelivered unless a file that recorded
+it was cut short.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Machine(RuleBasedStateMachine):
         self.store = self.opened()
         self.log: list[Entry] = []
         self.cursor = self.since = 0
-        """What is delivered next, and what was first on this connection."""
+        """The next message to deliver, and the first one of this connection."""
         self.held: list[Entry] = []
         """Handed to the application on this connection, not discarded."""
         self.discarded: set[Entry] = set()
@@ -85,7 +88,9 @@ class Machine(RuleBasedStateMachine):
         flags = [True] * len(batch) if keep is None else keep.tolist()
         for entry, kept in zip(batch, flags, strict=True):
             if kept:
-                assert entry not in self.discarded or entry in self.may_repeat, "a discarded one came again"
+                assert entry not in self.discarded or entry in self.may_repeat, (
+                    "a discarded message was redelivered"
+                )
                 assert entry not in self.held, "it came twice on one connection"
                 self.held.append(entry)
             else:
@@ -103,7 +108,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(publishers=st.lists(st.integers(1, 3), min_size=1, max_size=12), done=st.integers(0, 14))
     def work(self, publishers: list[int], done: int) -> None:
-        """More comes, and the application is done with the first of what it holds, or with every other."""
+        """Deliver new messages, and discard the first held ones, or every other."""
         self.publish(publishers, 1)
         self.deliver(len(self.log), alone=False)
         for entry in self.held[:done] if done < 10 else self.held[1::2]:
@@ -183,7 +188,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.on_disk)
     @rule()
     def killed(self) -> None:
-        """The process is gone, and with it what only memory had."""
+        """Kill the process: state in memory is lost."""
         content = self.path.read_bytes()
         self.store.close()
         self.path.write_bytes(content)

@@ -1,5 +1,8 @@
-"""Conflation against lists gone through message by message: the same result however the stream is cut,
-nothing lost that nothing replaced, and whoever resumes at a bookmark he was given misses nothing."""
+"""Conflation against a model that processes one message at a time.
+
+The result does not depend on the batches of the stream. Only replaced messages are missing. A subscriber that
+resumes at a received bookmark misses no message.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ class Told:
 
 @dataclass
 class Group:
-    """What the model has together."""
+    """One conflated group of the model."""
 
     first: Told
     last: Told
@@ -157,8 +160,7 @@ _cuts = st.lists(st.integers(1, 30), min_size=1, max_size=5)
 def conflated(
     stream: list[Told], cuts: list[int], model: Model, late: list[int] | None = None
 ) -> tuple[list[Out], Conflater]:
-    """What a conflater gives for `stream` in parts of `cuts`, and the clock heard of now and then; beside it
-    the model hears the same."""
+    """Conflate `stream` in parts of `cuts`, with occasional clock updates, and do the same in the model."""
     conflater = Conflater(_INTERVAL, model.bytes_max)
     gaps = any(b.position - a.position > 1 for a, b in pairwise(stream))
     found: list[Out] = []
@@ -182,7 +184,7 @@ def conflated(
 
 
 @given(streams(), _cuts, st.booleans(), st.lists(st.integers(0, 4), min_size=1, max_size=3))
-def test_the_result_is_that_of_the_model_however_the_stream_is_cut(
+def test_conflater_with_any_batches_gives_the_result_of_the_model(
     stream: list[Told], cuts: list[int], by_key: bool, late: list[int]
 ) -> None:
     model, other = Model(by_key=by_key), Model(by_key=by_key)
@@ -196,7 +198,7 @@ def test_the_result_is_that_of_the_model_however_the_stream_is_cut(
 
 
 @given(streams(), _cuts, st.booleans(), st.sampled_from([600, 1_300, 2_500, 6_000]))
-def test_without_room_the_oldest_leave_early_however_the_stream_is_cut(
+def test_conflater_above_its_memory_limit_sends_the_oldest_groups_early(
     stream: list[Told], cuts: list[int], by_key: bool, bytes_max: int
 ) -> None:
     model = Model(by_key=by_key, bytes_max=bytes_max)
@@ -222,7 +224,7 @@ def is_known(message: Told, delivered: list[Out], by_key: dict[bytes, Any]) -> b
 
 
 @given(streams(), _cuts, st.sampled_from([700, 1 << 40]), st.data())
-def test_nothing_is_lost_also_by_who_resumes_at_a_bookmark_he_was_given(
+def test_conflated_subscriber_resuming_at_a_received_bookmark_misses_no_key(
     stream: list[Told], cuts: list[int], bytes_max: int, data: st.DataObject
 ) -> None:
     model = Model(by_key=True, bytes_max=bytes_max)

@@ -1,5 +1,8 @@
-"""Publish stores against a model, a dictionary of numbers and bodies, whatever a client does and whenever it
-ends; and copies of their files that were cut or changed are refused, or hold exactly what they held."""
+"""Publish stores against a model, a dictionary of numbers and bodies.
+
+The client takes random actions and ends at any time. Cut or changed copies of the files are refused, or hold
+exactly the same messages.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ Messages = dict[int, bytes]
 
 
 def contents(store: PublishStore) -> Messages:
-    """What a store holds; it has to be in order, and add up."""
+    """Return the messages of a store, and check their order and counts."""
     held: Messages = {}
     for first, last, batch in store.held():
         numbers = batch.sequences.tolist()
@@ -62,9 +65,9 @@ class Machine(RuleBasedStateMachine):
         self.copies = (self.directory / f"copy{n}" for n in count())
         self.store: PublishStore = self.opened(self.path)
         self.held: Messages = {}
-        """What was put and sealed."""
+        """Messages put and sealed."""
         self.gathered: Messages = {}
-        """What was appended since, or is gathered by the client."""
+        """Messages appended since, or gathered by the client."""
         self.next = 1
         self.numbers = count()
 
@@ -83,7 +86,7 @@ class Machine(RuleBasedStateMachine):
     def body(self, size: int) -> bytes:
         return b"%d." % next(self.numbers) + b"x" * size
 
-    # -- what a client does -----------------------------------------------------------------------------
+    # -- actions of a client ------------------------------------------------------------------------------
 
     @rule(sizes=BODIES, how=st.sampled_from(("long", "labelled", "short", "short")))
     def publish_each(self, sizes: list[int], how: str) -> None:
@@ -154,7 +157,7 @@ class Machine(RuleBasedStateMachine):
         if again and self.on_disk:
             self.reopen()
 
-    # -- what happens to it -----------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.on_disk)
     @rule()
@@ -167,7 +170,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.on_disk)
     @rule()
     def killed(self) -> None:
-        """The process is gone, as it stands."""
+        """Kill the process, and open a copy of its files."""
         path = self.copy()
         self.store.close()
         self.path = path
@@ -249,7 +252,7 @@ class Hybrid(Machine):
         self.next = max(self.next, self.store.last_sequence + 1)
 
     def found_after_a_kill(self) -> None:
-        """What was in memory is gone; what was there before it is not, and no number comes again."""
+        """Check the store after a kill: only messages in memory are lost, and no number is reused."""
         found = contents(self.store)
         assert list(found.items()) == list(self.held.items())[: len(found)]
         lost = sum(len(body) for number, body in self.held.items() if number not in found)

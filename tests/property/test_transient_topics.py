@@ -1,5 +1,7 @@
-"""Whatever comes in between, a subscriber of an unrecorded topic gets what was published while it was there:
-all of it, once, in order, or it is ended as slow; what waits in memory and on disk is accounted for."""
+"""Subscribers of non-persistent topics get all messages of their time once in order, or are ended as slow.
+
+The counters of memory and disk are exact.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ _limits = st.builds(
 
 
 @given(history=_histories, step_bytes_max=st.sampled_from([1, 3_000, 1 << 20]), limits=_limits)
-def test_a_subscriber_gets_all_once_and_in_order_or_is_ended(
+def test_transient_subscriber_gets_all_messages_once_in_order_or_is_ended_as_slow(
     history: list[tuple[str, list[tuple[str, int]]] | tuple[str, int, str]],
     step_bytes_max: int,
     limits: SlowConsumerLimits,
