@@ -1,7 +1,7 @@
 """Bookmark stores alone, in CPU time of one process, deliveries included.
 
-Batches of 640 messages of one publisher; discards one by one in order, one by one in random order within
-windows of 9,600, and whole batches.
+Batches of 640 messages of one publisher. Discards are single in order, single in random order within windows
+of 9,600, or of whole batches.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.compare", description="Compare with another checkout.")
     parser.add_argument("other", type=Path, help="the checkout to compare with")
     parser.add_argument("names", nargs="+", metavar="NAME", help="benches whose name contains it")
-    parser.add_argument("--rounds", type=int, default=30, help="measure each so many times (default: 30)")
+    parser.add_argument("--rounds", type=int, default=30, help="number of measurements of each (default: 30)")
     parser.add_argument("--whole", action="store_true", help="full counts instead of a twentieth")
     chosen = parser.parse_args(arguments)
     benches = [bench for bench in discover() if any(name in bench.name for name in chosen.names)]

@@ -1,4 +1,4 @@
-"""Owns the logs that several benches read, and how they are written; each is made once a run."""
+"""Logs that several benches read, each written once a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tickertape.testing import RunningServer
 from tickertape.wire.commands import Ack, Flush, Publish
 
 RARE = 1_000
-"""One message in so many is of the topic `even`, and of `burst`."""
+"""One message in this number has the topic `even`, and one has `burst`."""
 BURSTS = 8
 PUBLISHERS = 100
 SINGLES = 1_000_000
@@ -30,7 +30,7 @@ def large_log(room: Room) -> Iterator[RunningServer]:
 
 
 def large_count(room: Room) -> int:
-    """Messages of `orders` in the large log; `even` and `burst` have a thousandth of it each."""
+    """Return the number of `orders` in the large log. `even` and `burst` have a thousandth each."""
     step = RARE * BURSTS
     return max(step, room.log_bytes // len(BODY) // step * step)
 
@@ -77,7 +77,7 @@ def _write_singles(path: Path, count: int) -> None:
 
 
 def _flush(peers: list[Peer], number: int) -> None:
-    """Wait until everything is persisted, and so take what the server said meanwhile."""
+    """Wait until everything is persisted, which also reads the server's answers."""
     for peer in peers:
         peer.send(frame(Flush(id=number)))
     for peer in peers:

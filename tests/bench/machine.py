@@ -1,4 +1,4 @@
-"""Owns the description of the machine that figures depend on; must never tell its name or its paths."""
+"""Description of the machine of a measurement. Must never include its name or its paths."""
 
 from __future__ import annotations
 

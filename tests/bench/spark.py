@@ -23,7 +23,7 @@ from tickertape.testing import RunningServer
 Log = Callable[[Room], contextlib.AbstractContextManager[RunningServer]]
 
 SCANS = 6
-"""The first ones compile; the median of the rest counts."""
+"""The first runs compile. The median of the others counts."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Owns what the benches share: the message, a server with a log, and a process beside the measured one."""
+"""Fixtures of the benches: the message, a server with a log, and a process beside the measured one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @contextlib.contextmanager
 def stage(directory: Path, *, sync: str = "always", config: str = "") -> Iterator[RunningServer]:
-    """A server on the log in `directory`, a new one if there is none; `config` is more of its file."""
+    """Run a server on the log in `directory`, new if missing, with `config` added to its file."""
     config = f'[journal]\nsync = "{sync}"\n{config}'
     with running_server(directory / "data", config=config) as server:
         yield server
@@ -42,7 +42,7 @@ def fill(
     topic: str = "orders",
     body_of: Callable[[int], bytes] = lambda _: BODY,
 ) -> None:
-    """A log of `count` messages, published in batches; `body_of(n)` makes the bodies."""
+    """Publish `count` messages in batches. `body_of(n)` returns the bodies."""
     with publisher(server, "bench-filler") as client:
         for start in range(0, count, A_CALL):
             client.publish_batch(topic, [body_of(n) for n in range(start, min(start + A_CALL, count))])
@@ -98,14 +98,14 @@ class Worker:
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
 
 @contextlib.contextmanager
 def workers(*commands: tuple[object, ...]) -> Iterator[list[Worker]]:
-    """A worker for each command, all of them ready; ended with the block."""
+    """Run a worker for each command, all of them ready, until the end of the block."""
     started: list[Worker] = []
     try:
         started.extend(Worker(str(name), *arguments) for name, *arguments in commands)
