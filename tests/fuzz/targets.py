@@ -246,7 +246,7 @@ def batch(data: bytes) -> str:
 
 
 def use(parsed: MessageBatch) -> None:
-    """Use a parsed batch: `CorruptBatch` from `verify`, `MessageTooLarge` from oversized ones, nothing else."""
+    """Use a parsed batch: only `CorruptBatch` from `verify`, `MessageTooLarge` from oversized ones."""
     with contextlib.suppress(CorruptBatch):
         parsed.verify()
     messages = list(parsed)
@@ -276,7 +276,7 @@ def _log() -> Log:
 
 
 def headers(data: bytes) -> str:
-    """Decode headers: `FormatError`, None if it is not a commit or footer, or a value that round-trips."""
+    """Decode headers: `FormatError`, None for other bytes, or a value that round-trips."""
     with contextlib.suppress(FormatError):
         header, _ = decode_segment_header(data)
         assert decode_segment_header(encode_segment_header(header)[0])[0] == header
@@ -318,7 +318,7 @@ def _ask_everything(found: SegmentIndex) -> None:
 
 
 def retired(data: bytes) -> str:
-    """Decode retired state: `ValueError`, or a usable value that can be rewritten. The checksum is correct."""
+    """Decode retired state: `ValueError`, or a usable value that can be rewritten."""
     head = b"TKTRET\0\0" + bytes(4) + crc32c(data).to_bytes(4, "little")
     found = decode_retired(head + data)
     with taken():

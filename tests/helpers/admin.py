@@ -1,4 +1,4 @@
-"""Owns asking a server's admin address in tests. Must never hide what it answers."""
+"""Requests to a server's admin address. Must never hide an answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def status_of(server: RunningServer, path: str) -> tuple[int, Any]:
 
 
 def stats_of(server: RunningServer) -> Stats:
-    """What `/stats` tells."""
+    """Return the answer of `/stats`."""
     status, headers, body = ask(server, "/stats")
     assert (status, headers["content-type"]) == (200, "application/json")
     return msgspec.json.decode(body, type=Stats)

@@ -1,7 +1,7 @@
-"""Owns rows for tests of the archive: what a log might hold, as the batches that are written, and reading
-back what an archive holds with deltalake and pyarrow alone.
+"""Rows for tests of the archive, and an independent reader of archives (deltalake and pyarrow).
 
-Must never share code with what writes the archive, beyond the names of columns.
+The rows are like those of a log, as written batches. Must never share code with the writer of the archive,
+beyond the names of columns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def batch_of(
     body: bytes = b"",
     micros_each: int = 1000,
 ) -> pa.RecordBatch:
-    """One row at each position: topics take turns, bodies tell the position, some rows have labels."""
+    """Return one row at each position: topics take turns, bodies contain the position, some rows have
+    labels.
+    """
     rows = [
         {
             "position": at,
@@ -75,7 +77,7 @@ def archived(location: Path | str, options: dict[str, str] | None = None) -> lis
 
 
 def check_files(location: Path | str) -> list[pq.FileMetaData]:
-    """Every file of the archive is what its log says, with rows in order, of one day and topic."""
+    """Check that every file matches the table's log, with rows in order, of one day and topic."""
     table = DeltaTable(location)
     found = []
     for add in pa.table(table.get_add_actions(flatten=True)).to_pylist():
@@ -95,7 +97,7 @@ def check_files(location: Path | str) -> list[pq.FileMetaData]:
 
 
 def log_rows(directory: Path, begin: int = 0) -> list[dict[str, Any]]:
-    """What the segment files of a log hold from position `begin` on, as rows of the archive."""
+    """Return the contents of a log's segment files from position `begin` on, as rows of the archive."""
     disk = SystemDisk(directory)
     snapshot = take_snapshot(disk, unsynced=True)
     reader = SnapshotReader(disk, snapshot.view)

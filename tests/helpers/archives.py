@@ -1,5 +1,6 @@
-"""Owns writing archives in tests, as docs/formats/archive.md says. Must never share code with who writes them
-in earnest, so that both can be compared.
+"""Writer of archives for tests, as documented in docs/formats/archive.md.
+
+Must never share code with the product's writer, so that both can be compared.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ArchiveWriter:
         return [action.path for action in actions]
 
     def commit(self, actions: list[Any], end: int | None) -> None:
-        """Change the files of the table; with `end` they come with the transaction of that end."""
+        """Change the files of the table. With `end`, the change includes the transaction of that end."""
         transactions = [] if end is None else [Transaction(schema.app_id(self.journal), end)]
         self.table.create_write_transaction(
             actions,

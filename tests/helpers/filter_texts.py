@@ -1,6 +1,6 @@
-"""Owns filters and values made by chance, for whoever compares or measures: many kinds, small, often related.
+"""Random filters and values of many kinds, small and often related.
 
-Must never decide anything by itself: `choose` does, of Hypothesis or of a seeded generator.
+Must never decide anything by itself: `choose` does, with Hypothesis or with a seeded generator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns how servers made by tests listen.
+"""Listen addresses of test servers.
 
 Must never accept a connection.
 """

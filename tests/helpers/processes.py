@@ -1,4 +1,4 @@
-"""Owns how tests start other Python processes that import this source tree, and what they see of them."""
+"""Python processes that import this source tree, and their output and memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def source_environment() -> dict[str, str]:
 
 
 def run_tickertape(*arguments: str, seconds: float = 60.0) -> tuple[int, str, str]:
-    """Run the command to its end; its exit code, standard output and standard error."""
+    """Run the command to its end, and return its exit code, standard output and standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "tickertape", *arguments],
         env=source_environment(),
@@ -35,9 +35,9 @@ def anonymous_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("this system does not tell RssAnon")
+    raise AssertionError("this system does not report RssAnon")
 
 
 def files_of(directory: Path) -> dict[Path, bytes]:
-    """Every file below `directory` and what is in it."""
+    """Return every file below `directory` with its content."""
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""Owns batches as a publish store takes them, and what a store says that it holds.
+"""Batches as put into a publish store, and the messages that it holds.
 
 Must never look into a store but through `held`.
 """
@@ -29,7 +29,7 @@ def held_batches(store: PublishStore) -> list[list[bytes]]:
 
 
 def held_messages(store: PublishStore) -> dict[int, bytes]:
-    """Each body by its sequence, in the order of the store; none comes twice."""
+    """Return each body by its sequence, in the order of the store. No sequence repeats."""
     messages = [
         (int(sequence), body)
         for stored in store.held()

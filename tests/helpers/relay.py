@@ -1,7 +1,7 @@
-"""Owns a relay on a real socket between clients and a server: it notes the commands of both sides, and holds
-back what the server says, or cuts all connections, when it is told to.
+"""Relay on a real socket between clients and a server that records the commands of both sides.
 
-Must never change or reorder a byte, or lose one but by a cut.
+A test lets it hold back the server's data, or cut all connections. Must never change or reorder a byte, or
+lose one but by a cut.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.uri = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.asked: list[Command] = []
-        """What clients sent, in order."""
+        """Commands of clients, in order."""
         self.delivered = 0
-        """Messages that came from the server, what is held back included."""
+        """Messages from the server, including held ones."""
         self.deliveries = 0
         """Frames in which they came."""
         self._open = threading.Event()
@@ -57,15 +57,15 @@ class Relay:
             thread.join(_SECONDS)
 
     def hold(self) -> None:
-        """What the server says from now on stays under way."""
+        """Hold back the server's data from now on."""
         self._open.clear()
 
     def release(self) -> None:
-        """It arrives, and so does what comes after it."""
+        """Send the held data, and later data directly."""
         self._open.set()
 
     def cut(self) -> None:
-        """End all connections; new ones are taken."""
+        """End all connections. New ones are accepted."""
         sockets, self._sockets = self._sockets, []
         for one in sockets:
             with contextlib.suppress(OSError):

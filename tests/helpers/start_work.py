@@ -1,5 +1,4 @@
-"""Owns counting what a start of the server does behind a log of a given kind: calls, reads and bytes of each
-step.
+"""Counts of the server's work at a start behind a log: calls, reads and bytes of each step.
 
 Must never look at a clock. `python -m tests.helpers.start_work COUNT...` prints the table of
 docs/performance.md.
@@ -31,13 +30,13 @@ from tickertape.server.startup import OpenedInstance, open_instance
 from tickertape.wire.commands import Transaction
 
 STEPS: Final = ("recover_journal", "load_publishers", "first_message", "Broker", "open_staged")
-"""What a start goes through, by the names that opening.py calls them."""
+"""The steps of a start, by their names in opening.py."""
 BODY: Final = bytes(200)
 _PACKAGE: Final = f"{Path(startup.__file__).parents[1]}/"
 
 
 class Work:
-    """What one step of a start did."""
+    """The work of one step of a start."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -151,7 +150,7 @@ KINDS: Final[dict[str, Callable[[Log, int], None]]] = {
 
 
 def start_work(config: Config) -> dict[str, Work]:
-    """What each step of a start does."""
+    """Return the work of each step of a start."""
     done: dict[str, Work] = defaultdict(Work)
     step = [""]
 
@@ -190,7 +189,7 @@ def start_work(config: Config) -> dict[str, Work]:
 
 
 def work_behind(kind: str, count: int, directory: Path) -> dict[str, Work]:
-    """What a start does after a kill behind so many of a kind."""
+    """Return the work of a start after a kill behind `count` items of a kind."""
     log = Log(directory)
     KINDS[kind](log, count)
     return start_work(log.kill())

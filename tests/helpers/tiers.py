@@ -10,7 +10,7 @@ import pytest
 
 
 def parts(count: int, every_run: int = 1) -> list[Any]:
-    """`range(count)` for `parametrize`; those from `every_run` on only in the full tier."""
+    """Return `range(count)` for `parametrize`. Numbers from `every_run` on run only in the full tier."""
     return [n if n < every_run else pytest.param(n, marks=pytest.mark.full) for n in range(count)]
 
 

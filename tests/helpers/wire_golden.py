@@ -1,7 +1,7 @@
-"""Owns one example of each command of the wire, and the files that keep its bytes.
+"""One example of each command of the wire, and the files with its bytes.
 
-Must never be run just to make a failing test pass: the files are what other programs rely on, and writing
-them anew takes a line in an ADR. `python -m tests.helpers.wire_golden` writes them.
+Must never be run just to make a failing test pass: other programs rely on the files, and a new version
+requires a line in an ADR. `python -m tests.helpers.wire_golden` writes them.
 """
 
 from __future__ import annotations
