@@ -37,11 +37,11 @@ class Publisher(threading.Thread):
         self._client = tt.Client(
             name, uri, publish_store=tt.MemoryPublishStore("1MB"), timeout=SECONDS, connect=False
         )
-        self._client.set_disconnect_handler(self._come_back)
+        self._client.set_disconnect_handler(self._reconnect)
 
     def run(self) -> None:
         try:
-            self._come_back(self._client)
+            self._reconnect(self._client)
             while not self._over.wait(self._rng.random() * 0.03):
                 self._burst()
             self._flush()
@@ -91,7 +91,7 @@ class Publisher(threading.Thread):
         self._client.set_disconnect_handler(None)
         self._client.close()
 
-    def _come_back(self, client: tt.Client) -> None:
+    def _reconnect(self, client: tt.Client) -> None:
         self.resent += client.unpersisted_count()
         while not client.connected:
             try:

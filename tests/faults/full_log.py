@@ -53,9 +53,9 @@ class FullLog:
             "keeper", servers=server.uri, reconnect_delay=0.05, timeout=SECONDS
         )
         self._keeper.connect_and_logon()
-        self._keeper.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._hear)
+        self._keeper.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._on_message)
 
-    def _hear(self, message: tt.Message) -> None:
+    def _on_message(self, message: tt.Message) -> None:
         self.heard.append(message.data)
         message.discard()
 

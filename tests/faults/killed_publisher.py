@@ -74,8 +74,8 @@ def last_flushed(path: Path) -> int:
 def reconnecting(name: str, uri: str, store: tt.FilePublishStore) -> tt.Client:
     """A plain client that connects again whenever its connection is lost."""
     client = tt.Client(name, uri, publish_store=store, timeout=SECONDS, connect=False)
-    client.set_disconnect_handler(_come_back)
-    threading.Thread(target=_come_back, args=(client,), daemon=True).start()
+    client.set_disconnect_handler(_reconnect)
+    threading.Thread(target=_reconnect, args=(client,), daemon=True).start()
     return client
 
 
@@ -93,7 +93,7 @@ def highly_available(name: str, uri: str, store: tt.FilePublishStore) -> tt.HACl
     return client
 
 
-def _come_back(client: tt.Client) -> None:
+def _reconnect(client: tt.Client) -> None:
     while not client.connected:
         try:
             client.connect(timeout=SECONDS)

@@ -103,7 +103,7 @@ class Ends:
         self._error: BaseException | None = None
         self._lost: dict[str, int] = {"publisher": 0, "reader": 0}
         self._publisher, self._reader = (self._made(name) for name in self._lost)
-        self._reader.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._hear)
+        self._reader.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._on_message)
         self._thread = threading.Thread(target=self._publish)
         self._thread.start()
 
@@ -120,7 +120,7 @@ class Ends:
         client.connect_and_logon(timeout=SECONDS)
         return client
 
-    def _hear(self, message: tt.Message) -> None:
+    def _on_message(self, message: tt.Message) -> None:
         self.heard.append(message.data)
         message.discard()
 

@@ -51,10 +51,10 @@ class Entry(NamedTuple):
     end: int = 0
 
 
-class Life:
+class WorkerProcess:
     """A process that calls `run` and records its actions."""
 
-    def __init__(self, name: str, directory: Path, run: Callable[[Life], None]) -> None:
+    def __init__(self, name: str, directory: Path, run: Callable[[WorkerProcess], None]) -> None:
         self.name = name
         self.ended: int | None = None
         """Time at which it was killed, or asked to end."""
@@ -139,10 +139,10 @@ def _take(made: tt.HAClient, topic: str, handler: Callable[[tt.Message], None], 
     threading.Thread(target=run, daemon=True).start()
 
 
-def publisher(uri: str) -> Callable[[Life], None]:
+def publisher(uri: str) -> Callable[[WorkerProcess], None]:
     """Publish 0, 1, 2, ... in small bursts. Record the count at the end."""
 
-    def run(life: Life) -> None:
+    def run(life: WorkerProcess) -> None:
         rng, count = Random(1), 0
         made = client(life.name, uri)
         while not life.over(rng.random() * 0.04):
@@ -158,10 +158,10 @@ def publisher(uri: str) -> Callable[[Life], None]:
     return run
 
 
-def worker(uri: str, seed: int, backlog: int) -> Callable[[Life], None]:
+def worker(uri: str, seed: int, backlog: int) -> Callable[[WorkerProcess], None]:
     """Take messages from both queues, acknowledge most, cancel some, and hang now and then."""
 
-    def run(life: Life) -> None:
+    def run(life: WorkerProcess) -> None:
         rng, done, count = Random(seed), 0, 0
         made = client(life.name, uri)
 

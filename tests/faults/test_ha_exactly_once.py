@@ -152,14 +152,14 @@ class World:
         role, way, average = next(self._places)
         proxy = self._proxies[role]
         made = proxy.accepted
-        self._strike(role, way, int(self.rng.expovariate(1 / average)))
+        self._inject(role, way, int(self.rng.expovariate(1 / average)))
         if self.rng.random() < 0.5:
-            self._strike(role, way, self.rng.randrange(LOGON_BYTES))
+            self._inject(role, way, self.rng.randrange(LOGON_BYTES))
             self.counts["while it connects"] += 1
         wait_until(lambda: proxy.accepted > made, SECONDS)  # a client has noticed
         proxy.go()
 
-    def _strike(self, role: str, way: str, count: int) -> None:
+    def _inject(self, role: str, way: str, count: int) -> None:
         fault = next(self._faults)
         struck = getattr(self._proxies[role], way).after(count, fault)
         while not struck.wait(0.002):

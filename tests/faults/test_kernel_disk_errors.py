@@ -54,7 +54,7 @@ EVERY_RUN: Final = (
 )
 
 
-class Life:
+class DirectoryRun:
     """A data directory from one failure to the next, with its clients and their messages."""
 
     def __init__(self, directory: Path, rng: Random) -> None:
@@ -203,9 +203,9 @@ class Life:
 
 
 @contextmanager
-def a_life(directory: Path, seed: int) -> Iterator[Life]:
+def directory_run(directory: Path, seed: int) -> Iterator[DirectoryRun]:
     """Run a life with its final checks, and describe it if they fail."""
-    life = Life(directory, Random(seed))
+    life = DirectoryRun(directory, Random(seed))
     try:
         yield life
         life.finish()
@@ -234,7 +234,7 @@ def _seed() -> int:
 @pytest.mark.slow
 @pytest.mark.usefixtures("strace")
 def test_server_with_a_failing_disk_call_ends_and_loses_nothing(tmp_path: Path) -> None:
-    with a_life(tmp_path, 7) as life:
+    with directory_run(tmp_path, 7) as life:
         for fault in EVERY_RUN:
             life.fail(fault)
     assert life.counts["at work"] == 2
@@ -255,7 +255,7 @@ def test_server_with_any_disk_call_failing_at_any_time_ends_and_loses_nothing(
     tmp_path: Path, world: int
 ) -> None:
     kinds = [(calls, error) for calls in CALLS_MAX for error in ERRORS]
-    with a_life(tmp_path, _seed()) as life:
+    with directory_run(tmp_path, _seed()) as life:
         for number in range(FAULTS_FULL):
             calls, error = kinds[number % len(kinds)]
             latest = CALLS_MAX[calls]
@@ -269,7 +269,7 @@ def test_server_with_any_disk_call_failing_at_any_time_ends_and_loses_nothing(
 @pytest.mark.slow
 @pytest.mark.full
 def test_server_with_a_write_cut_short_at_any_byte_ends_and_loses_nothing(tmp_path: Path) -> None:
-    with a_life(tmp_path, _seed()) as life:
+    with directory_run(tmp_path, _seed()) as life:
         for _ in range(FAULTS_FULL):
             life.fall_short()
     assert life.counts["short"] > FAULTS_FULL // 3, dict(life.counts)

@@ -189,11 +189,11 @@ def _kill(master: str, kills: int, rows: int, seed: int, kind: str) -> Counter[s
         for kill in range(kills):
             before = len(_doubled(victim.uri))
 
-            def goes_on(before: int = before) -> bool:
+            def progresses(before: int = before) -> bool:
                 found = len(_doubled(victim.uri))
                 return found > before or found >= rows
 
-            _until(goes_on, "the query goes on")
+            _until(progresses, "the query goes on")
             time.sleep(rng.random() * 2)  # a random time
             victim_name = VICTIMS[kill % len(VICTIMS)]
             if victim_name == "driver":

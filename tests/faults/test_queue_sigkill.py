@@ -27,7 +27,7 @@ from tests.faults.queue_processes import (
     ONCE,
     SECONDS,
     TOPIC,
-    Life,
+    WorkerProcess,
     now,
     publisher,
     worker,
@@ -58,7 +58,7 @@ class Delivery(NamedTuple):
     begin: int
     end: int
     number: int
-    life: Life
+    life: WorkerProcess
     given_back: int | None
     """When that worker said so."""
     sure: int | None
@@ -80,14 +80,14 @@ class World:
         self.ready: list[int] = []
         self.victim.spawn()
         self.victim.wait_ready()
-        self.publisher = Life("publisher", directory, publisher(self.victim.uri))
-        self.lives: list[Life] = []
-        self.workers = [self.hire(backlog) for backlog in BACKLOGS]
+        self.publisher = WorkerProcess("publisher", directory, publisher(self.victim.uri))
+        self.lives: list[WorkerProcess] = []
+        self.workers = [self.start_worker(backlog) for backlog in BACKLOGS]
 
-    def hire(self, backlog: int) -> Life:
+    def start_worker(self, backlog: int) -> WorkerProcess:
         """Start a worker with a name of its own, which identifies its leases."""
         number = len(self.lives)
-        life = Life(f"worker-{number}", self.directory, worker(self.victim.uri, number, backlog))
+        life = WorkerProcess(f"worker-{number}", self.directory, worker(self.victim.uri, number, backlog))
         self.lives.append(life)
         return life
 
@@ -106,7 +106,7 @@ class World:
             self.victim.wait_ready()
             self.ready.append(now())
         if kind != "server":
-            self.workers[place] = self.hire(BACKLOGS[place])
+            self.workers[place] = self.start_worker(BACKLOGS[place])
         self.counts[kind] += 1
 
     def finish(self) -> None:
@@ -141,7 +141,7 @@ class World:
 # -- the judge ----------------------------------------------------------------------------------------
 
 
-def deliveries_of(life: Life) -> list[Delivery]:
+def deliveries_of(life: WorkerProcess) -> list[Delivery]:
     """Return the messages of a worker, each with its next action on it."""
     sure = [
         entry for entry in life.entries() if entry.what == "sure"

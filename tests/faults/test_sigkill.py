@@ -61,16 +61,16 @@ class Cycles:
 
     def cycle(self, number: int) -> None:
         """Work, die, be judged, perhaps die while starting, and start."""
-        self.work_and_die(number)
+        self.kill_working(number)
         self.judge()
         self.counts["waiting for an acknowledgement"] = sum(p.resent for p in self.publishers)
         for _ in range((0, 1, 0, 2)[number % 4]):
-            self.die_while_starting(watch=self.rng.random() < 0.7)
+            self.kill_starting(watch=self.rng.random() < 0.7)
             self.judge()
         self.victim.spawn()
         self.victim.wait_ready()
 
-    def work_and_die(self, number: int) -> None:
+    def kill_working(self, number: int) -> None:
         """Kill the working server, with the kinds of kills in turn, at a random time."""
         victim, rng = self.victim, self.rng
         assert victim.wait_change("writes", rng.choice((1, 10, 100)), SECONDS), "nothing is written"
@@ -87,7 +87,7 @@ class Cycles:
                 time.sleep(rng.random() * 0.03)
         self.counts[kind] += victim.kill()
 
-    def die_while_starting(self, *, watch: bool) -> None:
+    def kill_starting(self, *, watch: bool) -> None:
         """Kill a starting server: after its first writes, or at a random time."""
         victim = self.victim
         victim.spawn()

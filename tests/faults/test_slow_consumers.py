@@ -62,7 +62,7 @@ def stalling(server: RunningServer, count: int, *, recorded: bool) -> Iterator[d
     kinds = [kind for kind in KINDS if recorded or kind in UNRECORDED]
     found: dict[str, list[Stalled]] = {kind: [] for kind in kinds}
 
-    def stand_still() -> bool:
+    def all_blocked() -> bool:
         sessions = [one for one in stats_of(server).sessions if one.client.startswith("stalled-")]
         blocked = [state.blocked for session in sessions for state in session.subscriptions]
         return len(blocked) == count and all(blocked)
@@ -73,7 +73,7 @@ def stalling(server: RunningServer, count: int, *, recorded: bool) -> Iterator[d
             found[kind].append(Stalled(server.uri, f"stalled-{number}", "paced", **KINDS[kind]))
         wait_until(lambda: stats_of(server).subscription_count == count, SECONDS)
         publish_before(server)
-        wait_until(stand_still, SECONDS)
+        wait_until(all_blocked, SECONDS)
         yield found
     finally:
         for stalled in found.values():

@@ -52,7 +52,7 @@ def silent_connections(server: RunningServer, count: int) -> Iterator[list[socke
         yield found
 
 
-def seconds_until_gone(connections: list[socket.socket], begun: float) -> float:
+def seconds_until_closed(connections: list[socket.socket], begun: float) -> float:
     """Until the server has closed the last of them."""
     with selectors.DefaultSelector() as selector:
         for one in connections:
@@ -84,7 +84,7 @@ def test_connections_without_logon_use_bounded_memory_and_are_closed_in_time(
             print(f"grown by {(highest - before) / MIB:.1f} MiB")
             assert highest - before < GROWN_BYTES_MAX
             if full:
-                seconds = seconds_until_gone(connections, begun)
+                seconds = seconds_until_closed(connections, begun)
                 print(f"gone after {seconds:.1f} s")
                 assert seconds < logon_seconds_max + SLACK_SECONDS
 

@@ -45,7 +45,7 @@ def _look(value: Any, steps: Steps) -> Any:
     return several if there else _MISSING
 
 
-def look_in_fix(body: bytes, steps: Steps) -> Any:
+def value_in_fix(body: bytes, steps: Steps) -> Any:
     """Return the value of a FIX or NVFIX tag."""
     fields = [field.split(b"=", 1) for field in body.split(b"\x01") if field]
     texts = [value.decode() or None for tag, value in fields if tag.decode() == steps[0]]

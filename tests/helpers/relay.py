@@ -79,7 +79,7 @@ class Relay:
                 server = socket.create_connection(self._target)
                 self._sockets += [client, server]
                 self._pump(client, server, self._asks(Connection("server")), self._always)
-                self._pump(server, client, self._says(Connection("client")), self._open)
+                self._pump(server, client, self._server_commands(Connection("client")), self._open)
 
     def _pump(
         self,
@@ -125,7 +125,7 @@ class Relay:
 
         return look
 
-    def _says(self, wire: Connection) -> Callable[[bytes], None]:
+    def _server_commands(self, wire: Connection) -> Callable[[bytes], None]:
         wire.logged_on()
 
         def look(data: bytes) -> None:

@@ -67,7 +67,9 @@ QUEUE_MUTATIONS: Final = (
         "engine/queues/state/checkpoint.py",
         "            state.ready.copy(),\n",
         "            state.ready,\n",
-        (f"{_CHECKPOINTS}::test_checkpoint_snapshot_encoded_after_later_work_has_the_bytes_of_its_time",),
+        (
+            f"{_CHECKPOINTS}::test_checkpoint_snapshot_encoded_after_later_work_has_the_bytes_of_the_snapshot_time",
+        ),
         promise="R11",
         tier="simulation",
     ),

@@ -10,13 +10,13 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _WORLDS = "world/test_worlds.py::"
-_MACHINES = _WORLDS + "test_state_machines_with_faults_and_crashes_keep_their_guarantees"
+_MACHINES = _WORLDS + "test_state_machines_with_faults_and_crashes_keep_the_guarantees"
 _KEPT = _WORLDS + "test_simulation_with_a_seed_that_once_failed_passes"
-_SMALL = _WORLDS + "test_publisher_and_reader_with_one_server_keep_their_guarantees"
-_TRIO = _WORLDS + "test_publisher_reader_and_worker_with_one_server_keep_their_guarantees"
-_PAIR = _WORLDS + "test_publishers_failing_over_between_two_servers_keep_their_guarantees"
+_SMALL = _WORLDS + "test_publisher_and_reader_with_one_server_keep_the_guarantees"
+_TRIO = _WORLDS + "test_publisher_reader_and_worker_with_one_server_keep_the_guarantees"
+_PAIR = _WORLDS + "test_publishers_failing_over_between_two_servers_keep_the_guarantees"
 _UNLIKE = _WORLDS + "test_publishers_failing_over_to_a_server_with_fewer_topics_lose_nothing"
-_LARGE = _WORLDS + "test_readers_queues_and_transactions_on_one_server_keep_their_guarantees"
+_LARGE = _WORLDS + "test_readers_queues_and_transactions_on_one_server_keep_the_guarantees"
 
 WORLD_MUTATIONS: Final = (
     # -- guarantees of publishers --------------------------------------------------------------------------

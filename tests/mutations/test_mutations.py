@@ -20,7 +20,7 @@ EVERY_RUN = 1
 _NAMES = [mutation.name for mutation in MUTATIONS]
 
 
-def test_every_defect_has_its_place_and_changes_it() -> None:
+def test_planted_defects_have_one_place_each_and_change_the_source() -> None:
     assert len(set(_NAMES)) == len(_NAMES)
     for mutation in MUTATIONS:
         text = source(mutation).read_text()
@@ -28,7 +28,7 @@ def test_every_defect_has_its_place_and_changes_it() -> None:
         compile(planted(mutation, text), mutation.module, "exec")
 
 
-def test_planted_defect_without_its_source_text_is_reported() -> None:
+def test_planted_defect_without_a_source_text_is_reported() -> None:
     mutation = Mutation("gone", "journal/commit/jobs.py", "a line that does not exist", "", (), "R1", "unit")
     with pytest.raises(MutationError, match="occurs 0 times"):
         planted(mutation, source(mutation).read_text())
@@ -53,7 +53,7 @@ def test_goals_of_the_gate_are_documented() -> None:
     assert written - {*GOALS} <= {"R7", "R17", "R18", "R20", "R23", "R24", "R25", "R26", "R27"}
 
 
-def test_planted_defects_name_the_tier_of_one_of_their_tests() -> None:
+def test_planted_defects_name_a_tier_of_the_named_tests() -> None:
     for mutation in MUTATIONS:
         assert mutation.tier in TIERS
         assert (Path(__file__).parents[1] / mutation.tier).is_dir()
@@ -106,7 +106,7 @@ def test_mutation_runner_exit_code_reports_survivors_and_errors(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SLICE[:EVERY_RUN])
-def test_planted_defect_of_the_slice_is_detected_in_its_tier(name: str, tmp_path: Path) -> None:
+def test_planted_defect_of_the_slice_is_detected_in_the_expected_tier(name: str, tmp_path: Path) -> None:
     (mutation,) = [mutation for mutation in MUTATIONS if mutation.name == name]
     noticed = notice(mutation, tmp_path)
     assert noticed is not None, f"{name}: {', '.join(mutation.tests)} did not notice"
@@ -121,7 +121,7 @@ def test_project_copy_without_a_defect_passes_all_tests(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("mutation", [m for m in MUTATIONS if m.name not in SLICE], ids=lambda m: m.name)
-def test_planted_defect_is_detected_in_its_tier(mutation: Mutation, tmp_path: Path) -> None:
+def test_planted_defect_is_detected_in_the_expected_tier(mutation: Mutation, tmp_path: Path) -> None:
     noticed = notice(mutation, tmp_path)
     assert noticed is not None, f"{mutation.name}: {', '.join(mutation.tests)} did not notice"
     assert noticed.tier == mutation.tier

@@ -179,7 +179,7 @@ def test_slice_of_batch_has_the_rows_of_a_list_slice(commit: list[list[Row]], da
     check(part, rows[start:stop])
     assert part.bodies.obj is batch.bodies.obj
     assert (part is batch) == (stop - start == len(rows))
-    _flags_say_who_made_the_checksum(commit, part, list(range(start, stop)))
+    _check_checksum_flags(commit, part, list(range(start, stop)))
 
 
 @given(commits, st.data())
@@ -198,7 +198,7 @@ def test_select_with_a_mask_or_indices_has_exactly_these_rows(
     again = check(part, taken)
     assert select(batch, indices).encode() == part.encode()
     assert set(again.topics) == {row["topic"] for row in taken} or part is batch
-    _flags_say_who_made_the_checksum(commit, part, indices.tolist())
+    _check_checksum_flags(commit, part, indices.tolist())
     # a selection of a selection is the selection of both
     second = np.arange(len(taken)) % 2 == 0
     assert select(part, second).encode() == select(batch, indices[second]).encode()
@@ -218,7 +218,7 @@ def test_batch_with_other_bodies_keeps_all_other_columns(
         with_bodies(batch, bodies[1:])
 
 
-def _flags_say_who_made_the_checksum(commit: list[list[Row]], part: MessageBatch, indices: list[int]) -> None:
+def _check_checksum_flags(commit: list[list[Row]], part: MessageBatch, indices: list[int]) -> None:
     number = [k for k, run in enumerate(commit) for _ in run]
     taken = [number[i] for i in indices]
     expected = [int(taken.count(k) < len(commit[k])) for k in sorted(set(taken))]

@@ -81,7 +81,7 @@ class ModelServer:
         rest = []
         for need, command in self._answers:
             if need <= len(self.durable):
-                self._say(command)
+                self._send(command)
             else:
                 rest.append((need, command))
         self._answers = rest
@@ -93,7 +93,7 @@ class ModelServer:
             if isinstance(command, Logon):
                 self._connection.logged_on()
                 last = max((sequence for sequence, _ in self.durable), default=0)
-                self._say(
+                self._send(
                     LoggedOn(
                         version=0,
                         software="model",
@@ -115,12 +115,12 @@ class ModelServer:
         if not command.sequenced and batch.topics[0].startswith("un"):
             assert all(topic.startswith("un") for topic in batch.topics)
             self.unrecorded += batch.bodies_list()
-            self._say(Processed(frame=command.frame))
+            self._send(Processed(frame=command.frame))
             return
         assert not any(topic.startswith("un") for topic in batch.topics)
         if self._refuses and "refused" in batch.topics:
             self.refused += batch.bodies_list()
-            self._say(Rejected(frame=command.frame, code="bad_message", text="refused"))
+            self._send(Rejected(frame=command.frame, code="bad_message", text="refused"))
             return
         sequences = batch.sequences.tolist() if command.sequenced else [0] * len(batch)
         for sequence, body in zip(sequences, batch.bodies_list(), strict=True):
@@ -132,7 +132,7 @@ class ModelServer:
     def _answer(self, command: Command) -> None:
         self._answers.append((self._accepted, command))
 
-    def _say(self, command: Command) -> None:
+    def _send(self, command: Command) -> None:
         self.out += b"".join(self._connection.send(command))
 
 

@@ -323,7 +323,7 @@ class World:
             self.settle()
         self.finish()
 
-    def come_to_rest(self) -> None:
+    def settle_all(self) -> None:
         """Everything that can happen happens."""
         quiet = 0
         while quiet < 3:
@@ -347,15 +347,15 @@ class World:
             quiet = 0 if busy or before != after else quiet + 1
 
     def finish(self) -> None:
-        self.come_to_rest()
+        self.settle_all()
         while any(one.paused for one in self.applications.values()):
             self.turn()
-            self.come_to_rest()
+            self.settle_all()
         if self.store is not None:
             self.discard()
             self.lose()
             self.settle()
-            self.come_to_rest()
+            self.settle_all()
         log = self.engine.log("t")
         places = {(heard.publisher, heard.sequence): place for place, heard in enumerate(log)}
         positions = list(self.engine.positions())

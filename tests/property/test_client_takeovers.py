@@ -172,7 +172,7 @@ class Client:
             self.open = False
             self.core.receive(ConnectionEnded(Disconnected("cut")), self.now)
 
-    def die(self) -> None:
+    def kill(self) -> None:
         """Kill the process. The next one has its store, or a new one under the same name."""
         path = None
         if self.path is not None and self.world.random.random() < 0.7:
@@ -258,7 +258,7 @@ class World:
             client.lose,
         ]
         if self.random.random() < 0.05:
-            actions = [client.die, self.server.crash]
+            actions = [client.kill, self.server.crash]
         self.random.choice(actions)()
         for each in self.clients:
             each.settle()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from tests.helpers.bodies import Steps, look, look_in_fix, selected, values_of
+from tests.helpers.bodies import Steps, look, selected, value_in_fix, values_of
 from tickertape.base.errors import BadPath
 from tickertape.payload import MessageType, Path, Select, Unreadable, message_type, parse_select
 from tickertape.payload.paths import check_paths
@@ -112,7 +112,7 @@ def test_fix_reader_equals_a_walk_through_the_fields(
     )
     paths = paths + [(str(tag),) for tag in range(100, 100 + more)]
     reader = message_type(name).reader([Path(steps) for steps in paths])
-    assert values_of(reader, reader.decode(body)) == [look_in_fix(body, steps) for steps in paths]
+    assert values_of(reader, reader.decode(body)) == [value_in_fix(body, steps) for steps in paths]
 
 
 @given(objects(SCALARS) | st.lists(objects(SCALARS), max_size=3), ENTRIES)

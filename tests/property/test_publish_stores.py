@@ -165,7 +165,7 @@ class Machine(RuleBasedStateMachine):
         self.store.close()
         self.store = self.opened(self.path)
         self.begin()
-        self.found_again()
+        self.check_reopened()
 
     @precondition(lambda self: self.on_disk)
     @rule()
@@ -178,7 +178,7 @@ class Machine(RuleBasedStateMachine):
         self.begin()
         self.found_after_a_kill()
 
-    def found_again(self) -> None:
+    def check_reopened(self) -> None:
         """A store that was closed holds everything, appended messages as batches."""
         self.held |= self.gathered
         self.gathered = {}
@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
         assert found == self.held
 
     def found_after_a_kill(self) -> None:
-        self.found_again()
+        self.check_reopened()
 
     def copy(self) -> Path:
         path = next(self.copies)
@@ -246,7 +246,7 @@ class Hybrid(Machine):
     def opened(self, path: Path) -> PublishStore:
         return HybridPublishStore(path, MEMORY_BYTES)
 
-    def found_again(self) -> None:
+    def check_reopened(self) -> None:
         self.gathered = {}  # only the client had it
         assert contents(self.store) == self.held
         self.next = max(self.next, self.store.last_sequence + 1)

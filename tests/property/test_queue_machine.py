@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from tests.simulation.queue_checks import adds_up
-from tests.simulation.queue_workload import Life, some_queues
+from tests.simulation.queue_workload import QueueClients, random_queues
 from tests.simulation.queue_world import QueueWorld
 
 EXAMPLES = 100
@@ -38,7 +38,7 @@ class QueueMachine(RuleBasedStateMachine):
     """Rules for the actions of clients, disk, clock and power."""
 
     world: QueueWorld
-    life: Life
+    life: QueueClients
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,12 +46,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 2**32 - 1), random=chance)
     def begin(self, seed: int, random: Random) -> None:
-        self.world = QueueWorld(seed, some_queues(random.choice), counts=COUNTS, segment_bytes=16_384)
-        self.life = Life(self.world, random.choice)
+        self.world = QueueWorld(seed, random_queues(random.choice), counts=COUNTS, segment_bytes=16_384)
+        self.life = QueueClients(self.world, random.choice)
         self.life.begin()
         self.started = True
 
-    def _with(self, random: Random) -> Life:
+    def _with(self, random: Random) -> QueueClients:
         self.life.choose = random.choice
         return self.life
 
@@ -144,7 +144,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.life.compare_browsed()
 
     @invariant()
-    def nothing_is_lost(self) -> None:
+    def counts_add_up(self) -> None:
         if self.started:
             for look in self.world.broker.queues.snapshots(self.world.moment):
                 adds_up(look)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveLife
+from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveSimulation
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 
 _publishes = st.tuples(
@@ -40,7 +40,7 @@ def test_transient_subscriber_gets_all_messages_once_in_order_or_is_ended_as_slo
     step_bytes_max: int,
     limits: SlowConsumerLimits,
 ) -> None:
-    life = LiveLife(step_bytes_max, limits)
+    life = LiveSimulation(step_bytes_max, limits)
     for number in range(PEERS):
         life.act("subscribe", number, "a")
         if number % 2:

@@ -28,7 +28,7 @@ WORD_BYTES: Final = 32
 class Side:
     """One end of the connection: arrived data, read data, and whether the end is too busy to read."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: HeartbeatRun) -> None:
         self._life = life
         self.heard_at = self.said_at = 0.0
         self.unread = self.taken = 0
@@ -91,7 +91,7 @@ class Side:
             self._life.send(self, self.other.end)
 
 
-class Life:
+class HeartbeatRun:
     """A connection from 0 to `end`. From `cut` on (None: never), data from the sides in `mute` is lost."""
 
     def __init__(self, seed: int, *, cut: bool) -> None:
@@ -135,7 +135,7 @@ class Life:
         idle = self.server.busy or self.server.suspended or self.server.ended_at is not None
         return None if idle else self.engine.next_deadline()
 
-    def look_of_the_client(self) -> None:
+    def check_client(self) -> None:
         deadline = self.client_deadline()
         if deadline is None or deadline > self.now:
             return
@@ -146,7 +146,7 @@ class Life:
             self.machine.end()
             self.client.end()
 
-    def look_of_the_server(self) -> None:
+    def check_server(self) -> None:
         deadline = self.server_deadline()
         if deadline is None or deadline > self.now:
             return
@@ -179,7 +179,7 @@ class Life:
             if not deadlines or min(deadlines) > self.end:
                 return
             self.now = max(self.now, min(deadlines))
-            looks = [self.look_of_the_client, self.look_of_the_server]
+            looks = [self.check_client, self.check_server]
             if self._agenda and self._agenda[0][0] <= self.now:
                 looks.append(heapq.heappop(self._agenda)[2])
             self.random.shuffle(looks)  # events at the same time arrive in any order

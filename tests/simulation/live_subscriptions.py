@@ -21,7 +21,7 @@ TOPICS = ("a", "b", "c")
 PEERS = 4
 
 
-class LiveLife:
+class LiveSimulation:
     """A few connections, and the expected messages of each of their subscriptions."""
 
     def __init__(self, step_bytes_max: int, limits: SlowConsumerLimits) -> None:

@@ -12,7 +12,7 @@ from tests.simulation.queue_entries import NEVER, SLACK, Consumer, Entry, Key, Q
 from tests.simulation.queue_model import EXPIRIES, QueueModel
 
 
-class Look(Protocol):
+class ComparableSnapshot(Protocol):
     """The part of a queue snapshot that the oracle can check."""
 
     name: str
@@ -39,12 +39,12 @@ def adds_up(look: Any) -> None:
     assert set(look.returned) <= {"cancelled", "lease_expired", "holder_gone"}, look
 
 
-def at_rest(model: QueueModel, looks: Iterable[Any], now: int) -> None:
+def check_idle(model: QueueModel, looks: Iterable[Any], now: int) -> None:
     """Bring the oracle up to `now` (microseconds since 1970 UTC), and hold the engine against it."""
     by_name = {look.name: look for look in looks}
     assert set(by_name) == set(model.queues)
     for name, state in model.queues.items():
-        _come_of_age(model, state, now)
+        _expire_due(model, state, now)
         assert not state.of("leaving", "returning"), f"{name}: a settlement was never persisted"
         _in_order(model, state)
         _fairly(model, state, now)
@@ -74,7 +74,7 @@ def _may_hold(model: QueueModel, consumer: Consumer, held: tuple[str, Key]) -> b
     return entry.state == "leased" and entry.holder is consumer and held not in consumer.held
 
 
-def _come_of_age(model: QueueModel, state: QueueState, now: int) -> None:
+def _expire_due(model: QueueModel, state: QueueState, now: int) -> None:
     """End the leases and lifetimes that expired a while ago. Those that expire now may have ended."""
     for entry in state.of("leased"):
         if now >= entry.ends[1] + SLACK:
@@ -223,7 +223,7 @@ def _decide_leased(model: QueueModel, state: QueueState, unsure: list[Entry], th
             if now < entry.ends[0]:
                 model.end(state, entry, "not sure")
             else:  # it may have gone back instead
-                model._give_room(state, entry)
+                model._free_backlog(state, entry)
                 entry.state, entry.holder, entry.ends = "ready", None, (NEVER, NEVER)
         elif there == len(unsure) and entry.holder is not None:
             entry.unsure = False

@@ -377,7 +377,7 @@ class QueueModel:
             if entry.state == "leased":
                 entry.ends = now, entry.ends[1]
             return
-        self._give_room(state, entry)
+        self._free_backlog(state, entry)
         if perhaps:
             entry.unsure = True
             if entry.state == "done":
@@ -387,7 +387,7 @@ class QueueModel:
         entry.why = {"ack": "acknowledged", "expire": "expire"}.get(action, "")
         entry.by = by
 
-    def _give_room(self, state: QueueState, entry: Entry) -> None:
+    def _free_backlog(self, state: QueueState, entry: Entry) -> None:
         holder = entry.holder
         if holder is not None and (state.name, entry.key) in holder.held:
             holder.held.discard((state.name, entry.key))
@@ -396,7 +396,7 @@ class QueueModel:
     # -- the rule for returned messages ------------------------------------------------------------------
 
     def _return(self, state: QueueState, entry: Entry, *, cancelled: bool = False) -> None:
-        self._give_room(state, entry)
+        self._free_backlog(state, entry)
         entry.holder = None
         entry.state, entry.why, entry.ends = "ready", "", (NEVER, NEVER)
         entry.since = self.interval

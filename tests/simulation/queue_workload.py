@@ -20,17 +20,17 @@ TOPICS = ("t.1", "t.2", "work")
 FILTERS = (None, None, None, *(text for text in CONDITIONS if text != "/b = 1"))
 
 
-def some_queues(choose: Choose) -> list[QueueDefinition]:
+def random_queues(choose: Choose) -> list[QueueDefinition]:
     """Return one to three queues with random settings."""
-    queues = [some_queue(choose, "work", "")]
+    queues = [random_queue(choose, "work", "")]
     if choose((True, False)):
-        queues.append(some_queue(choose, "some", "t.1"))
+        queues.append(random_queue(choose, "some", "t.1"))
     if choose((True, False)):
-        queues.append(some_queue(choose, "wide", r"^t\.", default_publish_target="t.2"))
+        queues.append(random_queue(choose, "wide", r"^t\.", default_publish_target="t.2"))
     return queues
 
 
-def some_queue(choose: Choose, name: str, underlying: str, **more: Any) -> QueueDefinition:
+def random_queue(choose: Choose, name: str, underlying: str, **more: Any) -> QueueDefinition:
     """A queue over a topic."""
     options: dict[str, Any] = {"name": name, "underlying": underlying, **more}
     options["filter"] = choose((None, None, None, "/g != 'c'"))
@@ -54,7 +54,7 @@ def some_queue(choose: Choose, name: str, underlying: str, **more: Any) -> Queue
     )
 
 
-class Life:
+class QueueClients:
     """The clients of one simulation. Their names reconnect after each crash."""
 
     def __init__(self, world: QueueWorld, choose: Choose) -> None:

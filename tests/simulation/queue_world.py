@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive, read_log
-from tests.simulation.queue_checks import adds_up, at_rest
+from tests.simulation.queue_checks import adds_up, check_idle
 from tests.simulation.queue_entries import MICROS, Key
 from tests.simulation.queue_model import Arrived, QueueModel
 from tickertape.base.interfaces import Now
@@ -383,7 +383,7 @@ class QueueWorld(EngineWorld):
             self.settle()
         else:
             raise AssertionError("the engine wants to be woken again and again")
-        at_rest(self.model, self.broker.queues.snapshots(self.moment), self.moment.wall)
+        check_idle(self.model, self.broker.queues.snapshots(self.moment), self.moment.wall)
         self.model.disturbed = False
 
     def advance(self, seconds: float) -> None:
@@ -414,7 +414,7 @@ class QueueWorld(EngineWorld):
         self.disk = self.disk.crash_clone(self.rng) if power else self.disk.kill_clone(self.rng)
         self.fatal = None
         self.open()
-        self._known_again()
+        self._inform_oracle()
 
     def stop(self) -> None:
         """A clean stop and a start."""
@@ -426,9 +426,9 @@ class QueueWorld(EngineWorld):
         write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.checkpoint_body())
         self.disk.close_all()
         self.open()
-        self._known_again()
+        self._inform_oracle()
 
-    def _known_again(self) -> None:
+    def _inform_oracle(self) -> None:
         """Give the oracle the contents of the log, which must have every acknowledged message."""
         log = [m for first, batch in read_log(self.broker.journal, self.disk) for m in arrived(first, batch)]
         keys = {message.key for message in log}

@@ -22,7 +22,7 @@ ENDS_THE_RUN = ("sync", "write", "truncate", "sync_directory")
 EVERYTHING = (*ENDS_THE_RUN, "preallocate", "open", "rename", "make_directory")
 
 
-class Life:
+class FailureRun:
     """An engine that was killed at work, starts again, works, and stops: with a disk that fails once.
 
     `torn`: it lost power instead, in the middle of a write.
@@ -41,9 +41,9 @@ class Life:
             self.world.disk.fail("sync", 1, errno.EIO)
             self.stores[0].publish("t", [bytes([7]) * 1_200])
             self._settle()
-        self._begin_again(power=torn)
+        self._restart(power=torn)
 
-    def _begin_again(self, *, power: bool) -> None:
+    def _restart(self, *, power: bool) -> None:
         world = self.world
         rng = Random(TORN_SEED)
         world.disk = world.disk.crash_clone(rng) if power else world.disk.kill_clone(rng)
@@ -101,7 +101,7 @@ class Life:
 
     def recover(self, *, power: bool) -> None:
         """Restart on the remaining disk, which works now, and check that all messages are in the log."""
-        self._begin_again(power=power)
+        self._restart(power=power)
         self.world.open()
         self._connect()  # compares the server's sequences with the acknowledged ones
         self.world.settle()
@@ -110,7 +110,7 @@ class Life:
 
 def points(operation: str, *, torn: bool) -> int:
     """Return the number of calls of an operation."""
-    life = Life(Counter(), torn=torn)
+    life = FailureRun(Counter(), torn=torn)
     life.go()
     assert life.world.fatal is None
     return life.world.disk.calls[operation]
@@ -121,7 +121,7 @@ def fail_each(operation: str, errors: tuple[int, ...], counts: Counter[str], *, 
     total = points(operation, torn=torn)
     for nth in range(1, total + 1):
         for error in errors:
-            life = Life(counts, torn=torn)
+            life = FailureRun(counts, torn=torn)
             written = (None, 0, 1, 511)[nth % 4] if operation == "write" else None
             life.world.disk.fail(operation, nth, error, written=written)
             label = f"{operation} {nth} of {total} fails with {errno.errorcode[error]}"

@@ -20,7 +20,7 @@ def parsed(builder: BatchBuilder) -> MessageBatch:
     return MessageBatch.parse(builder.build().encode())
 
 
-def test_bounded_range_in_the_past_after_a_timer_keeps_its_end() -> None:
+def test_bounded_range_in_the_past_after_a_timer_keeps_the_end() -> None:
     world = EngineWorld(1)
     publisher, subscriber = world.connect("p"), world.connect("s")
     publisher.publish("t", [b"inside"])
@@ -47,7 +47,7 @@ def test_bounded_range_with_a_live_end_excludes_messages_with_a_later_timestamp(
     assert subscriber.heard["a"] == []
 
 
-def test_a_takeover_does_not_acknowledge_other_messages_under_sequences_in_flight() -> None:
+def test_takeover_with_messages_in_flight_acknowledges_no_other_message() -> None:
     world = EngineWorld(1)
     old = world.connect("p")
     old.publish("t", [b"first"])
@@ -102,7 +102,7 @@ def test_topic_selection_larger_than_a_frame_does_not_stop_the_server() -> None:
     assert len(peer.heard["s"]) == count
 
 
-def test_one_message_may_exceed_the_credit_of_an_unrecorded_topic_but_not_a_batch() -> None:
+def test_delivery_beyond_the_credit_of_a_transient_topic_is_a_single_message() -> None:
     world = EngineWorld(1, recorded=frozenset({"recorded"}))
     peer = world.connect("p")
     peer.subscribe("s", "live", credit=32)
@@ -112,7 +112,7 @@ def test_one_message_may_exceed_the_credit_of_an_unrecorded_topic_but_not_a_batc
         pytest.fail(f"the peer says: {error}")
 
 
-def test_a_publish_whose_bodies_do_not_match_their_checksum_is_refused() -> None:
+def test_publish_with_a_wrong_body_checksum_is_refused() -> None:
     world = EngineWorld(1)
     peer = world.connect("p")
     assert peer.logged_on is not None

@@ -47,7 +47,7 @@ HAPPENS_UNDER = {
 }
 
 
-def run_world(seed: int, policy: SyncPolicy, counts: Counter[str]) -> World:
+def run_simulation(seed: int, policy: SyncPolicy, counts: Counter[str]) -> World:
     """Simulate several runs of one journal, most with a power loss at the end."""
     world = World(
         seed, policy=policy, segment_bytes=Random(seed).choice((8_192, 16_384, 65_536)), counts=counts
@@ -78,7 +78,7 @@ def run_crashes(policy: SyncPolicy, crashes: int) -> Counter[str]:
     seed = 1
     while counts["power losses"] < crashes:
         try:
-            run_world(seed, policy, counts)
+            run_simulation(seed, policy, counts)
         except BaseException as error:
             error.add_note(f"seed {seed}, policy {policy.value}, after {counts['power losses']} power losses")
             raise
@@ -96,6 +96,6 @@ def test_acknowledged_messages_after_every_crash_are_in_the_log(policy: SyncPoli
 
 
 def test_journal_simulation_with_equal_seeds_makes_equal_calls() -> None:
-    digests = [run_world(seed, SyncPolicy.ALWAYS, Counter()).trace.digest() for seed in (5, 5, 6)]
+    digests = [run_simulation(seed, SyncPolicy.ALWAYS, Counter()).trace.digest() for seed in (5, 5, 6)]
     assert digests[0] == digests[1]
     assert digests[0] != digests[2]

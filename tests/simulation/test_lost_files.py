@@ -37,7 +37,7 @@ def shown(disk: StrictDisk) -> tuple[list[Key], list[str]]:
     return found, recovered.report
 
 
-def lived(seed: int) -> StrictDisk:
+def recorded(seed: int) -> StrictDisk:
     """A disk as its process, or its power, left it."""
     world = World(seed)
     rng = Random(seed)
@@ -69,7 +69,7 @@ def test_log_with_a_lost_file_is_refused_at_start_or_loses_nothing(part: int) ->
     seen: dict[str, Counter[str]] = {how: Counter() for how in HARMS}
     faults: Counter[str] = Counter()
     for seed in range(part * LIVES, (part + 1) * LIVES):
-        left = lived(seed)
+        left = recorded(seed)
         expected, _ = shown(left.kill_clone())
         begun = {path for path, data in left.contents().items() if data[:6] == b"TKTSEG" and "/" in path}
         for path in left.contents():

@@ -8,17 +8,17 @@ from random import Random
 import pytest
 
 from tests.helpers.tiers import parts, seeds_of
-from tests.simulation.queue_workload import Life, some_queues
+from tests.simulation.queue_workload import QueueClients, random_queues
 from tests.simulation.queue_world import QueueWorld
 
 SEEDS_A_PART = 30
 LIVES = 3
 
 
-def live_and_crash(seed: int, counts: Counter[str]) -> None:
+def run_and_crash(seed: int, counts: Counter[str]) -> None:
     """Run one simulation with an unexpected end to each run."""
-    world = QueueWorld(seed, some_queues(Random(seed).choice), counts=counts, segment_bytes=16_384)
-    life = Life(world, world.rng.choice)
+    world = QueueWorld(seed, random_queues(Random(seed).choice), counts=counts, segment_bytes=16_384)
+    life = QueueClients(world, world.rng.choice)
     life.begin()
     for _ in range(LIVES):
         for _ in range(world.rng.randrange(10, 60)):
@@ -46,7 +46,7 @@ def test_queue_after_crash_recovery_matches_the_log(part: int) -> None:
     counts: Counter[str] = Counter()
     seeds = range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART)
     for seed in seeds_of(seeds, counts, MUST_HAPPEN):
-        live_and_crash(seed, counts)
+        run_and_crash(seed, counts)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_queue_crash_simulation_with_seeds_that_once_failed_passes(seed: int) ->
     """Seeds that found defects: priorities passed over while filters searched new messages, settlements that
     were looked up, and messages held up for a filter of a replaced consumer.
     """
-    live_and_crash(seed, Counter())
+    run_and_crash(seed, Counter())
 
 
 MUST_HAPPEN = {

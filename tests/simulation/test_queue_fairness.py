@@ -50,7 +50,7 @@ def one_by_one(seed: int, fairness: Fairness, semantics: Semantics, counts: Coun
     ],
 )
 @pytest.mark.parametrize("part", parts(20))
-def test_queue_message_arriving_alone_is_delivered_to_the_consumer_whose_turn_it_is(
+def test_queue_message_arriving_alone_is_delivered_to_the_next_consumer_by_turn(
     fairness: Fairness, semantics: Semantics, part: int
 ) -> None:
     counts: Counter[str] = Counter()

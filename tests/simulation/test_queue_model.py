@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.queue_checks import adds_up, at_rest
+from tests.simulation.queue_checks import adds_up, check_idle
 from tests.simulation.queue_entries import MICROS, SLACK, make_body
 from tests.simulation.queue_model import Arrived, QueueModel
 from tickertape.engine.runtime.queue_definition import QueueDefinition
@@ -56,7 +56,7 @@ class Oracle:
 
     def rest(self) -> None:
         """At rest, with an engine that agrees."""
-        at_rest(self.model, [self.look()], self.now)
+        check_idle(self.model, [self.look()], self.now)
 
     def look(self, **other: int) -> Any:
         state = self.state
@@ -234,7 +234,7 @@ def test_oracle_given_a_waiting_consumer_with_free_backlog_objects() -> None:
         oracle.rest()
 
 
-def test_oracle_given_a_message_older_than_its_expiration_objects() -> None:
+def test_oracle_given_a_message_past_expiration_objects() -> None:
     oracle = Oracle(expiration=5)
     (key,) = oracle.enter()
     oracle.rest()
@@ -246,7 +246,7 @@ def test_oracle_given_a_message_older_than_its_expiration_objects() -> None:
     objects(oracle, key, why="redelivered after it left")
 
 
-def test_oracle_given_a_leased_message_past_its_expiration_accepts_the_acknowledgement() -> None:
+def test_oracle_given_a_leased_message_past_expiration_accepts_the_acknowledgement() -> None:
     oracle = Oracle(expiration=5)
     oracle.consume()
     (key,) = oracle.enter()
@@ -295,7 +295,7 @@ def test_oracle_given_an_engine_that_lost_a_message_objects() -> None:
     oracle = Oracle()
     oracle.enter(2)
     with pytest.raises(AssertionError):
-        at_rest(oracle.model, [oracle.look(ready=1, acknowledged=1)], oracle.now)
+        check_idle(oracle.model, [oracle.look(ready=1, acknowledged=1)], oracle.now)
     with pytest.raises(AssertionError):
         adds_up(oracle.look(ready=1))
 

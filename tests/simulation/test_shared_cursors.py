@@ -154,7 +154,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts(PARTS))
 @pytest.mark.usefixtures("_small")
-def test_subscriptions_on_a_shared_cursor_get_exactly_their_own_messages(part: int) -> None:
+def test_subscriptions_on_a_shared_cursor_get_exactly_the_covered_messages(part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in seeds_of(range(part * WORLDS_A_PART, (part + 1) * WORLDS_A_PART), counts, MUST_HAPPEN):
         try:

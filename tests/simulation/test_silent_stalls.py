@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.heartbeat_line import Life
+from tests.simulation.heartbeat_line import HeartbeatRun
 
 LIVES = 500
 PARTS = 40
@@ -23,7 +23,7 @@ def test_heartbeat_with_a_silent_side_ends_both_sides_within_two_intervals(part:
     """Half-open in both directions or in one, busy handlers and steps, any latency."""
     happened: Counter[str] = Counter()
     for seed in range(part * LIVES, (part + 1) * LIVES):
-        life = Life(seed, cut=True)
+        life = HeartbeatRun(seed, cut=True)
         assert life.cut is not None
         mute = life.random.choice(("both", "client", "server"))
         if mute != "both":
@@ -45,7 +45,7 @@ def test_heartbeat_of_a_suspended_process_ends_both_sides_or_neither(part: int) 
     """A short suspension costs nothing. After a long one, the process learns of the end when it wakes."""
     happened: Counter[str] = Counter()
     for seed in range(part * LIVES, (part + 1) * LIVES):
-        life = Life(seed, cut=False)
+        life = HeartbeatRun(seed, cut=False)
         sleeper = life.random.choice((life.client, life.server))
         long = life.random.random() < 0.5
         spare = life.interval - life.latency

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveLife
+from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveSimulation
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 
 _ENDS = {
@@ -32,7 +32,7 @@ def _live(seed: int, counts: Counter[str]) -> None:
         disk_bytes=rng.choice((0, 20_000, *[1 << 30] * 4)),
         age_seconds=rng.choice((None, None, None, 3.0)),
     )
-    life = LiveLife(rng.choice((1, 3_000, 1 << 20)), limits)
+    life = LiveSimulation(rng.choice((1, 3_000, 1 << 20)), limits)
     for number in range(PEERS):
         for topic in TOPICS:
             life.act("subscribe", number, topic)

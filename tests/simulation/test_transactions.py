@@ -84,7 +84,7 @@ class World:
             else:
                 self.world.step()
             self.store.hear()
-            self.look_at_subscribers()
+            self.check_subscribers()
 
     def crash(self) -> None:
         """Power goes, perhaps in the middle of something."""
@@ -97,13 +97,13 @@ class World:
         world.disk = world.disk.crash_clone(self.rng) if self.rng.random() < 0.8 else world.disk.kill_clone()
         world.fatal = None
         world.open()
-        self.look_at_log()
+        self.check_log()
         self.begin()
 
     # -- invariants
     # -------------------------------------------------------------------------------------------
 
-    def look_at_log(self) -> None:
+    def check_log(self) -> None:
         """Each transaction is there once and whole, in a row, or not at all."""
         places: dict[bytes, list[int]] = defaultdict(list)
         for position, heard in sorted(self.world.positions().items()):
@@ -121,7 +121,7 @@ class World:
             order = [place[0] for place in found]
             assert max(order) - min(order) == len(order) - 1, f"another message is within {planned.key}"
 
-    def look_at_subscribers(self) -> None:
+    def check_subscribers(self) -> None:
         """Check that a subscriber sees only messages of transactions whose end is persisted."""
         seen: dict[tuple[str, int], int] = {}
         for peer in self.subscribers:
@@ -153,7 +153,7 @@ class World:
             if all(transactor.current is None for transactor in self.transactors):
                 break
         assert all(planned.committed or planned.abandoned for planned in self._all())
-        self.look_at_log()
+        self.check_log()
         log = [heard for _, heard in sorted(self.world.positions().items())]
         for peer in self.subscribers[:2]:
             peer.give_credit("x")

@@ -82,7 +82,7 @@ def _unchanged(before: bytes, after: bytes, offset: int) -> int:
 
 
 @pytest.mark.slow
-def test_log_cut_at_any_offset_and_published_again_has_each_message_once(full: bool) -> None:
+def test_log_cut_at_any_offset_and_republished_has_each_message_once(full: bool) -> None:
     log = small_log(SEED, marks=False)
     path = segment_path(log.last_segment)
     everything = [*log.sealed, *survivors(log, log.used)]
@@ -96,7 +96,7 @@ def test_log_cut_at_any_offset_and_published_again_has_each_message_once(full: b
             assert mine == sorted(mine)
 
 
-def _look_alike(offset: int) -> bytes:
+def _forged_headers(offset: int) -> bytes:
     """Return headers of marks at their true offsets, valid but for the salt, which is secret."""
     headers = []
     first = offset + BODY_AT
@@ -129,7 +129,7 @@ def test_last_commit_with_missing_sectors_is_kept_whole_or_not_at_all(full: bool
     """
     count = TORN_FULL if full else TORN
     for seed in range(SEED, SEED + 5):
-        log = small_log(seed, marks=False, body=_look_alike, last_messages=12)
+        log = small_log(seed, marks=False, body=_forged_headers, last_messages=12)
         before, _ = log.commits[-2]
         contents = log.files[segment_path(log.last_segment)]
         first, last = before // SECTOR_BYTES, (log.used - 1) // SECTOR_BYTES
@@ -160,7 +160,7 @@ def _torn(log: Log, contents: bytes, lost: set[int], before: int) -> bool:
 def test_recovery_with_headers_of_commits_in_payloads_finds_only_real_commits(full: bool) -> None:
     """Bodies hold commit headers at their true offsets, valid but for the salt, which is secret."""
 
-    log = small_log(SEED, marks=False, body=_look_alike)
+    log = small_log(SEED, marks=False, body=_forged_headers)
     path = segment_path(log.last_segment)
     contents = log.files[path]
     starts = [segment_header_bytes, *(end for end, _ in log.commits[:-1])]

@@ -89,18 +89,18 @@ class App(ABC):
         return self.process is None and not self.finished.done()
 
     @property
-    def may_die(self) -> bool:
+    def restartable(self) -> bool:
         """Whether it runs and has something to do."""
         return self.process is not None and not self.finished.done()
 
     @property
     def may_lose_power(self) -> bool:
         """Return whether the stores of the application simulate a power loss."""
-        return self.may_die
+        return self.restartable
 
     def killed(self) -> None:
         """Its process ends."""
-        self._gone()
+        self._process_gone()
         self.shelf.killed()
 
     def power_lost(self) -> None:
@@ -108,10 +108,10 @@ class App(ABC):
         for link in self.world.network.links:
             if link.client.owner is self.process:
                 link.silent_end = self.rng.random() < 0.5
-        self._gone()
+        self._process_gone()
         self.shelf.power_lost()
 
-    def _gone(self) -> None:
+    def _process_gone(self) -> None:
         assert self.process is not None
         self.process.kill()
         self.world.dead.append(self.process)

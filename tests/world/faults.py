@@ -55,7 +55,7 @@ class Faults:
         self._healed = False
         self._kinds: dict[str, Callable[[SimServer], bool]] = {
             "power lost": self._power_lost,
-            "power lost in a disk operation": self._power_lost_inside,
+            "power lost in a disk operation": self._power_lost_in_write,
             "server killed": self._killed,
             "server stopped": self._stopped,
             "sync failed": lambda server: self._disk_fails(server, "sync"),
@@ -100,7 +100,7 @@ class Faults:
             self.world.note("fault", name, server.name)
         return happened
 
-    async def mind(self) -> None:
+    async def supervise(self) -> None:
         """Servers and applications that are down come up again after a while, as a supervisor has them."""
         while True:
             await asyncio.sleep(self.rng.random() * 0.2)
@@ -133,7 +133,7 @@ class Faults:
         server.power_lost()
         return True
 
-    def _power_lost_inside(self, server: SimServer) -> bool:
+    def _power_lost_in_write(self, server: SimServer) -> bool:
         if server.disk.left is not None:
             return False
         server.disk.left = self.rng.randrange(6)
@@ -153,7 +153,7 @@ class Faults:
         return True
 
     def _client_killed(self) -> bool:
-        apps = [app for app in self.world.apps if app.may_die]
+        apps = [app for app in self.world.apps if app.restartable]
         if apps:
             self.rng.choice(apps).killed()
         return bool(apps)
@@ -179,27 +179,27 @@ class Faults:
             disk.harm(path, "unreadable")
         now = self.world.loop.time()
         if parts:
-            self.world.at(now + self.rng.random() * 2.0, self._readable_again, server)
+            self.world.at(now + self.rng.random() * 2.0, self._make_readable, server)
         elif looks:
-            self.world.at(now + 0.002, self._look_for_parts, server, looks - 1)
+            self.world.at(now + 0.002, self._find_parts, server, looks - 1)
         return True
 
-    def _look_for_parts(self, server: SimServer, looks: int) -> None:
+    def _find_parts(self, server: SimServer, looks: int) -> None:
         if not self._healed:
             self._part_unreadable(server, looks)
 
     @staticmethod
-    def _readable_again(server: SimServer) -> None:
+    def _make_readable(server: SimServer) -> None:
         server.disk.disk.mend()
 
     def _full(self, server: SimServer) -> bool:
         disk = server.disk.disk
         disk.space_bytes = disk.used_bytes + self.rng.choice((0, 500))
-        self.world.at(self.world.loop.time() + self.rng.random() * 2.0, self._room_again, server)
+        self.world.at(self.world.loop.time() + self.rng.random() * 2.0, self._free_space, server)
         return True
 
     @staticmethod
-    def _room_again(server: SimServer) -> None:
+    def _free_space(server: SimServer) -> None:
         server.disk.disk.space_bytes = None
 
     def _slow(self, server: SimServer) -> bool:

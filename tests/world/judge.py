@@ -80,7 +80,7 @@ def _transactions(publisher: Publisher, place: dict[bytes, int]) -> None:
         assert not found or found == list(range(found[0], found[0] + len(found))), "another message is within"
 
 
-def may_be_gone(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]]) -> frozenset[bytes]:
+def possibly_lost(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]]) -> frozenset[bytes]:
     """Return bodies that may have been delivered before they were durable, and then lost.
 
     Their publisher ended with the server, or moved the messages to another server.
@@ -109,7 +109,7 @@ def readings(
                 _of_nowhere(reading, publishers, label)
                 continue
             if reading.options["delivery"] == "live":
-                _strike_out(reading, gone - there)
+                _exclude(reading, gone - there)
             part = _part(reading, log)
             expected = [Seen(m.topic, m.body, "", m.labels) for m in part if _passes(reading, m)]
             if reading.conflated:
@@ -144,7 +144,7 @@ def has_all(reading: Reading, log: Sequence[Logged]) -> bool:
     return all(message.body in seen for message in log if _passes(reading, message))
 
 
-def _strike_out(reading: Reading, gone: frozenset[bytes]) -> None:
+def _exclude(reading: Reading, gone: frozenset[bytes]) -> None:
     before = reading.seen[:]
     reading.seen[:] = [one for one in before if one.body not in gone]
     for number, start in enumerate(reading.lives):
@@ -157,7 +157,7 @@ def _life(reading: Reading, start: int, end: int | None, expected: Sequence[Seen
     seen = [one._replace(bookmark="") for one in with_bookmarks]
     options = reading.options
     if not reading.past and options["taken by"] == "stream" and options["store"] == "none":
-        _begins_again(reading, start, end, expected, label)
+        _check_streams(reading, start, end, expected, label)
     elif options["delivery"] == "live":
         if end is None:
             assert Counter(seen) == Counter(expected), f"{label}: each once, and all of them"
@@ -200,7 +200,7 @@ def _in_order(seen: Sequence[Seen], expected: Sequence[Seen], label: str) -> Non
     assert places == sorted(set(places)), f"{label}: not in the order of the log, or twice"
 
 
-def _begins_again(
+def _check_streams(
     reading: Reading, begin: int, end: int | None, expected: Sequence[Seen], label: str
 ) -> None:
     """Check streams without a store: each starts from the beginning, and the last one has everything."""

@@ -75,9 +75,9 @@ class Shape(NamedTuple):
     unlike: bool = False
     """Whether the last server records fewer topics than the others."""
 
-    def begin(self, seed: int, counts: Counter[str]) -> Life:
+    def begin(self, seed: int, counts: Counter[str]) -> SystemRun:
         """Return a simulation of this shape."""
-        return Life(seed, self, counts)
+        return SystemRun(seed, self, counts)
 
 
 SMALL: Final = Shape()
@@ -124,7 +124,7 @@ def kept(line: str) -> tuple[int, Shape | MachineShape]:
     return int(seed), shape
 
 
-class Life:
+class SystemRun:
     """One complete simulation. `trace` records its events, equal for equal seeds."""
 
     def __init__(self, seed: int, shape: Shape, counts: Counter[str]) -> None:
@@ -176,13 +176,13 @@ class Life:
             server.start()
         for app in world.apps:
             app.start()
-        minding = world.loop.create_task(self.faults.mind())
+        minding = world.loop.create_task(self.faults.supervise())
         minding.add_done_callback(self._minder_ended)
         await self.faults.run(self.shape.faults, self.shape.crashes)
         self.faults.heal()
         try:
             async with asyncio.timeout(PATIENCE) as bound:
-                await self._come_to_the_end()
+                await self._finish_all()
         except TimeoutError:
             assert bound.expired()
             still = [app.name for app in world.apps if not app.finished.done()]
@@ -191,7 +191,7 @@ class Life:
         minding.cancel()
         self._judge()
 
-    async def _come_to_the_end(self) -> None:
+    async def _finish_all(self) -> None:
         await self._finish(self.publishers)
         await self._all_up()
         await self._last_call()
@@ -289,7 +289,7 @@ class Life:
             isinstance(error, TopicNotRecorded) for app in self.world.apps for error in app.told
         )
         judge.all_there(self.publishers, logs)
-        gone = judge.may_be_gone(self.publishers, logs)
+        gone = judge.possibly_lost(self.publishers, logs)
         for number, log in enumerate(logs):
             for logged in log:
                 self.world.note(number, logged)

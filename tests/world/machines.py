@@ -228,12 +228,12 @@ class MachineShape(NamedTuple):
     kinds: tuple[str, ...] = MACHINE_FAULTS
     """The kinds of faults. One of the crashes among them occurs each time."""
 
-    def begin(self, seed: int, counts: Counter[str]) -> MachineLife:
+    def begin(self, seed: int, counts: Counter[str]) -> MachineRun:
         """Return a simulation of this shape."""
-        return MachineLife(seed, self, counts)
+        return MachineRun(seed, self, counts)
 
 
-class MachineLife:
+class MachineRun:
     """One complete simulation: faults, always a crash among them, and the checks after them."""
 
     def __init__(self, seed: int, shape: MachineShape, counts: Counter[str]) -> None:
@@ -251,7 +251,7 @@ class MachineLife:
         self._left = shape.messages
         self._faults: dict[str, Callable[[], bool]] = {
             "power lost": lambda: self._crash(power=True),
-            "power lost in a disk operation": self._power_lost_inside,
+            "power lost in a disk operation": self._power_lost_in_write,
             "server killed": lambda: self._crash(power=False),
             "sync failed": lambda: self._fails("sync"),
             "write failed": lambda: self._fails("write"),
@@ -276,7 +276,7 @@ class MachineLife:
             self.counts[kind] += struck
             self.note(kind, struck)
         self._work(self._left)
-        self._come_to_rest()
+        self._run_until_idle()
         self._judge()
 
     def _chosen(self) -> list[str]:
@@ -351,7 +351,7 @@ class MachineLife:
             client.lose()
         return True
 
-    def _power_lost_inside(self) -> bool:
+    def _power_lost_in_write(self) -> bool:
         """Lose power during a write: a part of it is stored, none of it synced, and none acknowledged."""
         return self._fails(self.rng.choice(("sync", "write"))) and self._crash(power=True)
 
@@ -417,7 +417,7 @@ class MachineLife:
 
     # -- the end ----------------------------------------------------------------------------------------
 
-    def _come_to_rest(self) -> None:
+    def _run_until_idle(self) -> None:
         """Nothing goes wrong any more: everything comes to its end in bounded time."""
         quiet, begun = 0, self.engine.mono
         for _ in range(ROUNDS_MAX):

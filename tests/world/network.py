@@ -168,7 +168,7 @@ class End(asyncio.Transport):
             del self._unsent[:size]
             self._on_the_way += size
             if self.vanishes:
-                link.strikes("half open")
+                link.took_effect("half open")
             else:
                 self._travel(self.other._arrived, piece)
         if self._full and len(self._unsent) <= self._low:
@@ -184,7 +184,7 @@ class End(asyncio.Transport):
     def _travel(self, arrive: Callable[..., None], *what: Any) -> None:
         link = self.link
         if link.delay:
-            link.strikes("stalled")
+            link.took_effect("stalled")
         moment = link.loop.time() + link.rng.random() * link.latency + link.delay
         self._arrives_at = max(self._arrives_at, moment)
         # Timers of equal times fire in any order, but data is not reordered.
@@ -279,7 +279,7 @@ class Link:
         """Whether everything comes through, if late, and neither end is about to go."""
         return not any(end.lost or end.vanishes or end.is_closing() for end in (self.client, self.server))
 
-    def strikes(self, what: str) -> None:
+    def took_effect(self, what: str) -> None:
         """Count a fault of this link when it takes effect."""
         if what in self._awaited:
             self._awaited.remove(what)

@@ -75,7 +75,7 @@ class Publisher(App):
 
     @property
     def may_lose_power(self) -> bool:
-        return self.may_die and self._keeps != "file"
+        return self.restartable and self._keeps != "file"
 
     def forget(self) -> None:
         certain = self.promised if self._keeps == "memory" else self._returned
@@ -91,7 +91,7 @@ class Publisher(App):
 
     async def run(self) -> None:
         async with self.client(publish_store=self._store()) as client:
-            client.set_failed_write_handler(self._hears)
+            client.set_failed_write_handler(self._on_rejected)
             if self.transactions and len(self.transactions) - 1 not in self.committed:
                 await self._commit(client, len(self.transactions) - 1)
             while self._lasting() < self.messages:
@@ -204,7 +204,7 @@ class Publisher(App):
         )
         self.world.counts["array published"] += 1
 
-    def _hears(self, error: tt.TickertapeError, batch: tt.MessageBatch | None) -> None:
+    def _on_rejected(self, error: tt.TickertapeError, batch: tt.MessageBatch | None) -> None:
         """Record rejected messages."""
         assert batch is not None, "it has a store"
         for number in range(batch.count):

@@ -116,11 +116,11 @@ class Reader(App):
     async def _past(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         """Until one comes to its end."""
         while True:
-            reading.begins_anew()
+            reading.restart_reading()
             reading.asked = Asked(self.length(), self.world.loop.time())
             try:
                 if reading.options["command"] == "range" and reading.behind is None:
-                    await self._look_for_a_start(client, reading)
+                    await self._choose_start(client, reading)
                 if reading.options["command"] == "positions":
                     await self._positions(client, reading)
                 else:
@@ -132,7 +132,7 @@ class Reader(App):
             reading.whole = True
             return
 
-    async def _look_for_a_start(self, client: tt.AsyncHAClient, reading: Reading) -> None:
+    async def _choose_start(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         """Wait until messages are stored, and choose one of them as start point."""
         for _ in range(20):
             stream = await self.ends(client.replay(PATTERN, sub_id="looks"))
@@ -190,7 +190,7 @@ class Reader(App):
                 reading.final = len(reading.seen)
         await self.enough.wait()
         for reading in self._current:
-            await self._until_it_has_all(reading)
+            await self._until_complete(reading)
             self._discard_late(reading)
 
     async def _place(self, client: tt.AsyncHAClient, reading: Reading, *, replaced: bool = False) -> None:
@@ -256,7 +256,7 @@ class Reader(App):
                     await self.enough.wait()
                     enough = True
                 if enough:
-                    await self._until_it_has_all(reading)
+                    await self._until_complete(reading)
                     whole = True
                 else:
                     await asyncio.wait((taking,), timeout=0.3 * self.world.pace)
@@ -292,7 +292,7 @@ class Reader(App):
             reading.discarded.add(body)
         del late[keep:]
 
-    async def _until_it_has_all(self, reading: Reading) -> None:
+    async def _until_complete(self, reading: Reading) -> None:
         """Wait until a reading has all messages, or too long, then a little longer for duplicates."""
         deadline = self.world.loop.time() + QUIET
         while not self.has_all(reading) and self.world.loop.time() < deadline:

@@ -82,7 +82,7 @@ class Reading:
         if self.options["store"] != "disk" or all_discarded_again:
             self.discarded.clear()  # everything is redelivered, or messages discarded beyond a gap
 
-    def begins_anew(self) -> None:
+    def restart_reading(self) -> None:
         """Nothing of it counts."""
         for kept in (self.seen, self.lives, self.moments):
             kept.clear()

@@ -233,7 +233,7 @@ class SimServer:
             self.power_lost()
             return
         self.world.counts["stopped cleanly"] += 1
-        self._gone()
+        self._end_process()
 
     def _disk_faults(self) -> int:
         return sum(number for name, number in self.struck.items() if name in ENDING)
@@ -254,7 +254,7 @@ class SimServer:
 
     def sigkill(self) -> None:
         """End the process. Its written data is in the page cache."""
-        self._gone()
+        self._end_process()
         self.disk = FailingDisk(self.disk.disk.kill_clone())
 
     def harmed(self, how: str) -> bool:
@@ -338,11 +338,11 @@ class SimServer:
             for link in self.world.network.links:
                 if link.server.owner is self.process:
                     link.silent_end = self.world.rng.random() < 0.5
-        self._gone()
+        self._end_process()
         rng = Random(self.world.rng.getrandbits(64))
         self.disk = FailingDisk(self.disk.disk.crash_clone(rng))
 
-    def _gone(self) -> None:
+    def _end_process(self) -> None:
         if self.process is not None:
             self.process.kill()
             self.world.dead.append(self.process)

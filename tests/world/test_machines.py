@@ -14,7 +14,7 @@ from tests.world.machines import CRASHES, MACHINE_FAULTS, MachineShape
     [("connection cut", "server killed"), ("disk full", "half open", "power lost"), ("connection cut",), ()],
     ids=str,
 )
-def test_machine_simulation_has_exactly_the_faults_of_its_shape(kinds: tuple[str, ...]) -> None:
+def test_machine_simulation_has_exactly_the_faults_of_the_shape(kinds: tuple[str, ...]) -> None:
     counts: Counter[str] = Counter()
     shape = MachineShape(faults=4, kinds=kinds)
     for seed in range(10):

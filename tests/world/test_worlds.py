@@ -60,24 +60,24 @@ def _parts(shape: Shape | MachineShape) -> list[Any]:
 
 
 @pytest.mark.parametrize("seeds", _parts(MACHINES), ids=str)
-def test_state_machines_with_faults_and_crashes_keep_their_guarantees(seeds: range) -> None:
+def test_state_machines_with_faults_and_crashes_keep_the_guarantees(seeds: range) -> None:
     """Each simulation has a crash of the server and a restart."""
     _lived(MACHINES, seeds, "power lost in a start", "redelivered", "flushed", "closed", "sectors_dropped")
 
 
 @pytest.mark.parametrize("seeds", _parts(SMALL), ids=str)
-def test_publisher_and_reader_with_one_server_keep_their_guarantees(seeds: range) -> None:
+def test_publisher_and_reader_with_one_server_keep_the_guarantees(seeds: range) -> None:
     _lived(SMALL, seeds, "plain subscriptions judged", "readings of the past judged as a whole", *FRAMES)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", _parts(TRIO), ids=str)
-def test_publisher_reader_and_worker_with_one_server_keep_their_guarantees(seeds: range) -> None:
+def test_publisher_reader_and_worker_with_one_server_keep_the_guarantees(seeds: range) -> None:
     _lived(TRIO, seeds, "given back", "lease ended", *FRAMES)
 
 
 @pytest.mark.parametrize("seeds", _parts(PAIR), ids=str)
-def test_publishers_failing_over_between_two_servers_keep_their_guarantees(seeds: range) -> None:
+def test_publishers_failing_over_between_two_servers_keep_the_guarantees(seeds: range) -> None:
     _lived(PAIR, seeds)
 
 
@@ -93,7 +93,7 @@ def test_publishers_failing_over_to_a_server_with_fewer_topics_lose_nothing(seed
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seeds", _parts(LARGE), ids=str)
-def test_readers_queues_and_transactions_on_one_server_keep_their_guarantees(seeds: range) -> None:
+def test_readers_queues_and_transactions_on_one_server_keep_the_guarantees(seeds: range) -> None:
     _lived(LARGE, seeds, *HAPPENED, *missing({}))
 
 

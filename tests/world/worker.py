@@ -159,16 +159,16 @@ class Worker(App):
             self.world.counts["leases extended"] += 1
         held = self.world.held.pop(body, None)
         if options["gives back"] == "sometimes" and self._now("gives back", 0.2):
-            await self._say(client, message, options, "cancel")
+            await self._settle_message(client, message, options, "cancel")
             self._did.add("gives back")
             self.world.counts["given back"] += 1
             return
         if options["gives back"] == "expires" and self._now("gives back", 0.1):
-            await self._say(client, message, options, "expire")
+            await self._settle_message(client, message, options, "expire")
             self._did.add("gives back")
             self.world.counts["expired by a worker"] += 1
         else:
-            await self._say(client, message, options)
+            await self._settle_message(client, message, options)
         self.settled.append(body)
         if held is not None:
             self._acked[body] = held
@@ -179,7 +179,7 @@ class Worker(App):
         """Return whether to take an occasional action now: always the first time."""
         return self.rng.random() < chance or name not in self._did
 
-    async def _say(
+    async def _settle_message(
         self, client: tt.AsyncHAClient, message: tt.Message, options: Options, what: str | None = None
     ) -> None:
         """Settle a message by itself, or by its bookmark."""
