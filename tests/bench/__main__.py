@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("script/bench: Unknown bench. List the benches with --list.", file=sys.stderr)
         return 2
     if chosen.peers is not None and Path(chosen.peers).is_file() and measure_peers(chosen.peers)[1]:
-        return 2  # said now, not after a quarter of an hour
+        return 2  # reported before the measurement, not a quarter of an hour later
     chosen.directory.mkdir(parents=True, exist_ok=True)
     machine = describe(chosen.directory)
     print("\n".join(machine), flush=True)

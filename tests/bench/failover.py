@@ -35,7 +35,7 @@ class Deliveries:
             self._all.set()
 
     def first(self) -> float:
-        """When the first one came, once all have come."""
+        """Return the arrival time of the first message, once all have arrived."""
         assert self._all.wait(SECONDS), "not everything came"
         self._all.clear()
         return self._first

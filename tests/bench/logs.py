@@ -36,7 +36,7 @@ def large_count(room: Room) -> int:
 
 
 def _write_large(path: Path, log_bytes: int) -> None:
-    """`even` comes one at a time between the others, `burst` in 8 places, all of it together there."""
+    """Write the large log: single messages of `even` between the others, and 8 bursts of `burst`."""
     step = RARE * BURSTS
     count = max(step, log_bytes // len(BODY) // step * step)
     bodies = [BODY] * RARE

@@ -133,7 +133,7 @@ def delivery_p50(room: Room) -> Reading:
     return Reading(percentile(taken[count // 10 :], 0.5), note)
 
 
-# -- many messages ------------------------------------------------------------------------------------------
+# -- many messages ------------------------------------------------------------------------------------
 
 
 def _numbers(count: int) -> list[int]:
@@ -152,7 +152,7 @@ def _write_queued(path: Path, numbers: list[int]) -> None:
 
 
 def _settled_bytes(server: RunningServer) -> int:
-    """Anonymous memory of a server once it has nothing to do: filters look at all that is queued first."""
+    """Return the anonymous memory of an idle server: filters process all queued messages first."""
     before, now = -1, _ticks(server)
     while now - before not in (0, 1):
         time.sleep(1)

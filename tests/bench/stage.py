@@ -72,18 +72,18 @@ class Worker:
         )
 
     def ready(self) -> None:
-        """Wait until it is about to begin."""
+        """Wait until the worker is ready to start."""
         said = self.answer()
         assert said == "ready", f"a worker said {said!r}"
 
     def tell(self) -> None:
-        """Let it begin, or end."""
+        """Let the worker start, or end."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
     def answer(self) -> str:
-        """The next line it says."""
+        """Return its next line."""
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
         assert said, f"a worker ended with {self._process.wait()}"

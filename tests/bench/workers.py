@@ -88,7 +88,7 @@ def replays(uri: str, topic: str, bytes_per_second: str) -> None:
 
 
 class _Counter:
-    """Counts messages of many subscriptions, and knows when all have come."""
+    """Counts messages of many subscriptions, until all have arrived."""
 
     def __init__(self, expected: int) -> None:
         self._left = expected

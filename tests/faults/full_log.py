@@ -128,8 +128,7 @@ class FullLog:
             self.take_all_space()
             self.counts["not a block left"] += 1
 
-    # -- invariants
-    # -------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------
 
     def stays_full(self) -> None:
         """Check that publishes are refused with an error, and everything else continues."""

@@ -42,7 +42,7 @@ class Witness(NamedTuple):
 
     returned: list[Returned]
     flushed: int
-    """Everything up to this sequence was persisted, said a flush."""
+    """A flush has confirmed everything up to this sequence as persisted."""
 
 
 def read_witness(path: Path) -> Witness:

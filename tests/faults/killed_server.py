@@ -30,7 +30,7 @@ class Victim:
         self.uri = f"tcp://127.0.0.1:{self.port.number}"
         self.errors = data.parent / "server.stderr"
         self.was_ready = False
-        """Whether the present or last process had said so."""
+        """Whether the present or last process has been ready."""
         self._config = config
         self._process: subprocess.Popen[str] | None = None
 

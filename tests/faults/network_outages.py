@@ -173,7 +173,7 @@ class Ends:
         self.counts["connections that outlived a blink"] += before == self._lost
 
     def finish(self) -> None:
-        """All that was published is stored once, and was heard once, in order."""
+        """Check that all published messages are stored once and were received once, in order."""
         self._over.set()
         self._thread.join(SECONDS)
         assert self._error is None, self._error

@@ -1,7 +1,8 @@
-"""A Spark driver as a program: a streaming query from log to log, whose rows come in another order at each
-attempt. Arguments: URI of the server, checkpoint directory, Spark master, `topic` or `queue` to read from.
+"""A Spark driver as a program: a streaming query from log to log, with another order of rows at each
+attempt.
 
-Must never stop by itself: it is killed.
+Arguments: URI of the server, checkpoint directory, Spark master, `topic` or `queue` to read from. Must never
+stop by itself: it is killed.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class WorkerProcess:
 
     def _live(self) -> NoReturn:
         try:
-            # It waits for `over`: a handler could strike while the lock is held that it needs.
+            # `over` waits for the signal: a handler could run while the lock that it needs is held.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
             self._run(self)
             os._exit(0)

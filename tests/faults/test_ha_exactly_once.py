@@ -170,7 +170,7 @@ class World:
     def _flushed(self) -> bool:
         try:
             self.publisher.publish_flush(timeout=SECONDS)
-        except tt.Disconnected:  # a fault struck meanwhile, and a call that was sent has no answer
+        except tt.Disconnected:  # a fault took effect meanwhile, and a call has no answer
             return False
         return True
 

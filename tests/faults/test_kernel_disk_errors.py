@@ -35,7 +35,7 @@ WORLDS_FULL: Final = 10
 FAULTS_FULL: Final = 30
 """Number of faults of each simulation."""
 EVENTS_BYTES: Final = 10_000
-"""More than a server says of itself until it ends."""
+"""More bytes than a server logs until it ends."""
 CONFIG: Final = '[journal]\nsegment_size = "1MB"\n'
 
 

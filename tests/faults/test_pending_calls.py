@@ -1,5 +1,7 @@
-"""Calls that wait for an answer while the connection fails, at every byte of the answer: each one ends with
-the right error, none waits for ever, and afterwards the client can be used on."""
+"""Calls that wait for an answer while the connection fails at any byte of it.
+
+Each ends with the documented error, none waits forever, and the client stays usable.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from tickertape.testing.server import RunningServer, running_server, wait_until
 
 SECONDS: Final = 20.0
 PATIENCE: Final = 0.05
-"""How long a call waits for an answer that does not come."""
+"""Seconds that a call waits for an answer that does not arrive."""
 ANSWER_BYTES_MIN: Final = 32
 STEP: Final[dict[Fault, int]] = {"cut": 7, "reset": 13, "stall": 23, "half_open": 23}
 """Without `--full` only every n-th byte of the answer, from byte 0 on."""

@@ -143,7 +143,7 @@ class Feeder:
             with tt.HAClient("feeder", servers=[self._uri], publish_store=tt.MemoryPublishStore()) as client:
                 for start in range(0, self._count, 200):
                     client.publish_batch("numbers", [{"n": n} for n in range(start, start + 200)])
-                    if self._over.wait(0.02):  # a source that goes on, rather than one that is there at once
+                    if self._over.wait(0.02):  # a source that grows, rather than a finished one
                         return
                 while client.unpersisted_count() and not self._over.wait(0.05):
                     pass

@@ -19,7 +19,7 @@ from tickertape.client.publish_store import FilePublishStore
 CYCLES = 20
 CYCLES_FULL = 200
 FIRST = 1000
-"""Sequences begin behind it."""
+"""Last sequence before the first message."""
 RETURNED, SETTLED = 0, 1
 
 
@@ -28,7 +28,7 @@ def body_of(sequence: int) -> bytes:
 
 
 def publish_until_killed(path: Path, seed: int, tell: int) -> None:
-    """The victim: it says each number only after the call that gave it has returned."""
+    """Publish until killed: report each sequence only after the call that returned it."""
     rng = Random(seed)
     store = FilePublishStore(path)
     core = ClientProtocol("killed")

@@ -60,13 +60,13 @@ class Delivery(NamedTuple):
     number: int
     life: WorkerProcess
     given_back: int | None
-    """When that worker said so."""
+    """Time at which that worker recorded its return."""
     sure: int | None
     """When that worker knew that its acknowledgement was on disk."""
 
 
 class World:
-    """One server, its publisher and workers, all their lives, and when who was killed."""
+    """One server, its publisher and workers, all their runs, and the times of kills."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory

@@ -60,7 +60,7 @@ class Cycles:
             client.start()
 
     def cycle(self, number: int) -> None:
-        """Work, die, be judged, perhaps die while starting, and start."""
+        """Work, kill, check, perhaps kill during the start, and start."""
         self.kill_working(number)
         self.judge()
         self.counts["waiting for an acknowledgement"] = sum(p.resent for p in self.publishers)

@@ -37,7 +37,7 @@ KINDS = ("client", "server", "both")
 
 
 class World:
-    """One server, its publishers, and all their lives."""
+    """One server, its publishers, and all their runs."""
 
     def __init__(self, directory: Path, seed: int, connect: Connect) -> None:
         self.rng = Random(seed)

@@ -36,7 +36,7 @@ class Committer(threading.Thread):
         self.bodies: list[list[bytes]] = []
         """The bodies of each transaction, in their order."""
         self.committed = 0
-        """How many of them the server said to be committed."""
+        """Number of transactions that the server has reported as committed."""
         self.repeated = 0
         self.error: BaseException | None = None
         self._rng = Random(seed)

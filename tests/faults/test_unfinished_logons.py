@@ -91,8 +91,11 @@ def test_connections_without_logon_use_bounded_memory_and_are_closed_in_time(
 
 @pytest.mark.full
 def test_connections_without_logon_do_not_delay_delivery(tmp_path: Path) -> None:
-    """At p99 delivery takes at most twice as long while they come, stay and are sent away. Others use the
-    machine too: of the rounds, each with and without them in turn, the second best is judged."""
+    """At p99, delivery takes at most twice as long while the connections are opened, stay and are closed.
+
+    Other programs use the machine too. So each round measures with and without them, and the second best is
+    judged.
+    """
     load = Load(0, 10, 10_000, 12.0)
     delays = []
     for number in range(ROUNDS):

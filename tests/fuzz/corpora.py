@@ -52,7 +52,7 @@ def made(name: str, good: Sequence[bytes]) -> dict[str, bytes]:
     return {f"{what}.bin": data for what, data in found.items() if len(data) < INPUT_BYTES_MAX}
 
 
-# -- hostile inputs of every format ---------------------------------------------------------------------
+# -- hostile inputs of every format -------------------------------------------------------------------
 
 
 def _cut(data: bytes, places: Sequence[int]) -> Named:
@@ -95,7 +95,7 @@ def _around(data: bytes) -> Named:
 
 
 def _frames(preface: bytes) -> Callable[[Sequence[bytes]], Named]:
-    """Of streams that begin with `preface`: the frame behind it is spoiled."""
+    """Inputs that begin with `preface`, with a damaged frame behind it."""
 
     def hostile(good: Sequence[bytes]) -> Named:
         data = max((one for one in good if len(one) < 300), key=len)
@@ -154,7 +154,7 @@ def _batches(good: Sequence[bytes]) -> Named:
     yield "offsets-that-fall", data[:first] + struct.pack("<I", 1 << 16) + data[first + 4 :]
 
 
-# -- text -----------------------------------------------------------------------------------------------
+# -- text ---------------------------------------------------------------------------------------------
 
 
 def _filters(_: Sequence[bytes]) -> Named:
@@ -256,7 +256,7 @@ def _configurations(good: Sequence[bytes]) -> Named:
             yield f"cut-at-{at:04}", whole[: at + 1]
 
 
-# -- segments -------------------------------------------------------------------------------------------
+# -- segments -----------------------------------------------------------------------------------------
 
 
 def _segments(good: Sequence[bytes]) -> Named:
@@ -278,7 +278,7 @@ def _starts(good: Sequence[bytes]) -> Named:
     yield from _more(data, (8, 12, 16, *range(commit + 4, commit + 64, 16)), mended_segment)
     yield from _wrong(data, (commit + 64, commit + 68, commit + 95, second - 1))
     yield "commit-twice", data[:second] + data[commit:second]
-    crc = body + 60  # of the first run, which only a reader looks at
+    crc = body + 60  # of the first run, which only readers check
     yield "run-of-another", mended_segment(data[:crc] + bytes([data[crc] ^ 1]) + data[crc + 1 :])
 
 
@@ -306,7 +306,7 @@ def _indexes(good: Sequence[bytes]) -> Named:
     yield from (*_most(data, range(0, len(data) - 3, 8)), *_more(data, range(4, len(data) - 3, 8)))
 
 
-# -- store files ----------------------------------------------------------------------------------------
+# -- store files --------------------------------------------------------------------------------------
 
 
 def _publish_stores(good: Sequence[bytes]) -> Named:
@@ -332,7 +332,7 @@ def _publish_stores(good: Sequence[bytes]) -> Named:
 
 
 def _of_size(data: bytes, size: int) -> bytes:
-    """A segment of a publish store that is as long as that, and says so."""
+    """Return a segment of a publish store with this size in its header."""
     said = data[:60] + struct.pack("<I", size) + data[64:]
     return mended_publish_segments(said[:size].ljust(size, b"\0"))
 
@@ -350,7 +350,7 @@ def _bookmark_logs(good: Sequence[bytes]) -> Named:
 
 
 def _records(data: bytes) -> list[int]:
-    """Where the records of a logged bookmark store begin, and where they end."""
+    """Return the start and the end of the records of a logged bookmark store."""
     places = [log_format.HEADER_BYTES]
     while places[-1] < len(data):
         _, what, value = log_format.RECORD.unpack_from(data, places[-1])

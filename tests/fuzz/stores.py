@@ -38,7 +38,7 @@ from tickertape.client.publish_store.format import (
 )
 
 _SIZE_AT: Final = 60
-"""Where the header of a segment of a publish store says how long the file is."""
+"""Offset of the file size in the header of a publish store segment."""
 _FILES_MAX: Final = 4
 _THIS_RUN: Final = b"this run of it.."
 """Boot id in bookmark stores of the current run of the machine, which no committed file can contain."""
@@ -161,7 +161,7 @@ _Places = dict[str, tuple[list[Bookmark], int]]
 
 
 def bookmark_store(kind: str, data: bytes) -> str:
-    """`StoreCorrupt`, or a store of the same recovery points when it is opened again, and which goes on."""
+    """Open a bookmark store: `StoreCorrupt`, or a usable store that reopens with the same recovery points."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "bookmarks"
         path.write_bytes(_of_this_run(kind, data))

@@ -426,7 +426,7 @@ def bookmark(data: bytes) -> str:
 def _configs() -> list[bytes]:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     found = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    # A file that is not there would be all that is ever said of a document that includes it.
+    # An included file that does not exist would hide all other problems of a document.
     alone = [text.replace('include = ["topics.toml"]\n', "").encode() for text in found]
     return [FULL.encode(), b"[instance]\nname = 'a long name' # a comment\ndata = \"${A}\"\n", *alone]
 

@@ -40,7 +40,7 @@ def publish(server: RunningServer, topic: str, *bodies: Any, **more: Any) -> Non
 
 
 def numbers(server: RunningServer, topic: str, count: int, begin: int = 0) -> None:
-    """Publish `{"n": begin}` and so on."""
+    """Publish `{"n": begin}` and the following numbers."""
     publish(server, topic, *({"n": n} for n in range(begin, begin + count)))
 
 

@@ -33,7 +33,7 @@ class Relay:
         self.delivered = 0
         """Messages from the server, including held ones."""
         self.deliveries = 0
-        """Frames in which they came."""
+        """Frames of these messages."""
         self._open = threading.Event()
         self._always = threading.Event()
         for event in (self._open, self._always):

@@ -55,5 +55,5 @@ class Stalled:
         return True
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Close the connection."""
         self._socket.close()

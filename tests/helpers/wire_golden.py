@@ -231,7 +231,7 @@ def golden_path(name: str) -> Path:
 
 
 def write() -> None:
-    """Write every golden file of the wire anew."""
+    """Write every golden file of the wire."""
     GOLDEN.mkdir(exist_ok=True)
     golden_path("preface").write_bytes(PREFACE)
     for name, (_, command, batch) in examples().items():

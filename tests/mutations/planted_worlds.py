@@ -19,7 +19,7 @@ _UNLIKE = _WORLDS + "test_publishers_failing_over_to_a_server_with_fewer_topics_
 _LARGE = _WORLDS + "test_readers_queues_and_transactions_on_one_server_keep_the_guarantees"
 
 WORLD_MUTATIONS: Final = (
-    # -- guarantees of publishers --------------------------------------------------------------------------
+    # -- guarantees of publishers ---------------------------------------------------------------------
     Mutation(
         "accepted persistent messages are resent unsequenced",
         "client/publishing/server_topics.py",
@@ -29,7 +29,7 @@ WORLD_MUTATIONS: Final = (
         promise="R9",
         tier="world",
     ),
-    # -- who connects, and notices that a connection is none any more -----------------------------------
+    # -- who connects, and notices that a connection is none any more ---------------------------------
     Mutation(
         "an asyncio client checks its connection only once",
         "client/aio/driver.py",
@@ -66,7 +66,7 @@ WORLD_MUTATIONS: Final = (
         promise="R8",
         tier="world",
     ),
-    # -- drivers of the engine ------------------------------------------------------------------------------
+    # -- drivers of the engine ------------------------------------------------------------------------
     Mutation(
         "a command that yields to others waits for other work",
         "server/engine_driver.py",
@@ -85,7 +85,7 @@ WORLD_MUTATIONS: Final = (
         promise="R5",
         tier="world",
     ),
-    # -- between a client, the engine and their disks ---------------------------------------------------
+    # -- between a client, the engine and their disks -------------------------------------------------
     Mutation(
         "a flush on a lost connection reports everything as persisted",
         "client/protocol/calls.py",
@@ -158,7 +158,7 @@ WORLD_MUTATIONS: Final = (
         promise="R1",
         tier="world",
     ),
-    # -- transactions of several frames -----------------------------------------------------------------
+    # -- transactions of several frames ---------------------------------------------------------------
     Mutation(
         "a transaction continues on another connection after a loss between two frames",
         "client/protocol/transactions.py",

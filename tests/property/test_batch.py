@@ -265,7 +265,7 @@ def test_batch_from_arrow_slice_has_exactly_these_bodies(bodies: list[bytes], da
     assert again.to_arrow(["data"]).column(0).equals(array)
 
 
-# -- invalid batches ------------------------------------------------------------------------------------
+# -- invalid batches ----------------------------------------------------------------------------------
 
 
 def use_everything(batch: MessageBatch) -> None:

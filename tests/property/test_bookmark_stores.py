@@ -144,7 +144,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(publishers=st.lists(st.integers(1, 3), min_size=1, max_size=3))
     def leave_one(self, publishers: list[int]) -> None:
-        """A notice comes when all but one message is done with: it must not count yet."""
+        """Deliver a notice while one message is undiscarded: it must not take effect yet."""
         self.publish(publishers, 1)
         self.deliver(len(self.log), alone=False)
         while len(self.held) > 1:

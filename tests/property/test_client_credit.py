@@ -1,4 +1,4 @@
-"""Credit between the client machine and a server that keeps to the rule: nothing ever waits for ever."""
+"""Credit between the client state machine and a conforming server: no message waits forever."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class World:
         self.downs = 0
         self.number = 0
 
-    # -- events -------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------
 
     def publish(self) -> None:
         for _ in range(self.random.choice((1, 1, 2, 7, 40))):
@@ -234,7 +234,7 @@ class World:
         self.to_server = b""
         self.core.receive(ConnectionEnded(Disconnected("cut")), self.now)
 
-    # -- carrying out and checking ----------------------------------------------------------------------
+    # -- carrying out and checking --------------------------------------------------------------------
 
     def settle(self) -> None:
         durable = None

@@ -99,7 +99,7 @@ class World:
         self.engine.small_tail()
         self.publishers = [self.engine.connect("even"), self.engine.connect("odd")]
 
-    # -- events -------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------
 
     def crash(self) -> None:
         """Crash the server: unsynced messages are lost, and it restarts."""
@@ -167,7 +167,7 @@ class World:
         wanted = not application.paused
 
         def answered(outcome: object) -> None:
-            application.paused = wanted  # without an answer too: it comes back as it was asked for
+            application.paused = wanted  # also without an answer: it is resubscribed as requested
             if isinstance(outcome, TickertapeError):
                 assert isinstance(outcome, Disconnected), outcome
             else:
@@ -239,7 +239,7 @@ class World:
             application.handed.append([])
         self.core.receive(ConnectionOpened(Named("logon")), self.engine.now())
 
-    # -- carrying out -----------------------------------------------------------------------------------
+    # -- carrying out ---------------------------------------------------------------------------------
 
     def settle(self) -> None:
         for effect in self.core.effects():
@@ -298,7 +298,7 @@ class World:
         else:
             self.calls.pop(effect.token)(effect.outcome)
 
-    # -- running and checking ---------------------------------------------------------------------------
+    # -- running and checking -------------------------------------------------------------------------
 
     def run(self) -> None:
         self.connect()

@@ -86,7 +86,7 @@ class Machine(RuleBasedStateMachine):
     def body(self, size: int) -> bytes:
         return b"%d." % next(self.numbers) + b"x" * size
 
-    # -- actions of a client ------------------------------------------------------------------------------
+    # -- actions of a client --------------------------------------------------------------------------
 
     @rule(sizes=BODIES, how=st.sampled_from(("long", "labelled", "short", "short")))
     def publish_each(self, sizes: list[int], how: str) -> None:
@@ -157,7 +157,7 @@ class Machine(RuleBasedStateMachine):
         if again and self.on_disk:
             self.reopen()
 
-    # -- events -------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.on_disk)
     @rule()

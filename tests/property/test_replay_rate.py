@@ -18,7 +18,7 @@ _CLOSE = 1e-7
 
 @dataclass
 class Line:
-    """Messages with sizes and recorded microseconds, and a schedule that looks at them one by one."""
+    """Messages with sizes and recorded microseconds, and a schedule that considers them one by one."""
 
     unit: RateUnit
     amount: float

@@ -1,7 +1,7 @@
-"""The client machine against the engine, with validated topics and connections that break at any byte.
+"""Client state machine on the engine, with validated topics and connections that break at any byte.
 
-However it goes: every good message is in the log once, in the order of its publisher, no bad one is, and the
-publisher hears of every bad one exactly once.
+Every valid message is in the log once, in the order of its publisher. No invalid one is, and the publisher
+receives exactly one refusal for each.
 """
 
 from __future__ import annotations

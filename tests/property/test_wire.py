@@ -84,7 +84,7 @@ def in_pieces(connection: Connection, stream: bytes, sizes: list[int]) -> list[E
 
 
 def check_events(connection: Connection, other: Connection, stream: bytes, sizes: list[int]) -> None:
-    """Only events come, a violation last, nothing after it, the same however the bytes were cut."""
+    """Check that feeding returns only events, a violation last, the same for any pieces of the bytes."""
     events = in_pieces(connection, stream, sizes)
     assert all(isinstance(event, Received) for event in events[:-1])
     if events and isinstance(events[-1], Violation):

@@ -83,7 +83,7 @@ class ArchiveWorld(EngineWorld):
         self.archived_end = end
 
     def look(self) -> None:
-        """The server looks how far the archive reaches."""
+        """Let the server check the end of the archive."""
         covered = self.reading._probe()
         assert isinstance(covered, ArchiveCoverage)
         self.older.cover(covered)

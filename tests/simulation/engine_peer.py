@@ -44,7 +44,7 @@ class Heard(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A persisted notice, and how much the subscription had heard when it came."""
+    """A persisted notice, and the number of messages that the subscription had received before it."""
 
     publisher: int
     sequence: int
@@ -74,9 +74,9 @@ class Peer:
         self.answers: dict[int, Command] = {}
         self.heard: dict[str, list[Heard]] = {}
         self.stamps: dict[str, list[tuple[float, int]]] = {}
-        """When each of them came (monotonic seconds), and its recorded time."""
+        """Arrival (monotonic seconds) and recorded time of each message."""
         self.order: list[tuple[str, int, int]] = []
-        """Subscription, publisher and sequence of everything, in the order in which it came."""
+        """Subscription, publisher and sequence of every message, in order of arrival."""
         self.marks: dict[str, list[str]] = {}
         self.owed_credit: dict[str, int] = {}
         self.outstanding: dict[str, int] = {}

@@ -164,7 +164,7 @@ class EngineWorld:
         return Peer(self, conn, name)
 
     def acknowledged(self, peer: Peer) -> None:
-        """The server said that a publisher's sequences are persisted."""
+        """Record the acknowledgement of a publisher's sequences."""
         assert peer.logged_on is not None
         publisher = peer.logged_on.publisher
         known = max((s for p, s in self.promised if p == publisher), default=0)

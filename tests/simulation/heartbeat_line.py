@@ -85,7 +85,7 @@ class Side:
             self.read()
 
     def end(self) -> None:
-        """It ends the connection, or hears that the other one did."""
+        """End the connection, or learn that the other side did."""
         if self.ended_at is None:
             self.ended_at = self._life.now
             self._life.send(self, self.other.end)
@@ -131,7 +131,7 @@ class HeartbeatRun:
         return None if idle else self.machine.next_deadline()
 
     def server_deadline(self) -> float | None:
-        # one thread: it looks when the step is over
+        # one thread: it checks after the step
         idle = self.server.busy or self.server.suspended or self.server.ended_at is not None
         return None if idle else self.engine.next_deadline()
 
@@ -161,8 +161,9 @@ class HeartbeatRun:
                 self.server.beat()
 
     def run(self, *, chatty: float, busy: float) -> None:
-        """`chatty`: how often the sides say something by themselves, `busy`: for how long they may read
-        nothing, both in intervals."""
+        """Run. `chatty`: mean intervals between messages of a side, `busy`: maximum intervals without a
+        read.
+        """
         interval = self.interval
         for side in (self.client, self.server):
             moment = 0.0

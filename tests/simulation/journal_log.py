@@ -66,7 +66,7 @@ class Driver:
         self.run()
 
     def now(self) -> Now:
-        """Time goes on by a millisecond with each look."""
+        """Advance the time by a millisecond, and return it."""
         self.mono += 0.001
         return Now(self.mono, 1_700_000_000_000_000 + round(self.mono * 1e6))
 

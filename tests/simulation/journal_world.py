@@ -400,7 +400,7 @@ class World:
         """Fail the n-th call of an operation. A failed sync drops the data that it should have written."""
         self.disk.fail(operation, nth, error)
 
-    # -- between lives --------------------------------------------------------------------------------
+    # -- between runs ---------------------------------------------------------------------------------
 
     def crash(self) -> None:
         """Lose power: unsynced data may be lost."""
@@ -413,7 +413,7 @@ class World:
         self.disk = self.disk.kill_clone(self.rng)
         self.counts["kills"] += 1
 
-    # -- invariants --------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------
 
     def _look(self, journal: Journal) -> None:
         seen = self._seen(journal)

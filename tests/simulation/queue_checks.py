@@ -92,7 +92,7 @@ def _expire_due(model: QueueModel, state: QueueState, now: int) -> None:
             entry.unsure = True
 
 
-# -- order ------------------------------------------------------------------------------------------------
+# -- order --------------------------------------------------------------------------------------------
 
 
 def _in_order(model: QueueModel, state: QueueState) -> None:
@@ -179,7 +179,7 @@ def _letters(state: QueueState) -> None:
             assert (count > 0) == (entry.why in EXPIRIES), f"{entry} has {count} dead letters"
 
 
-# -- numbers ----------------------------------------------------------------------------------------------
+# -- numbers ------------------------------------------------------------------------------------------
 
 
 def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
@@ -217,12 +217,12 @@ def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
 
 
 def _decide_leased(model: QueueModel, state: QueueState, unsure: list[Entry], there: int, now: int) -> None:
-    """As many of the leases that are not sure are `there`: perhaps that says it of each."""
+    """Decide unsure leases: none exists if the snapshot counts none, each if it counts all."""
     for entry in unsure:
         if there == 0:
             if now < entry.ends[0]:
                 model.end(state, entry, "not sure")
-            else:  # it may have gone back instead
+            else:  # it may have returned instead
                 model._free_backlog(state, entry)
                 entry.state, entry.holder, entry.ends = "ready", None, (NEVER, NEVER)
         elif there == len(unsure) and entry.holder is not None:

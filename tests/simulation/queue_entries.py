@@ -80,7 +80,7 @@ class Entry:
     since: int = 0
     """The interval between two rests in which it became ready, or done."""
     delivered: str = "no"
-    """Of a barrier: no, yes, or perhaps (in an earlier life, or it came back)."""
+    """For a barrier: no, yes, or perhaps (in an earlier run, or it was returned)."""
 
     @property
     def here(self) -> bool:
@@ -108,7 +108,7 @@ class Consumer:
     backlog: int
     condition: str | None
     orders: dict[str, int]
-    """Of each of its queues, its place among all that came to consume. A replace to another queue is new."""
+    """For each of its queues, its place among all consumers. A replace to another queue adds it as new."""
     earlier: list[str | None] = field(default_factory=list)
     """Its filters since the last idle state."""
     fresh: bool = True

@@ -47,7 +47,7 @@ class QueueModel:
         self.queues = {definition.name: QueueState(definition) for definition in definitions}
         self.consumers: dict[tuple[int, str], Consumer] = {}
         self.parting: dict[tuple[int, str], Consumer] = {}
-        """Those whose end waits behind a settlement that is looked up: something may still come to them."""
+        """Consumers that end after a settlement that is looked up: they may still receive messages."""
         self.counts = counts
         self.end_position = 0
         """The end of the known log."""
@@ -67,7 +67,7 @@ class QueueModel:
         """
         self._orders = 0
 
-    # -- new messages, and settlements, as they become persisted -----------------------------------------
+    # -- new messages, and settlements, as they become persisted --------------------------------------
 
     def persisted(self, message: Arrived) -> None:
         """Enter a message that is in the log. Known messages are skipped."""
@@ -182,7 +182,7 @@ class QueueModel:
             self.parted(*holder)
 
     def parted(self, conn: int, sub_id: str) -> None:
-        """The end of a consumer is confirmed: nothing comes to it any more."""
+        """Confirm the end of a consumer: it receives no more messages."""
         self.parting.pop((conn, sub_id), None)
 
     def _release(self, consumer: Consumer, queues: Iterable[str]) -> None:
@@ -274,7 +274,9 @@ class QueueModel:
             assert before < depth, f"more active messages than there should be: {entry}"
 
     def holds(self, consumer: Consumer, now: int, queue: str | None = None) -> int:
-        """How many messages (of one queue) a consumer surely holds: leases that may have ended are not."""
+        """Return the number of messages (of one queue) that a consumer certainly holds, without uncertain
+        leases.
+        """
         found = 0
         for name, key in consumer.held:
             entry = self.queues[name].entries[key]
@@ -295,7 +297,7 @@ class QueueModel:
         """How many messages of a queue all consumers hold."""
         return sum(self.holds(consumer, now, queue) for consumer in self.consumers.values())
 
-    # -- settlements, judged when the engine takes them -------------------------------------------------
+    # -- settlements, judged when the engine takes them -----------------------------------------------
 
     def settle(
         self, conn: int, queue: str, action: str, by: Key, now: int, *, extend_ms: int = 0,
@@ -336,7 +338,7 @@ class QueueModel:
                 consumer.maybe.add(held)
 
     def _effect(self, state: QueueState, entry: Entry, conn: int, by_filter: bool, now: int) -> str:
-        """Whether a settlement moves a message: "surely", "perhaps", or "" for not at all."""
+        """Return whether a settlement moves a message: "surely", "perhaps", or "" for not at all."""
         strict = state.definition.leasing == "strict"
         if entry.state == "done":
             return "perhaps" if entry.unsure else ""
@@ -350,7 +352,7 @@ class QueueModel:
             return "" if strict else perhaps
         assert entry.holder is not None
         if now >= entry.ends[0]:
-            return "perhaps"  # it may have ended, and be anybody's
+            return "perhaps"  # the lease may have ended, and another consumer may have the message
         if entry.holder.conn == conn:
             return perhaps
         return perhaps if by_filter and not strict else ""
@@ -393,7 +395,7 @@ class QueueModel:
             holder.held.discard((state.name, entry.key))
             holder.maybe.add((state.name, entry.key))
 
-    # -- the rule for returned messages ------------------------------------------------------------------
+    # -- the rule for returned messages ---------------------------------------------------------------
 
     def _return(self, state: QueueState, entry: Entry, *, cancelled: bool = False) -> None:
         self._free_backlog(state, entry)

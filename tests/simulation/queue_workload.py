@@ -184,7 +184,7 @@ class QueueClients:
             peer.leave(sub_id)
 
     def lose(self) -> None:
-        """A connection is lost and comes back."""
+        """Cut a connection and reconnect."""
         peer = self.peer()
         self.keep(peer)
         self.world.hang_up(peer)

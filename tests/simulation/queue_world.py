@@ -87,14 +87,14 @@ class QueuePeer(Peer):
         self.asked: dict[int, Asked] = {}
         self.leaving: dict[int, str] = {}
         self.got: list[tuple[str, Key]] = []
-        """Queue and bookmark of everything that came, in its order."""
+        """Queue and bookmark of every delivery, in order."""
         self.browsed: dict[str, list[Key]] = {}
         self.unacknowledged: list[Settling] = []
         self.alone = False
         self.rejected: list[Rejected] = []
         self.ended: dict[str, Ended] = {}
 
-    # -- received frames ---------------------------------------------------------------------------------
+    # -- received frames ------------------------------------------------------------------------------
 
     def _handle(self, command: Command, batch: MessageBatch | None) -> None:
         if isinstance(command, Ack) and command.id in self.asked:
@@ -152,7 +152,7 @@ class QueuePeer(Peer):
         self.world.model.delivered(self.conn, sub_id, command.queue, command.lease, command.once, keys, now)
         self.got += [(command.queue, key) for key in keys]
 
-    # -- requests ----------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------
 
     def put(
         self, topic: str, bodies: Sequence[bytes], *, sequenced: bool = True, life_ms: int = 0
@@ -342,7 +342,7 @@ class QueueWorld(EngineWorld):
             return [name for name in self.model.queues if re.search(topic, name)]
         return [topic] if topic in self.model.queues else []
 
-    # -- inputs of the oracle ----------------------------------------------------------------------------
+    # -- inputs of the oracle -------------------------------------------------------------------------
 
     def _persisted(self, first: int, batch: MessageBatch) -> None:
         for message in arrived(first, batch):
@@ -406,7 +406,7 @@ class QueueWorld(EngineWorld):
         assert not peer.ended["browse"].code, peer.ended["browse"]
         return peer.browsed["browse"]
 
-    # -- between lives --------------------------------------------------------------------------------
+    # -- between runs ---------------------------------------------------------------------------------
 
     def crash(self, *, power: bool = True) -> None:
         """Stop the machine, or only the process, and restart the engine."""

@@ -29,7 +29,7 @@ class Platter:
     def __init__(self, fails_at: int) -> None:
         self.left = fails_at
         self.names: set[str] = set()
-        """Names that are surely there."""
+        """Names that are certainly on the disk."""
         self.durable: dict[str, bytearray] = {}
         self.perhaps: dict[str, dict[int, list[bytes]]] = {}
         """By file and offset of a sector: contents written since its last sync."""

@@ -60,7 +60,7 @@ class Store:
         peer.send(Publish(frame=peer.frames, sequenced=True), batch)
 
     def hear(self) -> None:
-        """Take in the acknowledgements that have come."""
+        """Process the acknowledgements that have arrived."""
         assert self.peer is not None
         self.acknowledged = max(self.acknowledged, self.peer.acked_sequence)
         self.kept = [entry for entry in self.kept if entry[0] > self.acknowledged]

@@ -45,7 +45,7 @@ class Subscription:
         self.held: list[Entry] = []
         """Handed to the application, which is not done with it."""
         self.done: set[Entry] = set()
-        """The application said that it is done."""
+        """Entries that the application has processed."""
         self.sure: set[Entry] = set()
         """Entries whose discard a returned call has confirmed."""
 
@@ -93,12 +93,12 @@ class World:
         self.counts["syncs"] += sheet.syncs
         sheet.remains(self.rng)
         if store is not None:
-            store._file.forked()  # lets go of the lock, and writes nothing
+            store._file.forked()  # releases the lock without a write
             store.forked()
         Path(f"{self.path}.lock").unlink(missing_ok=True)
         self.counts["lives"] += 1
 
-    # -- actions of the application ------------------------------------------------------------------------
+    # -- actions of the application -------------------------------------------------------------------
 
     def step(self, store: Store) -> None:
         sub = self.rng.choice(self.subs)
@@ -175,7 +175,7 @@ class World:
         store.prune()
 
     def purge(self, store: Store, sub: Subscription) -> None:
-        """It begins anew, sometimes with all the others, and may mean something else from now on."""
+        """Purge the subscription, sometimes with all others."""
         every = self.rng.random() < 0.5
         gone = self.subs if every else [sub]
         for one in gone:
@@ -187,8 +187,7 @@ class World:
             one.done.clear()
             self.resume(store, one)
 
-    # -- invariants
-    # -------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------
 
     def resume(self, store: Store, sub: Subscription) -> None:
         points = store.most_recent(sub.name)

@@ -71,7 +71,7 @@ class World:
         if self.path.exists():
             platter.remains(self.path, left, self.rng)
         if store is not None:
-            store.forked()  # lets go of the lock, and writes nothing
+            store.forked()  # releases the lock without a write
         shutil.rmtree(self.path, ignore_errors=True)
         self.path = left
         self.counts["lives"] += 1

@@ -48,7 +48,7 @@ def shown(world: QueueEngine, queue: FeedQueue) -> dict[str, object]:
     """Return the part of a state that must not depend on the kind of recovery. Counters restart at zero."""
     state, inside = queue.state, queue.state.has(queue.state.ready | queue.state.inactive)
     assert not state.leased
-    expiry = deepcopy(queue.expiry)  # which is asked about times to come
+    expiry = deepcopy(queue.expiry)  # the checks advance its time
     return {
         "ready": list(state.ready),
         "inactive": list(state.inactive),
@@ -102,7 +102,7 @@ def live(world: QueueEngine, rng: Random, steps: int) -> None:
 
 
 def lived(rng: Random, *, file_backed: bool) -> QueueEngine:
-    """An engine in which much has happened, and whose clients are gone."""
+    """Return an engine with a long history and without clients."""
     world = QueueEngine(*definitions(file_backed=file_backed))
     live(world, rng, 80)
     for peer in [*world.peers.values()]:

@@ -10,7 +10,7 @@ from tests.simulation.heartbeat_line import HeartbeatRun
 
 LIVES = 500
 PARTS = 40
-"""Of a full run: 20,000 lives."""
+"""Parts of a full run: 20,000 connections."""
 SLACK = 1e-4
 
 every_part = pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class World:
             self.check_subscribers()
 
     def crash(self) -> None:
-        """Power goes, perhaps in the middle of something."""
+        """Lose power, perhaps during an operation."""
         world = self.world
         if world.jobs and self.rng.random() < 0.7:
             world.disk.fail(self.rng.choice(("sync", "write")), 1, errno.EIO)
@@ -100,8 +100,7 @@ class World:
         self.check_log()
         self.begin()
 
-    # -- invariants
-    # -------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------
 
     def check_log(self) -> None:
         """Each transaction is there once and whole, in a row, or not at all."""

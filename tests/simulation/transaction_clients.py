@@ -32,7 +32,7 @@ class Planned:
         self.key = key
         self.frames = frames
         self.committed = False
-        """The server said so."""
+        """The server has confirmed it."""
         self.abandoned = False
         """It is not asked for any more: it may be there, or not."""
 

@@ -67,7 +67,7 @@ class App(ABC):
         self.finished: asyncio.Future[None] = world.loop.create_future()
         self.told: list[BaseException] = []
 
-    # -- its life ---------------------------------------------------------------------------------------
+    # -- its life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin, or go on after an end, in a process of its own."""
@@ -126,11 +126,11 @@ class App(ABC):
     def forget(self) -> None:
         """Discard the state of the ended process."""
 
-    # -- actions of the application -----------------------------------------------------------------------
+    # -- actions of the application -------------------------------------------------------------------
 
     @asynccontextmanager
     async def client(self, **more: Any) -> AsyncIterator[tt.AsyncHAClient]:
-        """A client that comes back to its servers."""
+        """Open a client that reconnects to its servers."""
         rng = self.rng
         client = tt.AsyncHAClient(
             self.name,

@@ -186,14 +186,14 @@ class Chooser:
 
 
 def missing(counts: Mapping[str, int]) -> list[str]:
-    """Pairs and commands that never came up."""
+    """Return pairs and commands that did not occur."""
     every = [pair for table in (PUBLISH, READ, CONSUME) for pair in possible(table)]
     wanted = [f"pair: {a} & {b}" for a, b in every] + [f"command: {name}" for name in COMMANDS]
     return [name for name in wanted if not counts.get(name)]
 
 
 COMMANDS: Final = tuple(sorted(command.__name__ for command in Command.__subclasses__()))
-"""All that is said on the wire, by either side."""
+"""All commands of the wire, of both sides."""
 
 
 def json_body(number: int, by: str, size: str) -> dict[str, Any]:

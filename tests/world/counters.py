@@ -32,7 +32,7 @@ HAPPENED: Final = (
 
 
 class State(msgspec.Struct):
-    """How far a soak has come."""
+    """Progress of a soak."""
 
     next: dict[str, int] = msgspec.field(default_factory=dict)
     """By shape: the first seed that was not begun."""

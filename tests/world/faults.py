@@ -25,7 +25,7 @@ FAULTS: Final = (
 AT_ONCE: Final = frozenset(
     {"power lost", "server killed", "server stopped", "connection cut", "wall clock jumped"}
 )
-"""These strike when they are said. The others are counted where they do."""
+"""Faults that take effect at once. Others are counted when they do."""
 OF_DISKS: Final = {
     "sync failed": "fault_sync", "write failed": "fault_write", "disk full": "no_space",
     "file empty": "read_as_empty", "file of zeros": "read_as_zeros", "directory renamed": "directory_moved",
@@ -101,7 +101,7 @@ class Faults:
         return happened
 
     async def supervise(self) -> None:
-        """Servers and applications that are down come up again after a while, as a supervisor has them."""
+        """Restart stopped servers and applications after a while, as a supervisor does."""
         while True:
             await asyncio.sleep(self.rng.random() * 0.2)
             for server in self.world.servers:
@@ -112,7 +112,7 @@ class Faults:
                     app.start()
 
     def heal(self) -> None:
-        """Nothing goes wrong any more, and all servers are up."""
+        """End all faults, and start all servers."""
         world = self.world
         self._healed = True
         world.network.unreachable.clear()
@@ -125,7 +125,7 @@ class Faults:
             server.disk.disk.mend()
             server.slow_until = 0.0
 
-    # -- machines ---------------------------------------------------------------------------------------
+    # -- machines -------------------------------------------------------------------------------------
 
     def _power_lost(self, server: SimServer) -> bool:
         if server.process is None:
@@ -164,7 +164,7 @@ class Faults:
             self.rng.choice(apps).power_lost()
         return bool(apps)
 
-    # -- disks ------------------------------------------------------------------------------------------
+    # -- disks ----------------------------------------------------------------------------------------
 
     def _disk_fails(self, server: SimServer, operation: str) -> bool:
         error = self.rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT))
@@ -207,7 +207,7 @@ class Faults:
         server.slow_awaited = True
         return True
 
-    # -- links and clocks -------------------------------------------------------------------------------
+    # -- links and clocks -----------------------------------------------------------------------------
 
     def _link(self) -> Link | None:
         """One with both its ends."""

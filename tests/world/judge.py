@@ -39,7 +39,7 @@ class Logged(NamedTuple):
 
 
 def all_there(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]]) -> None:
-    """All that was published, and all that was said to be persisted, is in one of the logs."""
+    """Check that all published messages, and all reported as persisted, are in one of the logs."""
     there = {logged.body: logged for log in logs for logged in log}
     for publisher in publishers:
         for number, kept in enumerate(publisher.sent):

@@ -52,9 +52,9 @@ calls reach their timeouts.
 CONNECTED_SECONDS: Final = TIMEOUT + 2.0
 """Seconds in which every application reconnects: an attempt without an answer, and the next one."""
 LATE: Final = 4
-"""Messages for those who subscribe plainly, to each server, when nothing goes wrong any more."""
+"""Number of messages for plain subscriptions, to each server, after the faults."""
 PATIENCE: Final = 600.0
-"""Virtual seconds in which everything must come to its end once nothing goes wrong any more."""
+"""Virtual seconds in which all work must finish after the faults."""
 
 
 class Shape(NamedTuple):
@@ -93,7 +93,7 @@ PAIR: Final = Shape(publishers=2, readers=2, servers=2, faults=5, kinds=FAULTS +
 HARMED: Final = Shape(
     publishers=2, messages=30, workers=1, faults=5, kinds=("server killed", "power lost", *DISK_HARMS)
 )
-"""A server whose files are lost, whose directory moves, whose lock goes."""
+"""A server with lost files, a moved directory or a removed lock."""
 UNLIKE: Final = Shape(
     publishers=2,
     readers=0,
@@ -113,8 +113,10 @@ SHAPES: Final[dict[str, Shape | MachineShape]] = {
 
 
 def kept(line: str) -> tuple[int, Shape | MachineShape]:
-    """Seed and shape of a line such as `7 small; server stopped; how=transaction # why`: faults and options
-    that are named are the only ones."""
+    """Return seed and shape of a line such as `7 small; server stopped; how=transaction # why`.
+
+    Only the named faults and options are used.
+    """
     first, *rest = (part.strip() for part in line.split("#", maxsplit=1)[0].split(";"))
     seed, name = first.split()
     shape = SHAPES[name]

@@ -48,9 +48,9 @@ FILTER: Final = "/n % 2 = 0"
 SLICES: Final = (9, 400, 1 << 20, 1 << 20)
 """How many bytes arrive at once."""
 REST_SECONDS_MAX: Final = 30.0
-"""In these too, of virtual time."""
+"""Virtual seconds in which all work must finish after the faults."""
 ROUNDS_MAX: Final = 400
-"""In which everything must come to its end once nothing goes wrong any more."""
+"""Steps in which all work must finish after the faults."""
 
 
 class Client:
@@ -326,7 +326,7 @@ class MachineRun:
             self.rng.choice(can)()
         return bool(can)
 
-    # -- faults: each returns whether it took effect ----------------------------------------------------
+    # -- faults: each returns whether it took effect --------------------------------------------------
 
     def _crash(self, *, power: bool) -> bool:
         """Stop the server and start it again. The start may end the same way."""
@@ -406,7 +406,7 @@ class MachineRun:
         return stood
 
     def _half_open(self) -> bool:
-        """Nothing arrives for a while, then the ends hear of it."""
+        """Deliver nothing for a while, then report the loss to both ends."""
         client = self.rng.choice(self.clients)
         if client.line is None:
             client.connect()
@@ -415,10 +415,10 @@ class MachineRun:
         client.lose()
         return line is not None and bool(line.to_server or line.to_client)
 
-    # -- the end ----------------------------------------------------------------------------------------
+    # -- the end --------------------------------------------------------------------------------------
 
     def _run_until_idle(self) -> None:
-        """Nothing goes wrong any more: everything comes to its end in bounded time."""
+        """After the faults, finish all work in bounded steps."""
         quiet, begun = 0, self.engine.mono
         for _ in range(ROUNDS_MAX):
             assert self.engine.mono < begun + REST_SECONDS_MAX, "does not come to its end in its time"

@@ -29,7 +29,7 @@ NOTICED_SECONDS: Final = 15.0
 a stall, or the logon timeout of a server.
 """
 FORGOTTEN_SECONDS: Final = 120.0
-"""After this the system ends a connection on which nothing comes through."""
+"""Seconds after which the system ends a silent connection."""
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -67,7 +67,7 @@ class End(asyncio.Transport):
         """The connection is reported to its protocol as lost, or its process has ended."""
         owner.holds[self] = None
 
-    # -- interface of a transport ----------------------------------------------------------------------
+    # -- interface of a transport ---------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "socket":
@@ -132,7 +132,7 @@ class End(asyncio.Transport):
         self._soon(self._end, None)
         self.other._lose_later(ConnectionResetError(104, "Connection reset by peer"))
 
-    # -- events -------------------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------
 
     def process_ended(self) -> None:
         """End with the process: the system notifies the other end unless it is gone too."""
@@ -149,7 +149,7 @@ class End(asyncio.Transport):
         self.vanishes = True
         self._lose_later(ConnectionResetError(104, "Connection reset by peer"))
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- inside ---------------------------------------------------------------------------------------
 
     def _soon(self, function: Callable[..., None], *arguments: Any) -> None:
         if self.owner.alive:
@@ -271,12 +271,12 @@ class Link:
 
     @property
     def over(self) -> bool:
-        """Whether both ends are gone."""
+        """Return whether both ends are gone."""
         return self.client.lost and self.server.lost
 
     @property
     def stands(self) -> bool:
-        """Whether everything comes through, if late, and neither end is about to go."""
+        """Return whether data is delivered, if late, and neither end is about to close."""
         return not any(end.lost or end.vanishes or end.is_closing() for end in (self.client, self.server))
 
     def took_effect(self, what: str) -> None:
@@ -305,7 +305,7 @@ class Link:
         self._awaited.add("stalled")
 
     def cut(self) -> None:
-        """Both ends hear of it, each in its own time."""
+        """Notify both ends of the loss, each at a time of its own."""
         self.client.cut()
         self.server.cut()
 
@@ -349,10 +349,10 @@ class Network:
         self._made = 0
         self._listening: dict[tuple[str, int], tuple[Process, Factory]] = {}
         self.unreachable: set[tuple[str, int]] = set()
-        """Where who connects hears nothing at all."""
+        """Addresses without any answer to a connection attempt."""
 
     def listen(self, host: str, port: int, owner: Process, factory: Factory) -> None:
-        """Take connections there from now on, as long as `owner` lives."""
+        """Accept connections at an address while `owner` runs."""
         self._listening[host, port] = owner, factory
 
     def close(self, host: str, port: int) -> None:

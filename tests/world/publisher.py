@@ -52,7 +52,7 @@ class Publisher(App):
         """Number of these messages reported as persisted."""
         self.transactions: list[list[Sent]] = []
         self.committed: set[int] = set()
-        """Of these the server said that they are committed."""
+        """Transactions that the server has reported as committed."""
         self.perhaps: set[int] = set()
         """Which of `sent` were under way, or in memory only, when its process ended."""
         self.dropped: set[bytes] = set()
@@ -62,7 +62,7 @@ class Publisher(App):
         self.refused: set[bytes] = set()
         """Messages that are invalid for their topic."""
         self.rejected: set[bytes] = set()
-        """Of these the server said that it refuses them."""
+        """Messages that the server has rejected."""
         self.untold: set[bytes] = set()
         """Invalid messages that a process sent before it ended."""
         self._returned = 0

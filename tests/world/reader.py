@@ -111,10 +111,10 @@ class Reader(App):
     def _ids(self) -> list[str]:
         return [reading.sub_id for reading in self._current]
 
-    # -- stored messages --------------------------------------------------------------------------------
+    # -- stored messages ------------------------------------------------------------------------------
 
     async def _past(self, client: tt.AsyncHAClient, reading: Reading) -> None:
-        """Until one comes to its end."""
+        """Replay until one is complete."""
         while True:
             reading.restart_reading()
             reading.asked = Asked(self.length(), self.world.loop.time())
@@ -125,7 +125,7 @@ class Reader(App):
                     await self._positions(client, reading)
                 else:
                     await self._replay(client, reading)
-            except (*RETRIES, tt.SubscriptionUnknown):  # the latter: gone before it was resumed
+            except (*RETRIES, tt.SubscriptionUnknown):  # SubscriptionUnknown: it ended before it was resumed
                 self.world.counts["replay cut short"] += 1
                 await self.again()
                 continue
@@ -174,7 +174,7 @@ class Reader(App):
             for message in batch:
                 self._saw(reading, message)
 
-    # -- with a handler ---------------------------------------------------------------------------------
+    # -- with a handler -------------------------------------------------------------------------------
 
     async def _handled(self, client: tt.AsyncHAClient) -> None:
         for reading in self._current:
@@ -200,7 +200,7 @@ class Reader(App):
         async def take(message: tt.Message) -> None:
             self._saw(reading, message)
             if slow and self.rng.random() < 0.3:
-                await self.pause()  # more comes meanwhile, and waits
+                await self.pause()  # messages arrive meanwhile, and wait
             self._done_with(client, reading, message)
 
         given = reading.replacement() if replaced else reading.arguments()
@@ -234,7 +234,7 @@ class Reader(App):
                 return
             await self.again()
 
-    # -- as a stream ------------------------------------------------------------------------------------
+    # -- as a stream ----------------------------------------------------------------------------------
 
     async def _streamed(self, client: tt.AsyncHAClient, reading: Reading) -> None:
         """Read one stream after the other, as connections end, until one has all messages."""
@@ -272,7 +272,7 @@ class Reader(App):
             self._saw(reading, message)
             self._done_with(client, reading, message)
 
-    # -- received messages ------------------------------------------------------------------------------
+    # -- received messages ----------------------------------------------------------------------------
 
     def _done_with(self, client: tt.AsyncHAClient, reading: Reading, message: tt.Message) -> None:
         """Discard it, or, some time later, several of them, in any order."""

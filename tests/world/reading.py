@@ -46,13 +46,13 @@ class Reading:
     asked: Asked | None = None
     """Of a reading of the past: when it was asked for the last time."""
     whole: bool = False
-    """Of a reading of the past: whether it came to its end."""
+    """For a replay: whether it is complete."""
     wrong: list[bytes] = field(default_factory=list)
     """Bodies with something else than it asked for."""
     lives: list[int] = field(default_factory=list)
     """Indexes in `seen` at which a process starts without knowledge of earlier messages."""
     moments: list[float] = field(default_factory=list)
-    """When each of `seen` came."""
+    """Arrival time of each of `seen`."""
     late: list[tuple[bytes, tt.Message]] = field(default_factory=list)
     """Messages that it will discard, and their bodies."""
     discarded: set[bytes] = field(default_factory=set)
@@ -145,7 +145,7 @@ def topic_of(options: Options, rng: Random) -> str:
 
 
 def somewhere(reading: Reading, known: list[Seen], rng: Random) -> None:
-    """Let a range begin behind one of these messages of the log, and perhaps end with another."""
+    """Start a range after one of these messages of the log, and perhaps end it at another."""
     first, last = sorted(rng.choices(range(len(known)), k=2), reverse=rng.random() < 0.1)
     reading.behind, reading.start = known[first].body, known[first].bookmark
     if rng.random() < 0.5:

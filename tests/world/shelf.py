@@ -28,7 +28,7 @@ class _Forkable(Protocol):
 
 
 class Shelf:
-    """A directory through any number of lives of one process."""
+    """A directory through any number of restarts of one process."""
 
     def __init__(self, room: Path, name: str, rng: Random) -> None:
         self._room = room

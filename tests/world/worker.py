@@ -115,7 +115,7 @@ class Worker(App):
         self._lets_go()
         await self.again()
 
-    # -- held messages ----------------------------------------------------------------------------------
+    # -- held messages --------------------------------------------------------------------------------
 
     def _link(self) -> Link | None:
         """The connection that it has now."""
@@ -134,7 +134,7 @@ class Worker(App):
             world.wrong.append(f"{self.name} got {body!r}, which is done: {world.done[body]}")
         link = self._link()
         if link is None or link is not self._on:
-            return  # it had come before its connection was lost
+            return  # it arrived before its connection was lost
         other = world.held.get(body)
         if other is not None and other.surely() and other.link is not link:
             world.wrong.append(f"{self.name} and {other.worker.name} have {body!r} at once")
@@ -228,6 +228,6 @@ class Worker(App):
         link = self._link()
         for body, held in acked.items():
             if held.link is link and held.surely():
-                # Acknowledged in time, on the connection that it came on.
+                # Acknowledged in time, on the connection of its delivery.
                 self.world.done[body] = f"acknowledged by {self.name} at {self.world.loop.time():.3f}"
         return True

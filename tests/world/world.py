@@ -69,7 +69,7 @@ class WorldLoop(VirtualLoop):
 
 
 class World:
-    """Servers, links, time. `run` lets a coroutine live in it."""
+    """Servers, links and time. `run` runs a coroutine in it."""
 
     def __init__(
         self,
