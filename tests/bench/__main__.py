@@ -103,7 +103,7 @@ def _progress(text: str) -> None:
 
 
 def measure_peers(source: str | None) -> tuple[Peers | None, bool]:
-    """The peers' figures, and whether they were wanted and could not be had."""
+    """Return the peers' figures, and whether they were requested and are missing."""
     if source is None:
         return None, False
     _progress("peers")

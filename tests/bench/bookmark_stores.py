@@ -43,7 +43,7 @@ def deliver(store: Store, low: int, high: int) -> None:
 
 
 def rate(store: Store, how: str, windows: int) -> float:
-    """Messages a second."""
+    """Return messages a second."""
     rng, discard, seconds, total = Random(1), store.discard, 0.0, windows * WINDOW
     for low in range(0, total, WINDOW):
         order = list(range(low, low + WINDOW))

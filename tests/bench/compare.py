@@ -47,7 +47,7 @@ shutil.rmtree(directory)
 
 
 def measured(checkout: Path, names: Sequence[str], *, quick: bool) -> dict[str, float]:
-    """One value of each bench in one checkout. Raises `subprocess.CalledProcessError`."""
+    """Return one value of each bench in one checkout. Raises `subprocess.CalledProcessError`."""
     directory = checkout / "build" / "compare"
     directory.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join((str(checkout / "src"), str(checkout)))
@@ -65,7 +65,7 @@ def measured(checkout: Path, names: Sequence[str], *, quick: bool) -> dict[str, 
 
 
 def ratio(bench: Bench, new: float, old: float) -> float:
-    """How much better `new` is than `old`: 1 means equal, 2 twice as good."""
+    """Return the factor by which `new` is better than `old`."""
     return new / old if bench.higher_is_better else old / new
 
 

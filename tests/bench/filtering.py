@@ -95,7 +95,7 @@ def _publish(client: tt.Client, bodies: list[bytes]) -> None:
 
 
 def _rate(room: Room, listeners: list[tuple[object, ...]], count: int, name: str) -> float:
-    """Messages a second of one publisher, until all that was asked for is delivered."""
+    """Return messages a second of one publisher, until all matching ones are delivered."""
     bodies = [_body(n) for n in range(count)]
     (room.directory / name).mkdir()
     with stage(room.directory / name) as server, publisher(server) as client:

@@ -24,7 +24,7 @@ ROWS = 5_000_000
 
 @contextlib.contextmanager
 def large_log(room: Room) -> Iterator[RunningServer]:
-    """A server on the large log: `orders`, and one message in 1,000 each of `even` and `burst`."""
+    """Run a server on the large log: `orders`, and one message in 1,000 each of `even` and `burst`."""
     with stage(room.shared.get("large", lambda path: _write_large(path, room.log_bytes))) as server:
         yield server
 
@@ -52,14 +52,14 @@ def _write_large(path: Path, log_bytes: int) -> None:
 
 @contextlib.contextmanager
 def singles_log(room: Room) -> Iterator[RunningServer]:
-    """A server on a log that 100 publishers wrote one message a frame, in turn."""
+    """Run a server on a log that 100 publishers wrote one message a frame, in turn."""
     count = singles_count(room)
     with stage(room.shared.get("singles", lambda path: _write_singles(path, count))) as server:
         yield server
 
 
 def singles_count(room: Room) -> int:
-    """Messages in that log."""
+    """Return the number of messages in that log."""
     return room.count(SINGLES) // PUBLISHERS * PUBLISHERS
 
 
@@ -86,7 +86,7 @@ def _flush(peers: list[Peer], number: int) -> None:
 
 @contextlib.contextmanager
 def rows_log(room: Room) -> Iterator[RunningServer]:
-    """A server on a log of bodies that neither compress nor repeat: Parquet would store a constant once."""
+    """Run a server on a log of incompressible bodies: Parquet would store a constant once."""
     with stage(room.shared.get("rows", lambda path: _write_rows(path, room.count(ROWS)))) as server:
         yield server
 

@@ -19,7 +19,7 @@ machine.
 
 
 def _publishing(server: RunningServer, count: int, between: Callable[[], object] = bool) -> list[float]:
-    """Seconds of each."""
+    """Return the seconds of each publish."""
     taken: list[float] = []
     with publisher(server) as client:
         for number in range(count):

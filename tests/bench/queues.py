@@ -219,7 +219,7 @@ def _restart(room: Room, config: str) -> Reading:
 
 
 def _highest_bytes(server: RunningServer) -> int:
-    """The most memory a process has had, mapped files included."""
+    """Return the peak memory of a process, mapped files included."""
     for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

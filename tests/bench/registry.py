@@ -32,7 +32,7 @@ class Shared:
         self._filled: set[str] = set()
 
     def get(self, name: str, fill: Callable[[Path], object]) -> Path:
-        """The directory `name`, filled by `fill(directory)` when no bench has had it yet."""
+        """Return the directory `name`, filled by `fill(directory)` at its first use."""
         path = self.directory / name
         if name not in self._filled:
             shutil.rmtree(path, ignore_errors=True)
@@ -53,7 +53,7 @@ class Room:
     """Size of the large log, bodies only."""
 
     def count(self, full: int) -> int:
-        """`full` repetitions of the measured step, a twentieth of them (at least 1) for a glance."""
+        """Return `full` repetitions of the measured step, or a twentieth (at least 1) for a quick run."""
         return max(1, full // 20) if self.quick else full
 
 

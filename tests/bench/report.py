@@ -50,14 +50,14 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 def line(outcome: Outcome) -> str:
-    """The same for a terminal."""
+    """Return the cells as a line for a terminal."""
     title, middle, floor, aim, met, extent, note = cells(outcome)
     agreed = f"[{floor} / {aim}: {met}]" if met else ""
     return f"{outcome.bench.group + ': ' + title:<76} {middle:>18}  {agreed:<32} {extent:<22} {note}"
 
 
 def table(outcomes: Sequence[Outcome], machine: Sequence[str], peers: Peers | None = None) -> str:
-    """The Markdown between the markers: the machine, a table for each group, the peers."""
+    """Return the Markdown between the markers: the machine, a table for each group, the peers."""
     lines = [textwrap.fill(f"* {line}", 100, subsequent_indent="  ") for line in machine]
     groups = list(dict.fromkeys(outcome.bench.group for outcome in outcomes))
     for group in groups:

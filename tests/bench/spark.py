@@ -54,7 +54,7 @@ def session() -> Iterator[Any]:
 
 
 def _scan(frame: Callable[[], Any], expected: int) -> float:
-    """Seconds of `select sum(length(data))`."""
+    """Return the seconds of `select sum(length(data))`."""
     taken = []
     for _ in range(SCANS):
         start = timed()

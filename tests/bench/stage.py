@@ -32,7 +32,7 @@ def stage(directory: Path, *, sync: str = "always", config: str = "") -> Iterato
 
 
 def publisher(server: RunningServer, name: str = "bench-publisher") -> tt.Client:
-    """A client with a memory store."""
+    """Open a client with a memory store."""
     return tt.Client(name, server.uri, publish_store=tt.MemoryPublishStore())
 
 
@@ -50,7 +50,7 @@ def fill(
 
 
 def one_at_a_time(client: tt.Client, count: int, body: object) -> float:
-    """Seconds of `count` publishes, until the last one is persisted."""
+    """Return the seconds of `count` publishes, until the last one is persisted."""
     start = timed()
     for _ in range(count):
         client.publish("orders", body)
@@ -118,11 +118,11 @@ def workers(*commands: tuple[object, ...]) -> Iterator[list[Worker]]:
 
 
 def percentile(values: list[float], fraction: float) -> float:
-    """The value below which `fraction` of `values` lie."""
+    """Return the value below which `fraction` of `values` are."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * fraction), len(ordered) - 1)]
 
 
 def timed() -> float:
-    """Seconds of a clock for intervals."""
+    """Return the seconds of a clock for intervals."""
     return time.perf_counter()

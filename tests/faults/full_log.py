@@ -156,7 +156,7 @@ class FullLog:
         assert len(kept) >= len(self.kept) - self._keeper.unpersisted_count()
 
     def judge_files(self) -> None:
-        """The same of the files, by a reader of its own."""
+        """Check the files with an independent reader."""
         self.judge([message.body for message in read_log(self.server.data) if message.topic == TOPIC])
 
     def restart(self) -> None:
@@ -203,7 +203,7 @@ class FullLog:
 
 
 def live(directory: Path, disk: Path, rng: Random) -> Counter[str]:
-    """One fill point, from an empty disk on."""
+    """Fill the disk once, from an empty one."""
     place = disk / "data"
     place.mkdir()
     link = directory / "data"  # the output of the server is beside the link, not on the small disk

@@ -58,7 +58,7 @@ def read_witness(path: Path) -> Witness:
 
 
 def last_flushed(path: Path) -> int:
-    """The `flushed` of the last flush that returned, from the end of the file."""
+    """Return `flushed` of the last flush that returned, from the end of the file."""
     if not path.exists():
         return 0
     with open(path, "rb") as file:
@@ -72,7 +72,7 @@ def last_flushed(path: Path) -> int:
 
 
 def reconnecting(name: str, uri: str, store: tt.FilePublishStore) -> tt.Client:
-    """A plain client that connects again whenever its connection is lost."""
+    """Return a plain client that reconnects after each loss."""
     client = tt.Client(name, uri, publish_store=store, timeout=SECONDS, connect=False)
     client.set_disconnect_handler(_reconnect)
     threading.Thread(target=_reconnect, args=(client,), daemon=True).start()
@@ -80,7 +80,7 @@ def reconnecting(name: str, uri: str, store: tt.FilePublishStore) -> tt.Client:
 
 
 def highly_available(name: str, uri: str, store: tt.FilePublishStore) -> tt.HAClient:
-    """An HA client, which does that by itself."""
+    """Return an HA client, which reconnects by itself."""
     client = tt.HAClient(
         name,
         servers=uri,

@@ -91,11 +91,11 @@ class Victim:
     # -- moments --------------------------------------------------------------------------------------
 
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of the segments: they change when one is reserved, cut, or begun in a new file."""
+        """Return names and sizes of the segments, which change with a reservation, a cut or a new file."""
         return tuple((name, status.st_size) for name, status in self._entries())
 
     def writes(self) -> tuple[tuple[str, int, int], ...]:
-        """The same, with the time of the last write: changes with everything that is done to a segment."""
+        """Return the sizes with the times of the last writes, which change with every write to a segment."""
         return tuple((name, status.st_size, status.st_mtime_ns) for name, status in self._entries())
 
     def _entries(self) -> list[tuple[str, os.stat_result]]:

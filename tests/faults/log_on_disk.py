@@ -107,7 +107,7 @@ def _commits(
 
 
 def _commit(contents: bytes, at: int, salt: int, epoch: int, chain: int) -> Commit | None:
-    """The whole commit at `at`, or None."""
+    """Return the whole commit at `at`, or None."""
     if at + COMMIT_BYTES > len(contents):
         return None
     header = contents[at : at + COMMIT_BYTES]

@@ -49,7 +49,7 @@ class FarServer(RunningServer):
         return [*self._enter, *super()._command()]
 
     def closes(self, name: str) -> list[str]:
-        """The ends of this client's connections."""
+        """Return the log lines of this client's closed connections."""
         lines = self.errors().splitlines()
         return [line for line in lines if " connection_close " in line and f" client={name} " in line]
 
@@ -82,7 +82,7 @@ class Link:
 
 @contextmanager
 def linked() -> Iterator[Link]:
-    """A link to a namespace that is there as long."""
+    """Open a link to a namespace that exists for the same time."""
     with subprocess.Popen(["unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL) as holder:
         try:
             yield Link(holder.pid)

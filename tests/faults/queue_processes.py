@@ -34,7 +34,7 @@ _CANCELS: Final = 0.02
 
 
 def now() -> int:
-    """Microseconds since 1970, on the clock of all processes."""
+    """Return microseconds since 1970, on the clock of all processes."""
     return time.time_ns() // 1000
 
 

@@ -47,7 +47,7 @@ def server() -> Iterator[RunningServer]:
 
 
 def decks(rng: Random, cards: Sequence[T]) -> Iterator[T]:
-    """All cards in any order, again and again."""
+    """Generate all cards in random order, again and again."""
     while True:
         yield from rng.sample(cards, len(cards))
 
@@ -91,7 +91,7 @@ class Windowed:
 
     @property
     def held(self) -> int:
-        """How many it has before it."""
+        """Return the number of unprocessed messages."""
         return len(self._before)
 
 
@@ -140,7 +140,7 @@ class World:
             proxy.__exit__(None, None, None)
 
     def publish(self, count: int) -> None:
-        """Some more messages."""
+        """Publish some more messages."""
         for number in range(self.published, self.published + count):
             self.publisher.publish("orders", b"%d" % number)
         self.published += count
@@ -175,7 +175,7 @@ class World:
         return True
 
     def check(self) -> None:
-        """Everything is there once, everywhere."""
+        """Check that every message is stored and delivered once."""
         expected = [b"%d" % number for number in range(self.published)]
         wait_until(self._flushed, SECONDS)
         assert self.publisher.unpersisted_count() == 0

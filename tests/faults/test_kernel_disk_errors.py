@@ -243,7 +243,7 @@ def test_server_with_a_failing_disk_call_ends_and_loses_nothing(tmp_path: Path) 
 
 
 def _when(rng: Random, latest: int) -> str:
-    """Which call fails, and whether those behind it do."""
+    """Return which call fails, and whether later ones do too."""
     return f"{rng.randint(1, latest)}{rng.choice(('', '+'))}"
 
 

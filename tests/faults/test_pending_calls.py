@@ -114,7 +114,7 @@ def places(size: int, fault: Fault, request: pytest.FixtureRequest) -> range:
 
 
 def check(outcomes: dict[int, bool]) -> None:
-    """No answer is shorter than the smallest frame."""
+    """Check that a fault within the smallest frame prevents the answer."""
     assert 0 in outcomes
     assert not any(answered for place, answered in outcomes.items() if place < ANSWER_BYTES_MIN)
 

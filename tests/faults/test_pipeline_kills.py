@@ -69,7 +69,7 @@ class Driver:
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     def kill(self) -> None:
-        """The driver and all it began: its Java machine, its workers."""
+        """Kill the driver with its children: its Java machine and its workers."""
         process = self._process
         if process is None:
             return
@@ -94,7 +94,7 @@ class Driver:
 
 
 def _below(ancestor: int) -> list[int]:
-    """The processes that one began, and those that they began: Spark's workers leave its group."""
+    """Return the descendants of a process: Spark's workers leave its group."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():

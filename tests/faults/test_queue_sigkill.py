@@ -208,7 +208,7 @@ class Judge:
         return found
 
     def one_at_a_time(self, before: Delivery, after: Delivery) -> None:
-        """The earlier lease was over when the later one began."""
+        """Check that the earlier lease was over when the later one started."""
         why = [reason for reason, at in self.ends(before).items() if at <= after.begin + CLOCK]
         assert why, f"leased twice at once: {_shown(before)} and {_shown(after)}"
         first = min(why, key=self.ends(before).__getitem__)
@@ -226,7 +226,7 @@ class Judge:
         assert late <= STUCK, f"{late} us late: {_shown(before)} and {_shown(after)}"
 
     def stays_done(self, delivery: Delivery, last: Delivery) -> None:
-        """One who knew that his word was on disk, and held it all the while, was the last."""
+        """Check that no delivery starts after an acknowledgement confirmed within its lease."""
         if delivery.sure is None or delivery.sure > min(self.ends(delivery).values()):
             return
         self.counts["sure"] += 1

@@ -44,7 +44,7 @@ class Load(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many are published."""
+        """Return the number of published messages."""
         return int(self.per_second * self.seconds)
 
 

@@ -145,7 +145,7 @@ class Cycles:
             before = key
 
     def finish(self) -> None:
-        """Everything that was begun is there, once."""
+        """Finish, and check that every transaction is stored once."""
         for committer in self.committers:
             committer.finish()
         self.publisher.finish()

@@ -31,12 +31,12 @@ _DOCUMENTS: Final[tuple[dict[str, Any], ...]] = (
 
 
 def short(error: Unreadable) -> None:
-    """Its text is."""
+    """Check that the text of an error is short."""
     assert len(str(error)) < 300
 
 
 def within(position: int, text: str) -> None:
-    """The position is one in the text."""
+    """Check that a position is inside the text."""
     assert 0 <= position <= len(text)
 
 

@@ -41,7 +41,7 @@ Named = Iterator[tuple[str, bytes]]
 
 
 def committed(name: str) -> list[bytes]:
-    """The inputs that are kept for a target."""
+    """Return the committed inputs of a target."""
     return [path.read_bytes() for path in sorted((CORPUS / name).glob("*.bin"))]
 
 
@@ -56,20 +56,20 @@ def made(name: str, good: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def _cut(data: bytes, places: Sequence[int]) -> Named:
-    """It ends at each structure, and a byte earlier."""
+    """Cut an input at each structure, and a byte earlier."""
     for at in places:
         yield f"cut-at-{at:04}", data[:at]
         yield f"cut-before-{at:04}", data[: max(at - 1, 0)]
 
 
 def _most(data: bytes, places: Sequence[int], mend: Callable[[bytes], bytes] = bytes) -> Named:
-    """Each word of 32 bits the highest, with checksums that are right."""
+    """Set each 32-bit word to its maximum, with valid checksums."""
     for at in places:
         yield f"most-at-{at:04}", mend(data[:at] + _MOST + data[at + 4 :])
 
 
 def _more(data: bytes, places: Sequence[int], mend: Callable[[bytes], bytes] = bytes) -> Named:
-    """Each word of 32 bits one more than it was, with checksums that are right."""
+    """Increment each 32-bit word, with valid checksums."""
     for at in places:
         value = struct.unpack_from("<I", data, at)[0]
         yield (
@@ -95,7 +95,7 @@ def _around(data: bytes) -> Named:
 
 
 def _frames(preface: bytes) -> Callable[[Sequence[bytes]], Named]:
-    """Inputs that begin with `preface`, with a damaged frame behind it."""
+    """Return a function of inputs that begin with `preface`, with a damaged frame behind it."""
 
     def hostile(good: Sequence[bytes]) -> Named:
         data = max((one for one in good if len(one) < 300), key=len)
@@ -115,7 +115,7 @@ def _frames(preface: bytes) -> Callable[[Sequence[bytes]], Named]:
 
 
 def _framed(header: bytes) -> bytes:
-    """A frame of a header alone, with a checksum that is right."""
+    """Return a frame with only a header and a valid checksum."""
     padded = header + bytes(-len(header) % 8)
     frame = struct.pack("<IIII", 16 + len(padded), len(header), 0, 0) + padded
     return mended_frames(PREFACE + frame)[len(PREFACE) :]
@@ -260,7 +260,7 @@ def _configurations(good: Sequence[bytes]) -> Named:
 
 
 def _segments(good: Sequence[bytes]) -> Named:
-    """The first two commits of a segment are left of it."""
+    """Damage a segment reduced to its first two commits."""
     data, second = _two_commits(good)
     yield from _starts(good)
     yield from _most(data, range(8, 96, 16), mended_segment)

@@ -110,7 +110,7 @@ def _mended_segment(data: bytes) -> bytes:
 
 
 def publish_segments() -> Sequence[bytes]:
-    """A store of one file with records of each kind, one of two files, and one that was never used."""
+    """Return a store of one file with records of each kind, one of two files, and an unused one."""
     return _one_segment(), _two_segments(), encode_header(_fresh(640)).ljust(640, b"\0")
 
 
@@ -191,7 +191,7 @@ def _remembers_new_publisher(store: LoggedBookmarkStore | RingBookmarkStore, nam
 
 
 def _of_this_run(kind: str, data: bytes) -> bytes:
-    """A file of `_THIS_RUN` becomes one of the present run of the machine, its checksum as right."""
+    """Replace `_THIS_RUN` with the boot id of this run. A valid checksum stays valid."""
     at = _BOOT_AT[kind]
     if data[at : at + 16] != _THIS_RUN or len(data) < at + 20:
         return data
@@ -260,7 +260,7 @@ def _mended_header(out: bytearray, boot_at: int) -> int | None:
 
 
 def bookmark_stores(kind: str) -> Sequence[bytes]:
-    """A store with records of each kind, as another run of the machine left it and as this one did."""
+    """Return stores with records of each kind, from another run of the machine and from this one."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "bookmarks"
         head = log_format.header(9, bytes(16)) if kind == "log" else _empty_ring()

@@ -54,11 +54,11 @@ TEXT_CHARACTERS_MAX: Final = 1200
 
 
 def brief(error: TickertapeError) -> None:
-    """The text of the error can be printed and is not long."""
+    """Check that the text of an error is printable and short."""
     assert len(str(error)) < TEXT_CHARACTERS_MAX
     assert str(error).replace("\n", "").isprintable()
 
 
 def texts(*given: str) -> Callable[[], Sequence[bytes]]:
-    """Seeds that are text."""
+    """Return the seeds that are text."""
     return lambda: [text.encode() for text in given]

@@ -90,7 +90,7 @@ from tickertape.wire.frames import FrameReader, encode_frame
 
 
 def _frames(role: Role) -> list[bytes]:
-    """Each example of a side in a stream of its own, and all of them in one."""
+    """Return each example of a side in a stream of its own, and all of them in one."""
     frames = [b"".join(encode_frame(c, b)) for r, c, b in examples().values() if r == role]
     return [PREFACE + frame for frame in frames] + [PREFACE + b"".join(frames)]
 
@@ -229,7 +229,7 @@ def _server_streams() -> list[bytes]:
 
 
 def mended_stream(data: bytes) -> bytes:
-    """`mended_frames` of a stream that has no preface."""
+    """Return `mended_frames` of a stream without a preface."""
     return mended_frames(PREFACE + data)[len(PREFACE) :]
 
 
@@ -378,7 +378,7 @@ def _segments() -> list[bytes]:
 
 
 def identity(data: bytes) -> str:
-    """`JournalCorrupt` or `JournalVersion`, or 16 bytes."""
+    """Decode an identity: `JournalCorrupt` or `JournalVersion`, or 16 bytes."""
     disk = disk_with({IDENTITY_FILE: data})
     assert len(read_identity(disk).journal_id) == 16
     return "taken"
@@ -388,7 +388,7 @@ def identity(data: bytes) -> str:
 
 
 def config(data: bytes) -> str:
-    """No exception at all: a configuration, or printable problems with places."""
+    """Examine a file: no exception, a configuration, or printable problems with positions."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "c.toml"
         file.write_bytes(data)
@@ -399,7 +399,7 @@ def config(data: bytes) -> str:
 
 
 def options(data: bytes) -> str:
-    """`BadOption` of few words, or options that read back."""
+    """Parse options: `BadOption` with a short text, or options that round-trip."""
     text = data.decode("utf-8", "replace")
     for parse in (parse_size, parse_interval):
         with contextlib.suppress(BadOption):
@@ -416,7 +416,7 @@ def options(data: bytes) -> str:
 
 
 def bookmark(data: bytes) -> str:
-    """`BadBookmark` of few words, or a point that reads back."""
+    """Parse a bookmark: `BadBookmark` with a short text, or a value that round-trips."""
     found = parse_bookmark(data.decode("utf-8", "replace"))
     with taken():
         assert parse_bookmark(str(found)) == found

@@ -29,7 +29,7 @@ def ask(
 
 
 def status_of(server: RunningServer, path: str) -> tuple[int, Any]:
-    """Status and decoded body of a JSON page."""
+    """Return status and decoded body of a JSON page."""
     status, _, body = ask(server, path)
     return status, msgspec.json.decode(body)
 

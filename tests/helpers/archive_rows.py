@@ -65,13 +65,15 @@ def batch_of(
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """The rows of batches, in order of position."""
+    """Return the rows of batches, in order of position."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: int(row["position"]))
 
 
 def archived(location: Path | str, options: dict[str, str] | None = None) -> list[dict[str, Any]]:
-    """The rows of an archive, in order of position, the date left out. `options` are an object store's."""
+    """Return the rows of an archive, in order of position, without the date. `options` are an object
+    store's.
+    """
     table = DeltaTable(location, storage_options=options).to_pyarrow_table()
     return rows_of(table.select(SCHEMA.names).to_batches())
 
@@ -124,5 +126,5 @@ def log_rows(directory: Path, begin: int = 0) -> list[dict[str, Any]]:
 
 
 def log_end(directory: Path) -> int:
-    """Where a log ends."""
+    """Return the end of a log."""
     return take_snapshot(SystemDisk(directory), unsynced=True).view.end_position

@@ -74,7 +74,7 @@ def archive_to(writer: ArchiveWriter, data: Path, start: int, end: int) -> None:
 
 @contextmanager
 def archived_world(home: Path, messages: int = MESSAGES) -> Iterator[World]:
-    """A server that has archived and removed its first segments, and archived some that it still has."""
+    """Run a server that has archived and removed its first segments, and archived some that it still has."""
     data, archive = home / "data", home / "archive"
     with running_server(data, CONFIG.format(archive=archive, require="true")) as server:
         publish(server, range(messages))

@@ -109,7 +109,7 @@ class ArchiveWriter:
 
 
 def rows_of(parts: Parts) -> pa.Table:
-    """The rows of messages, without control records."""
+    """Return the rows of messages, without control records."""
     names = [
         "topic", "publisher", "sequence", "timestamp", "data", "expiration_ms", "correlation_id", "sow_key",
         "kind",
@@ -131,7 +131,7 @@ def rows_of(parts: Parts) -> pa.Table:
 
 
 def split(rows: pa.Table) -> list[tuple[date, str, pa.Table]]:
-    """The rows of each day and topic, by position."""
+    """Return the rows of each day and topic, by position."""
     found = []
     keys = rows.select(["date", "topic"]).group_by(["date", "topic"]).aggregate([]).to_pylist()
     for key in keys:
@@ -144,7 +144,9 @@ def split(rows: pa.Table) -> list[tuple[date, str, pa.Table]]:
 
 
 def commits_of(data: Path, journal: str, start: int, end: int, topics: Iterable[str]) -> list[Commit]:
-    """The commits of a journal with messages of some topics at the positions `[start, end)`, cut to these."""
+    """Return commits of a journal with messages of some topics at the positions `[start, end)`, cut to
+    these.
+    """
     disk = SystemDisk(data)
     found: dict[int, Commit] = {}
     try:

@@ -41,7 +41,7 @@ class Authority:
 
 
 def transport(identity: Identity, *, port: int = 0, client_ca: str | None = None) -> str:
-    """A `[[transport]]` table with TLS on 127.0.0.1."""
+    """Return a `[[transport]]` table with TLS on 127.0.0.1."""
     lines = [
         "[[transport]]",
         f'listen = "tls://127.0.0.1:{port}"',

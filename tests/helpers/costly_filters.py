@@ -123,7 +123,7 @@ def costly_filters() -> dict[str, str]:
 
 
 def accepted_filter(rng: Random, texts: FilterTexts) -> Filter:
-    """A filter made by chance that is accepted."""
+    """Return a random filter that is accepted."""
     while True:
         joined = rng.choice([" AND ", " OR "]).join(texts.filter() for _ in range(rng.randrange(1, 9)))
         try:

@@ -17,7 +17,7 @@ Lookup = Callable[[Path], Any]
 
 
 def plain(value: Any) -> Any:
-    """A scalar, or None for everything that has none."""
+    """Return a scalar, or None for every other value."""
     if isinstance(value, bytes):
         try:
             value = value.decode()

@@ -79,7 +79,7 @@ def _seal(store: tt.FilePublishStore, first: int, number: int) -> None:
 
 
 def hybrid(directory: Path) -> None:
-    """It counts as full, and loses nothing."""
+    """Fill a hybrid store to its limit on disk, and check that it loses nothing."""
     with tt.HybridPublishStore(directory / "hybrid", "100KB") as store:
         store.attach(NAME)
         number = 1

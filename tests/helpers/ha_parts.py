@@ -143,7 +143,7 @@ class FileManager(tt.MemorySubscriptionManager):
 
 @contextlib.contextmanager
 def silent_server() -> Iterator[str]:
-    """The address of a server that takes connections and never answers."""
+    """Run a server that accepts connections and never answers, and return its address."""
     listener, uri = listening()
     with listener:
         yield uri

@@ -34,7 +34,7 @@ class Interrupt(BaseException):
 
 
 def interrupt() -> None:
-    """A signal handler that raises."""
+    """Raise: a signal handler."""
     raise Interrupt
 
 

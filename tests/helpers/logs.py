@@ -67,12 +67,12 @@ def random_log(
 
 
 def end_of(log: list[Commit]) -> int:
-    """The position after the last message."""
+    """Return the position after the last message."""
     return int(log[-1].positions[-1]) + 1
 
 
 def told(positions: Int64s, batch: MessageBatch) -> list[Told]:
-    """All messages of a batch but control records, whole."""
+    """Return all messages of a batch but control records, with all their columns."""
     kinds = batch.kinds
     return [
         (
@@ -92,5 +92,5 @@ def told(positions: Int64s, batch: MessageBatch) -> list[Told]:
 
 
 def messages_of(log: list[Commit]) -> list[Told]:
-    """All messages of a log but control records, whole."""
+    """Return all messages of a log but control records, with all their columns."""
     return [message for commit in log for message in told(*commit)]

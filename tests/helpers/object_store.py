@@ -29,7 +29,7 @@ class ObjectStore(NamedTuple):
     options: dict[str, str]
 
     def location(self, name: str) -> str:
-        """The URI of a place in its bucket."""
+        """Return the URI of a path in its bucket."""
         return f"s3://{BUCKET}/{name}"
 
     def requests(self, method: str, path: str) -> int:
@@ -40,7 +40,7 @@ class ObjectStore(NamedTuple):
             return connection.getresponse().status
 
     def answers(self) -> bool:
-        """Whether it is up."""
+        """Return whether the store is ready."""
         try:
             return self.requests("GET", "/") == http.HTTPStatus.OK
         except OSError:
@@ -49,7 +49,7 @@ class ObjectStore(NamedTuple):
 
 @contextlib.contextmanager
 def object_store() -> Iterator[ObjectStore]:
-    """An empty one, with one bucket."""
+    """Run an empty store with one bucket."""
     reserved = ReservedPort()
     options = {
         "AWS_ENDPOINT_URL": f"http://{HOST}:{reserved.number}",

@@ -21,7 +21,7 @@ PEER_SECONDS: Final = 20.0
 
 
 def frame(command: Command, batch: MessageBatch | None = None) -> bytes:
-    """The bytes of one frame."""
+    """Return the bytes of one frame."""
     return joined(encode_frame(command, batch))
 
 

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def source_environment() -> dict[str, str]:
-    """The environment, with this source tree importable whether or not the package is installed."""
+    """Return the environment, with this source tree importable without an installed package."""
     path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path}
 
@@ -31,7 +31,7 @@ def run_tickertape(*arguments: str, seconds: float = 60.0) -> tuple[int, str, st
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Anonymous memory of a process now: its own, without mapped files."""
+    """Return the anonymous memory of a process: its own, without mapped files."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024

@@ -13,18 +13,18 @@ from tickertape.client.publish_store import PublishStore, Stored
 
 
 def stored(first: int, *bodies: bytes, name: str = "pricing-1") -> Stored:
-    """A batch of the client `name` for the topic `orders`, with sequences from `first` on."""
+    """Return a batch of the client `name` for the topic `orders`, with sequences from `first` on."""
     return stored_all(first, bodies, name)
 
 
 def stored_all(first: int, bodies: Sequence[bytes], name: str) -> Stored:
-    """As `stored`, of bodies in a sequence."""
+    """Return a batch like `stored`, of bodies in a sequence."""
     batch = batch_from_bodies("orders", bodies, publisher=publisher_id(name), first_sequence=first)
     return Stored(first, first + len(bodies) - 1, batch)
 
 
 def held_batches(store: PublishStore) -> list[list[bytes]]:
-    """The bodies of each batch."""
+    """Return the bodies of each batch."""
     return [stored.batch.bodies_list() for stored in store.held()]
 
 

@@ -58,8 +58,7 @@ class QueueEngine(EngineWorld):
         self.settle()
 
     def reopen(self, *queues: QueueDefinition, clean: bool = False) -> None:
-        """The process is killed (or stopped, with a checkpoint), and another one starts, with these queues
-        if any are given."""
+        """Kill the process (or stop it, with a checkpoint), and start another, with these queues if given."""
         if clean and self.broker.queues:
             write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.checkpoint_body())
         self.queues = queues or self.queues
@@ -73,13 +72,13 @@ class QueueEngine(EngineWorld):
             self.run_read() if self.reads else self.work()
 
     def checkpoint(self) -> None:
-        """One minute passes, so that a checkpoint is written."""
+        """Let one minute pass, so that a checkpoint is written."""
         self.wake(61.0)
         self.settle()
         assert not any(isinstance(job, WriteQueues) for job in self.jobs)
 
     def queue(self, name: str) -> FeedQueue:
-        """One queue."""
+        """Return one queue."""
         (found,) = [work.queue for work in self.broker.queues.workers if work.queue.name == name]
         return found
 
@@ -120,7 +119,7 @@ class QueueEngine(EngineWorld):
         return bodies
 
     def disconnect(self, peer: Peer) -> None:
-        """A connection is lost."""
+        """Cut a connection."""
         self.broker.disconnected(peer.conn)
         del self.peers[peer.conn]
         self.collect()

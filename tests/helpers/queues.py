@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.002
 
 
 def queue(name: str, **options: object) -> str:
-    """The table of a queue as a configuration file has it."""
+    """Return the configuration table of a queue."""
     lines = [f"name = {_toml(name)}", *(f"{key} = {_toml(value)}" for key, value in options.items())]
     return "[[queue]]\n" + "\n".join(lines) + "\n"
 
@@ -50,7 +50,7 @@ def take(stream: tt.MessageStream, count: int) -> list[tt.Message]:
 
 
 def of(messages: list[tt.Message]) -> list[Any]:
-    """The numbers in them."""
+    """Return the numbers in messages."""
     return [message.json()["n"] for message in messages]
 
 

@@ -54,14 +54,14 @@ def stage(
 
 
 def golden_disk() -> StrictDisk:
-    """A disk with the golden part as file 1."""
+    """Return a disk with the golden part as file 1."""
     disk = StrictDisk(Random(1))
     stage(StagedFiles(disk), 1, LABEL, batches())
     return disk
 
 
 def golden_bytes() -> bytes:
-    """The bytes of that file."""
+    """Return the bytes of the golden part."""
     return golden_disk().contents()[prepared_path_of(1)]
 
 

@@ -126,7 +126,7 @@ RANGES: Final = [
 
 
 def written(text: str, bookmarks: list[str], times: list[int], publisher: int) -> str:
-    """`text` with the bookmarks and times (microseconds) of the messages of this log."""
+    """Return `text` with the bookmarks and times (microseconds) of the messages of this log."""
     from tickertape.base.bookmarks import format_timestamp
 
     def replace(match: re.Match[str]) -> str:

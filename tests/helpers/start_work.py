@@ -103,12 +103,12 @@ class Log:
             self._append(batch, 9, self._sequence)
 
     def transactions(self, count: int) -> None:
-        """Transactions of one message: each a chain of two commits."""
+        """Write transactions of one message: each a chain of two commits."""
         for number in range(count):
             self._transact(number, [batch_from_bodies("t", [BODY])])
 
     def by_turns(self, count: int) -> None:
-        """A publish, a transaction, and so on."""
+        """Write a publish, a transaction, and so on."""
         batch = batch_from_bodies("t", [BODY])
         for number in range(count // 2):
             self._sequence += 1
@@ -121,7 +121,7 @@ class Log:
             self._transact(number, [])
 
     def publishers(self, count: int) -> None:
-        """Publishers of one message each, with the record that binds their name."""
+        """Write publishers of one message each, with the record that binds their name."""
         batch = batch_from_bodies("t", [BODY])
         for number in range(count):
             name = f"desk-{number}"
@@ -130,7 +130,7 @@ class Log:
             self._append(batch, publisher_id(name), 1)
 
     def kill(self) -> Config:
-        """No clean stop: the last segment has no seal."""
+        """Kill the server: without a clean stop the last segment has no seal."""
         _close(self._opened)
         return self.config
 

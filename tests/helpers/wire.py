@@ -54,7 +54,7 @@ def joined(buffers: Iterable[Buffer]) -> bytes:
 
 
 def only_error(events: Sequence[Event]) -> PeerError:
-    """The error of the one violation that `events` is."""
+    """Return the error of the only event in `events`, a violation."""
     assert len(events) == 1, events
     (event,) = events
     assert isinstance(event, Violation), event
@@ -62,7 +62,7 @@ def only_error(events: Sequence[Event]) -> PeerError:
 
 
 def batch_of(count: int = 1, size: int = 20, topic: str = "orders", first: int = 1) -> MessageBatch:
-    """A batch whose bodies cannot be mistaken for each other or for zeros."""
+    """Return a batch of bodies that differ from each other and from zeros."""
     bodies = [(b"%08x" % zlib.crc32(b"%d" % (first + i)) * (size // 8 + 1))[:size] for i in range(count)]
     return batch_from_bodies(topic, bodies, publisher=7, first_sequence=first)
 
@@ -101,7 +101,7 @@ class Pair:
 
 
 def server_logged_on(scratch: memoryview | None = None) -> Connection:
-    """A server core whose client has logged on."""
+    """Return a server connection after the logon of its client."""
     server = Connection("server", scratch=scratch)
     events = read_in(server, PREFACE + joined(Connection("client").send(LOGON)))
     assert [seen(event).command for event in events] == [LOGON]
@@ -110,7 +110,7 @@ def server_logged_on(scratch: memoryview | None = None) -> Connection:
 
 
 def client_logged_on() -> Connection:
-    """A client core that has its `LoggedOn`."""
+    """Return a client connection that has its `LoggedOn`."""
     client = Connection("client")
     events = read_in(client, joined(Connection("server").send(LOGGED_ON)))
     assert [seen(event).command for event in events] == [LOGGED_ON]

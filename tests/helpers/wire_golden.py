@@ -58,7 +58,7 @@ def _wide() -> MessageBatch:
 
 
 def settlements() -> list[Settlement]:
-    """One of each action, by bookmarks and by a filter."""
+    """Return one settlement of each action, by bookmarks and by a filter."""
     runs = runs_of([12472216704108904515] * 3 + [7], [42, 43, 44, 1])
     return [
         Settlement(queue="work", action="ack", runs=runs),

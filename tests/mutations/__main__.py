@@ -59,7 +59,7 @@ def _chosen(arguments: Sequence[str]) -> Iterator[Mutation]:
 
 
 def row(mutation: Mutation, noticed: Noticed | None, seconds: float) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     who = "SURVIVES"
     if noticed is not None:
         how = (noticed.how.splitlines() or [""])[0][:90]

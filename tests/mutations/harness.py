@@ -36,17 +36,17 @@ class Noticed(NamedTuple):
 
     @property
     def tier(self) -> str:
-        """The directory of the test."""
+        """Return the directory of the test."""
         return self.test.removeprefix("tests.").partition(".")[0]
 
 
 def source(mutation: Mutation, root: Path = ROOT) -> Path:
-    """The file that a mutation changes."""
+    """Return the file that a mutation changes."""
     return root / "src" / "tickertape" / mutation.module
 
 
 def planted(mutation: Mutation, text: str) -> str:
-    """`text` with the defect. Raises `MutationError` unless its place is found exactly once."""
+    """Return `text` with the defect. Raises `MutationError` unless its text occurs exactly once."""
     count = text.count(mutation.old)
     if count != 1:
         raise MutationError(f"{mutation.name}: its text occurs {count} times in {mutation.module}, not once")

@@ -37,7 +37,7 @@ _ids = st.sampled_from([0, 1, 7, 2**63, 2**64 - 1])
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[Row]:
-    """One run: rows of one publisher with rising sequences."""
+    """Generate one run: rows of one publisher with rising sequences."""
     publisher = draw(_ids)
     timestamp = draw(st.integers(-(2**63), 2**63 - 1))
     gaps = draw(st.sampled_from([st.just(1), st.integers(1, 3)]))

@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.cursor > self.since)
     @rule(place=st.integers(0, 1_000), everything=st.booleans())
     def deliver_again(self, place: int, everything: bool) -> None:
-        """Duplicates on the same connection."""
+        """Deliver duplicates on the same connection."""
         came = self.log[self.since : self.cursor]
         for publisher, sequence in came if everything else [came[place % len(came)]]:
             keep = self.store.log(SUB, publisher, np.array([sequence], np.uint64))
@@ -168,11 +168,11 @@ class Machine(RuleBasedStateMachine):
         self.held.clear()
 
     def prefix(self) -> int:
-        """Messages at the beginning of the log that the store knows to be discarded."""
+        """Return the number of messages at the start of the log that the store knows as discarded."""
         return next((n for n, entry in enumerate(self.log) if entry not in self.known), len(self.log))
 
     def forgotten(self) -> None:
-        """The store knows the prefix only."""
+        """Forget everything but the prefix."""
         self.may_repeat |= self.discarded
         self.known = set(self.log[: self.prefix()])
 
@@ -222,7 +222,7 @@ class Logged(Machine):
 
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
-        """The file ends anywhere: in the middle of a record, or of all of them."""
+        """Cut the file anywhere: within a record, or before all of them."""
         content = self.path.read_bytes().rstrip(b"\0")
         self.store.close()
         end = data.draw(st.integers(min(log_format.HEADER_BYTES, len(content)), len(content)))

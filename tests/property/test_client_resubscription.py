@@ -324,7 +324,7 @@ class World:
         self.finish()
 
     def settle_all(self) -> None:
-        """Everything that can happen happens."""
+        """Take all possible steps."""
         quiet = 0
         while quiet < 3:
             before = sum(len(keys) for one in self.applications.values() for keys in one.handed)

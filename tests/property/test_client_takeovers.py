@@ -99,7 +99,7 @@ class Client:
         self.begin()
 
     def begin(self, path: Path | None = None) -> None:
-        """A new process: nothing is left of the one before, but for the store at `path`."""
+        """Start a new process, with the store at `path` only."""
         self.store, self.path = self.world.opened(path)
         self.core = ClientProtocol("shared")
         self.core.set_store(self.store, self.now)
@@ -231,7 +231,7 @@ class World:
         self.clients.append(Client(self, "b", 0))
 
     def opened(self, path: Path | None) -> tuple[PublishStore, Path | None]:
-        """The store at `path`, or a fresh one, and where it is."""
+        """Return the store at `path`, or a new one, and its path."""
         if self.directory is None:
             return MemoryPublishStore(), None
         if path is None:

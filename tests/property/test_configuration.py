@@ -22,7 +22,7 @@ MUTATIONS = 1500
 
 
 def mutated(text: str, rng: Random) -> str:
-    """`text` with a few pieces put in, taken out or repeated."""
+    """Return `text` with a few pieces inserted, removed or repeated."""
     for _ in range(rng.randrange(1, 4)):
         at, size = rng.randrange(len(text) + 1), rng.randrange(12)
         choice = rng.random()

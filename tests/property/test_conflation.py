@@ -209,7 +209,7 @@ def test_conflater_above_the_memory_limit_sends_the_oldest_groups_early(
 
 
 def is_known(message: InputMessage, delivered: list[Out], by_key: dict[bytes, Any]) -> bool:
-    """Whether `message` was delivered, or one of its key that replaced it within the interval."""
+    """Return whether `message` was delivered, or one of its key that replaced it within the interval."""
     return any(
         out[5] == message.body
         or (

@@ -37,7 +37,7 @@ def filters() -> dict[str, Filter]:
 
 
 def steps_of(run: Any) -> int:
-    """Lines of Python that a call executes, those of loops each time."""
+    """Return the lines of Python that a call executes, those of loops each time."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

@@ -106,7 +106,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(more=st.booleans(), seal=st.booleans())
     def interrupted(self, more: bool, seal: bool) -> None:
-        """A publish that did not return: its number is given again."""
+        """Interrupt a publish: its number is used again."""
         self.publish(10, "short")
         if isinstance(self.store, AppendingPublishStore):
             self.store.append(self.next, "orders", self.body(5))
@@ -144,7 +144,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(place=st.integers(0, 1_000), bits=st.integers(1, 255), again=st.booleans())
     def refuse(self, place: int, bits: int, again: bool) -> None:
-        """The server refuses a frame, or some messages of it."""
+        """Refuse a frame, or some messages of it."""
         held = self.store.held()
         first, last, batch = held[place % len(held)]
         flags = np.array([bits >> row % 8 & 1 for row in range(batch.count)], bool)
@@ -179,7 +179,7 @@ class Machine(RuleBasedStateMachine):
         self.found_after_a_kill()
 
     def check_reopened(self) -> None:
-        """A store that was closed holds everything, appended messages as batches."""
+        """Check that a closed store holds everything, with appended messages as batches."""
         self.held |= self.gathered
         self.gathered = {}
         found = contents(self.store)
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.on_disk)
     @rule(data=st.data())
     def hostile(self, data: st.DataObject) -> None:
-        """A copy that was cut, or in which a bit changed, is refused or holds the same."""
+        """Check that a cut or changed copy is refused or holds the same messages."""
         whole, damaged = self.copy(), self.copy()
         files = sorted(damaged.glob("*.segment"))
         victim = data.draw(st.sampled_from(files))

@@ -60,7 +60,7 @@ class World:
         self.due += self.session.effects()
 
     def step(self) -> None:
-        """One thing happens."""
+        """Take one random step."""
         if self.up and self.random.random() < 0.15:
             self.lose()
         elif self.due:

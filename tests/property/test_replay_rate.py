@@ -30,7 +30,7 @@ class Line:
     times: list[float] = field(default_factory=list)
 
     def due_of_next(self, now: float) -> float:
-        """When the next message may go, as seen at `now`."""
+        """Return the time at which the next message may be sent, as of `now`."""
         index = self.last + 1
         if self.due is None:
             return now
@@ -45,7 +45,7 @@ class Line:
         return max(self.due + wait, now - rate_catch_up_seconds)
 
     def take(self, now: float, most: int) -> int:
-        """How many go at `now`."""
+        """Return the number of messages sent at `now`."""
         count = 0
         while count < most and self.last + 1 < len(self.sizes):
             due = self.due_of_next(now)
@@ -59,7 +59,7 @@ class Line:
 
 
 def batches(line: Line, cuts: list[int]) -> list[MessageBatch]:
-    """The messages of `line` in batches of the given sizes, over and over."""
+    """Return the messages of `line` in batches of the given sizes, over and over."""
     made = []
     at = turn = 0
     while at < len(line.sizes):

@@ -30,7 +30,7 @@ class Versions:
             self.sectors[at] = [content[at : at + SECTOR]]
 
     def look(self, content: bytes) -> None:
-        """It holds this now, and the system may write it out at any time."""
+        """Record the current contents: the system may write them out at any time."""
         if self.lengths[-1] != len(content):
             self.lengths.append(len(content))
         for at in range(0, len(content), SECTOR):
@@ -47,7 +47,7 @@ class Versions:
                 self.sectors[at] = self.sectors[at][-1:]
 
     def remains(self, rng: Random) -> bytes:
-        """One of the things that may be left."""
+        """Return one of the possible remains."""
         how = rng.choice(("old", "new", "any", "any"))
         pick = {"old": 0, "new": -1}.get(how)
         length = rng.choice(self.lengths) if pick is None else self.lengths[pick]
@@ -71,7 +71,7 @@ class Sheet:
         self.syncs = 0
 
     def tick(self) -> None:
-        """An operation of the disk is about to be carried out."""
+        """Count an operation of the disk, and lose power before the last one."""
         self.look()
         self._left -= 1
         if self._left < 0:

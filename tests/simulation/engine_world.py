@@ -151,7 +151,7 @@ class EngineWorld:
         return Now(self.mono, self.wall)
 
     def connect(self, name: str, **logon: object) -> Peer:
-        """A client that has logged on (or was refused)."""
+        """Return a client after its logon, which may have been refused."""
         self._conn += 1
         peer = self.make_peer(self._conn, name)
         self.peers[self._conn] = peer
@@ -160,7 +160,7 @@ class EngineWorld:
         return peer
 
     def make_peer(self, conn: int, name: str) -> Peer:
-        """The other end of a connection."""
+        """Return the other end of a connection."""
         return Peer(self, conn, name)
 
     def acknowledged(self, peer: Peer) -> None:
@@ -203,7 +203,7 @@ class EngineWorld:
                 self.fatal = effect.error
 
     def run_job(self) -> None:
-        """The disk answers its oldest job."""
+        """Let the disk answer its oldest job."""
         job = self.jobs.popleft()
         error: OSError | None = None
         salt = 0
@@ -246,7 +246,7 @@ class EngineWorld:
         unrecorded.written()
 
     def log_feeds(self, conn: int) -> dict[str, LogFeed]:
-        """The feeds of recorded topics of a connection, by the ids of their subscriptions."""
+        """Return the feeds of recorded topics of a connection, by subscription id."""
         found = {sub_id: sub.feed(LogFeed) for sub_id, sub in self.broker.subscriptions.of(conn).items()}
         return {sub_id: feed for sub_id, feed in found.items() if feed is not None}
 
@@ -262,7 +262,7 @@ class EngineWorld:
         return found
 
     def run_read(self) -> None:
-        """One outstanding read is answered, any of them."""
+        """Answer one outstanding read, any of them."""
         self.counts["reads"] += 1
         read = self.reads.pop(self.rng.randrange(len(self.reads)))
         self.broker.read_done(read.token, self._bytes(read.request), self.now())
@@ -279,7 +279,7 @@ class EngineWorld:
             self.disk.close(handle)
 
     def run_archive_read(self) -> None:
-        """One outstanding request to the archive is answered, any of them."""
+        """Answer one outstanding request to the archive, any of them."""
         self.counts["archive reads"] += 1
         effect = self.archive_reads.pop(self.rng.randrange(len(self.archive_reads)))
         self.broker.read_done(effect.token, self.archive(effect.request), self.now())
@@ -308,7 +308,7 @@ class EngineWorld:
         self.collect()
 
     def step(self) -> None:
-        """One thing happens."""
+        """Take one random step."""
         choices: list[Callable[[], None]] = [self.wake]
         if self.jobs:
             choices += [self.run_job] * 4
@@ -325,7 +325,7 @@ class EngineWorld:
         self.rng.choice(choices)()
 
     def settle(self) -> None:
-        """Everything that can happen without new input happens."""
+        """Take all steps that need no new input."""
         for _ in range(100_000):
             if self.jobs:
                 self.run_job()

@@ -47,7 +47,7 @@ class Log(NamedTuple):
     """For the last segment: the offset after each commit, and its messages (none for a mark)."""
 
     def with_file(self, path: str, contents: bytes) -> dict[str, bytes]:
-        """The files with one of them replaced."""
+        """Return the files with one of them replaced."""
         return {**self.files, path: contents}
 
 
@@ -97,7 +97,7 @@ class Driver:
         self.run()
 
     def idle(self) -> None:
-        """Nothing happens until the mark is due."""
+        """Let time pass until the mark is due."""
         self.mono += 0.05
         self.journal.commits.wake(self.now())
         self.run()
@@ -156,7 +156,7 @@ def small_log(
 
 
 def disk_with(files: dict[str, bytes]) -> StrictDisk:
-    """A strict disk that holds `files`, durable."""
+    """Return a strict disk that holds `files`, durable."""
     disk = StrictDisk(Random(0))
     for directory in (JOURNAL_DIRECTORY,):
         disk.make_directory(directory)
@@ -182,7 +182,7 @@ def reopened(
 
 
 def messages_in(journal: Journal, disk: Disk) -> list[Message]:
-    """Every message in the log, in its order."""
+    """Return every message in the log, in its order."""
     found = []
     for _, batch in read_log(journal, disk):
         batch.verify()

@@ -135,7 +135,7 @@ def drive(disk: Disk, search: Generator[ReadRequest | None, Buffer, T]) -> T:
 def read_log(
     journal: Journal, disk: Disk, start: int = 0, topic: str | None = None
 ) -> list[tuple[int, MessageBatch]]:
-    """Everything persisted, through the readers that subscriptions use."""
+    """Return everything persisted, through the readers that subscriptions use."""
     reader = journal.reader(start, topic)
     found: list[tuple[int, MessageBatch]] = []
     while (step := reader.poll()) is not None:

@@ -114,7 +114,7 @@ class LiveSimulation:
         return list(backlogs)
 
     def blocks(self) -> list[BacklogBlock]:
-        """Every block of every backlog."""
+        """Return every block of every backlog."""
         found = []
         for backlog in self.backlogs():
             block = backlog.head

@@ -96,7 +96,7 @@ def _expire_due(model: QueueModel, state: QueueState, now: int) -> None:
 
 
 def _in_order(model: QueueModel, state: QueueState) -> None:
-    """Nothing that could have been delivered was passed over for something later or of less priority."""
+    """Check that no available message was passed over for a later one or one of lower priority."""
     waiting = [
         entry
         for entry in state.of("ready")
@@ -169,7 +169,7 @@ def _nothing_waits(model: QueueModel, state: QueueState, now: int) -> None:
 
 
 def _letters(state: QueueState) -> None:
-    """Each message that expired has its dead letter."""
+    """Check that each expired message has its dead letter."""
     if state.definition.dead_letter is None:
         assert not state.letters
         return

@@ -39,7 +39,7 @@ PRIORITIES: Final[dict[str, Callable[[Body], int]]] = {"/p": lambda body: int(bo
 
 
 def make_body(number: int, group: str = "a", priority: int = 0, barrier: int = 0) -> bytes:
-    """The body of a message as tests publish them."""
+    """Return the body of a message as tests publish it."""
     return msgspec.json.encode({"n": number, "g": group, "p": priority, "b": barrier})
 
 
@@ -94,7 +94,7 @@ class Entry:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The lowest is delivered first."""
+        """Return the rank: the lowest is delivered first."""
         return (-self.priority, self.position)
 
 
@@ -127,7 +127,7 @@ class Consumer:
         return any(passes(condition, body) for condition in (self.condition, *self.earlier))
 
     def surely_takes(self, body: Body) -> bool:
-        """Whether all of them do."""
+        """Return whether all its filters let a message pass."""
         return all(passes(condition, body) for condition in (self.condition, *self.earlier))
 
 
@@ -156,7 +156,7 @@ class QueueState:
         """Place of the consumer that got the last message."""
 
     def admits(self, topic: str, body: Body) -> bool:
-        """Whether a message enters."""
+        """Return whether a message enters."""
         underlying = self.definition.topic
         fits = bool(self.topic.search(topic)) if _is_pattern(underlying) else topic == underlying
         return fits and passes(self.definition.filter, body)
@@ -194,7 +194,7 @@ class QueueState:
         return min(own, general)
 
     def of(self, *states: str) -> list[Entry]:
-        """Entries in these states."""
+        """Return the entries in these states."""
         return [entry for entry in self.entries.values() if entry.state in states]
 
     def active(self) -> set[Key] | None:
@@ -206,7 +206,7 @@ class QueueState:
         return set(here[:depth])
 
     def barred(self, entry: Entry, now: int) -> bool:
-        """Whether a barrier keeps a message from being delivered, for certain."""
+        """Return whether a barrier certainly holds a message back."""
         for other in self.entries.values():
             if other.position >= entry.position:
                 return False
@@ -217,7 +217,7 @@ class QueueState:
         return False
 
     def free(self, entry: Entry) -> bool:
-        """Whether no barrier keeps a message from being delivered, for certain."""
+        """Return whether certainly no barrier holds a message back."""
         for other in self.entries.values():
             if other.position >= entry.position:
                 return True
@@ -238,7 +238,7 @@ class QueueState:
         }
 
     def _held_once(self, entry: Entry) -> bool:
-        """An at-most-once message whose holder is there and has not acknowledged it."""
+        """Return whether an at-most-once message has a connected holder that has not acknowledged it."""
         holder = entry.holder
         return self.definition.at_most_once and holder is not None and (self.name, entry.key) in holder.held
 

@@ -116,7 +116,7 @@ class QueueModel:
         return now >= entry.expires or spent
 
     def settled(self, by: Key) -> None:
-        """A settlement is in the log."""
+        """Apply a settlement that is in the log."""
         late = self._late.pop(by, [])
         if by in self._late_filters:
             state, conn, action, condition = self._late_filters.pop(by)
@@ -175,7 +175,7 @@ class QueueModel:
         self._release(consumer, held | {*consumer.queues, *consumer.before})
 
     def gone(self, conn: int) -> None:
-        """The connection of some consumers is lost."""
+        """End the consumers of a lost connection."""
         for holder in [key for key in self.consumers if key[0] == conn]:
             self.unsubscribed(*holder)
         for holder in [key for key in self.parting if key[0] == conn]:
@@ -285,7 +285,7 @@ class QueueModel:
         return found
 
     def _awaited(self, entry: Entry) -> bool:
-        """Whether a settlement that is not known to be in the log may be about a message."""
+        """Return whether a settlement that may not be in the log may concern a message."""
         if any(entry is other for late in self._late.values() for _, other, _, _ in late):
             return True
         return any(
@@ -294,7 +294,7 @@ class QueueModel:
         )
 
     def held(self, queue: str, now: int) -> int:
-        """How many messages of a queue all consumers hold."""
+        """Return the number of messages of a queue that all consumers hold."""
         return sum(self.holds(consumer, now, queue) for consumer in self.consumers.values())
 
     # -- settlements, judged when the engine takes them -----------------------------------------------
@@ -429,7 +429,7 @@ class QueueModel:
                 entry.unsure = True
 
     def end(self, state: QueueState, entry: Entry, why: str) -> None:
-        """It has left the queue."""
+        """End a message that has left the queue."""
         if entry.state != "done":
             self.counts[f"done: {why}"] += 1
             state.left[why] += 1
@@ -445,7 +445,7 @@ class QueueModel:
     # -- another life ---------------------------------------------------------------------------------
 
     def restarted(self, durable: set[Key], log: Iterable[Arrived], *, now: int) -> None:
-        """A new engine opened a log with these messages, and these settlements in it."""
+        """Restart with a log of these messages and settlements."""
         for message in log:
             self.persisted(message)
         for state in self.queues.values():

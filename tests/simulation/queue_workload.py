@@ -31,7 +31,7 @@ def random_queues(choose: Choose) -> list[QueueDefinition]:
 
 
 def random_queue(choose: Choose, name: str, underlying: str, **more: Any) -> QueueDefinition:
-    """A queue over a topic."""
+    """Return a queue with random settings over a topic."""
     options: dict[str, Any] = {"name": name, "underlying": underlying, **more}
     options["filter"] = choose((None, None, None, "/g != 'c'"))
     options["expiration"] = choose((None, None, 3.0, 60.0))
@@ -122,7 +122,7 @@ class QueueClients:
         )
 
     def consume(self) -> None:
-        """A subscription to one queue, or to all that fit."""
+        """Subscribe to one queue, or to all that match."""
         peer, sub_id = self.peer(), self.choose(("x", "y"))
         if (peer.conn, sub_id) in self.world.model.consumers:
             return
@@ -170,7 +170,7 @@ class QueueClients:
         peer.settle(queue, action, keys, extend_ms=extend_ms, alone=self.choose((True, False)))
 
     def settle_by_filter(self) -> None:
-        """All that pass a filter."""
+        """Settle all messages that pass a filter."""
         queue = self.queue()
         if not self.world.model.queues[queue].definition.at_most_once:
             action = self.choose(("ack", "ack", "cancel", "expire"))
@@ -178,7 +178,7 @@ class QueueClients:
             self.peer().settle(queue, action, filter=condition, alone=self.choose((True, True, False)))
 
     def leave(self) -> None:
-        """One subscription ends."""
+        """End one subscription."""
         peer, sub_id = self.peer(), self.choose(("x", "y"))
         if (peer.conn, sub_id) in self.world.model.consumers:
             peer.leave(sub_id)
@@ -213,7 +213,7 @@ class QueueClients:
             self.world.counts["messages browsed"] += len(found)
 
     def drain(self) -> None:
-        """One consumer takes all that is left, and then nothing is."""
+        """Take the remaining messages with one consumer, and check that none is left."""
         for peer in list(self.peers.values()):
             self.keep(peer)
             self.world.hang_up(peer)

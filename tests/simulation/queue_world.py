@@ -256,7 +256,7 @@ class QueuePeer(Peer):
         self._publish(builder)
 
     def _is_late(self, settling: Settling) -> bool:
-        """Whether the engine may have to read, or to wait for another settlement, before it decides."""
+        """Return whether the engine may have to read or wait for another settlement before it decides."""
         model = self.world.model
         waits = model.moved or any(s.sequence > self.acked_sequence for s in self.unacknowledged[:-1])
         mine = [c for c in model.consumers.values() if c.conn == self.conn]
@@ -337,7 +337,7 @@ class QueueWorld(EngineWorld):
             self.promised.add((peer.logged_on.publisher, peer.acked_sequence))
 
     def fitting(self, topic: str) -> list[str]:
-        """The queues to which a topic or pattern subscribes."""
+        """Return the queues to which a topic or pattern subscribes."""
         if is_pattern(topic):
             return [name for name in self.model.queues if re.search(topic, name)]
         return [topic] if topic in self.model.queues else []
@@ -365,7 +365,7 @@ class QueueWorld(EngineWorld):
         self.model.disturbed |= disturb
 
     def hang_up(self, peer: QueuePeer) -> None:
-        """The connection is lost."""
+        """Close the connection."""
         self.peers.pop(peer.conn, None)
         self.about_to(disturb=True)
         self.model.gone(peer.conn)
@@ -417,7 +417,7 @@ class QueueWorld(EngineWorld):
         self._inform_oracle()
 
     def stop(self) -> None:
-        """A clean stop and a start."""
+        """Stop cleanly and start."""
         self.about_to(disturb=True)
         self.broker.close(self.now())
         self.collect()
@@ -439,7 +439,7 @@ class QueueWorld(EngineWorld):
 
 
 def arrived(first: int, batch: MessageBatch) -> list[Arrived]:
-    """The messages of a batch of the log, settlements among them, the control records of names not."""
+    """Return the messages of a batch of the log, with settlements and without control records of names."""
     found = []
     for i in range(batch.count):
         topic = batch.topic(i)

@@ -38,7 +38,7 @@ def shown(disk: StrictDisk) -> tuple[list[Key], list[str]]:
 
 
 def recorded(seed: int) -> StrictDisk:
-    """A disk as its process, or its power, left it."""
+    """Return a disk after the end of its process or its power."""
     world = World(seed)
     rng = Random(seed)
     for _ in range(3):

@@ -55,7 +55,7 @@ class Oracle:
             self.model.settled(by)
 
     def rest(self) -> None:
-        """At rest, with an engine that agrees."""
+        """Check the idle state with an engine that agrees."""
         check_idle(self.model, [self.look()], self.now)
 
     def look(self, **other: int) -> Any:

@@ -189,7 +189,7 @@ def _live(world: EngineWorld, names: list[str], steps: int) -> None:
 
 
 def _cut_short(world: EngineWorld) -> None:
-    """All readers go, and then the power while segments are removed, if some are about to be."""
+    """Disconnect all readers, then lose power during a removal of segments, if one is due."""
     for conn in list(world.broker.sessions):
         world.broker.disconnected(conn)
     world.wake(61.0)

@@ -141,7 +141,7 @@ def _count(world: EngineWorld, counts: Counter[str]) -> None:
 
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Bounds so small that each is met."""
+    """Lower the bounds so that each is reached."""
     with monkeypatch.context() as patch:
         patch.setattr(shared_cursor, "shared_cursors_max", 3)
         patch.setattr(shared_cursor, "shared_cursor_reach_messages", 200)

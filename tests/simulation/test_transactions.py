@@ -62,7 +62,7 @@ class World:
             self.subscribers.append(peer)
 
     def live(self) -> None:
-        """For a while."""
+        """Take random steps for a while."""
         for _ in range(self.rng.randrange(30, 160)):
             chance = self.rng.random()
             transactor = self.rng.choice(self.transactors)
@@ -103,7 +103,7 @@ class World:
     # -- invariants -----------------------------------------------------------------------------------
 
     def check_log(self) -> None:
-        """Each transaction is there once and whole, in a row, or not at all."""
+        """Check that each transaction is stored once, whole and in a row, or not at all."""
         places: dict[bytes, list[int]] = defaultdict(list)
         for position, heard in sorted(self.world.positions().items()):
             places[heard.body].append(position)

@@ -46,7 +46,7 @@ def tails(contents: bytes, offset: int, filler: bytes) -> Iterator[Cut]:
 
 
 def survivors(log: Log, whole: int) -> list[Message]:
-    """The messages of commits that lie wholly before the damage."""
+    """Return the messages of commits that are wholly before the damage."""
     return [message for end, messages in log.commits if end <= whole for message in messages]
 
 
@@ -58,7 +58,7 @@ def test_log_tail_damaged_at_any_offset_keeps_the_commits_before(kind: str, full
 
 
 def _every_offset(seed: int, kind: str, *, every: bool) -> None:
-    """At every offset, or zeros at each second one and noise at those between."""
+    """Damage the log at every offset, or at every second one, and reopen it."""
     log = small_log(seed, marks=False)
     path = segment_path(log.last_segment)
     contents = log.files[path]

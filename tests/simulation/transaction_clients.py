@@ -59,7 +59,7 @@ class Transactor:
 
     @property
     def current(self) -> Planned | None:
-        """The one that is under way."""
+        """Return the transaction in progress."""
         last = self.planned[-1] if self.planned else None
         return None if last is None or last.committed or last.abandoned else last
 

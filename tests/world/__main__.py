@@ -43,7 +43,7 @@ def some(job: tuple[str, int]) -> tuple[str, int, Counter[str], list[str]]:
 
 
 def smallest(seed: int, shape: Shape | MachineShape) -> str:
-    """The fewest faults and messages with which this seed still fails."""
+    """Return the fewest faults and messages with which this seed still fails."""
     best = shape
     least_of = {"faults": 0, "messages": 1, "publishers": 1, "readers": 0, "workers": 0, "readings": 1}
     for field, least in least_of.items():

@@ -85,12 +85,12 @@ class App(ABC):
 
     @property
     def down(self) -> bool:
-        """Whether it is to be started again."""
+        """Return whether the process is to be restarted."""
         return self.process is None and not self.finished.done()
 
     @property
     def restartable(self) -> bool:
-        """Whether it runs and has something to do."""
+        """Return whether the process runs and has work."""
         return self.process is not None and not self.finished.done()
 
     @property
@@ -99,12 +99,12 @@ class App(ABC):
         return self.restartable
 
     def killed(self) -> None:
-        """Its process ends."""
+        """End the process."""
         self._process_gone()
         self.shelf.killed()
 
     def power_lost(self) -> None:
-        """Its machine ends."""
+        """End the machine."""
         for link in self.world.network.links:
             if link.client.owner is self.process:
                 link.silent_end = self.rng.random() < 0.5
@@ -149,7 +149,7 @@ class App(ABC):
                 store.close()
 
     async def ends(self, call: Awaitable[T]) -> T:
-        """The outcome of a call, which has one in its time."""
+        """Return the outcome of a call, which must end within its timeout."""
         began = self.world.loop.time()
         try:
             async with asyncio.timeout(TIMEOUT + GRACE) as bound:

@@ -167,7 +167,7 @@ class Chooser:
         """Options that every application uses."""
 
     def draw(self, table: Rows, **fixed: str) -> Options:
-        """One of each."""
+        """Return one value of each option."""
         fixed = {**{name: self.fixed[name] for name, _ in table if name in self.fixed}, **fixed}
         number = self._drawn[table]
         self._drawn[table] += 1

@@ -210,7 +210,7 @@ class Faults:
     # -- links and clocks -----------------------------------------------------------------------------
 
     def _link(self) -> Link | None:
-        """One with both its ends."""
+        """Return a link with both its ends."""
         links = [link for link in self.world.network.links if link.stands]
         return self.rng.choice(links) if links else None
 

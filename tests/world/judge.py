@@ -73,7 +73,7 @@ def each_once(publishers: Iterable[Publisher], log: Sequence[Logged]) -> None:
 
 
 def _transactions(publisher: Publisher, place: dict[bytes, int]) -> None:
-    """Each is there as a whole and in a row, or not at all."""
+    """Check that each transaction is stored whole and in a row, or not at all."""
     for number, plan in enumerate(publisher.transactions):
         found = [place[kept.body] for kept in plan if kept.body in place]
         assert len(found) in (0, len(plan)), f"{publisher.name}: a part of transaction {number}"
@@ -132,7 +132,7 @@ def readings(
 
 
 def has_all(reading: Reading, log: Sequence[Logged]) -> bool:
-    """Whether it has seen everything that its last process, or its last stream, has to see."""
+    """Return whether a reading has all messages for its last process, or its last stream."""
     if reading.plain or reading.past:
         return True
     if reading.conflated:
@@ -236,13 +236,13 @@ def _key(one: Logged | Seen) -> tuple[str, str]:
 
 
 def _lacks(reading: Reading, expected: Iterable[Logged | Seen]) -> list[bytes]:
-    """The newest messages of their keys that a conflated reading has not."""
+    """Return the newest messages of their keys that a conflated reading lacks."""
     seen = {one.body for one in reading.seen}
     return [body for body in _newest_of(expected).values() if body not in seen]
 
 
 def _newest_of(messages: Iterable[Logged | Seen]) -> dict[tuple[str, str], bytes]:
-    """The newest body of each key."""
+    """Return the newest body of each key."""
     return {_key(one): one.body for one in messages}
 
 
@@ -268,7 +268,7 @@ def _newest(reading: Reading, expected: Sequence[Seen], label: str) -> None:
 
 
 def _newest_of_the_past(reading: Reading, part: Sequence[Logged], log: Sequence[Logged], label: str) -> None:
-    """Of each key that was there when it was asked for, the newest, or a newer one."""
+    """Check that a conflated replay has the newest message of each key at its request, or a newer one."""
     if not reading.whole:
         return
     known = {message.body for message in _asked_for(reading, log)}

@@ -78,7 +78,7 @@ class Client:
         self.settle()
 
     def move(self, *, everything: bool = False) -> None:
-        """Some bytes arrive at either end."""
+        """Deliver some bytes to either end."""
         line = self.line
         if line is None or self.deaf:
             return
@@ -93,7 +93,7 @@ class Client:
 
     @property
     def busy(self) -> bool:
-        """Whether bytes are under way."""
+        """Return whether bytes are in flight."""
         line = self.line
         if line is None or self.deaf:
             return False

@@ -192,7 +192,7 @@ class End(asyncio.Transport):
         link.world_at(self._arrives_at, self._deliver)
 
     def _deliver(self) -> None:
-        """The next one arrives, unless the connection was cut meanwhile."""
+        """Deliver the next piece, unless the connection was cut meanwhile."""
         arrive, what = self._flying.popleft()
         if not self.vanishes and self.other.owner.alive and not self.other.lost:
             arrive(*what)
@@ -319,7 +319,7 @@ class Link:
         self.world_at(self.loop.time() + NOTICED_SECONDS, self._look)
 
     def forget(self) -> None:
-        """In the end the system notices by itself."""
+        """Let the system notice the loss in the end."""
         self.world_at(self.loop.time() + FORGOTTEN_SECONDS, self.cut)
 
 

@@ -21,7 +21,7 @@ class Mortal(Protocol):
     """An object outside of a process that is notified of its end."""
 
     def process_ended(self) -> None:
-        """The process is gone."""
+        """Handle the end of the process."""
 
 
 class Process:

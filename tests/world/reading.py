@@ -71,11 +71,11 @@ class Reading:
 
     @property
     def conflated(self) -> bool:
-        """Whether messages may be left out for newer ones."""
+        """Return whether newer messages may replace older ones."""
         return self.options["pace"] == "conflated"
 
     def forget(self, *, all_discarded_again: bool) -> None:
-        """The process that read has ended."""
+        """Handle the end of the reading process."""
         if self.options["store"] != "disk":
             self.lives.append(len(self.seen))
         self.late.clear()
@@ -83,7 +83,7 @@ class Reading:
             self.discarded.clear()  # everything is redelivered, or messages discarded beyond a gap
 
     def restart_reading(self) -> None:
-        """Nothing of it counts."""
+        """Discard all received messages."""
         for kept in (self.seen, self.lives, self.moments):
             kept.clear()
 

@@ -144,16 +144,16 @@ class SimServer:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Return the listen address."""
         return HOST, self.port
 
     @property
     def up(self) -> bool:
-        """Whether it serves."""
+        """Return whether the server is ready."""
         return self.instance is not None
 
     def queued(self, name: str) -> int:
-        """Messages of a queue that are ready or leased."""
+        """Return the number of ready or leased messages of a queue."""
         assert self.instance is not None
         state = self.instance.broker.queues._workers[name].queue.state
         return len(state.ready) + len(state.inactive) + len(state.leased)
@@ -207,7 +207,7 @@ class SimServer:
         world.network.listen(HOST, self.port, self.process, lambda: ClientConnection(instance))
 
     def _stopped(self, instance: EngineDriver) -> None:
-        """It ended by itself: after a clean stop, or because its disk failed."""
+        """Handle the end of the server: after a clean stop, or because its disk failed."""
         if self.instance is not instance:
             return
         error = instance.stopped.result()
@@ -300,7 +300,7 @@ class SimServer:
         return True
 
     def lock_removed(self) -> bool:
-        """Its lock is removed while it runs, and another server started on its directory."""
+        """Remove the lock of the running server, and start another server on its directory."""
         disk = self.disk.disk
         if not self.up or "lock" not in disk.names("."):
             return False
@@ -333,7 +333,7 @@ class SimServer:
             beside.kill()
 
     def power_lost(self) -> None:
-        """Its machine ends, and with it everything that was not synced, or some of it."""
+        """End the machine, with the loss of all or some unsynced data."""
         if self.process is not None:
             for link in self.world.network.links:
                 if link.server.owner is self.process:

@@ -59,7 +59,7 @@ class Shelf:
         return store
 
     def bookmark_store(self, kind: str, number: int) -> tt.BookmarkStore:
-        """The `number`-th that it has: `logged` or `ring`."""
+        """Return the `number`-th bookmark store: `logged` or `ring`."""
         self._path.mkdir(exist_ok=True)
         path = self._path / f"bookmarks-{number}"
         make = tt.LoggedBookmarkStore if kind == "logged" else tt.RingBookmarkStore

@@ -52,7 +52,7 @@ def _lived(shape: Shape | MachineShape, seeds: range, *more: str) -> None:
 
 
 def _parts(shape: Shape | MachineShape) -> list[Any]:
-    """Seeds for each part of a test: the first is every run's."""
+    """Return the seeds of each part of a test. The first runs every time."""
     number = EVERY_RUN[shape]
     every = range(number)
     later = [range(first, first + 2 * number) for first in range(number, FULL[shape], 2 * number)]

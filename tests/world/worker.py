@@ -118,7 +118,7 @@ class Worker(App):
     # -- held messages --------------------------------------------------------------------------------
 
     def _link(self) -> Link | None:
-        """The connection that it has now."""
+        """Return the current connection."""
         links = [link for link in self.world.network.links if link.client.owner is self.process]
         return links[-1] if links and links[-1].stands else None
 

@@ -120,7 +120,7 @@ class World:
         """Kept until the end of the simulation, so that no step of them runs, not even a finalizer."""
 
     def shelf(self, name: str) -> Shelf:
-        """The disk of an application."""
+        """Return the disk of an application."""
         if self._room is None:
             self._room = Path(tempfile.mkdtemp(prefix="world-", dir=MEMORY if MEMORY.is_dir() else None))
         return Shelf(self._room, name, self.rng)
@@ -134,7 +134,7 @@ class World:
         self._trace.update(repr((round(self.clock.mono, 9), *what)).encode())
 
     def trace(self) -> str:
-        """A digest of everything noted."""
+        """Return a digest of all noted events."""
         return self._trace.hexdigest()
 
     @contextmanager
@@ -161,7 +161,7 @@ class World:
             gc.enable()
 
     def _counting(self, receive: Receive) -> Receive:
-        """The same, and commands that arrive are counted."""
+        """Return `receive` with a count of the arriving commands."""
 
         def received(connection: Connection, size: int) -> list[Event]:
             events = receive(connection, size)
@@ -173,8 +173,10 @@ class World:
         return received
 
     def _dawdling(self, ask: Ask) -> Ask:
-        """The same, and time passes between two commands of a transaction, as it does in a process that has
-        other work: the connection may be lost there, and another one made."""
+        """Return `ask` with time between two commands of a transaction, as in a busy process.
+
+        The connection may be lost there, and another one opened.
+        """
 
         async def asked(
             client: AsyncioDriver,
