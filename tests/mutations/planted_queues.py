@@ -67,9 +67,7 @@ QUEUE_MUTATIONS: Final = (
         "engine/queues/state/checkpoint.py",
         "            state.ready.copy(),\n",
         "            state.ready,\n",
-        (
-            f"{_CHECKPOINTS}::test_checkpoint_snapshot_encoded_after_later_work_has_the_bytes_of_the_snapshot_time",
-        ),
+        (f"{_CHECKPOINTS}::test_checkpoint_snapshot_encoded_after_later_work_is_unchanged",),
         promise="R11",
         tier="simulation",
     ),

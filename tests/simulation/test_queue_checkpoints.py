@@ -149,7 +149,7 @@ def test_queue_start_with_and_without_a_checkpoint_reaches_the_same_state(
 
 
 @pytest.mark.parametrize("seed", parts(SEEDS, SEEDS_EVERY_RUN))
-def test_checkpoint_snapshot_encoded_after_later_work_has_the_bytes_of_the_snapshot_time(seed: int) -> None:
+def test_checkpoint_snapshot_encoded_after_later_work_is_unchanged(seed: int) -> None:
     rng = Random(seed)
     world = QueueEngine(*definitions(file_backed=True))
     taken: list[tuple[list[CheckpointSnapshot], bytes]] = []

@@ -69,7 +69,7 @@ def each_once(publishers: Iterable[Publisher], log: Sequence[Logged]) -> None:
         assert not silent, f"{publisher.name} received no refusal of {list(silent)[:2]}"
     known = {kept.body for p in publishers for kept in p.sent}
     known |= {kept.body for p in publishers for plan in p.transactions for kept in plan}
-    assert set(place) <= known, "a message without a publisher"
+    assert set(place) <= known, "a message that was never published"
 
 
 def _transactions(publisher: Publisher, place: dict[bytes, int]) -> None:
@@ -300,7 +300,7 @@ def _of_nowhere(reading: Reading, publishers: Sequence[Publisher], label: str) -
         places = [sent.index(one.body) for one in seen]
         assert places == sorted(set(places)), f"{label}: not in the order of {publisher.name}, or twice"
     all_sent = {kept.body for publisher in publishers for kept in publisher.nowhere}
-    assert {one.body for one in reading.seen} <= all_sent, f"{label}: a message without a publisher"
+    assert {one.body for one in reading.seen} <= all_sent, f"{label}: a message that was never published"
 
 
 def _replayed(reading: Reading, log: Sequence[Logged], label: str) -> None:

@@ -458,7 +458,7 @@ class MachineRun:
             own = [sent.body for sent in publisher.sent]
             assert _only(log, own) == own, f"{publisher.name}: once, in order"
             assert [sent.sequence for sent in publisher.sent] == sorted({s.sequence for s in publisher.sent})
-        assert len(log) == sum(len(one.sent) for one in self.publishers), "a message without a publisher"
+        assert len(log) == sum(len(one.sent) for one in self.publishers), "a message that was never published"
         for reader in self.readers:
             self.note(reader.name, *reader.bodies)
             wanted = [body for body in log if not reader.filtered or _even(body)]
