@@ -40,7 +40,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--directory",
         type=Path,
         default=ROOT / "build" / "bench",
-        help="where journals are written; on the disk that is to be measured (default: build/bench)",
+        help="directory of journals, on the measured disk (default: build/bench)",
     )
     chosen = parser.parse_args(arguments)
     if chosen.write and (chosen.names or chosen.quick or chosen.log_size):
@@ -59,7 +59,7 @@ def _size(text: str) -> int:
 
 
 def measure(bench: Bench, room: Room, *, repeat: int) -> Outcome:
-    """Run one bench `repeat` times, each in a fresh directory; what it raises becomes its outcome."""
+    """Run one bench `repeat` times, each in a new directory. An exception becomes the outcome."""
     outcome = Outcome(bench)
     for _ in range(repeat):
         shutil.rmtree(room.directory, ignore_errors=True)
@@ -76,7 +76,7 @@ def measure(bench: Bench, room: Room, *, repeat: int) -> Outcome:
 
 
 def measure_all(benches: Sequence[Bench], chosen: argparse.Namespace) -> list[Outcome]:
-    """Run the benches one after the other, each told before it begins and when it is done."""
+    """Run the benches one after the other, with the progress on standard error."""
     shared = Shared(chosen.directory / "shared")
     room = Room(chosen.directory / "room", chosen.quick, shared, chosen.log_size)
     began = time.monotonic()
@@ -95,7 +95,7 @@ def measure_all(benches: Sequence[Bench], chosen: argparse.Namespace) -> list[Ou
 
 
 def _progress(text: str) -> None:
-    """What is being measured: on a terminal in a line that goes away, elsewhere in lines of their own."""
+    """Print the progress: on a terminal in a temporary line, elsewhere in lines of their own."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
     elif text:
@@ -103,7 +103,7 @@ def _progress(text: str) -> None:
 
 
 def measure_peers(source: str | None) -> tuple[Peers | None, bool]:
-    """The peers' figures, and whether they were wanted and could not be had."""
+    """Return the peers' figures, and whether they were requested and are missing."""
     if source is None:
         return None, False
     _progress("peers")
@@ -128,10 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{bench.name:<40} {bench.group}: {bench.title}")
         return 0
     if not benches:
-        print("script/bench: no bench has such a name; --list shows them", file=sys.stderr)
+        print("script/bench: Unknown bench. List the benches with --list.", file=sys.stderr)
         return 2
     if chosen.peers is not None and Path(chosen.peers).is_file() and measure_peers(chosen.peers)[1]:
-        return 2  # said now, not after a quarter of an hour
+        return 2  # reported before the measurement, not a quarter of an hour later
     chosen.directory.mkdir(parents=True, exist_ok=True)
     machine = describe(chosen.directory)
     print("\n".join(machine), flush=True)

@@ -1,7 +1,7 @@
 """Bookmark stores alone, in CPU time of one process, deliveries included.
 
-Batches of 640 messages of one publisher; discards one by one in order, one by one in random order within
-windows of 9,600, and whole batches.
+Batches of 640 messages of one publisher. Discards are single in order, single in random order within windows
+of 9,600, or of whole batches.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def deliver(store: Store, low: int, high: int) -> None:
 
 
 def rate(store: Store, how: str, windows: int) -> float:
-    """Messages a second."""
+    """Return messages a second."""
     rng, discard, seconds, total = Random(1), store.discard, 0.0, windows * WINDOW
     for low in range(0, total, WINDOW):
         order = list(range(low, low + WINDOW))

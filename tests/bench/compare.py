@@ -47,7 +47,7 @@ shutil.rmtree(directory)
 
 
 def measured(checkout: Path, names: Sequence[str], *, quick: bool) -> dict[str, float]:
-    """One value of each bench in one checkout. Raises `subprocess.CalledProcessError`."""
+    """Return one value of each bench in one checkout. Raises `subprocess.CalledProcessError`."""
     directory = checkout / "build" / "compare"
     directory.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join((str(checkout / "src"), str(checkout)))
@@ -65,7 +65,7 @@ def measured(checkout: Path, names: Sequence[str], *, quick: bool) -> dict[str, 
 
 
 def ratio(bench: Bench, new: float, old: float) -> float:
-    """How much better `new` is than `old`: 1 means equal, 2 twice as good."""
+    """Return the factor by which `new` is better than `old`."""
     return new / old if bench.higher_is_better else old / new
 
 
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.bench.compare", description="Compare with another checkout.")
     parser.add_argument("other", type=Path, help="the checkout to compare with")
     parser.add_argument("names", nargs="+", metavar="NAME", help="benches whose name contains it")
-    parser.add_argument("--rounds", type=int, default=30, help="measure each so many times (default: 30)")
+    parser.add_argument("--rounds", type=int, default=30, help="number of measurements of each (default: 30)")
     parser.add_argument("--whole", action="store_true", help="full counts instead of a twentieth")
     chosen = parser.parse_args(arguments)
     benches = [bench for bench in discover() if any(name in bench.name for name in chosen.names)]

@@ -15,7 +15,7 @@ WINDOW = 10_000
 
 
 def _discarding(room: Room, store: Store, discard: Callable[[tt.MessageStream, int], None]) -> Reading:
-    """Messages a second from the subscribe to the last discard; the log lies in the page cache."""
+    """Return messages a second from the subscribe to the last discard, with the log in the page cache."""
     count = max(WINDOW, room.count(MESSAGES) // WINDOW * WINDOW)
     with stage(room.directory) as server:
         fill(server, count)

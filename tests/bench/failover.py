@@ -13,13 +13,13 @@ from tests.bench.stage import fill, percentile, stage, timed
 
 MESSAGES = 1_000
 DELAY_SECONDS = 0.005
-"""The wait before each attempt; it is part of what is measured."""
+"""The delay before each attempt, included in the measured time."""
 RESTARTS = 20
 SECONDS = 60
 
 
 class Deliveries:
-    """A handler that discards nothing, so that everything comes again."""
+    """A handler that discards nothing, so that every message is redelivered."""
 
     def __init__(self) -> None:
         self._first = 0.0
@@ -35,14 +35,14 @@ class Deliveries:
             self._all.set()
 
     def first(self) -> float:
-        """When the first one came, once all have come."""
+        """Return the arrival time of the first message, once all have arrived."""
         assert self._all.wait(SECONDS), "not everything came"
         self._all.clear()
         return self._first
 
 
 def options() -> dict[str, Any]:
-    """What the clients are made with: the store keeps account of what was not discarded."""
+    """Return the options of the clients, with a store that tracks undiscarded messages."""
     return {"reconnect_delay": DELAY_SECONDS, "bookmark_store": tt.MemoryBookmarkStore()}
 
 
@@ -63,7 +63,7 @@ def _measured(room: Room, serve: Callable[[str, Deliveries, Callable[[], None]],
 
         serve(server.uri, deliveries, restarts)
     milliseconds = [seconds * 1e3 for seconds in taken]
-    note = f"{DELAY_SECONDS * 1e3:g} ms of delay in it; worst of {len(taken)}: {max(milliseconds):.3g} ms"
+    note = f"{DELAY_SECONDS * 1e3:g} ms of delay included, worst of {len(taken)}: {max(milliseconds):.3g} ms"
     return Reading(max(0.0, percentile(milliseconds, 0.5)), note)
 
 

@@ -95,7 +95,7 @@ def _publish(client: tt.Client, bodies: list[bytes]) -> None:
 
 
 def _rate(room: Room, listeners: list[tuple[object, ...]], count: int, name: str) -> float:
-    """Messages a second of one publisher, until all that was asked for is delivered."""
+    """Return messages a second of one publisher, until all matching ones are delivered."""
     bodies = [_body(n) for n in range(count)]
     (room.directory / name).mkdir()
     with stage(room.directory / name) as server, publisher(server) as client:
@@ -123,7 +123,7 @@ def many_subscriptions(room: Room) -> Reading:
     one = _rate(room, [("symbols", "quotes", 1, 1, count // SYMBOLS)], count, "one")
     per = SYMBOLS // CONNECTIONS
     many = _rate(room, [("symbols", "quotes", CONNECTIONS, per, count)], count, "many")
-    return Reading(many / one, f"{many:,.0f} msg/s against {one:,.0f}; all subscribers in one process")
+    return Reading(many / one, f"{many:,.0f} msg/s against {one:,.0f}, all subscribers in one process")
 
 
 @bench(
@@ -149,7 +149,7 @@ def after_a_stall(room: Room) -> Reading:
         start = timed()
         worker.answer()
         taken = timed() - start
-    return Reading(count / taken, f"{200 * count >> 20} MiB published meanwhile; subscribers in one process")
+    return Reading(count / taken, f"{200 * count >> 20} MiB published meanwhile, subscribers in one process")
 
 
 @bench(

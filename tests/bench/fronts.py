@@ -20,7 +20,7 @@ Awaited = Callable[[tt.AsyncClient, int], Coroutine[Any, Any, None]]
 
 
 def _ratio(room: Room, count: int, blocking: Blocking, awaited: Awaited) -> Reading:
-    """Medians of several turns each: on asyncio's own loop; the note has uvloop."""
+    """Return the ratio of medians of several alternating runs on asyncio's own loop. The note has uvloop."""
 
     async def main(uri: str) -> float:
         async with tt.AsyncClient("bench-asyncio", uri) as client:
@@ -40,7 +40,7 @@ def _ratio(room: Room, count: int, blocking: Blocking, awaited: Awaited) -> Read
             taken["uvloop"].append(uvloop.run(main(server.uri)))
     seconds = {name: statistics.median(values) for name, values in taken.items()}
     on_uvloop = seconds["blocking"] / seconds["uvloop"]
-    note = f"blocking {count / seconds['blocking']:,.0f} msg/s; on uvloop {on_uvloop:.2f} x"
+    note = f"blocking {count / seconds['blocking']:,.0f} msg/s, on uvloop {on_uvloop:.2f} x"
     return Reading(seconds["blocking"] / seconds["asyncio"], note)
 
 

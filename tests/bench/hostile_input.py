@@ -1,6 +1,6 @@
 """Bodies and filters built to be slow: the longest time for one message, and for its length.
 
-Tests count the steps of the interpreter for the same input; functions in C are timed here.
+Tests count the interpreter's steps for the same input. C functions are timed here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def slowest_filter(room: Room) -> Reading:
         for body in bodies:
             spent = _least(lambda: one.select([body]))  # noqa: B023 -- called at once
             worst, text = max((worst, text), (spent, one.text))
-    return Reading(worst * 1e3, f"{len(filters)} filters, {len(bodies)} bodies each; {text[:30]}")
+    return Reading(worst * 1e3, f"{len(filters)} filters, {len(bodies)} bodies each, {text[:30]}")
 
 
 def _worst(work: Callable[[bytes], object]) -> float:
@@ -76,7 +76,7 @@ def reading_json(_: Room) -> Reading:
     ratios = []
     for paths in PATHS.values():
         reader = message_type("json").reader(paths)
-        reader.decode(b'{"a":[]}')  # what is made late is made
+        reader.decode(b'{"a":[]}')  # creates objects on first use
         ratios.append(_worst(reader.decode))
     return Reading(min(ratios), "the worst of all bodies and sets of paths")
 

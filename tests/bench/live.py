@@ -1,4 +1,4 @@
-"""Delivery of what is being published, to other clients."""
+"""Delivery of new messages to other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owns the logs that several benches read, and how they are written; each is made once a run."""
+"""Logs that several benches read, each written once a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tickertape.testing import RunningServer
 from tickertape.wire.commands import Ack, Flush, Publish
 
 RARE = 1_000
-"""One message in so many is of the topic `even`, and of `burst`."""
+"""One message in this number has the topic `even`, and one has `burst`."""
 BURSTS = 8
 PUBLISHERS = 100
 SINGLES = 1_000_000
@@ -24,19 +24,19 @@ ROWS = 5_000_000
 
 @contextlib.contextmanager
 def large_log(room: Room) -> Iterator[RunningServer]:
-    """A server on the large log: `orders`, and one message in 1,000 each of `even` and `burst`."""
+    """Run a server on the large log: `orders`, and one message in 1,000 each of `even` and `burst`."""
     with stage(room.shared.get("large", lambda path: _write_large(path, room.log_bytes))) as server:
         yield server
 
 
 def large_count(room: Room) -> int:
-    """Messages of `orders` in the large log; `even` and `burst` have a thousandth of it each."""
+    """Return the number of `orders` in the large log. `even` and `burst` have a thousandth each."""
     step = RARE * BURSTS
     return max(step, room.log_bytes // len(BODY) // step * step)
 
 
 def _write_large(path: Path, log_bytes: int) -> None:
-    """`even` comes one at a time between the others, `burst` in 8 places, all of it together there."""
+    """Write the large log: single messages of `even` between the others, and 8 bursts of `burst`."""
     step = RARE * BURSTS
     count = max(step, log_bytes // len(BODY) // step * step)
     bodies = [BODY] * RARE
@@ -52,14 +52,14 @@ def _write_large(path: Path, log_bytes: int) -> None:
 
 @contextlib.contextmanager
 def singles_log(room: Room) -> Iterator[RunningServer]:
-    """A server on a log that 100 publishers wrote one message a frame, in turn."""
+    """Run a server on a log that 100 publishers wrote one message a frame, in turn."""
     count = singles_count(room)
     with stage(room.shared.get("singles", lambda path: _write_singles(path, count))) as server:
         yield server
 
 
 def singles_count(room: Room) -> int:
-    """Messages in that log."""
+    """Return the number of messages in that log."""
     return room.count(SINGLES) // PUBLISHERS * PUBLISHERS
 
 
@@ -77,7 +77,7 @@ def _write_singles(path: Path, count: int) -> None:
 
 
 def _flush(peers: list[Peer], number: int) -> None:
-    """Wait until everything is persisted, and so take what the server said meanwhile."""
+    """Wait until everything is persisted, which also reads the server's answers."""
     for peer in peers:
         peer.send(frame(Flush(id=number)))
     for peer in peers:
@@ -86,7 +86,7 @@ def _flush(peers: list[Peer], number: int) -> None:
 
 @contextlib.contextmanager
 def rows_log(room: Room) -> Iterator[RunningServer]:
-    """A server on a log of bodies that neither compress nor repeat: Parquet would store a constant once."""
+    """Run a server on a log of incompressible bodies: Parquet would store a constant once."""
     with stage(room.shared.get("rows", lambda path: _write_rows(path, room.count(ROWS)))) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Owns the description of the machine that figures depend on; must never tell its name or its paths."""
+"""Description of the machine of a measurement. Must never include its name or its paths."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _packages() -> str:
 
 
 def describe(directory: Path) -> list[str]:
-    """Lines about processor, memory, disk under `directory`, software and commit."""
+    """Return lines about processor, memory, disk under `directory`, software and commit."""
     cores = len(os.sched_getaffinity(0))
     memory = int(_first_value("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20)
     disk = f"{_file_system(directory)}, fdatasync of 4 KiB {_sync_microseconds(directory):.0f} us"

@@ -13,11 +13,13 @@ from tickertape.testing import RunningServer
 
 REPLAYS = 20
 BLOCK = 50
-"""So many of ours, then as many of the disk alone, in turn: both see the same moments of the machine."""
+"""Publishes of a turn. As many syncs of the disk alone follow, so that both see the same load of the
+machine.
+"""
 
 
 def _publishing(server: RunningServer, count: int, between: Callable[[], object] = bool) -> list[float]:
-    """Seconds of each."""
+    """Return the seconds of each publish."""
     taken: list[float] = []
     with publisher(server) as client:
         for number in range(count):
@@ -101,5 +103,5 @@ def p99_beside_replays(room: Room) -> Reading:
             delivered = [int(worker.answer()) for worker in started]
     assert all(delivered), f"some of the replays got nothing: {delivered}"
     rate = sum(delivered) / seconds
-    note = f"{REPLAYS} processes read {rate:,.0f} msg/s meanwhile; p50 {percentile(taken, 0.5) * 1e3:.2g} ms"
+    note = f"{REPLAYS} processes read {rate:,.0f} msg/s meanwhile, p50 {percentile(taken, 0.5) * 1e3:.2g} ms"
     return Reading(percentile(taken, 0.99) * 1e3, note)

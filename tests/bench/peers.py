@@ -1,8 +1,8 @@
-"""Owns the figures of other brokers, measured by a program of their own: run it, read what it printed.
+"""Figures of other brokers, measured by an external program: runs it, and parses its output.
 
-Must never measure, nor know any broker. The program prints a line a figure, such as
-`redis publish 98,000 msg/s` or `redis publish p50 41 us p99 80 us`. Every other line (versions, what
-failed) is a note above the table.
+Must never measure, nor know any broker. The program prints one figure per line, such as `redis publish 98,000
+msg/s` or `redis publish p50 41 us p99 80 us`. Every other line (versions, failures) is a note above the
+table.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _FIGURE = re.compile(r"(?P<what>\S.*?)\s+(?P<figure>[\d,.]+ [a-zA-Z]+/s|p50 [\d,
 
 
 class Peers(NamedTuple):
-    """What the program said."""
+    """The output of the program."""
 
     notes: list[str]
     rows: list[tuple[str, str]]
 
 
 def read_peers(source: str) -> Peers:
-    """What stands in the file `source`, or what the command `source` prints.
+    """Return the contents of the file `source`, or the output of the command `source`.
 
-    Raises `ValueError` when it says no figure, `OSError` or `subprocess.SubprocessError` when it cannot run.
+    Raises `ValueError` when it has no figure, `OSError` or `subprocess.SubprocessError` when it cannot run.
     """
     if Path(source).is_file():
         text = Path(source).read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ def read_peers(source: str) -> Peers:
 
 
 def parse_peers(text: str) -> Peers:
-    """The notes and figures in `text`. Raises `ValueError` when there is no figure."""
+    """Parse the notes and figures in `text`. Raises `ValueError` without a figure."""
     peers = Peers([], [])
     for line in filter(None, map(str.strip, text.splitlines())):
         found = _FIGURE.fullmatch(line)

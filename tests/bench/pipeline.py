@@ -14,7 +14,7 @@ from tests.bench.spark import session
 from tests.bench.stage import BODY, fill, stage, timed
 
 PART = 100
-"""A filter lets one message in so many pass."""
+"""One message in this number passes a filter."""
 BATCH_ROWS = 20_000
 BATCHES_COLD = 5
 """Batches of a query before it is in its stride."""
@@ -87,7 +87,7 @@ def sink_rows(room: Room) -> Reading:
 
 
 def _archived(server: Any, directory: Path, count: int) -> float:
-    """Archive the whole log; seconds of it."""
+    """Archive the whole log, and return the seconds."""
     from tickertape.archive.location import location_of
     from tickertape.spark.archive.job import ArchiveJobOptions, archive_log
 

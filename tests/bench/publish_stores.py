@@ -1,4 +1,4 @@
-"""Publishing with a publish store until the last message is persisted, and what is left on disk."""
+"""Publishing with a publish store until the last message is persisted, and its remaining size on disk."""
 
 from __future__ import annotations
 

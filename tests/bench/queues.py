@@ -129,15 +129,15 @@ def delivery_p50(room: Room) -> Reading:
                 break
         worker.answer()
     late = percentile(taken[count // 10 :], 0.99)
-    note = f"{RATE:,} msg/s from another process, each acknowledged at once; p99 {late:.1f} ms"
+    note = f"{RATE:,} msg/s from another process, each acknowledged at once, p99 {late:.1f} ms"
     return Reading(percentile(taken[count // 10 :], 0.5), note)
 
 
-# -- many messages ------------------------------------------------------------------------------------------
+# -- many messages ------------------------------------------------------------------------------------
 
 
 def _numbers(count: int) -> list[int]:
-    """What the messages of the large queue are made of: symbol and priority, at random."""
+    """Return the numbers behind the messages of the large queue: symbol and priority, at random."""
     return random.Random(1).choices(range(SYMBOLS * SYMBOLS), k=count)
 
 
@@ -152,7 +152,7 @@ def _write_queued(path: Path, numbers: list[int]) -> None:
 
 
 def _settled_bytes(server: RunningServer) -> int:
-    """Anonymous memory of a server once it has nothing to do: filters look at all that is queued first."""
+    """Return the anonymous memory of an idle server: filters process all queued messages first."""
     before, now = -1, _ticks(server)
     while now - before not in (0, 1):
         time.sleep(1)
@@ -161,14 +161,16 @@ def _settled_bytes(server: RunningServer) -> int:
 
 
 def _ticks(server: RunningServer) -> int:
-    """Processor time of a server so far, in hundredths of a second."""
+    """Return the processor time of a server in hundredths of a second."""
     fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) + int(fields[12])
 
 
 def _memory(room: Room, config: str, *filters: str) -> Reading:
-    """What a server on the same log has more with a queue than without, for each message; `filters` of
-    consumers that hold one message each."""
+    """Return the additional bytes per message of a server with a queue on the same log.
+
+    `filters`: one for each consumer, which holds one message.
+    """
     count = room.count(QUEUED)
     directory = room.shared.get("queued", lambda path: _write_queued(path, _numbers(count)))
     with stage(directory) as server:
@@ -180,7 +182,7 @@ def _memory(room: Room, config: str, *filters: str) -> Reading:
             client.subscribe("work", filter=text, max_backlog=1).get(FLUSH_SECONDS)
         used = _settled_bytes(server)
     more = used - without
-    return Reading(more / count, f"{count:,} queued after a start; {more / 1e6:.1f} MB more than without")
+    return Reading(more / count, f"{count:,} queued after a start, {more / 1e6:.1f} MB more than without")
 
 
 @bench("queues", "memory for each queued message", unit="bytes", repeat=1, floor=16, aim=1)
@@ -201,7 +203,7 @@ def memory_with_priority_and_filters(room: Room) -> Reading:
 
 
 def _restart(room: Room, config: str) -> Reading:
-    """Seconds of a start after a clean stop, in a queue of which a tenth was acknowledged, here and there."""
+    """Return the seconds of a start after a clean stop, with a tenth of the queue acknowledged at random."""
     count = room.count(QUEUED)
     directory = room.shared.get("acknowledged", lambda path: _write_acknowledged(path, count))
     with stage(directory, config=QUEUE + config) as server:
@@ -217,15 +219,15 @@ def _restart(room: Room, config: str) -> Reading:
 
 
 def _highest_bytes(server: RunningServer) -> int:
-    """The most memory a process has had, mapped files included."""
+    """Return the peak memory of a process, mapped files included."""
     for line in Path(f"/proc/{server.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("this system does not tell VmHWM")
+    raise AssertionError("this system does not report VmHWM")
 
 
 def _write_acknowledged(path: Path, count: int) -> None:
-    """One symbol is consumed to its end: what is acknowledged lies all over the log."""
+    """Consume one symbol completely: acknowledged messages are all over the log."""
     numbers = _numbers(count)
     _write_queued(path, numbers)
     left = sum(number % SYMBOLS == 0 for number in numbers)

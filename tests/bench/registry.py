@@ -1,13 +1,8 @@
-"""Owns what a bench is and the list of them; must never run or print one.
+"""Benches and their registry. Must never run or print one.
 
-A bench is a function that takes a `Room` and returns what it measured, in the unit it was registered with:
-
-    @bench("publish", "200 bytes, one at a time, until persisted", unit="msg/s", floor=400_000, aim=1_000_000)
-    def publish_one_at_a_time(room: Room) -> Reading:
-        ...
-        return Reading(count / seconds, note="fdatasync in every commit")
-
-It stands in any module of this package. It makes its own server and clients and leaves nothing running.
+A bench is a function of a `Room` that returns its measurement, in the unit of its registration: see `bench`,
+and `publishing.py` for examples. It is in any module of this package, creates its own server and clients, and
+leaves nothing running.
 """
 
 from __future__ import annotations
@@ -25,7 +20,7 @@ HIGHER_IS_BETTER = frozenset({"msg/s", "batches/s", "commits/s", "rows/s", "worl
 
 
 LOG_BYTES = 4 << 30
-"""Bodies in the large log, unless told otherwise."""
+"""Bytes of bodies in the large log, by default."""
 LOG_BYTES_QUICK = 64 << 20
 
 
@@ -37,7 +32,7 @@ class Shared:
         self._filled: set[str] = set()
 
     def get(self, name: str, fill: Callable[[Path], object]) -> Path:
-        """The directory `name`, filled by `fill(directory)` when no bench has had it yet."""
+        """Return the directory `name`, filled by `fill(directory)` at its first use."""
         path = self.directory / name
         if name not in self._filled:
             shutil.rmtree(path, ignore_errors=True)
@@ -49,7 +44,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Room:
-    """What one repetition gets: an empty directory of its own, and whether only a glance is wanted."""
+    """The environment of one repetition: an empty directory, and whether a quick measurement is enough."""
 
     directory: Path
     quick: bool
@@ -58,12 +53,12 @@ class Room:
     """Size of the large log, bodies only."""
 
     def count(self, full: int) -> int:
-        """`full` repetitions of the measured step, a twentieth of them (at least 1) for a glance."""
+        """Return `full` repetitions of the measured step, or a twentieth (at least 1) for a quick run."""
         return max(1, full // 20) if self.quick else full
 
 
 class Reading(NamedTuple):
-    """What was measured; `note` says in a few words what it depends on (the last repetition's is shown)."""
+    """A measurement. `note` describes its conditions briefly. The last repetition's note is shown."""
 
     value: float
     note: str = ""
@@ -83,7 +78,7 @@ class Bench:
     run: Function
     repeat: int
     floor: float | None = None
-    """What it has to reach at least, where something was agreed."""
+    """The minimum agreed value, if any."""
     aim: float | None = None
 
     @property
@@ -91,7 +86,7 @@ class Bench:
         return self.unit in HIGHER_IS_BETTER
 
     def met(self, value: float) -> str:
-        """ "aim", "yes" (the floor) or "no"; empty where nothing was agreed."""
+        """Return "aim", "yes" (the floor) or "no", or an empty text without an agreed value."""
         if self.floor is None or self.aim is None:
             return ""
         sign = 1 if self.higher_is_better else -1
@@ -112,18 +107,19 @@ def bench(
     floor: float | None = None,
     aim: float | None = None,
 ) -> Callable[[Function], Function]:
-    """Register a function as a bench. `unit` must be known, `repeat` is how often it is measured.
+    """Register a function as a bench. `unit` must be known, `repeat` is the number of measurements.
 
-    `floor` and `aim`: what it has to reach at least, and what is aimed at; both or neither."""
+    `floor` and `aim` are the minimum and the target, both or neither.
+    """
     if unit not in LOWER_IS_BETTER | HIGHER_IS_BETTER:
-        raise ValueError(f"unit {unit!r} is not known; say in registry.py whether more of it is better")
+        raise ValueError(f"Unknown unit '{unit}'. Add it to registry.py.")
     if (floor is None) != (aim is None):
         raise ValueError("a bench has a floor and an aim, or neither")
 
     def register(function: Function) -> Function:
         name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         if name in _benches:
-            raise ValueError(f"there are two benches {name}")
+            raise ValueError(f"duplicate bench {name}")
         _benches[name] = Bench(name, group, title, unit, function, repeat, floor, aim)
         return function
 

@@ -1,4 +1,4 @@
-"""A replay at a rate, and what stalled subscribers cost the others."""
+"""Rate-limited replays, and the effect of stalled subscribers on others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _stalled(room: Room, *, recorded: bool) -> Reading:
             peer.__exit__(None, None, None)
     return Reading(
         (highest - before) / (1 << 20),
-        f"{before / (1 << 20):.0f} MiB before; {int(reached):,} msg/s, "
+        f"{before / (1 << 20):.0f} MiB before, {int(reached):,} msg/s, "
         f"delivery to the {LIVE} at p99 {int(delay):,} us",
     )
 

@@ -23,7 +23,7 @@ def _messages(server: RunningServer, count: int) -> Reading:
 
 
 def _batches(server: RunningServer, topic: str, count: int) -> float:
-    """Seconds of a replay."""
+    """Return the seconds of a replay."""
     with tt.Client("bench-reader", server.uri) as client:
         start = timed()
         messages = size = 0

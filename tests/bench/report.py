@@ -1,4 +1,4 @@
-"""Owns how results look: numbers, the table, the page; must never measure."""
+"""Report of results: numbers, table and page. Must never measure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = ("measurement", "median", "at least", "aim", "met", "worst to best", "not
 
 @dataclass
 class Outcome:
-    """All readings of one bench, or why there are none."""
+    """All readings of one bench, or its error."""
 
     bench: Bench
     values: list[float] = field(default_factory=list)
@@ -36,7 +36,7 @@ def number(value: float) -> str:
 
 
 def cells(outcome: Outcome) -> tuple[str, ...]:
-    """What was measured, the median, what was agreed and whether it is met, worst to best, the note."""
+    """Return title, median, agreed values and verdict, range from worst to best, and note."""
     bench = outcome.bench
     if outcome.error:
         return bench.title, "failed", "", "", "", "", outcome.error
@@ -50,14 +50,14 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 def line(outcome: Outcome) -> str:
-    """The same for a terminal."""
+    """Return the cells as a line for a terminal."""
     title, middle, floor, aim, met, extent, note = cells(outcome)
     agreed = f"[{floor} / {aim}: {met}]" if met else ""
     return f"{outcome.bench.group + ': ' + title:<76} {middle:>18}  {agreed:<32} {extent:<22} {note}"
 
 
 def table(outcomes: Sequence[Outcome], machine: Sequence[str], peers: Peers | None = None) -> str:
-    """The Markdown between the markers: the machine, a table for each group, the peers."""
+    """Return the Markdown between the markers: the machine, a table for each group, the peers."""
     lines = [textwrap.fill(f"* {line}", 100, subsequent_indent="  ") for line in machine]
     groups = list(dict.fromkeys(outcome.bench.group for outcome in outcomes))
     for group in groups:
@@ -75,7 +75,10 @@ def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def between_markers(page: str, text: str) -> str:
-    """`page` with `text` between its two markers; raises ValueError unless it has each once, in order."""
+    """Return `page` with `text` between its two markers.
+
+    Raises ValueError unless it has each once, in order.
+    """
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
         raise ValueError(f"the page must hold these two lines once, in this order: {BEGIN} and {END}")
     before, _, rest = page.partition(BEGIN)

@@ -11,7 +11,7 @@ from tests.bench.stage import BODY, fill, timed, workers
 from tests.helpers.processes import anonymous_bytes
 
 RATES = (0, 20e6, 2e6, 200e3)
-"""Bytes a second; 0: as fast as it goes."""
+"""Bytes a second. 0: unlimited."""
 CLIENTS = 20
 SECONDS = 20.0
 OPEN_BYTES = 450_000_000
@@ -46,7 +46,7 @@ def memory_under_replays(room: Room) -> Reading:
     total = sum(delivered) * len(BODY) / 1e9
     return Reading(
         highest / 1e6,
-        f"{before / 1e6:.0f} MB before; in {seconds:.0f} s {total:.1f} GB went to {CLIENTS} processes, "
+        f"{before / 1e6:.0f} MB before, in {seconds:.0f} s {total:.1f} GB went to {CLIENTS} processes, "
         f"{min(delivered):,} to {max(delivered):,} messages each",
     )
 

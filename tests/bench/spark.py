@@ -24,7 +24,7 @@ from tickertape.testing import RunningServer
 Log = Callable[[Room], contextlib.AbstractContextManager[RunningServer]]
 
 SCANS = 6
-"""The first ones compile; the median of the rest counts."""
+"""The first runs compile. The median of the others counts."""
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def session() -> Iterator[Any]:
 
 
 def _scan(frame: Callable[[], Any], expected: int) -> float:
-    """Seconds of `select sum(length(data))`."""
+    """Return the seconds of `select sum(length(data))`."""
     taken = []
     for _ in range(SCANS):
         start = timed()

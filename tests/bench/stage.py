@@ -1,4 +1,4 @@
-"""Owns what the benches share: the message, a server with a log, and a process beside the measured one."""
+"""Fixtures of the benches: the message, a server with a log, and a process beside the measured one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @contextlib.contextmanager
 def stage(directory: Path, *, sync: str = "always", config: str = "") -> Iterator[RunningServer]:
-    """A server on the log in `directory`, a new one if there is none; `config` is more of its file."""
+    """Run a server on the log in `directory`, new if missing, with `config` added to its file."""
     config = f'[journal]\nsync = "{sync}"\n{config}'
     with running_server(directory / "data", config=config) as server:
         yield server
 
 
 def publisher(server: RunningServer, name: str = "bench-publisher") -> tt.Client:
-    """A client with a memory store."""
+    """Open a client with a memory store."""
     return tt.Client(name, server.uri, publish_store=tt.MemoryPublishStore())
 
 
@@ -42,7 +42,7 @@ def fill(
     topic: str = "orders",
     body_of: Callable[[int], bytes] = lambda _: BODY,
 ) -> None:
-    """A log of `count` messages, published in batches; `body_of(n)` makes the bodies."""
+    """Publish `count` messages in batches. `body_of(n)` returns the bodies."""
     with publisher(server, "bench-filler") as client:
         for start in range(0, count, A_CALL):
             client.publish_batch(topic, [body_of(n) for n in range(start, min(start + A_CALL, count))])
@@ -50,7 +50,7 @@ def fill(
 
 
 def one_at_a_time(client: tt.Client, count: int, body: object) -> float:
-    """Seconds of `count` publishes, until the last one is persisted."""
+    """Return the seconds of `count` publishes, until the last one is persisted."""
     start = timed()
     for _ in range(count):
         client.publish("orders", body)
@@ -72,18 +72,18 @@ class Worker:
         )
 
     def ready(self) -> None:
-        """Wait until it is about to begin."""
+        """Wait until the worker is ready to start."""
         said = self.answer()
         assert said == "ready", f"a worker said {said!r}"
 
     def tell(self) -> None:
-        """Let it begin, or end."""
+        """Let the worker start, or end."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
     def answer(self) -> str:
-        """The next line it says."""
+        """Return its next line."""
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
         assert said, f"a worker ended with {self._process.wait()}"
@@ -98,14 +98,14 @@ class Worker:
         self._process.send_signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
 
 @contextlib.contextmanager
 def workers(*commands: tuple[object, ...]) -> Iterator[list[Worker]]:
-    """A worker for each command, all of them ready; ended with the block."""
+    """Run a worker for each command, all of them ready, until the end of the block."""
     started: list[Worker] = []
     try:
         started.extend(Worker(str(name), *arguments) for name, *arguments in commands)
@@ -118,11 +118,11 @@ def workers(*commands: tuple[object, ...]) -> Iterator[list[Worker]]:
 
 
 def percentile(values: list[float], fraction: float) -> float:
-    """The value below which `fraction` of `values` lie."""
+    """Return the value below which `fraction` of `values` are."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * fraction), len(ordered) - 1)]
 
 
 def timed() -> float:
-    """Seconds of a clock for intervals."""
+    """Return the seconds of a clock for intervals."""
     return time.perf_counter()

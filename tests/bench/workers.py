@@ -1,7 +1,7 @@
 """Clients beside the measured one, each in a process of its own: python -m tests.bench.workers NAME ...
 
-A worker says `ready` on standard output, waits for a line on standard input, works, and says what it did in
-one line. One that has no end of its own works until standard input brings another line, or ends.
+A worker prints `ready`, waits for a line on standard input, works, and prints its result in one line. A
+worker without an end of its own works until standard input has another line or ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _wait_for_the_end(over: threading.Event) -> None:
 
 
 def paced(uri: str, topic: str, count: str, rate: str) -> None:
-    """Publish `count` messages at `rate` a second; each begins with the moment at which it was published."""
+    """Publish `count` messages at `rate` a second. Each begins with its publish time."""
     with tt.Client(_name(), uri, publish_store=tt.MemoryPublishStore()) as client:
         _go()
         begun = time.monotonic()
@@ -48,7 +48,7 @@ def paced(uri: str, topic: str, count: str, rate: str) -> None:
 
 
 def listen(uri: str, topic: str, count: str) -> None:
-    """Take the next `count` messages through batches; say how many bytes of bodies they had."""
+    """Read the next `count` messages in batches, and print the bytes of their bodies."""
     with tt.Client(_name(), uri) as client:
         stream = client.subscribe(topic)
         _go()
@@ -62,8 +62,9 @@ def listen(uri: str, topic: str, count: str) -> None:
 
 
 def replays(uri: str, topic: str, bytes_per_second: str) -> None:
-    """Replay through batches, again and again, at most so many bytes a second (0: flat out); say how many
-    messages came, each of which follows the one before.
+    """Replay in batches, again and again, at `bytes_per_second` at most (0: unlimited), and print the count.
+
+    Each message must follow the one before.
     """
     over = threading.Event()
     rate, messages, size = float(bytes_per_second), 0, 0
@@ -87,7 +88,7 @@ def replays(uri: str, topic: str, bytes_per_second: str) -> None:
 
 
 class _Counter:
-    """Counts messages of many subscriptions, and knows when all have come."""
+    """Counts messages of many subscriptions, until all have arrived."""
 
     def __init__(self, expected: int) -> None:
         self._left = expected
@@ -109,7 +110,9 @@ def _await(counter: _Counter) -> None:
 
 
 def symbols(uri: str, topic: str, connections: str, each: str, expected: str) -> None:
-    """Subscribe `each` symbols on each of so many connections; say when all that is expected has come."""
+    """Subscribe `each` symbols on each of `connections` connections. Print when all expected messages have
+    arrived.
+    """
     counter = _Counter(int(expected))
     with contextlib.ExitStack() as stack:
         for number in range(int(connections)):
@@ -120,7 +123,7 @@ def symbols(uri: str, topic: str, connections: str, each: str, expected: str) ->
 
 
 def mixed(uri: str, topic: str, connections: str, each: str, count: str) -> None:
-    """Subscribe ranges of the price and prefixes of the venue, in turn, on so many connections."""
+    """Subscribe to price ranges and venue prefixes, in turn, on `connections` connections."""
     filters = []
     expected = 0
     prices: Counter[int] = Counter()
@@ -147,8 +150,7 @@ def mixed(uri: str, topic: str, connections: str, each: str, count: str) -> None
 
 
 def listeners(uri: str, topic: str, clients: str, count: str) -> None:
-    """So many clients that take `count` messages each; say the delay of each message, its highest of a
-    hundred, in microseconds, when all have come."""
+    """Read `count` messages with each of `clients` clients, and print the delay at p99 in microseconds."""
     delays: list[float] = []
     counter = _Counter(int(clients) * int(count))
 
@@ -166,8 +168,10 @@ def listeners(uri: str, topic: str, clients: str, count: str) -> None:
 
 
 def takers(uri: str, topic: str, clients: str, count: str) -> None:
-    """So many clients that take `count` messages each through batches, so that they keep up with every rate;
-    say the delay of the first message of each batch, its highest of a hundred, in microseconds."""
+    """Read `count` messages with each of `clients` clients in batches, which keep up with every rate.
+
+    Print the delay of the first message of each batch at p99 in microseconds.
+    """
     delays: list[float] = []
 
     def take(stream: tt.MessageStream) -> None:
@@ -194,8 +198,10 @@ def takers(uri: str, topic: str, clients: str, count: str) -> None:
 
 
 def consume(uri: str, topic: str, backlog: str, gathered: str) -> None:
-    """Take messages of a queue and acknowledge each, until told to end; then, when all of that is persisted,
-    say how many they were."""
+    """Take messages of a queue and acknowledge each until asked to end.
+
+    Print their number when all acknowledgements are persisted.
+    """
     taken = 0
 
     def take(stream: tt.MessageStream) -> None:

@@ -1,4 +1,4 @@
-"""Simulated worlds in a second of one processor: each lived to its end, with a crash and a judgement."""
+"""Simulations per second of one processor: each is complete, with a crash and its checks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.world.life import MACHINES, TRIO, Shape, live
 from tests.world.machines import MachineShape
 
 BEFORE = 10
-"""Worlds that are lived first: what is imported and compiled once is no part of it."""
+"""Simulations before the measurement, so that imports and compilation do not count."""
 
 
 def _lived(shape: Shape | MachineShape, worlds: int) -> Reading:

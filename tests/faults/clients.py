@@ -1,4 +1,4 @@
-"""Owns the clients of the fault tests: they come back when the server does, and remember what they were told.
+"""Clients of the fault tests: they reconnect to the server, and record their acknowledgements.
 
 Must never judge: tests do.
 """
@@ -14,14 +14,15 @@ import tickertape as tt
 
 SECONDS = 30.0
 ROOM_SECONDS = 600.0
-"""How long a publish waits for room in its store. While the server is killed again and again, a short life
-may persist nothing of it, and lives are as far apart as the machine is busy; `finish` is less patient."""
+"""Seconds that a publish waits for space in its store. While kills follow each other, a short run may
+persist no message, and runs are slow on a busy machine. `finish` waits less.
+"""
 TOPIC = "orders"
 _AGAIN_SECONDS = 0.05
 
 
 class Publisher(threading.Thread):
-    """Publishes numbered bodies in small and large bursts, with a store, until it is told to finish."""
+    """Publishes numbered bodies in small and large bursts, with a store, until it is stopped."""
 
     def __init__(self, name: str, uri: str, seed: int) -> None:
         super().__init__(name=name, daemon=True)
@@ -36,11 +37,11 @@ class Publisher(threading.Thread):
         self._client = tt.Client(
             name, uri, publish_store=tt.MemoryPublishStore("1MB"), timeout=SECONDS, connect=False
         )
-        self._client.set_disconnect_handler(self._come_back)
+        self._client.set_disconnect_handler(self._reconnect)
 
     def run(self) -> None:
         try:
-            self._come_back(self._client)
+            self._reconnect(self._client)
             while not self._over.wait(self._rng.random() * 0.03):
                 self._burst()
             self._flush()
@@ -77,7 +78,7 @@ class Publisher(threading.Thread):
         return b"%s %d " % (self.name.encode(), number) + b"x" * self._rng.choice((0, 100, 1_000, 4_000))
 
     def acknowledged(self) -> int:
-        """How many of `bodies`, from the first on, are acknowledged as persisted: at least so many."""
+        """Return a lower bound of the number of `bodies`, from the first, that are reported as persisted."""
         settled = self._settled
         return max(0, settled - self._client.unpersisted_count())
 
@@ -90,7 +91,7 @@ class Publisher(threading.Thread):
         self._client.set_disconnect_handler(None)
         self._client.close()
 
-    def _come_back(self, client: tt.Client) -> None:
+    def _reconnect(self, client: tt.Client) -> None:
         self.resent += client.unpersisted_count()
         while not client.connected:
             try:
@@ -100,7 +101,7 @@ class Publisher(threading.Thread):
 
 
 class Subscriber(threading.Thread):
-    """Reads the topic from the beginning; after each loss it goes on behind the last message it has."""
+    """Reads the topic from the beginning. After each loss it resumes after its last message."""
 
     def __init__(self, name: str, uri: str, *, pause: float = 0.0) -> None:
         super().__init__(name=name, daemon=True)

@@ -1,7 +1,7 @@
-"""Owns a server on a disk of 64 MiB that fills up: `python -m tests.faults.full_log DIRECTORY SEED LIVES`.
+"""A server on a disk of 64 MiB that fills up: `python -m tests.faults.full_log DIRECTORY SEED LIVES`.
 
-To be run in a mount namespace of its own (`tests.helpers.namespaces`). Judges by `assert`; prints how often
-what happened.
+Runs in a mount namespace of its own (`tests.helpers.namespaces`). Judges by `assert`, and prints the number
+of each event.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ TOPIC: Final = "orders"
 REFUSED: Final = "Cannot prepare the next segment: No space left on device: free disk space"
 BODY_BYTES_MAX: Final = 200_000
 BODY_BYTES_MIN: Final = 100
-"""When there is no room for so little there is none."""
+"""Bytes that must fit, or the disk counts as full."""
 
 
 class FullLog:
-    """One life: a disk fills up at a place that chance names, and has room again."""
+    """One run: a disk fills up at a random place, and has space again."""
 
     def __init__(self, disk: Path, server: RunningServer, rng: Random) -> None:
         self.rng = rng
         self.counts: Counter[str] = Counter()
         self.server = server
         self._ballast = disk / "ballast"
-        self.told: list[bytes] = []
-        """What `bare` published and heard acknowledged."""
+        self.acknowledged: list[bytes] = []
+        """Messages that `bare` published and that were acknowledged."""
         self.refused: list[bytes] = []
-        """What it published and heard refused."""
+        """Messages that it published and that were refused."""
         self.kept: list[bytes] = []
-        """What `keeper` published, which has a store and connects again by itself."""
+        """Messages of `keeper`, which has a store and reconnects by itself."""
         self.heard: list[bytes] = []
-        """What a subscriber got from the beginning on."""
+        """Messages that a subscriber received from the beginning."""
         self._bare = tt.Client("bare", server.uri, timeout=SECONDS)
         self._keeper = tt.HAClient.memory_backed(
             "keeper", servers=server.uri, reconnect_delay=0.05, timeout=SECONDS
         )
         self._keeper.connect_and_logon()
-        self._keeper.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._hear)
+        self._keeper.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._on_message)
 
-    def _hear(self, message: tt.Message) -> None:
+    def _on_message(self, message: tt.Message) -> None:
         self.heard.append(message.data)
         message.discard()
 
@@ -67,8 +67,8 @@ class FullLog:
     # -- publishing -----------------------------------------------------------------------------------
 
     def publish(self, size: int) -> bool:
-        """Publish a message; False when the server says that it has no room."""
-        number = len(self.told) + len(self.refused)
+        """Publish a message. Return False when the server has no space."""
+        number = len(self.acknowledged) + len(self.refused)
         body = b"bare %d " % number + b"x" * size
         self._bare.publish(TOPIC, body)
         refused = ""
@@ -77,27 +77,28 @@ class FullLog:
         except tt.PublishRejected as error:
             refused = str(error)
         except tt.TimedOut:
-            # It was accepted before anybody knew that the disk is full, and waits: nobody refuses it then.
-            self.counts["waited for room"] += 1
-            self._make_some_room()
+            # The server accepted the message before it detected the full disk, so it waits and is not
+            # refused.
+            self.counts["waited for space"] += 1
+            self._free_some_space()
             self._bare.publish_flush()
-        (self.refused if refused else self.told).append(body)
+        (self.refused if refused else self.acknowledged).append(body)
         assert not refused or REFUSED in refused
         return not refused
 
-    def _make_some_room(self) -> None:
-        """Enough for a small segment or two. The rest stays with the others, who give it back in the end."""
+    def _free_some_space(self) -> None:
+        """Free space for a small segment or two. The other programs keep the rest until the end."""
         left = self._ballast.stat().st_size - 2 * MIB
         assert left > 2 * MIB
         os.truncate(self._ballast, left)
 
     def keep(self, least: int = 0) -> None:
-        """Have the keeper publish one more; it waits for nothing."""
+        """Let the keeper publish another message, without waiting."""
         self.kept.append(b"kept %d " % len(self.kept) + b"y" * (least + self.rng.randrange(1_000)))
         self._keeper.publish(TOPIC, self.kept[-1])
 
-    def take_all_room(self) -> None:
-        """Another program takes what is left of the disk."""
+    def take_all_space(self) -> None:
+        """Let another program use the rest of the disk."""
         with open(self._ballast, "ab", buffering=0) as file:
             for size in (MIB, 4096):
                 try:
@@ -107,13 +108,13 @@ class FullLog:
                     continue  # full
 
     def fill(self) -> None:
-        """Publish until not even a small message has room, be it that the log or others took it."""
+        """Publish until even a small message has no space, because of the log or of other programs."""
         by_others = self.rng.random() < 0.5
         left = self.rng.randrange(1, 200) if by_others else -1
         size = BODY_BYTES_MAX
         while size > BODY_BYTES_MIN:
             if left == 0:
-                self.take_all_room()
+                self.take_all_space()
                 self.counts["filled by others"] += 1
             left -= 1
             if self.rng.random() < 0.1:
@@ -124,15 +125,15 @@ class FullLog:
             pass
         self.counts["filled by the log"] += not by_others
         if self.rng.random() < 0.5:
-            self.take_all_room()
+            self.take_all_space()
             self.counts["not a block left"] += 1
 
-    # -- what must hold -------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------
 
     def stays_full(self) -> None:
-        """Nothing is taken, and everybody is told; all else goes on."""
+        """Check that publishes are refused with an error, and everything else continues."""
         assert not self.publish(BODY_BYTES_MIN)
-        self.keep(2 * BODY_BYTES_MIN)  # one that is smaller than what was refused may fit
+        self.keep(2 * BODY_BYTES_MIN)  # a smaller message than the refused one may fit
         transaction = self._bare.transaction("while full")
         transaction.publish(TOPIC, b"bare in a transaction " + b"z" * 1_000)
         with pytest.raises((tt.JournalFull, tt.StagingFull)):
@@ -148,18 +149,18 @@ class FullLog:
         self.judge_files()
 
     def judge(self, bodies: list[bytes]) -> None:
-        """What is acknowledged is there, what was refused is not, all of it once and in order."""
-        assert [body for body in bodies if body.startswith(b"bare ")] == self.told
+        """Check the log: acknowledged messages are present, refused ones are not, all once and in order."""
+        assert [body for body in bodies if body.startswith(b"bare ")] == self.acknowledged
         kept = [body for body in bodies if body.startswith(b"kept ")]
         assert kept == self.kept[: len(kept)]
         assert len(kept) >= len(self.kept) - self._keeper.unpersisted_count()
 
     def judge_files(self) -> None:
-        """The same of the files, by a reader of its own."""
+        """Check the files with an independent reader."""
         self.judge([message.body for message in read_log(self.server.data) if message.topic == TOPIC])
 
     def restart(self) -> None:
-        """A stop or a death, and a start, while there is no room."""
+        """Stop or kill the server, and start it, on the full disk."""
         self._bare.close()
         before = len(self.server.errors())
         if self.rng.random() < 0.5:
@@ -173,8 +174,8 @@ class FullLog:
         wait_until(lambda: " journal_full " in self.server.errors()[before:], SECONDS)
         self._bare = tt.Client("bare", self.server.uri, timeout=SECONDS)
 
-    def has_room_again(self) -> None:
-        """Publishing goes on by itself, on the same process, and what was kept is stored."""
+    def resumes_with_space(self) -> None:
+        """Check that publishing resumes in the same process, and that kept messages are stored."""
         pid, before = self.server.pid, len(self.server.errors())
         self._ballast.unlink()
         wait_until(lambda: self.publish(BODY_BYTES_MAX // 2), SECONDS)
@@ -202,10 +203,10 @@ class FullLog:
 
 
 def live(directory: Path, disk: Path, rng: Random) -> Counter[str]:
-    """One fill point, from an empty disk on."""
+    """Fill the disk once, from an empty one."""
     place = disk / "data"
     place.mkdir()
-    link = directory / "data"  # what the server prints stands beside it, and not on the small disk
+    link = directory / "data"  # the output of the server is beside the link, not on the small disk
     link.unlink(missing_ok=True)
     link.symlink_to(place)
     with open(disk / "ballast", "wb") as ballast:
@@ -217,7 +218,7 @@ def live(directory: Path, disk: Path, rng: Random) -> Counter[str]:
             life.stays_full()
             life.restart()
             life.stays_full()
-            life.has_room_again()
+            life.resumes_with_space()
         finally:
             life.close()
         assert server.stop() == 0
@@ -229,7 +230,7 @@ def live(directory: Path, disk: Path, rng: Random) -> Counter[str]:
 
 
 def main(directory: Path, seed: int, lives: int) -> None:
-    """So many lives on one small disk."""
+    """Run `lives` runs on one small disk."""
     disk = directory / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)], check=True)

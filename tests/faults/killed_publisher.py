@@ -1,7 +1,7 @@
-"""Owns a publisher process that lives until it is killed, again and again, on one store and one name.
+"""Publisher process that is killed again and again, with one store and one name.
 
-Must never judge: tests do. What calls returned, and what a flush covered, it writes to a file of its own,
-which the system keeps when the process is killed.
+Must never judge: tests do. It writes returned calls and covering flushes to a file of its own, which survives
+the kill.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ class Returned(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """What a publisher was told, over all its lives."""
+    """The results of a publisher's calls, over all its runs."""
 
     returned: list[Returned]
     flushed: int
-    """Everything up to this sequence was persisted, said a flush."""
+    """A flush has confirmed everything up to this sequence as persisted."""
 
 
 def read_witness(path: Path) -> Witness:
-    """What stands in the file, whole entries only."""
+    """Return the whole entries of the file."""
     data = path.read_bytes() if path.exists() else b""
     returned, flushed = [], 0
     for life, sequence, count in _ENTRY.iter_unpack(data[: len(data) // _ENTRY.size * _ENTRY.size]):
@@ -58,7 +58,7 @@ def read_witness(path: Path) -> Witness:
 
 
 def last_flushed(path: Path) -> int:
-    """The `flushed` of the last flush that returned, from the end of the file."""
+    """Return `flushed` of the last flush that returned, from the end of the file."""
     if not path.exists():
         return 0
     with open(path, "rb") as file:
@@ -72,15 +72,15 @@ def last_flushed(path: Path) -> int:
 
 
 def reconnecting(name: str, uri: str, store: tt.FilePublishStore) -> tt.Client:
-    """A plain client that connects again whenever its connection is lost."""
+    """Return a plain client that reconnects after each loss."""
     client = tt.Client(name, uri, publish_store=store, timeout=SECONDS, connect=False)
-    client.set_disconnect_handler(_come_back)
-    threading.Thread(target=_come_back, args=(client,), daemon=True).start()
+    client.set_disconnect_handler(_reconnect)
+    threading.Thread(target=_reconnect, args=(client,), daemon=True).start()
     return client
 
 
 def highly_available(name: str, uri: str, store: tt.FilePublishStore) -> tt.HAClient:
-    """An HA client, which does that by itself."""
+    """Return an HA client, which reconnects by itself."""
     client = tt.HAClient(
         name,
         servers=uri,
@@ -93,7 +93,7 @@ def highly_available(name: str, uri: str, store: tt.FilePublishStore) -> tt.HACl
     return client
 
 
-def _come_back(client: tt.Client) -> None:
+def _reconnect(client: tt.Client) -> None:
     while not client.connected:
         try:
             client.connect(timeout=SECONDS)
@@ -102,7 +102,7 @@ def _come_back(client: tt.Client) -> None:
 
 
 class Publisher:
-    """One name, one store, one witness; `life` is the number of the process."""
+    """One name, one store, one witness. `life` is the number of the process."""
 
     def __init__(self, name: str, directory: Path, uri: str, connect: Connect = reconnecting) -> None:
         self.name = name
@@ -114,24 +114,24 @@ class Publisher:
         self._pid = 0
 
     def spawn(self, finish: bool = False) -> None:
-        """Begin a life; with `finish` one that only sends what is left, and ends by itself."""
+        """Start a process. With `finish` it only sends the rest of its messages, and ends by itself."""
         self.lives += 1
         self._pid = os.fork()
         if not self._pid:
             self._live(finish)
 
     def kill(self, signal: int) -> int:
-        """End it; how it ended, as a negative number of a signal or an exit code."""
+        """Kill the process, and return its exit status, negative for a signal."""
         os.kill(self._pid, signal)
         return self.wait()
 
     def wait(self) -> int:
-        """Wait until it has ended; how."""
+        """Wait for the end of the process, and return its exit status."""
         pid, self._pid = self._pid, 0
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def running(self) -> bool:
-        """Whether there is a process to kill."""
+        """Return whether a process runs."""
         return self._pid > 0
 
     def _live(self, finish: bool) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Owns a real server process that is killed at the worst moments: while it rolls, stops, or recovers.
+"""Real server process that is killed at the worst times: at a segment roll, a stop or a recovery.
 
 Must never judge: tests do.
 """
@@ -30,7 +30,7 @@ class Victim:
         self.uri = f"tcp://127.0.0.1:{self.port.number}"
         self.errors = data.parent / "server.stderr"
         self.was_ready = False
-        """Whether the present or last process had said so."""
+        """Whether the present or last process has been ready."""
         self._config = config
         self._process: subprocess.Popen[str] | None = None
 
@@ -59,7 +59,7 @@ class Victim:
         assert line.split()[1] == self.uri
 
     def said(self) -> str:
-        """The last of what it printed on standard error."""
+        """Return the end of its standard error."""
         return self.errors.read_text()[-4000:]
 
     def terminate(self) -> None:
@@ -68,7 +68,7 @@ class Victim:
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> bool:
-        """SIGKILL, and wait until it is gone; False when it had ended before."""
+        """Send SIGKILL, and wait for the end. Return False when the process had ended before."""
         assert self._process is not None
         alive = self._process.poll() is None
         self._process.kill()
@@ -77,7 +77,7 @@ class Victim:
         return alive
 
     def wait(self) -> int:
-        """Wait until it ends by itself; its exit code."""
+        """Wait until the process ends by itself, and return its exit code."""
         assert self._process is not None
         self._process.communicate(timeout=START_SECONDS_MAX)
         code = self._process.returncode
@@ -85,17 +85,17 @@ class Victim:
         return code
 
     def running(self) -> bool:
-        """Whether there is a process to kill."""
+        """Return whether a process runs."""
         return self._process is not None
 
     # -- moments --------------------------------------------------------------------------------------
 
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of the segments: they change when one is reserved, cut, or begun in a new file."""
+        """Return names and sizes of the segments, which change with a reservation, a cut or a new file."""
         return tuple((name, status.st_size) for name, status in self._entries())
 
     def writes(self) -> tuple[tuple[str, int, int], ...]:
-        """The same, with the time of the last write: changes with everything that is done to a segment."""
+        """Return the sizes with the times of the last writes, which change with every write to a segment."""
         return tuple((name, status.st_size, status.st_mtime_ns) for name, status in self._entries())
 
     def _entries(self) -> list[tuple[str, os.stat_result]]:
@@ -107,7 +107,7 @@ class Victim:
         return sorted(found)
 
     def wait_change(self, look: str, times: int, seconds: float) -> bool:
-        """Wait until `sizes` or `writes` has changed so often; False when it has not in time."""
+        """Wait until `sizes` or `writes` has changed `times` times. Return False at the timeout."""
         state = getattr(self, look)
         deadline, before = time.monotonic() + seconds, state()
         while times and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
-"""Owns reading a data directory byte by byte as docs/formats says: what a judge needs who trusts no reader.
+"""Reader of data directories by the documented format, independent of the product.
 
-Must never import the product. It knows nothing of recovery: it reads what whole commits hold, in order, up
-to the first that is not whole, and says what may not be so.
+Must never import the product. It does not know recovery: it reads the messages of whole commits in order, up
+to the first incomplete one, and reports violations of the format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RUN = struct.Struct("<QQqIIII")
 
 
 class Stored(NamedTuple):
-    """One message as it stands in the log."""
+    """One message of the log."""
 
     publisher: int
     sequence: int
@@ -50,8 +50,10 @@ class Commit(NamedTuple):
 
 
 def read_log(data: Path) -> list[Stored]:
-    """Every message in whole commits, and in whole chains; `AssertionError` when what comes before is not as
-    documented."""
+    """Return every message in whole commits and whole chains.
+
+    Raises `AssertionError` when a part before the end is not as documented.
+    """
     identity = bytes.fromhex(json.loads((data / "identity.json").read_text())["journal"])
     files = sorted((data / "journal").glob("*.segment"))
     assert [int(file.stem) for file in files] == list(range(1, len(files) + 1)), (
@@ -67,7 +69,7 @@ def read_log(data: Path) -> list[Stored]:
         assert sealed, f"{file.name} was begun before the one before it was sealed"
         sealed = False
         chain: list[Stored] = []
-        """Of a chain whose end was not found yet: without it this is no part of the log."""
+        """Messages of an unfinished chain: they are not a part of the log until its end is found."""
         for commit in _commits(contents, identity, int(file.stem), position, commit_number):
             assert not sealed, f"{file.name}: something follows the seal"
             assert commit.first_position == position, f"{file.name}: positions have no gaps"
@@ -75,7 +77,7 @@ def read_log(data: Path) -> list[Stored]:
             commit_number += 1
             position += commit.messages
             sealed = commit.kind == SEAL
-            assert commit.flags or not chain, f"{file.name}: something stands in the middle of a chain"
+            assert commit.flags or not chain, f"{file.name}: another commit is in the middle of a chain"
             assert commit.flags in (0, CONTINUES, ENDS)
             if commit.kind == DATA:
                 messages = _messages(commit.body)
@@ -105,7 +107,7 @@ def _commits(
 
 
 def _commit(contents: bytes, at: int, salt: int, epoch: int, chain: int) -> Commit | None:
-    """The whole commit at `at`, or None."""
+    """Return the whole commit at `at`, or None."""
     if at + COMMIT_BYTES > len(contents):
         return None
     header = contents[at : at + COMMIT_BYTES]

@@ -1,8 +1,8 @@
-"""Owns a server and clients on two ends of a link that goes down and comes up again:
-`python -m tests.faults.network_outages DIRECTORY SEED CUTS`.
+"""A server and clients at two ends of a link that goes down and up.
 
-To be run in a network namespace of its own (`tests.helpers.namespaces`), which is where the clients are; the
-server has another one. Judges by `assert`; prints how often what happened.
+Usage: `python -m tests.faults.network_outages DIRECTORY SEED CUTS`. Runs with the clients in a network
+namespace of its own (`tests.helpers.namespaces`). The server has another one. Judges by `assert`, and prints
+the number of each event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECONDS: Final = 30.0
 TOPIC: Final = "orders"
 HEARTBEAT: Final = 0.5
 SHORT_SECONDS_MAX: Final = 0.2
-"""A link that is down for less than two intervals, and what TCP takes to send again, costs nothing."""
+"""Connections survive an outage shorter than two intervals and TCP's retransmission time."""
 PAUSE_SECONDS: Final = 0.002
 NEAR, FAR = ("10.99.0.2", "to-server"), ("10.99.0.1", "to-client")
 """Address and link of the clients, and of the server."""
@@ -49,7 +49,7 @@ class FarServer(RunningServer):
         return [*self._enter, *super()._command()]
 
     def closes(self, name: str) -> list[str]:
-        """The ends of this client's connections."""
+        """Return the log lines of this client's closed connections."""
         lines = self.errors().splitlines()
         return [line for line in lines if " connection_close " in line and f" client={name} " in line]
 
@@ -59,7 +59,7 @@ def _run(*command: str) -> None:
 
 
 class Link:
-    """The only way between the clients and the server; either end can be taken down."""
+    """The only link between the clients and the server. Either end can be taken down."""
 
     def __init__(self, holder: int) -> None:
         self.namespace = Path(f"/proc/{holder}/ns/net")
@@ -82,7 +82,7 @@ class Link:
 
 @contextmanager
 def linked() -> Iterator[Link]:
-    """A link to a namespace that is there as long."""
+    """Open a link to a namespace that exists for the same time."""
     with subprocess.Popen(["unshare", "--net", "sleep", "infinity"], stdin=subprocess.DEVNULL) as holder:
         try:
             yield Link(holder.pid)
@@ -103,7 +103,7 @@ class Ends:
         self._error: BaseException | None = None
         self._lost: dict[str, int] = {"publisher": 0, "reader": 0}
         self._publisher, self._reader = (self._made(name) for name in self._lost)
-        self._reader.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._hear)
+        self._reader.bookmark_subscribe(TOPIC, tt.EPOCH, sub_id="all", on_message=self._on_message)
         self._thread = threading.Thread(target=self._publish)
         self._thread.start()
 
@@ -120,7 +120,7 @@ class Ends:
         client.connect_and_logon(timeout=SECONDS)
         return client
 
-    def _hear(self, message: tt.Message) -> None:
+    def _on_message(self, message: tt.Message) -> None:
         self.heard.append(message.data)
         message.discard()
 
@@ -134,7 +134,7 @@ class Ends:
             raise
 
     def flows(self, count: int = 50) -> None:
-        """Wait until so many more have come all the way."""
+        """Wait until `count` more messages have been received."""
         goal = len(self.heard) + count
         wait_until(lambda: self._error or len(self.heard) >= goal, SECONDS)
         assert self._error is None, self._error
@@ -144,11 +144,11 @@ class Ends:
         before = {name: (self._lost[name], len(self._server.closes(name))) for name in self._lost}
         self._link.set(end, "down")
         began = time.monotonic()
-        # One may be on its way to its answer; what is published from now on has none, so that a flush asks.
+        # One message may have its answer in flight. Later ones have none, so that a flush has to ask.
         goal = self._published + 2
         wait_until(lambda: self._published >= goal, HEARTBEAT)
         published = self._published
-        with pytest.raises(tt.TimedOut):  # it waits for a connection, and there is none
+        with pytest.raises(tt.TimedOut):  # the flush waits for a connection
             self._publisher.publish_flush(timeout=4 * HEARTBEAT)
         wait_until(lambda: all(self._lost[n] > before[n][0] for n in before), SECONDS)
         wait_until(lambda: all(len(self._server.closes(n)) > before[n][1] for n in before), SECONDS)
@@ -164,7 +164,7 @@ class Ends:
         self.counts[f"{end} end down"] += 1
 
     def blink(self, end: str) -> None:
-        """Take it down for a moment: the connections go on."""
+        """Take an end down for a short time: the connections survive."""
         before = dict(self._lost)
         self._link.set(end, "down")
         time.sleep(SHORT_SECONDS_MAX)
@@ -173,7 +173,7 @@ class Ends:
         self.counts["connections that outlived a blink"] += before == self._lost
 
     def finish(self) -> None:
-        """All that was published is stored once, and was heard once, in order."""
+        """Check that all published messages are stored once and were received once, in order."""
         self._over.set()
         self._thread.join(SECONDS)
         assert self._error is None, self._error
@@ -185,7 +185,7 @@ class Ends:
         assert stored == expected
 
     def close(self) -> None:
-        """End the clients, whatever state they are in."""
+        """Close the clients in any state."""
         self._over.set()
         self._publisher.close()
         self._reader.close()
@@ -193,7 +193,7 @@ class Ends:
 
 
 def main(directory: Path, seed: int, cuts: int) -> None:
-    """So many cuts, of either end in turn, and a blink after each but the first."""
+    """Run `cuts` outages of either end in turn, with a short one after each but the first."""
     rng = Random(seed)
     with linked() as link:
         server = FarServer(directory / "data", link.namespace)
@@ -211,7 +211,7 @@ def main(directory: Path, seed: int, cuts: int) -> None:
                 ends.close()
             assert server.stop() == 0
         except BaseException as failure:
-            failure.add_note(f"seed {seed}; the server said: {server.errors()[-1500:]}")
+            failure.add_note(f"seed {seed}, output of the server: {server.errors()[-1500:]}")
             raise
         finally:
             server.kill()

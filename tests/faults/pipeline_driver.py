@@ -1,7 +1,8 @@
-"""A Spark driver as a program: a streaming query from log to log, whose rows come in another order at each
-attempt. Arguments: URI of the server, checkpoint directory, Spark master, `topic` or `queue` to read from.
+"""A Spark driver as a program: a streaming query from log to log, with another order of rows at each
+attempt.
 
-Must never stop by itself: it is killed.
+Arguments: URI of the server, checkpoint directory, Spark master, `topic` or `queue` to read from. Must never
+stop by itself: it is killed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SOURCES = {"topic": {"topic": "numbers"}, "queue": {"queue": "work"}}
 
 
 def main() -> None:
-    """Run the query until somebody kills the process."""
+    """Run the query until the process is killed."""
     uri, checkpoint, master, kind = sys.argv[1:]
     spark = (
         SparkSession.builder.master(master)
@@ -47,7 +48,7 @@ def _run(spark: SparkSession, uri: str, checkpoint: str, options: dict[str, str]
         .load()
     )
     number = sql.get_json_object(sql.col("data").cast("string"), "$.n").cast("long")
-    # Each attempt deals the rows out anew: no task writes what it wrote before, nor in that order.
+    # Each attempt distributes the rows anew, so that no task repeats the rows or the order of an earlier one.
     rows: Any = source.select(number.alias("n")).repartition(2, sql.rand())
     body = sql.to_json(sql.struct(sql.col("n"), (sql.col("n") * 2).alias("twice")))
     query = (

@@ -1,7 +1,7 @@
-"""Owns processes that publish to a queue and work for it until they are killed, and what they write down.
+"""Processes that publish to a queue and work for it until they are killed, and their records.
 
-Must never judge: tests do. Each life has a file of its own; a line is with the system before what it tells of
-is done, and so stays when the process is killed.
+Must never judge: tests do. Each run has a file of its own. A line is written before the action it records,
+and survives the kill.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ _AGAIN_SECONDS: Final = 0.01
 _FLUSH_SECONDS: Final = 0.05
 _HANG_SECONDS: Final = LEASE_SECONDS + 0.3
 _HANGS_AT: Final = 25
-"""Each worker hangs at this message, and then at every fortieth of so many."""
+"""Each worker hangs at this message, and at every fortieth after it."""
 _CANCELS: Final = 0.02
 
 
 def now() -> int:
-    """Microseconds since 1970, on the clock of all processes."""
+    """Return microseconds since 1970, on the clock of all processes."""
     return time.time_ns() // 1000
 
 
 class Entry(NamedTuple):
-    """One line of a file: `got` (a message, and when its lease ends), `once` (one out of the other queue),
-    `cancel` and `ack` (about to be said), `sure` (the first so many acknowledgements are on disk)."""
+    """One line of a file.
+
+    `got` (a message, and the end of its lease), `once` (a message of the other queue), `cancel` and `ack`
+    (about to be sent), `sure` (the first `number` acknowledgements are on disk).
+    """
 
     what: str
     at: int
@@ -48,13 +51,13 @@ class Entry(NamedTuple):
     end: int = 0
 
 
-class Life:
-    """A process; `run` is called in it with what it writes down by."""
+class WorkerProcess:
+    """A process that calls `run` and records its actions."""
 
-    def __init__(self, name: str, directory: Path, run: Callable[[Life], None]) -> None:
+    def __init__(self, name: str, directory: Path, run: Callable[[WorkerProcess], None]) -> None:
         self.name = name
         self.ended: int | None = None
-        """When it was killed, or told to end."""
+        """Time at which it was killed, or asked to end."""
         self._path = directory / f"{name}.life"
         self._run = run
         self._said = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -69,12 +72,12 @@ class Life:
         os.write(self._said, b"%s %d %d %d\n" % (what.encode(), now(), number, end))
 
     def over(self, seconds: float) -> bool:
-        """Wait so long; whether it is told to end."""
+        """Wait for `seconds`, and return whether the process is asked to end."""
         return signal.sigtimedwait({signal.SIGTERM}, seconds) is not None
 
     def _live(self) -> NoReturn:
         try:
-            # It waits for `over`: a handler could strike while the lock is held that it needs.
+            # `over` waits for the signal: a handler could run while the lock that it needs is held.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
             self._run(self)
             os._exit(0)
@@ -86,7 +89,7 @@ class Life:
     # -- beside it ------------------------------------------------------------------------------------
 
     def entries(self) -> list[Entry]:
-        """What it wrote down, whole lines only."""
+        """Return its records, whole lines only."""
         lines = self._path.read_bytes().split(b"\n")[:-1]
         return [Entry(word.decode(), *map(int, rest)) for word, *rest in map(bytes.split, lines)]
 
@@ -97,7 +100,7 @@ class Life:
         self._reap()
 
     def finish(self) -> int:
-        """Tell it to end, and wait; its exit code."""
+        """Ask the process to end, wait for it, and return its exit code."""
         if self.ended is None:
             self.ended = now()
             os.kill(self._pid, signal.SIGTERM)
@@ -110,7 +113,7 @@ class Life:
 
 
 def client(name: str, uri: str) -> tt.HAClient:
-    """A client that comes back and keeps what it has said."""
+    """Return a client that reconnects and keeps its settlements."""
     made = tt.HAClient(
         name,
         servers=uri,
@@ -124,7 +127,7 @@ def client(name: str, uri: str) -> tt.HAClient:
 
 
 def _take(made: tt.HAClient, topic: str, handler: Callable[[tt.Message], None], backlog: int) -> None:
-    """In a thread: what is said of a message goes out though the next one takes its time."""
+    """Read a queue in a thread, so that settlements are sent while the next message is processed."""
 
     def run() -> None:
         while True:
@@ -136,10 +139,10 @@ def _take(made: tt.HAClient, topic: str, handler: Callable[[tt.Message], None], 
     threading.Thread(target=run, daemon=True).start()
 
 
-def publisher(uri: str) -> Callable[[Life], None]:
-    """Publishes 0, 1, 2, ... in small bursts; says at its end how many those were."""
+def publisher(uri: str) -> Callable[[WorkerProcess], None]:
+    """Publish 0, 1, 2, ... in small bursts. Record the count at the end."""
 
-    def run(life: Life) -> None:
+    def run(life: WorkerProcess) -> None:
         rng, count = Random(1), 0
         made = client(life.name, uri)
         while not life.over(rng.random() * 0.04):
@@ -155,10 +158,10 @@ def publisher(uri: str) -> Callable[[Life], None]:
     return run
 
 
-def worker(uri: str, seed: int, backlog: int) -> Callable[[Life], None]:
-    """Takes from both queues; mostly acknowledges, sometimes cancels, and hangs now and then."""
+def worker(uri: str, seed: int, backlog: int) -> Callable[[WorkerProcess], None]:
+    """Take messages from both queues, acknowledge most, cancel some, and hang now and then."""
 
-    def run(life: Life) -> None:
+    def run(life: WorkerProcess) -> None:
         rng, done, count = Random(seed), 0, 0
         made = client(life.name, uri)
 

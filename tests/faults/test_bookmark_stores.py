@@ -1,7 +1,6 @@
-"""SIGKILL of a process that delivers, discards and prunes, at any moment, again and again.
+"""SIGKILL of a process that delivers, discards and prunes, at random times, again and again.
 
-What it was told is kept in a mapped file of its own: before each discard what is about to be discarded, after
-it that it was.
+A mapped file records its actions: before each discard the message to be discarded, after it the completion.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def opened(kind: str, path: Path) -> Store:
 
 
 def order_of(seed: int) -> list[int]:
-    """In which order messages are discarded: shuffled in windows of which each is delivered as a whole."""
+    """Return the order of discards: shuffled in windows that are delivered as a whole."""
     rng, order = Random(seed), []
     for low in range(0, TOTAL, WINDOW):
         window = list(range(low, low + WINDOW))
@@ -55,10 +54,10 @@ def resume_at(store: Store) -> int:
 
 
 def live(kind: str, path: Path, witness: mmap.mmap, order: list[int], seed: float) -> NoReturn:
-    """What the victim does until it is killed."""
+    """Deliver and discard messages until the process is killed."""
     store = opened(kind, path)
     done = COUNTS.unpack_from(witness)[1]
-    counts = memoryview(witness).cast("Q")  # each is written whole; pack_into writes zeros first
+    counts = memoryview(witness).cast("Q")  # each is written whole, pack_into writes zeros first
     before = set(order[:done])
     cursor = resume_at(store)
     store.resumed(SUB)
@@ -71,7 +70,7 @@ def live(kind: str, path: Path, witness: mmap.mmap, order: list[int], seed: floa
             keep = store.log(SUB, PUBLISHER, batch)
             cursor += BATCH
             for sequence in (batch if keep is None else batch[keep]).tolist():
-                if sequence in before:  # the ring store has it come again
+                if sequence in before:  # the ring store redelivers it
                     store.discard(SUB, PUBLISHER, sequence)
         counts[0] = done + 1
         store.discard(SUB, PUBLISHER, order[done])
@@ -103,13 +102,15 @@ def judge(store: Store, order: list[int], begun: int, done: int, filters: bool) 
     for sequence in range(start, start + 3 * WINDOW):
         known = store.is_discarded(SUB, PUBLISHER, sequence)
         assert not known or sequence in perhaps, "a message passes for discarded that is not"
-        assert known or not filters or sequence not in surely, "a discarded message would come again"
+        assert known or not filters or sequence not in surely, "a discarded message would be redelivered"
 
 
 @pytest.mark.behaviour(31)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["logged", "ring"])
-def test_killed_at_any_moment(kind: str, tmp_path: Path, full: bool) -> None:
+def test_bookmark_store_after_sigkill_at_any_time_keeps_discards(
+    kind: str, tmp_path: Path, full: bool
+) -> None:
     seed = int(time.time()) if full else 11
     rng, order = Random(seed), order_of(seed)
     witness = mmap.mmap(-1, COUNTS.size)

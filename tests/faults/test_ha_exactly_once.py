@@ -1,6 +1,7 @@
-"""R9 on real processes: connections of HA clients spoiled at any byte, in both directions, under load.
+"""Exactly-once storage (R9) on real processes: connections of HA clients fail at any byte under load.
 
-What is published is stored once and in order; what is delivered to an application that discards comes once.
+Both directions fail. Published messages are stored once and in order. Messages are delivered once to an
+application that discards them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def server() -> Iterator[RunningServer]:
 
 
 def decks(rng: Random, cards: Sequence[T]) -> Iterator[T]:
-    """All cards in any order, again and again."""
+    """Generate all cards in random order, again and again."""
     while True:
         yield from rng.sample(cards, len(cards))
 
@@ -64,7 +65,7 @@ class InOrder:
 
 
 class Windowed:
-    """An application that is done with messages in any order; it knows those that come again before."""
+    """An application that processes messages in any order and recognises redeliveries before that."""
 
     def __init__(self, seed: int) -> None:
         self.done: list[bytes] = []
@@ -81,7 +82,7 @@ class Windowed:
             self.finish(self._rng.randrange(WINDOW))
 
     def finish(self, count: int) -> None:
-        """Be done with so many."""
+        """Process `count` messages."""
         with self._lock:
             for bookmark in self._rng.sample(sorted(self._before), min(count, len(self._before))):
                 message = self._before.pop(bookmark)
@@ -90,7 +91,7 @@ class Windowed:
 
     @property
     def held(self) -> int:
-        """How many it has before it."""
+        """Return the number of unprocessed messages."""
         return len(self._before)
 
 
@@ -102,8 +103,8 @@ class World:
         self.counts: Counter[str] = Counter()
         self.server = server
         self.published = 0
-        self.told: list[BaseException] = []
-        """What the exception listeners heard: a lost connection is nothing exceptional."""
+        self.exceptions: list[BaseException] = []
+        """Errors of the exception listeners: a lost connection is not one."""
         self._faults = decks(self.rng, FAULTS)
         self._places = decks(self.rng, PLACES)
         self.in_order, self.windowed = InOrder(), Windowed(seed)
@@ -128,7 +129,7 @@ class World:
             reconnect_delay=0.01,
             heartbeat=HEARTBEAT,
         )
-        made.set_exception_listener(self.told.append)
+        made.set_exception_listener(self.exceptions.append)
         made.connect_and_logon(timeout=SECONDS)
         return made
 
@@ -139,24 +140,26 @@ class World:
             proxy.__exit__(None, None, None)
 
     def publish(self, count: int) -> None:
-        """Some more messages."""
+        """Publish some more messages."""
         for number in range(self.published, self.published + count):
             self.publisher.publish("orders", b"%d" % number)
         self.published += count
 
     def cycle(self) -> None:
-        """Publish until a fault has struck somewhere; what stood still goes on behind it, or is reset."""
+        """Publish until a fault has taken effect. Stalled data continues after it, or the connection is
+        reset.
+        """
         role, way, average = next(self._places)
         proxy = self._proxies[role]
         made = proxy.accepted
-        self._strike(role, way, int(self.rng.expovariate(1 / average)))
+        self._inject(role, way, int(self.rng.expovariate(1 / average)))
         if self.rng.random() < 0.5:
-            self._strike(role, way, self.rng.randrange(LOGON_BYTES))
+            self._inject(role, way, self.rng.randrange(LOGON_BYTES))
             self.counts["while it connects"] += 1
-        wait_until(lambda: proxy.accepted > made, SECONDS)  # somebody has noticed
+        wait_until(lambda: proxy.accepted > made, SECONDS)  # a client has noticed
         proxy.go()
 
-    def _strike(self, role: str, way: str, count: int) -> None:
+    def _inject(self, role: str, way: str, count: int) -> None:
         fault = next(self._faults)
         struck = getattr(self._proxies[role], way).after(count, fault)
         while not struck.wait(0.002):
@@ -167,19 +170,19 @@ class World:
     def _flushed(self) -> bool:
         try:
             self.publisher.publish_flush(timeout=SECONDS)
-        except tt.Disconnected:  # a fault struck meanwhile, and a call that was sent has no answer
+        except tt.Disconnected:  # a fault took effect meanwhile, and a call has no answer
             return False
         return True
 
     def check(self) -> None:
-        """Everything is there once, everywhere."""
+        """Check that every message is stored and delivered once."""
         expected = [b"%d" % number for number in range(self.published)]
         wait_until(self._flushed, SECONDS)
         assert self.publisher.unpersisted_count() == 0
         wait_until(lambda: len(self.in_order.done) >= self.published, SECONDS)
         wait_until(lambda: len(self.windowed.done) + self.windowed.held >= self.published, SECONDS)
         self.windowed.finish(self.windowed.held)
-        assert self.told == []
+        assert self.exceptions == []
         assert self.in_order.done == expected
         assert sorted(self.windowed.done, key=int) == expected
         with tt.Client("auditor", self.server.uri) as auditor:
@@ -189,7 +192,7 @@ class World:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_spoiled_connections_lose_and_double_nothing(
+def test_ha_client_with_connection_faults_loses_and_duplicates_nothing(
     kind: str, server: RunningServer, tmp_path: Path, full: bool
 ) -> None:
     world = World(kind, server, tmp_path, seed=7)
@@ -206,5 +209,5 @@ def test_spoiled_connections_lose_and_double_nothing(
         raise
     finally:
         world.close()
-    silent = [what for what in HAPPENS if not world.counts[what]]
-    assert not silent, f"these never happened: {silent}"
+    missing = [event for event in HAPPENS if not world.counts[event]]
+    assert not missing, f"these events did not occur: {missing}"

@@ -1,8 +1,8 @@
-"""R4 and R5 on real servers and a real kernel: a sync, a write or a cut that fails, at any moment of a life.
+"""Failing syncs, writes and truncations (R4, R5) on real servers and a real kernel, at any time of a run.
 
-strace makes the n-th call of each thread fail, once or from then on; a limit of the kernel makes a write
-short and what follows fail. Nothing is acknowledged behind the failure, the server ends with its own exit
-code, and what was acknowledged before is there, in the files and after the next start.
+strace lets the n-th call of each thread fail, once or from then on. A limit of the kernel makes a write
+short, and later ones fail. No message is acknowledged after the failure, the server ends with the documented
+exit code, and the messages acknowledged before are in the files and after the next start.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ EXIT_DISK_FAILED: Final = 4
 ROUNDS_MAX: Final = 60
 ERRORS: Final = ("EIO", "ENOSPC", "EDQUOT")
 CALLS_MAX: Final = {"fdatasync": 30, "pwritev2,pwritev": 30, "fsync": 8, "ftruncate": 4}
-"""What fails, and how late in a thread at most: a life has few of the last two."""
+"""Failing calls, and the highest number of a call in a thread: a run has few of the last two."""
 WORLDS_FULL: Final = 10
 FAULTS_FULL: Final = 30
-"""Of each of these worlds."""
+"""Number of faults of each simulation."""
 EVENTS_BYTES: Final = 10_000
-"""More than a server says of itself until it ends."""
+"""More bytes than a server logs until it ends."""
 CONFIG: Final = '[journal]\nsegment_size = "1MB"\n'
 
 
@@ -54,8 +54,8 @@ EVERY_RUN: Final = (
 )
 
 
-class Life:
-    """A data directory from one failure to the next: its clients, what they published and were told."""
+class DirectoryRun:
+    """A data directory from one failure to the next, with its clients and their messages."""
 
     def __init__(self, directory: Path, rng: Random) -> None:
         self.rng = rng
@@ -65,7 +65,7 @@ class Life:
         self.server = TracedServer(directory / "data", config)
         self.one: list[bytes] = []
         """Published one by one, without a store, each with a flush."""
-        self.told: set[bytes] = set()
+        self.acknowledged: set[bytes] = set()
         """Those of these that were acknowledged."""
         self.many: list[bytes] = []
         """Published in bursts, with a store, without waiting."""
@@ -73,7 +73,7 @@ class Life:
         self._clients: list[tt.Client] = []
 
     def fail(self, fault: Fault) -> bool:
-        """A server whose calls fail, from its start to its end; False when it made fewer of them."""
+        """Run a server whose calls fail. Return False when it made fewer of these calls."""
         server = self.server
         server.fault = f"{fault.calls}:error={fault.error}:when={fault.when}"
         refused = ""
@@ -93,12 +93,13 @@ class Life:
         return True
 
     def fall_short(self) -> None:
-        """A server to which the kernel gives no byte behind some place of a file: a write ends there, and
-        what follows fails."""
+        """Run a server with a limit on the size of files: a write ends at the limit, and later ones fail."""
         server = self.server
         server.fault = ""
         server.start()
-        place = self.rng.randrange(len(server.errors()) + EVENTS_BYTES, 300_000)  # what it says is a file too
+        place = self.rng.randrange(
+            len(server.errors()) + EVENTS_BYTES, 300_000
+        )  # the output of the server is a file too
         resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (place, resource.RLIM_INFINITY))
         if self.work_until_it_fails():
             segments = sorted((server.data / "journal").glob("*.segment"))
@@ -108,7 +109,7 @@ class Life:
             self.judge(server.data)
 
     def work_until_it_fails(self) -> bool:
-        """Publish until the server ends; False when nothing failed."""
+        """Publish until the server ends. Return False when no call failed."""
         server = self.server
         before = len(server.errors())
         with self._connected():
@@ -135,7 +136,7 @@ class Life:
                 client.close()
 
     def work(self, rounds: int) -> bool:
-        """Publish for so many rounds; False when a connection was lost."""
+        """Publish for `rounds` rounds. Return False when a connection was lost."""
         one, many = self._clients
         for _ in range(rounds):
             size = self.rng.choice((10, 1_000, 60_000))
@@ -148,27 +149,30 @@ class Life:
                 one.publish_flush()
             except tt.Disconnected:
                 return False
-            self.told.add(self.one[-1])
+            self.acknowledged.add(self.one[-1])
         return True
 
     def judge(self, data: Path) -> None:
-        """What must hold of the files: what is acknowledged is there, once, in each publisher's order."""
+        """Check the files: acknowledged messages are there, once, in the order of each publisher."""
         stored = read_log(data) if (data / "identity.json").exists() else []
         self.judge_bodies([message.body for message in stored if message.topic == "orders"])
 
     def judge_bodies(self, bodies: Iterable[bytes]) -> None:
-        """The same of what was read."""
+        """Check the bodies that were read, likewise."""
         found = [body.split(b" ", 2)[:2] for body in bodies]
         one = [int(number) for name, number in found if name == b"one"]
         assert all(a < b for a, b in pairwise(one)), "once, in order"
-        assert self.told <= {self.one[number] for number in one}, "an acknowledged message is lost"
+        assert self.acknowledged <= {self.one[number] for number in one}, "an acknowledged message is lost"
         many = [int(number) for name, number in found if name == b"many"]
         assert many == list(range(len(many))), "once, in order, from the first on"
         assert len(many) >= len(self.many) - self._store.unpersisted_count(), "acknowledged, and lost"
 
     def judge_calls(self, calls: list[Call], *, at_work: bool) -> None:
-        """Behind the first failure its file is left alone; what was acknowledged lies before what failed. (A
-        start may fail while it writes again what is durable already.)"""
+        """Check that the file is left alone after its failure, and acknowledged messages precede the
+        failure.
+
+        A start may fail while it rewrites durable data.
+        """
         place, failed = next((place, call) for place, call in enumerate(calls) if call.injected)
         later = [call for call in calls[place + 1 :] if call.path == failed.path and failed.name != "fsync"]
         assert not later, f"tried again after {failed}: {later}"
@@ -185,7 +189,9 @@ class Life:
             self.counts["a commit or seal"] += 1
 
     def finish(self) -> None:
-        """The disk is well again: what was acknowledged is there, what the store holds is stored once."""
+        """Repair the disk, and check that acknowledged messages are there, and stored ones are published
+        once.
+        """
         self.server.fault = ""
         self.server.start()
         with tt.Client("many", self.server.uri, publish_store=self._store, timeout=SECONDS) as many:
@@ -197,9 +203,9 @@ class Life:
 
 
 @contextmanager
-def a_life(directory: Path, seed: int) -> Iterator[Life]:
-    """One with an end, which says what it was when it ends badly."""
-    life = Life(directory, Random(seed))
+def directory_run(directory: Path, seed: int) -> Iterator[DirectoryRun]:
+    """Run a life with its final checks, and describe it if they fail."""
+    life = DirectoryRun(directory, Random(seed))
     try:
         yield life
         life.finish()
@@ -227,8 +233,8 @@ def _seed() -> int:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("strace")
-def test_a_call_that_fails_ends_the_server_and_loses_nothing(tmp_path: Path) -> None:
-    with a_life(tmp_path, 7) as life:
+def test_server_with_a_failing_disk_call_ends_and_loses_nothing(tmp_path: Path) -> None:
+    with directory_run(tmp_path, 7) as life:
         for fault in EVERY_RUN:
             life.fail(fault)
     assert life.counts["at work"] == 2
@@ -237,7 +243,7 @@ def test_a_call_that_fails_ends_the_server_and_loses_nothing(tmp_path: Path) -> 
 
 
 def _when(rng: Random, latest: int) -> str:
-    """Which call fails, and whether those behind it do."""
+    """Return which call fails, and whether later ones do too."""
     return f"{rng.randint(1, latest)}{rng.choice(('', '+'))}"
 
 
@@ -245,23 +251,25 @@ def _when(rng: Random, latest: int) -> str:
 @pytest.mark.full
 @pytest.mark.usefixtures("strace")
 @pytest.mark.parametrize("world", range(WORLDS_FULL))
-def test_any_call_may_fail_at_any_moment(tmp_path: Path, world: int) -> None:
+def test_server_with_any_disk_call_failing_at_any_time_ends_and_loses_nothing(
+    tmp_path: Path, world: int
+) -> None:
     kinds = [(calls, error) for calls in CALLS_MAX for error in ERRORS]
-    with a_life(tmp_path, _seed()) as life:
+    with directory_run(tmp_path, _seed()) as life:
         for number in range(FAULTS_FULL):
             calls, error = kinds[number % len(kinds)]
             latest = CALLS_MAX[calls]
             while not life.fail(Fault(calls, error, _when(life.rng, latest))):
                 latest = max(1, latest // 2)
     happens = ["at the start", "at work", "a commit or seal", *(f"{calls} {error}" for calls, error in kinds)]
-    silent = [what for what in happens if not life.counts[what]]
-    assert not silent, f"these never happened: {silent} ({dict(life.counts)})"
+    missing = [event for event in happens if not life.counts[event]]
+    assert not missing, f"these events did not occur: {missing} ({dict(life.counts)})"
 
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_a_write_may_end_at_any_byte(tmp_path: Path) -> None:
-    with a_life(tmp_path, _seed()) as life:
+def test_server_with_a_write_cut_short_at_any_byte_ends_and_loses_nothing(tmp_path: Path) -> None:
+    with directory_run(tmp_path, _seed()) as life:
         for _ in range(FAULTS_FULL):
             life.fall_short()
     assert life.counts["short"] > FAULTS_FULL // 3, dict(life.counts)

@@ -1,7 +1,7 @@
-"""R16 on a real server and a real file system of 64 MiB that fills up, at places that chance names.
+"""Full disk (R16) of a real server: a file system of 64 MiB that fills up at random places.
 
-Publishes are refused and say why, nothing that was acknowledged is lost, reading and the admin pages go on, a
-server that is stopped or killed meanwhile starts again, and publishing resumes by itself when there is room.
+Publishes are refused with an error. No acknowledged message is lost. Reads and admin pages continue. A server
+that is stopped or killed meanwhile restarts. Publishing resumes by itself when space is free.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ HAPPENS = {
     "not a block left",
     "stopped while full",
 }
-MAY_HAPPEN = {"waited for room"}
+MAY_HAPPEN = {"waited for space"}
 
 
 @pytest.mark.slow
-def test_a_full_disk_refuses_publishes_loses_nothing_and_is_left_by_itself(
+def test_server_on_a_full_disk_refuses_publishes_loses_nothing_and_resumes_with_space(
     tmp_path: Path, full: bool
 ) -> None:
     if reason := why_no_small_disk():
@@ -36,8 +36,8 @@ def test_a_full_disk_refuses_publishes_loses_nothing_and_is_left_by_itself(
     given = os.environ.get("TICKERTAPE_FAULT_SEED")
     seed = int(given) if given else Random().getrandbits(32) if full else 7
     lives, seconds = (LIVES_FULL, SECONDS_FULL_MAX) if full else (1, SECONDS_MAX)
-    told = run_inside("tests.faults.full_log", str(tmp_path), str(seed), str(lives), seconds=seconds)
-    happened = {line.partition("\t")[2] for line in told.splitlines()}
+    output = run_inside("tests.faults.full_log", str(tmp_path), str(seed), str(lives), seconds=seconds)
+    happened = {line.partition("\t")[2] for line in output.splitlines()}
     happened -= MAY_HAPPEN
     assert happened <= HAPPENS
-    assert happened == HAPPENS if full else happened, told
+    assert happened == HAPPENS if full else happened, output

@@ -1,5 +1,7 @@
-"""Calls that wait for an answer while the connection fails, at every byte of the answer: each one ends with
-the right error, none waits for ever, and afterwards the client can be used on."""
+"""Calls that wait for an answer while the connection fails at any byte of it.
+
+Each ends with the documented error, none waits forever, and the client stays usable.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ from tickertape.testing.server import RunningServer, running_server, wait_until
 
 SECONDS: Final = 20.0
 PATIENCE: Final = 0.05
-"""How long a call waits for an answer that does not come."""
+"""Seconds that a call waits for an answer that does not arrive."""
 ANSWER_BYTES_MIN: Final = 32
 STEP: Final[dict[Fault, int]] = {"cut": 7, "reset": 13, "stall": 23, "half_open": 23}
-"""Without `--full` only each so many-th byte; 0 is always one of them."""
+"""Without `--full` only every n-th byte of the answer, from byte 0 on."""
 
 pytestmark = pytest.mark.slow
 _names = itertools.count()
@@ -49,7 +51,7 @@ def front(request: pytest.FixtureRequest) -> Iterator[Front]:
 
 
 class Case:
-    """A call, and what has to be there before it."""
+    """A call, and its preparation."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ CASES: Final = {
 
 
 def outcome(call: Callable[[], object], fault: Fault) -> bool:
-    """Whether the call got its answer; else its error must be the right one, and come in time."""
+    """Return whether the call got its answer. Otherwise its error must be the documented one, in time."""
     try:
         call()
     except tt.TimedOut:
@@ -111,7 +113,7 @@ def places(size: int, fault: Fault, request: pytest.FixtureRequest) -> range:
 
 
 def check(outcomes: dict[int, bool]) -> None:
-    """No answer is shorter than the smallest frame."""
+    """Check that a fault within the smallest frame prevents the answer."""
     assert 0 in outcomes
     assert not any(answered for place, answered in outcomes.items() if place < ANSWER_BYTES_MIN)
 
@@ -129,7 +131,7 @@ def usable(client: tt.Client, proxy: FaultProxy, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("fault", ["cut", "reset", "stall", "half_open"])
-def test_connect_ends_whatever_becomes_of_its_answer(
+def test_connect_with_a_fault_at_any_byte_of_the_answer_ends_in_time(
     front: Front, proxy: FaultProxy, fault: Fault, request: pytest.FixtureRequest
 ) -> None:
     client = front.connect(f"c{next(_names)}", proxy.uri)
@@ -153,7 +155,7 @@ def test_connect_ends_whatever_becomes_of_its_answer(
 
 @pytest.mark.parametrize("fault", ["cut", "reset", "stall", "half_open"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_call_ends_whatever_becomes_of_its_answer(
+def test_client_call_with_a_fault_at_any_answer_byte_ends_in_time(
     front: Front, proxy: FaultProxy, name: str, fault: Fault, request: pytest.FixtureRequest
 ) -> None:
     case = CASES[name]
@@ -164,7 +166,7 @@ def test_a_call_ends_whatever_becomes_of_its_answer(
     client.publish_flush(level="processed")
     between = proxy.to_client.passed_bytes
     case.call(client, SECONDS)
-    client.publish_flush(level="processed")  # what belongs to the answer has come
+    client.publish_flush(level="processed")  # every byte of the answer has arrived
     size = proxy.to_client.passed_bytes - between - (between - before)
     limit = SECONDS if fault in ("cut", "reset") else PATIENCE
     outcomes = {}
@@ -173,7 +175,7 @@ def test_a_call_ends_whatever_becomes_of_its_answer(
         client.publish_flush(timeout=SECONDS, level="processed")
         struck = proxy.to_client.after(place, fault)
         outcomes[place] = outcome(lambda: case.call(client, limit), fault)
-        while outcomes[place] and not struck.is_set():  # a short answer: the next one has that byte
+        while outcomes[place] and not struck.is_set():  # a short answer: the next one has this byte
             with contextlib.suppress(tt.Disconnected, tt.TimedOut):
                 client.publish_flush(PATIENCE, level="processed")
         assert struck.wait(SECONDS)

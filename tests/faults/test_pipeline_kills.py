@@ -1,8 +1,7 @@
-"""SIGKILL of the driver, of Spark's Python workers and of the server, while a streaming query goes from log
-to log: the output holds exactly the expected rows, each once, and batches appear whole. From a queue to the
-log each row is there at least once, and the queue is empty.
+"""SIGKILL of Spark's driver, of its Python workers and of the server during a streaming query.
 
-Judged by what the log holds alone.
+From log to log, the output has exactly the expected rows, each once, and batches are whole. From a queue to
+the log, each row is there at least once, and the queue is empty. Only the contents of the log are judged.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.full, pytest.mark
 
 
 class Driver:
-    """The Spark driver, in a process group of its own; it comes back when it was killed."""
+    """The Spark driver in a process group of its own. It restarts when it was killed."""
 
     def __init__(self, uri: str, directory: Path, master: str, kind: str) -> None:
         self._arguments = [uri, str(directory / "checkpoint"), master, kind]
@@ -70,7 +69,7 @@ class Driver:
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     def kill(self) -> None:
-        """The driver and all it began: its Java machine, its workers."""
+        """Kill the driver with its children: its Java machine and its workers."""
         process = self._process
         if process is None:
             return
@@ -84,7 +83,7 @@ class Driver:
         self._process = None
 
     def kill_worker(self, rng: Random) -> bool:
-        """One of Spark's Python processes, if there is one now."""
+        """Kill one of Spark's Python processes, if one exists."""
         assert self._process is not None
         workers = [pid for pid in _below(self._process.pid) if "pyspark.daemon" in _command(pid)]
         if not workers:
@@ -95,7 +94,7 @@ class Driver:
 
 
 def _below(ancestor: int) -> list[int]:
-    """The processes that one began, and those that they began: Spark's workers leave its group."""
+    """Return the descendants of a process: Spark's workers leave its group."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -117,17 +116,17 @@ def _command(pid: int) -> str:
     return ""
 
 
-def _until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what takes long, without keeping a core busy with looking."""
+def _until(condition: Callable[[], bool], condition_name: str) -> None:
+    """Wait for a slow condition with few checks."""
     deadline = time.monotonic() + SESSION_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {SESSION_SECONDS:g} seconds: {what}")
+            raise TimeoutError(f"not within {SESSION_SECONDS:g} seconds: {condition_name}")
         time.sleep(LOOK_SECONDS)
 
 
 class Feeder:
-    """Publishes numbers with a store, so that each is in the log once, whatever is killed."""
+    """Publishes numbers with a store, so that each is in the log once, despite kills."""
 
     def __init__(self, uri: str, count: int) -> None:
         self._uri = uri
@@ -144,11 +143,11 @@ class Feeder:
             with tt.HAClient("feeder", servers=[self._uri], publish_store=tt.MemoryPublishStore()) as client:
                 for start in range(0, self._count, 200):
                     client.publish_batch("numbers", [{"n": n} for n in range(start, start + 200)])
-                    if self._over.wait(0.02):  # a source that goes on, rather than one that is there at once
+                    if self._over.wait(0.02):  # a source that grows, rather than a finished one
                         return
                 while client.unpersisted_count() and not self._over.wait(0.05):
                     pass
-        except BaseException as error:  # noqa: BLE001 - told at the end
+        except BaseException as error:  # noqa: BLE001 - reported at the end
             self.error = error
 
     def join(self) -> None:
@@ -173,7 +172,7 @@ def _doubled_numbers(uri: str) -> set[int]:
 
 
 def _kill(master: str, kills: int, rows: int, seed: int, kind: str) -> Counter[str]:
-    """Kill one after the other until all rows were doubled, and judge; returns what was killed how often."""
+    """Kill one victim after the other until all rows are processed, and return the kills by victim."""
     rng = Random(seed)
     counts: Counter[str] = Counter()
     directory = Path(tempfile.mkdtemp(prefix="tickertape-pipeline-"))
@@ -190,23 +189,23 @@ def _kill(master: str, kills: int, rows: int, seed: int, kind: str) -> Counter[s
         for kill in range(kills):
             before = len(_doubled(victim.uri))
 
-            def goes_on(before: int = before) -> bool:
+            def progresses(before: int = before) -> bool:
                 found = len(_doubled(victim.uri))
                 return found > before or found >= rows
 
-            _until(goes_on, "the query goes on")
-            time.sleep(rng.random() * 2)  # a moment nobody chose
-            what = VICTIMS[kill % len(VICTIMS)]
-            if what == "driver":
+            _until(progresses, "the query goes on")
+            time.sleep(rng.random() * 2)  # a random time
+            victim_name = VICTIMS[kill % len(VICTIMS)]
+            if victim_name == "driver":
                 driver.kill()
                 driver.spawn()
-            elif what == "worker":
+            elif victim_name == "worker":
                 _until(lambda: driver.kill_worker(rng), "a worker lives")
             else:
                 victim.kill()
                 victim.spawn()
                 victim.wait_ready()
-            counts[what] += 1
+            counts[victim_name] += 1
         feeder.join()
         _until(lambda: len(_doubled_numbers(victim.uri)) >= rows, "everything was doubled")
         if kind == "queue":
@@ -241,8 +240,8 @@ def _judge(found: list[tt.Message], rows: int) -> None:
     numbers = [message.json() for message in found]
     assert all(row["twice"] == 2 * row["n"] for row in numbers)
     assert Counter(row["n"] for row in numbers) == Counter(range(rows))
-    # A batch took what lay together in the source, so whole batches cut the output into stretches that are
-    # each a stretch of the source, in whatever order.
+    # A batch took adjacent rows of the source. So whole batches divide the output into ranges that are ranges
+    # of the source, in any order.
     highest, begin = -1, 0
     seen: set[int] = set()
     batches = 0
@@ -253,20 +252,20 @@ def _judge(found: list[tt.Message], rows: int) -> None:
             batches += 1
             begin = at + 1
     assert begin == rows
-    assert batches > 2, "batches can be told apart"
+    assert batches > 2, "batches can be distinguished"
     assert numbers != sorted(numbers, key=lambda row: int(row["n"])), "rows came in another order"
 
 
-def test_exactly_once_from_log_to_log_whatever_is_killed() -> None:
+def test_pipeline_from_log_to_log_with_kills_writes_each_row_once() -> None:
     counts = _kill("local[2]", KILLS, ROWS, seed=7, kind="topic")
-    assert min(counts[what] for what in VICTIMS) == KILLS // len(VICTIMS)
+    assert min(counts[victim_name] for victim_name in VICTIMS) == KILLS // len(VICTIMS)
 
 
-def test_exactly_once_on_a_local_cluster() -> None:
+def test_pipeline_on_a_local_cluster_with_kills_writes_each_row_once() -> None:
     counts = _kill("local-cluster[2,1,1024]", CLUSTER_KILLS, CLUSTER_ROWS, seed=8, kind="topic")
     assert counts.keys() == {*VICTIMS}
 
 
-def test_at_least_once_from_a_queue_to_the_log_whatever_is_killed() -> None:
+def test_pipeline_from_queue_to_log_with_kills_writes_each_row_at_least_once() -> None:
     counts = _kill("local[2]", QUEUE_KILLS, QUEUE_ROWS, seed=9, kind="queue")
-    assert min(counts[what] for what in VICTIMS) == QUEUE_KILLS // len(VICTIMS)
+    assert min(counts[victim_name] for victim_name in VICTIMS) == QUEUE_KILLS // len(VICTIMS)

@@ -1,4 +1,4 @@
-"""SIGKILL of a publisher at any moment, again and again: what `publish` returned is in the store on disk."""
+"""SIGKILL of a publisher at random times: messages of returned `publish` calls are in the store on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tickertape.client.publish_store import FilePublishStore
 CYCLES = 20
 CYCLES_FULL = 200
 FIRST = 1000
-"""Sequences begin behind it."""
+"""Last sequence before the first message."""
 RETURNED, SETTLED = 0, 1
 
 
@@ -30,7 +30,7 @@ def body_of(sequence: int) -> bytes:
 
 
 def publish_until_killed(path: Path, seed: int, tell: int) -> None:
-    """The victim: it says each number only after the call that gave it has returned."""
+    """Publish until killed: report each sequence only after the call that returned it."""
     rng = Random(seed)
     store = FilePublishStore(path)
     core = ClientProtocol("killed")
@@ -59,7 +59,7 @@ def publish_until_killed(path: Path, seed: int, tell: int) -> None:
 
 
 def kill_once(path: Path, seed: int) -> list[tuple[int, int]]:
-    """One life; what the victim said."""
+    """Run one process until it is killed, and return its reports."""
     hear, tell = os.pipe()
     child = os.fork()
     if not child:
@@ -82,7 +82,7 @@ def kill_once(path: Path, seed: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.behaviour(29)
-def test_nothing_that_publish_returned_is_lost_when_the_process_is_killed(tmp_path: Path, full: bool) -> None:
+def test_publish_store_after_sigkill_has_every_returned_publish(tmp_path: Path, full: bool) -> None:
     path = tmp_path / "store"
     settled = published = FIRST
     for cycle in range(CYCLES_FULL if full else CYCLES):

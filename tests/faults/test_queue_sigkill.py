@@ -1,8 +1,8 @@
-"""SIGKILL of a server with queues and of those who work for it, in a loop, under load.
+"""SIGKILL of a server with queues and of its workers, in a loop, under load.
 
-Nothing is lost, nothing is with two at once, what was acknowledged does not come again, and what nobody has
-done comes again in time. All of it is judged by what publishers and workers wrote down, against the ends of
-leases that came with the messages: no process is asked how it sees itself.
+No message is lost or leased to two workers at once. Acknowledged messages are not redelivered, and
+unprocessed ones are redelivered in time. Judged by the records of publishers and workers against the ends of
+leases that came with the messages, not by any process's own view.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.faults.queue_processes import (
     ONCE,
     SECONDS,
     TOPIC,
-    Life,
+    WorkerProcess,
     now,
     publisher,
     worker,
@@ -42,7 +42,7 @@ BACKLOGS = (1, 5, 20)
 KINDS = ("worker", "server", "worker", "both", "worker", "server")
 LEASE = round(LEASE_SECONDS * 1_000_000)
 CLOCK = 50_000
-"""Microseconds by which what a process wrote and what the server saw may differ."""
+"""Maximum difference in microseconds between the times of a record and of the server."""
 STUCK = 20_000_000
 """Microseconds after the end of a lease from which on a message that is not redelivered counts as stuck."""
 CONFIG = (
@@ -53,20 +53,20 @@ CONFIG = (
 
 
 class Delivery(NamedTuple):
-    """A message was with somebody, as the end of its lease says from `begin` on."""
+    """A lease of a message by a worker, from `begin` to the end of the lease."""
 
     begin: int
     end: int
     number: int
-    life: Life
+    life: WorkerProcess
     given_back: int | None
-    """When that worker said so."""
+    """Time at which that worker recorded its return."""
     sure: int | None
     """When that worker knew that its acknowledgement was on disk."""
 
 
 class World:
-    """One server, its publisher and workers, all their lives, and when who was killed."""
+    """One server, its publisher and workers, all their runs, and the times of kills."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
@@ -80,19 +80,19 @@ class World:
         self.ready: list[int] = []
         self.victim.spawn()
         self.victim.wait_ready()
-        self.publisher = Life("publisher", directory, publisher(self.victim.uri))
-        self.lives: list[Life] = []
-        self.workers = [self.hire(backlog) for backlog in BACKLOGS]
+        self.publisher = WorkerProcess("publisher", directory, publisher(self.victim.uri))
+        self.lives: list[WorkerProcess] = []
+        self.workers = [self.start_worker(backlog) for backlog in BACKLOGS]
 
-    def hire(self, backlog: int) -> Life:
-        """A worker, under a name of its own: whose lease is whose is known by it."""
+    def start_worker(self, backlog: int) -> WorkerProcess:
+        """Start a worker with a name of its own, which identifies its leases."""
         number = len(self.lives)
-        life = Life(f"worker-{number}", self.directory, worker(self.victim.uri, number, backlog))
+        life = WorkerProcess(f"worker-{number}", self.directory, worker(self.victim.uri, number, backlog))
         self.lives.append(life)
         return life
 
     def cycle(self, kind: str) -> None:
-        """Wait until a worker works, kill, and begin again."""
+        """Wait until a worker works, kill, and restart."""
         place = self.rng.randrange(len(BACKLOGS))
         chosen = self.workers[place]
         wait_until(lambda: any(entry.what == "sure" and entry.number for entry in chosen.entries()), SECONDS)
@@ -106,11 +106,11 @@ class World:
             self.victim.wait_ready()
             self.ready.append(now())
         if kind != "server":
-            self.workers[place] = self.hire(BACKLOGS[place])
+            self.workers[place] = self.start_worker(BACKLOGS[place])
         self.counts[kind] += 1
 
     def finish(self) -> None:
-        """Everybody comes to an end, and what is left is taken."""
+        """End all processes, and take the remaining messages."""
         assert self.publisher.finish() == 0
         published = self.publisher.entries()[-1].number
         wait_until(lambda: len(self.acknowledged()) == published, SECONDS)
@@ -120,17 +120,17 @@ class World:
                 assert life.finish() == 0
             left = {int(message.data) for message in client.subscribe(LEASED, browse=True)}
             self.counts["left"] = len(left)
-            assert left <= self.acknowledged(), "that was done by one whose word was lost: it may come again"
+            assert left <= self.acknowledged(), "a message left in the queue was never acknowledged"
         self.victim.terminate()
         assert self.victim.wait() == 0, self.victim.said()
         self.counts["published"] = published
 
     def acknowledged(self) -> set[int]:
-        """Messages of which a worker wrote that it is done."""
+        """Return the messages that a worker recorded as acknowledged."""
         return {entry.number for life in self.lives for entry in life.entries() if entry.what == "ack"}
 
     def end(self) -> None:
-        """Nothing of it goes on."""
+        """End all processes."""
         for life in (self.publisher, *self.workers):
             if life.ended is None:
                 life.kill()
@@ -141,8 +141,8 @@ class World:
 # -- the judge ----------------------------------------------------------------------------------------
 
 
-def deliveries_of(life: Life) -> list[Delivery]:
-    """What a worker had, with what it said of it next."""
+def deliveries_of(life: WorkerProcess) -> list[Delivery]:
+    """Return the messages of a worker, each with its next action on it."""
     sure = [
         entry for entry in life.entries() if entry.what == "sure"
     ]  # its flushes have a thread of their own
@@ -156,18 +156,19 @@ def deliveries_of(life: Life) -> list[Delivery]:
     for got, said in zip(entries, [*entries[1:], None], strict=True):
         if got.what != "got":
             continue
-        told, begin = None, got.end - LEASE
+        confirmed, begin = None, got.end - LEASE
         if said is not None and said.what == "ack":
             done += 1
-            told = next((entry.at for entry in sure if entry.number >= done), None)
-        # Who hung gives back what it has by now, though it means a lease that has ended: it is one bookmark.
+            confirmed = next((entry.at for entry in sure if entry.number >= done), None)
+        # A worker that hung returns the message by now, although its lease has ended: the bookmark is the
+        # same.
         given_back = next((at for at in cancels[got.number] if at >= begin - CLOCK), None)
-        found.append(Delivery(begin, got.end, got.number, life, given_back, told))
+        found.append(Delivery(begin, got.end, got.number, life, given_back, confirmed))
     return found
 
 
 class Judge:
-    """What must hold of all deliveries of one message after the other."""
+    """Judges all deliveries of one message in order."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -207,14 +208,16 @@ class Judge:
         return found
 
     def one_at_a_time(self, before: Delivery, after: Delivery) -> None:
-        """The earlier lease was over when the later one began."""
+        """Check that the earlier lease was over when the later one started."""
         why = [reason for reason, at in self.ends(before).items() if at <= after.begin + CLOCK]
         assert why, f"leased twice at once: {_shown(before)} and {_shown(after)}"
         first = min(why, key=self.ends(before).__getitem__)
         self.counts[f"again after {first}"] += 1
 
     def in_time(self, before: Delivery, after: Delivery) -> None:
-        """It came again in time, but for what may have been with one who was killed before he said so."""
+        """Check that redelivery was in time, except after a worker that was killed before it recorded its
+        return.
+        """
         over = min(self.ends(before, for_certain=True).values())
         hidden = [life.ended for life in self.world.lives if life.ended is not None]
         later = [at for at in (*hidden, *self.world.ready) if over <= at <= after.begin]
@@ -223,7 +226,7 @@ class Judge:
         assert late <= STUCK, f"{late} us late: {_shown(before)} and {_shown(after)}"
 
     def stays_done(self, delivery: Delivery, last: Delivery) -> None:
-        """One who knew that his word was on disk, and held it all the while, was the last."""
+        """Check that no delivery starts after an acknowledgement confirmed within its lease."""
         if delivery.sure is None or delivery.sure > min(self.ends(delivery).values()):
             return
         self.counts["sure"] += 1
@@ -249,21 +252,21 @@ HAPPENS = (
 
 
 WORLDS_MAX = 3
-"""So many are lived until each of `HAPPENS` did: when a kill strikes depends on the machine."""
+"""Maximum number of runs until each of `HAPPENS` occurred: the effect of a kill depends on the machine."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900 * WORLDS_MAX)
-def test_nothing_is_lost_or_with_two_at_once_through_every_kill(full: bool) -> None:
+def test_queue_with_server_and_workers_killed_loses_nothing_and_leases_to_one_worker(full: bool) -> None:
     given = os.environ.get("TICKERTAPE_FAULT_SEED")
     seed = int(given) if given else Random().getrandbits(32) if full else 3
     counts: Counter[str] = Counter()
     for number in range(WORLDS_MAX):
         counts += _lived(seed + number, CYCLES_FULL if full else CYCLES)
-        if all(counts[what] for what in HAPPENS):
+        if all(counts[event] for event in HAPPENS):
             return
-    silent = [what for what in HAPPENS if not counts[what]]
-    pytest.fail(f"these never happened, so nothing was shown: {silent} ({dict(counts)})")
+    missing = [event for event in HAPPENS if not counts[event]]
+    pytest.fail(f"these events did not occur: {missing} ({dict(counts)})")
 
 
 def _lived(seed: int, cycles: int) -> Counter[str]:

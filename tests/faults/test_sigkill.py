@@ -1,4 +1,4 @@
-"""SIGKILL of the real server at any moment, again and again, with publishers and subscribers at work.
+"""SIGKILL of the real server at random times, again and again, with active publishers and subscribers.
 
 After each kill the log is read by a reader that shares no code with the server. A failure prints the seed and
 keeps the directory.
@@ -26,7 +26,7 @@ from tickertape.testing import wait_until
 CYCLES = 10
 CYCLES_FULL = 20
 WORLDS_FULL = 5
-"""So many servers: each is judged by all of its log after every death, so none lives long."""
+"""Number of servers. Each is judged by its whole log after every kill, so each runs briefly."""
 PUBLISHERS = 3
 CONFIG = '[journal]\nsegment_size = "1MB"\n'
 HAPPENS = (
@@ -40,7 +40,7 @@ HAPPENS = (
 
 
 class Cycles:
-    """One server that is killed, its clients, and what they were told."""
+    """A server that is killed again and again, its clients, and their acknowledgements."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.rng = Random(seed)
@@ -60,18 +60,18 @@ class Cycles:
             client.start()
 
     def cycle(self, number: int) -> None:
-        """Work, die, be judged, perhaps die while starting, and start."""
-        self.work_and_die(number)
+        """Work, kill, check, perhaps kill during the start, and start."""
+        self.kill_working(number)
         self.judge()
         self.counts["waiting for an acknowledgement"] = sum(p.resent for p in self.publishers)
         for _ in range((0, 1, 0, 2)[number % 4]):
-            self.die_while_starting(watch=self.rng.random() < 0.7)
+            self.kill_starting(watch=self.rng.random() < 0.7)
             self.judge()
         self.victim.spawn()
         self.victim.wait_ready()
 
-    def work_and_die(self, number: int) -> None:
-        """The kinds of death take turns; the moment is the chance's."""
+    def kill_working(self, number: int) -> None:
+        """Kill the working server, with the kinds of kills in turn, at a random time."""
         victim, rng = self.victim, self.rng
         assert victim.wait_change("writes", rng.choice((1, 10, 100)), SECONDS), "nothing is written"
         kind = ("killed at work", "killed at a roll", "killed while stopping")[number % 3]
@@ -87,8 +87,8 @@ class Cycles:
                 time.sleep(rng.random() * 0.03)
         self.counts[kind] += victim.kill()
 
-    def die_while_starting(self, *, watch: bool) -> None:
-        """Kill a start: when it has begun to write, or at any moment."""
+    def kill_starting(self, *, watch: bool) -> None:
+        """Kill a starting server: after its first writes, or at a random time."""
         victim = self.victim
         victim.spawn()
         if watch:
@@ -101,13 +101,13 @@ class Cycles:
         self.counts["killed before it was ready"] += killed and not victim.was_ready
 
     def judge(self) -> None:
-        """What must hold of the log as the dead process left it."""
+        """Check the log that the killed process left."""
         stored = [message for message in read_log(self.victim.data) if message.topic == TOPIC]
-        assert stored[: len(self.log)] == self.log, "what was in the log once stays as it is"
+        assert stored[: len(self.log)] == self.log, "the earlier log stays unchanged"
         self.log = stored
         for publisher in self.publishers:
             mine = [m for m in stored if m.body.startswith(publisher.name.encode() + b" ")]
-            # What is acknowledged is looked at after the log: more may be acknowledged then, never less.
+            # Read the log before the acknowledgements: they may only grow meanwhile.
             acknowledged = publisher.acknowledged()
             assert [m.body for m in mine] == publisher.bodies[: len(mine)], (
                 f"{publisher.name}: once, in order"
@@ -126,7 +126,7 @@ class Cycles:
             )
 
     def finish(self) -> None:
-        """Everything comes to an end: all of it is there, and everybody has it."""
+        """Finish all clients, and check that the log and each subscriber have all messages."""
         for publisher in self.publishers:
             publisher.finish()
         total = sum(len(publisher.bodies) for publisher in self.publishers)
@@ -140,13 +140,13 @@ class Cycles:
         assert all(len(subscriber.heard) == total for subscriber in self.subscribers)
         assert min(subscriber.resumed for subscriber in self.subscribers) > 1
         code, output, _ = run_tickertape("journal", "verify", str(self.victim.data))
-        # A torn end that a recovery set aside is told before it.
+        # A torn end that a recovery set aside is reported before it.
         assert code == 0, output
         assert any(line.startswith("whole:") for line in output.splitlines()), output
 
 
 def run_cycles(directory: Path, seed: int, cycles: int) -> Counter[str]:
-    """So many deaths of one server, and the end."""
+    """Kill one server `cycles` times, then finish."""
     world = Cycles(directory, seed)
     try:
         for number in range(cycles):
@@ -164,7 +164,7 @@ def run_cycles(directory: Path, seed: int, cycles: int) -> Counter[str]:
 @pytest.mark.parametrize(
     "world", [0, *[pytest.param(n, marks=pytest.mark.full) for n in range(1, WORLDS_FULL)]]
 )
-def test_what_is_acknowledged_survives_every_kill(full: bool, world: int) -> None:
+def test_server_killed_at_any_time_keeps_acknowledged_messages(full: bool, world: int) -> None:
     given = os.environ.get("TICKERTAPE_FAULT_SEED")
     seed = int(given) if given else Random().getrandbits(32) if full else 7
     directory = Path(tempfile.mkdtemp(prefix="tickertape-sigkill-"))
@@ -174,5 +174,5 @@ def test_what_is_acknowledged_survives_every_kill(full: bool, world: int) -> Non
         error.add_note(f"TICKERTAPE_FAULT_SEED={seed}, all of it is in {directory}")
         raise
     shutil.rmtree(directory)
-    silent = [what for what in HAPPENS if not counts[what]]
-    assert not silent, f"these never happened, so nothing was shown about them: {silent} ({dict(counts)})"
+    missing = [event for event in HAPPENS if not counts[event]]
+    assert not missing, f"these events did not occur: {missing} ({dict(counts)})"

@@ -1,7 +1,7 @@
-"""SIGKILL of publishers with stores on disk, of the server, and of both, in a loop: nothing that a publish
-returned is lost, nothing is there twice, and the order of each publisher is kept.
+"""SIGKILL of publishers with stores on disk, of the server, and of both, in a loop.
 
-The log is judged by a reader that shares no code with the server, against what the publishers wrote down.
+Messages of returned publishes are stored once, in the order of each publisher. The log is judged by a reader
+that shares no code with the server, against the records of the publishers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS = ("client", "server", "both")
 
 
 class World:
-    """One server, its publishers, and all their lives."""
+    """One server, its publishers, and all their runs."""
 
     def __init__(self, directory: Path, seed: int, connect: Connect) -> None:
         self.rng = Random(seed)
@@ -55,7 +55,7 @@ class World:
         self.victim.wait_ready()
 
     def cycle(self, kind: str) -> None:
-        """Wait until everybody works, kill, judge, and begin again."""
+        """Wait until every process works, kill, judge, and restart."""
         before = [last_flushed(p.witness) for p in self.publishers]
         wait_until(
             lambda: all(
@@ -80,11 +80,11 @@ class World:
         self.counts[kind] += 1
 
     def judge(self) -> None:
-        """What must hold of the log at any time."""
-        # What is acknowledged is looked at before the log, which the dead server cannot change any more.
+        """Check the log at any time."""
+        # Read the acknowledgements before the log, which the dead server cannot change any more.
         witnesses = [read_witness(p.witness) for p in self.publishers]
         stored = [message for message in read_log(self.victim.data) if message.topic == TOPIC]
-        assert stored[: len(self.log)] == self.log, "what was in the log once stays as it is"
+        assert stored[: len(self.log)] == self.log, "the earlier log stays unchanged"
         self.log = stored
         for publisher, witness in zip(self.publishers, witnesses, strict=True):
             mine = [m for m in stored if m.body.startswith(publisher.name.encode() + b" ")]
@@ -98,7 +98,7 @@ class World:
             self.counts["messages"] += len(mine)
 
     def finish(self) -> None:
-        """The last lives send what is left; then all that returned is there."""
+        """Send the remaining messages in final runs, and check that every returned publish is stored."""
         for publisher in self.publishers:
             publisher.kill(signal.SIGKILL)
             publisher.spawn(finish=True)
@@ -137,7 +137,7 @@ def run_cycles(directory: Path, seed: int, cycles: int, connect: Connect) -> Cou
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("connect", [reconnecting, highly_available])
-def test_nothing_is_lost_or_doubled_when_client_server_or_both_are_killed(
+def test_publisher_with_client_server_or_both_killed_loses_and_duplicates_nothing(
     tmp_path: Path, full: bool, connect: Connect
 ) -> None:
     given = os.environ.get("TICKERTAPE_FAULT_SEED")

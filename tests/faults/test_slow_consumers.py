@@ -1,4 +1,4 @@
-"""R14: subscribers that stall cost bounded memory, delay nobody, and get everything when they wake up."""
+"""Stalled subscribers (R14) cost bounded memory, delay no other client, and catch up when they resume."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain without credit": {"credit": 200_000},
     "live without credit": {"bookmark": "0|1|", "options": "live", "credit": 200_000},
 }
-"""What those that stall ask for. The last two are held up before their socket is full."""
+"""Options of stalled subscriptions. The last two block before their socket is full."""
 UNRECORDED = ("plain", "plain without credit")
 ROUNDS = 5
 BEFORE = 50_000
-"""Messages published before, so that who stalls stands still: its socket and its outbox are full."""
+"""Messages published before, so that stalled subscribers block: their socket and outbox are full."""
 
 
 class Load(NamedTuple):
@@ -44,12 +44,12 @@ class Load(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many are published."""
+        """Return the number of published messages."""
         return int(self.per_second * self.seconds)
 
 
 def publish_before(server: RunningServer) -> None:
-    """As the measured ones are: each body begins with the moment at which it was published."""
+    """Publish like the measured load: each body begins with its publish time."""
     with tt.Client("before", server.uri, timeout=SECONDS) as client:
         for _ in range(0, BEFORE, 500):
             client.publish_batch("paced", [b"%020d" % time.monotonic_ns() + bytes(180)] * 500)
@@ -58,11 +58,11 @@ def publish_before(server: RunningServer) -> None:
 
 @contextlib.contextmanager
 def stalling(server: RunningServer, count: int, *, recorded: bool) -> Iterator[dict[str, list[Stalled]]]:
-    """So many subscribers that read nothing, of every kind that there can be; all of them stand still."""
+    """Connect `count` blocked subscribers of all kinds, which read nothing."""
     kinds = [kind for kind in KINDS if recorded or kind in UNRECORDED]
     found: dict[str, list[Stalled]] = {kind: [] for kind in kinds}
 
-    def stand_still() -> bool:
+    def all_blocked() -> bool:
         sessions = [one for one in stats_of(server).sessions if one.client.startswith("stalled-")]
         blocked = [state.blocked for session in sessions for state in session.subscriptions]
         return len(blocked) == count and all(blocked)
@@ -73,7 +73,7 @@ def stalling(server: RunningServer, count: int, *, recorded: bool) -> Iterator[d
             found[kind].append(Stalled(server.uri, f"stalled-{number}", "paced", **KINDS[kind]))
         wait_until(lambda: stats_of(server).subscription_count == count, SECONDS)
         publish_before(server)
-        wait_until(stand_still, SECONDS)
+        wait_until(all_blocked, SECONDS)
         yield found
     finally:
         for stalled in found.values():
@@ -82,7 +82,7 @@ def stalling(server: RunningServer, count: int, *, recorded: bool) -> Iterator[d
 
 
 class Cost(NamedTuple):
-    """What a load cost."""
+    """The cost of a load."""
 
     delay: float
     """Of delivery to those who read, microseconds at p99."""
@@ -93,13 +93,13 @@ class Cost(NamedTuple):
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has taken since it began."""
+    """Return the processor time of a process since its start."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run(server: RunningServer, load: Load) -> Cost:
-    """Publish at the rate of the load, and wait until everybody who reads has everything."""
+    """Publish at the rate of the load, and wait until every reader has everything."""
     with workers(
         ("takers", server.uri, "paced", load.live, load.messages),
         ("paced", server.uri, "paced", load.messages, load.per_second),
@@ -119,7 +119,7 @@ def run(server: RunningServer, load: Load) -> Cost:
 
 
 def wake(stalled: Stalled, count: int, *, recorded: bool) -> None:
-    """It takes what it has not taken: everything, once, in order."""
+    """Let a subscriber read its remaining messages: all of them, once, in order."""
     last: dict[int, int] = {}
     moment = 0
     for batch in stalled.batches(count):
@@ -142,7 +142,7 @@ def server_of(directory: Path, *, recorded: bool) -> contextlib.AbstractContextM
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.full)])
-def test_stalled_subscribers_cost_bounded_memory_and_get_everything(
+def test_server_with_stalled_subscribers_uses_bounded_memory_and_delivers_all_messages(
     tmp_path: Path, recorded: bool, full: bool
 ) -> None:
     load = Load(100, 10, 20_000, 60.0) if full else Load(15, 2, 4_000, 1.5)
@@ -165,7 +165,9 @@ def test_stalled_subscribers_cost_bounded_memory_and_get_everything(
 @pytest.mark.slow
 @pytest.mark.full
 @pytest.mark.parametrize("recorded", [True, False])
-def test_stalled_subscribers_delay_nobody(tmp_path: Path, recorded: bool) -> None:
+def test_server_with_stalled_subscribers_delivers_to_others_without_delay(
+    tmp_path: Path, recorded: bool
+) -> None:
     """At p99 delivery takes at most twice as long as without them, and the server half as much time again of
     the processor. Others use the machine too: of the rounds, each with and without them in turn, the second
     best is judged."""

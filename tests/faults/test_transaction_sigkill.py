@@ -1,6 +1,6 @@
-"""SIGKILL of the real server at any moment while clients commit transactions, again and again.
+"""SIGKILL of the real server at random times while clients commit transactions, again and again.
 
-Judged by what the clients were told, from a log read by a reader that shares no code with the server.
+Judged by the results of the clients' calls, with a log reader that shares no code with the server.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Committer(threading.Thread):
     def __init__(self, name: str, uri: str, seed: int, *, spaced: bool) -> None:
         super().__init__(name=name, daemon=True)
         self.bodies: list[list[bytes]] = []
-        """What is in each transaction, in their order."""
-        self.told = 0
-        """How many of them the server said to be committed."""
+        """The bodies of each transaction, in their order."""
+        self.committed = 0
+        """Number of transactions that the server has reported as committed."""
         self.repeated = 0
         self.error: BaseException | None = None
         self._rng = Random(seed)
@@ -49,7 +49,7 @@ class Committer(threading.Thread):
             self._client.connect_and_logon(timeout=SECONDS)
             while not self._over.is_set():
                 self._commit(len(self.bodies))
-        except BaseException as error:  # noqa: BLE001 - told by `finish`
+        except BaseException as error:  # noqa: BLE001 - reported by `finish`
             self.error = error
 
     def _commit(self, number: int) -> None:
@@ -65,7 +65,7 @@ class Committer(threading.Thread):
             except (tt.Disconnected, tt.NotReady, tt.TimedOut):
                 self._over.wait(0.02)
         self.repeated += result.repeated
-        self.told = number + 1
+        self.committed = number + 1
 
     def finish(self) -> None:
         """Commit the last one and end."""
@@ -97,7 +97,7 @@ class Cycles:
             client.start()
 
     def cycle(self) -> None:
-        """Work, die, be judged, and start; sometimes die while starting."""
+        """Let the server work, kill it, judge, and restart. Sometimes kill it during the start."""
         victim, rng = self.victim, self.rng
         assert victim.wait_change("writes", rng.choice((1, 10, 40)), SECONDS), "nothing is written"
         time.sleep(rng.random() * 0.3)
@@ -112,14 +112,14 @@ class Cycles:
         victim.wait_ready()
 
     def judge(self) -> None:
-        """What must hold of the log as the dead process left it."""
-        # What was told is looked at before the log: more may be there, never less.
-        told = [committer.told for committer in self.committers]
+        """Check the log that the killed process left."""
+        # Read the results before the log: it may only have more.
+        committed = [committer.committed for committer in self.committers]
         stored = [message for message in read_log(self.victim.data) if message.topic == TOPIC]
-        assert stored[: len(self.log)] == self.log, "what was in the log once stays as it is"
+        assert stored[: len(self.log)] == self.log, "the earlier log stays unchanged"
         self.log = stored
         bodies = [message.body for message in stored]
-        for committer, known in zip(self.committers, told, strict=True):
+        for committer, known in zip(self.committers, committed, strict=True):
             prefix = committer.name.encode() + b" "
             mine = [body for body in bodies if body.startswith(prefix)]
             whole = 0
@@ -129,12 +129,12 @@ class Cycles:
                 assert mine[at : at + len(expected)] == expected, f"{committer.name}: {whole} is not whole"
                 at, whole = at + len(expected), whole + 1
             assert whole >= known, f"{committer.name}: {known} are committed, {whole} are there"
-            self.counts["there and not told yet"] += whole > known
-            self.counts["committed"] = sum(told)
+            self.counts["stored and not reported yet"] += whole > known
+            self.counts["committed"] = sum(committed)
         self._in_a_row(bodies)
 
     def _in_a_row(self, bodies: list[bytes]) -> None:
-        """Nothing stands within a transaction."""
+        """Check that no other message is within a transaction."""
         before = b""
         seen: set[bytes] = set()
         for body in bodies:
@@ -145,7 +145,7 @@ class Cycles:
             before = key
 
     def finish(self) -> None:
-        """Everything that was begun is there, once."""
+        """Finish, and check that every transaction is stored once."""
         for committer in self.committers:
             committer.finish()
         self.publisher.finish()
@@ -159,12 +159,12 @@ class Cycles:
         code, output, _ = run_tickertape("journal", "verify", str(self.victim.data))
         assert code == 0, output
         parts = [*staged.glob("*.part"), *staged.glob("*.prepared")]
-        assert not parts, "what is committed is not staged any more"
+        assert not parts, "committed parts are no longer staged"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_was_committed_survives_every_kill_once_and_whole(full: bool) -> None:
+def test_committed_transaction_survives_every_server_kill_once_and_whole(full: bool) -> None:
     given = os.environ.get("TICKERTAPE_FAULT_SEED")
     seed = int(given) if given else Random().getrandbits(32) if full else 7
     directory = Path(tempfile.mkdtemp(prefix="tickertape-transactions-"))
@@ -180,5 +180,5 @@ def test_what_was_committed_survives_every_kill_once_and_whole(full: bool) -> No
         if world.victim.running():
             world.victim.kill()
     shutil.rmtree(directory)
-    silent = [what for what in ("committed", "killed while it started") if not world.counts[what]]
-    assert not silent, f"these never happened: {silent} ({dict(world.counts)})"
+    missing = [event for event in ("committed", "killed while it started") if not world.counts[event]]
+    assert not missing, f"these events did not occur: {missing} ({dict(world.counts)})"

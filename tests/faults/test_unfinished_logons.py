@@ -1,4 +1,4 @@
-"""R15: a crowd that never finishes to log on costs bounded memory, delays nobody, and is gone in time."""
+"""Connections without a logon (R15) cost bounded memory, delay no client, and are closed in time."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ SAID = (
     PREFACE + struct.pack("<IIII", frame_bytes_before_logon_max, 32, 0, 0),
     PREFACE + struct.pack("<IIII", frame_bytes_before_logon_max, 32, 0, 0) + bytes(4_000),
 )
-"""What each of them says before it falls silent."""
+"""Bytes that each of them sends before it falls silent."""
 GROWN_BYTES_MAX = 32 * MIB
-CROWD = 300
-CROWD_FULL = 2_000
+CONNECTIONS = 300
+CONNECTIONS_FULL = 2_000
 ROUNDS = 5
 SLACK_SECONDS = 5.0
-"""What a busy machine may add to the time in which they are sent away."""
+"""Seconds that a busy machine may add to the time limit of a logon."""
 
 pytestmark = pytest.mark.slow
 
 
 @contextlib.contextmanager
-def crowd(server: RunningServer, count: int) -> Iterator[list[socket.socket]]:
-    """So many connections that do not log on."""
+def silent_connections(server: RunningServer, count: int) -> Iterator[list[socket.socket]]:
+    """Open `count` connections that do not log on."""
     host, port = server.uri.removeprefix("tcp://").split(":")
     with contextlib.ExitStack() as opened:
         found = []
@@ -52,10 +52,10 @@ def crowd(server: RunningServer, count: int) -> Iterator[list[socket.socket]]:
         yield found
 
 
-def seconds_until_gone(strangers: list[socket.socket], begun: float) -> float:
+def seconds_until_closed(connections: list[socket.socket], begun: float) -> float:
     """Until the server has closed the last of them."""
     with selectors.DefaultSelector() as selector:
-        for one in strangers:
+        for one in connections:
             one.setblocking(False)
             selector.register(one, selectors.EVENT_READ)
         while selector.get_map():
@@ -70,11 +70,13 @@ def seconds_until_gone(strangers: list[socket.socket], begun: float) -> float:
     return time.monotonic() - begun
 
 
-def test_a_crowd_of_strangers_takes_little(tmp_path: Path, full: bool) -> None:
+def test_connections_without_logon_use_bounded_memory_and_are_closed_in_time(
+    tmp_path: Path, full: bool
+) -> None:
     with running_server(tmp_path / "data") as server:
         before = anonymous_bytes(server.pid)
         begun = time.monotonic()
-        with crowd(server, CROWD_FULL if full else CROWD) as strangers:
+        with silent_connections(server, CONNECTIONS_FULL if full else CONNECTIONS) as connections:
             highest = 0
             while time.monotonic() - begun < (logon_seconds_max - 1 if full else 0.2):
                 highest = max(highest, anonymous_bytes(server.pid))
@@ -82,23 +84,26 @@ def test_a_crowd_of_strangers_takes_little(tmp_path: Path, full: bool) -> None:
             print(f"grown by {(highest - before) / MIB:.1f} MiB")
             assert highest - before < GROWN_BYTES_MAX
             if full:
-                seconds = seconds_until_gone(strangers, begun)
+                seconds = seconds_until_closed(connections, begun)
                 print(f"gone after {seconds:.1f} s")
                 assert seconds < logon_seconds_max + SLACK_SECONDS
 
 
 @pytest.mark.full
-def test_a_crowd_of_strangers_delays_nobody(tmp_path: Path) -> None:
-    """At p99 delivery takes at most twice as long while they come, stay and are sent away. Others use the
-    machine too: of the rounds, each with and without them in turn, the second best is judged."""
+def test_connections_without_logon_do_not_delay_delivery(tmp_path: Path) -> None:
+    """At p99, delivery takes at most twice as long while the connections are opened, stay and are closed.
+
+    Other programs use the machine too. So each round measures with and without them, and the second best is
+    judged.
+    """
     load = Load(0, 10, 10_000, 12.0)
     delays = []
     for number in range(ROUNDS):
         costs = []
-        for count in (0, CROWD_FULL):
+        for count in (0, CONNECTIONS_FULL):
             with (
                 running_server(tmp_path / f"{number} {count}") as server,
-                crowd(server, count),
+                silent_connections(server, count),
             ):
                 costs.append(run(server, load))
         print(*costs)

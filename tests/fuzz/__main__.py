@@ -1,8 +1,8 @@
-"""Owns fuzzing by hand, for as long as one likes: `python -m tests.fuzz TARGET [SECONDS]`, `all` for each.
+"""Manual fuzzing for any length of time: `python -m tests.fuzz TARGET [SECONDS]`, `all` for each.
 
-Guided by coverage with atheris (`pip install -e '.[fuzz]'`), by chance alone without it. What ends it is a
-defect: the input is written to the working directory, and belongs into `corpus/TARGET/` once it is mended.
-Must never import the package before it can be instrumented.
+Guided by coverage with atheris (`pip install -e '.[fuzz]'`), random without it. A defect ends the run: the
+input is written to the working directory, and belongs into `corpus/TARGET/` after the correction. Must never
+import the package before it can be instrumented.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INPUT_BYTES_MAX: Final = 1 << 16
 
 
 def main(arguments: list[str]) -> int:
-    """Run it; the exit code is 0 when nothing was found."""
+    """Run the targets. Return the exit code, 0 without a defect."""
     if not arguments:
         print(__doc__)
         return 2
@@ -94,7 +94,9 @@ def _by_coverage(name: str, seconds: int) -> None:
 
 
 def _mutator(target: Target, seeds: Sequence[bytes]) -> object:
-    """Mostly what libFuzzer does, sometimes ours; then checksums are put right, or every path ends there."""
+    """Mutate mostly as libFuzzer does, sometimes by our mutations, then correct checksums, which block every
+    path.
+    """
     import atheris
 
     from tests.fuzz.mutations import mutated

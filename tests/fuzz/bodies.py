@@ -1,6 +1,6 @@
-"""Owns the fuzzing of bodies: what the message types make of any bytes, and of any path and select list.
+"""Fuzz targets of message types: decoding of bodies, paths and select lists.
 
-Must never expect more of a body than that it is read, or `Unreadable` of few words, which is allowed.
+Must never expect more of a body than that it is read or `Unreadable` with a short text, which is allowed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _DOCUMENTS: Final[tuple[dict[str, Any], ...]] = (
 
 
 def short(error: Unreadable) -> None:
-    """Its text is."""
+    """Check that the text of an error is short."""
     assert len(str(error)) < 300
 
 
 def within(position: int, text: str) -> None:
-    """The position is one in the text."""
+    """Check that a position is inside the text."""
     assert 0 <= position <= len(text)
 
 
 def body(name: str, data: bytes) -> str:
-    """Read with plain values, the same by `quick`; checked; selected from to a body that is read again."""
+    """Read a body: plain values, the same by `quick`. It is checked, and a selection of it is readable."""
     fix = name in {"fix", "nvfix"}
     kind = message_type(name)
     reader = kind.reader([parse_path(path) for path in (_TAGS if fix else _PATHS)])
@@ -74,7 +74,7 @@ def body(name: str, data: bytes) -> str:
 
 
 def fields(data: bytes) -> str:
-    """`BadPath` or `BadOption` with few words, or what reads back; what reads as a path can be read."""
+    """Parse a path or select list: a short `BadPath` or `BadOption`, or a value that round-trips."""
     text = data.decode("utf-8", "replace")
     outcome = "refused"
     try:

@@ -1,7 +1,7 @@
-"""Owns the committed corpora: small inputs, good of every kind and hostile, that fuzzing begins with.
+"""Committed corpora: small inputs, valid and hostile ones of every kind, as the seeds of fuzzing.
 
-`python -m tests.fuzz.corpora` writes them again, as `good-*` and `hostile-*`; other files are inputs that
-once found a defect, and are kept. Must never make an input by chance: written twice, the files are the same.
+`python -m tests.fuzz.corpora` rewrites them as `good-*` and `hostile-*`. Other files are inputs that once
+found a defect, and are kept. Must never make a random input: every rewrite gives the same files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CORPORA: Final = {
     "store file": ("publish_store", "bookmark_log", "bookmark_ring"),
     "configuration": ("config",),
 }
-"""What comes from outside, and its targets."""
+"""Kinds of external input, and their targets."""
 INPUT_BYTES_MAX: Final = 4096
 CORPORA_BYTES_MAX: Final = 300 << 10
 _MOST: Final = b"\xff\xff\xff\xff"
@@ -41,35 +41,35 @@ Named = Iterator[tuple[str, bytes]]
 
 
 def committed(name: str) -> list[bytes]:
-    """The inputs that are kept for a target."""
+    """Return the committed inputs of a target."""
     return [path.read_bytes() for path in sorted((CORPUS / name).glob("*.bin"))]
 
 
 def made(name: str, good: Sequence[bytes]) -> dict[str, bytes]:
-    """File names and inputs of a target; `good` are what it takes."""
+    """Return the file names and inputs of a target. `good` are its valid inputs."""
     found = {f"good-{number:02}": data for number, data in enumerate(good) if len(data) < INPUT_BYTES_MAX}
     found |= {f"hostile-{what}": data for what, data in _HOSTILE[name](good)}
     return {f"{what}.bin": data for what, data in found.items() if len(data) < INPUT_BYTES_MAX}
 
 
-# -- what is hostile in any format --------------------------------------------------------------------
+# -- hostile inputs of every format -------------------------------------------------------------------
 
 
 def _cut(data: bytes, places: Sequence[int]) -> Named:
-    """It ends at each structure, and a byte earlier."""
+    """Cut an input at each structure, and a byte earlier."""
     for at in places:
         yield f"cut-at-{at:04}", data[:at]
         yield f"cut-before-{at:04}", data[: max(at - 1, 0)]
 
 
 def _most(data: bytes, places: Sequence[int], mend: Callable[[bytes], bytes] = bytes) -> Named:
-    """Each word of 32 bits the highest, with checksums that are right."""
+    """Set each 32-bit word to its maximum, with valid checksums."""
     for at in places:
         yield f"most-at-{at:04}", mend(data[:at] + _MOST + data[at + 4 :])
 
 
 def _more(data: bytes, places: Sequence[int], mend: Callable[[bytes], bytes] = bytes) -> Named:
-    """Each word of 32 bits one more than it was, with checksums that are right."""
+    """Increment each 32-bit word, with valid checksums."""
     for at in places:
         value = struct.unpack_from("<I", data, at)[0]
         yield (
@@ -79,7 +79,7 @@ def _more(data: bytes, places: Sequence[int], mend: Callable[[bytes], bytes] = b
 
 
 def _wrong(data: bytes, places: Sequence[int]) -> Named:
-    """A bit of a checksum, or of what it covers, is another."""
+    """Flip a bit of a checksum, or of the bytes that it covers."""
     for at in places:
         yield f"bit-at-{at:04}", data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
@@ -95,7 +95,7 @@ def _around(data: bytes) -> Named:
 
 
 def _frames(preface: bytes) -> Callable[[Sequence[bytes]], Named]:
-    """Of streams that begin with `preface`: the frame behind it is spoiled."""
+    """Return a function of inputs that begin with `preface`, with a damaged frame behind it."""
 
     def hostile(good: Sequence[bytes]) -> Named:
         data = max((one for one in good if len(one) < 300), key=len)
@@ -115,7 +115,7 @@ def _frames(preface: bytes) -> Callable[[Sequence[bytes]], Named]:
 
 
 def _framed(header: bytes) -> bytes:
-    """A frame of a header alone, with a checksum that is right."""
+    """Return a frame with only a header and a valid checksum."""
     padded = header + bytes(-len(header) % 8)
     frame = struct.pack("<IIII", 16 + len(padded), len(header), 0, 0) + padded
     return mended_frames(PREFACE + frame)[len(PREFACE) :]
@@ -154,7 +154,7 @@ def _batches(good: Sequence[bytes]) -> Named:
     yield "offsets-that-fall", data[:first] + struct.pack("<I", 1 << 16) + data[first + 4 :]
 
 
-# -- text -----------------------------------------------------------------------------------------------
+# -- text ---------------------------------------------------------------------------------------------
 
 
 def _filters(_: Sequence[bytes]) -> Named:
@@ -256,11 +256,11 @@ def _configurations(good: Sequence[bytes]) -> Named:
             yield f"cut-at-{at:04}", whole[: at + 1]
 
 
-# -- segments -------------------------------------------------------------------------------------------
+# -- segments -----------------------------------------------------------------------------------------
 
 
 def _segments(good: Sequence[bytes]) -> Named:
-    """The first two commits of a segment are left of it."""
+    """Damage a segment reduced to its first two commits."""
     data, second = _two_commits(good)
     yield from _starts(good)
     yield from _most(data, range(8, 96, 16), mended_segment)
@@ -269,7 +269,7 @@ def _segments(good: Sequence[bytes]) -> Named:
 
 
 def _starts(good: Sequence[bytes]) -> Named:
-    """As `_segments`, where a start costs more than a walk: what a start looks at."""
+    """Like `_segments`, for starts, which cost more: only the parts that a start reads."""
     data, second = _two_commits(good)
     commit, body = segment_header_bytes, segment_header_bytes + commit_header_bytes
     yield "nothing", b""
@@ -278,12 +278,12 @@ def _starts(good: Sequence[bytes]) -> Named:
     yield from _more(data, (8, 12, 16, *range(commit + 4, commit + 64, 16)), mended_segment)
     yield from _wrong(data, (commit + 64, commit + 68, commit + 95, second - 1))
     yield "commit-twice", data[:second] + data[commit:second]
-    crc = body + 60  # of the first run, which only a reader looks at
+    crc = body + 60  # of the first run, which only readers check
     yield "run-of-another", mended_segment(data[:crc] + bytes([data[crc] ^ 1]) + data[crc + 1 :])
 
 
 def _two_commits(good: Sequence[bytes]) -> tuple[bytes, int]:
-    """The beginning of a segment, and where its second commit stands."""
+    """Return the beginning of a segment, and the offset of its second commit."""
     data = min(good, key=len)
     second = _end_of_commit(data, segment_header_bytes)
     return data[: _end_of_commit(data, second)], second
@@ -306,7 +306,7 @@ def _indexes(good: Sequence[bytes]) -> Named:
     yield from (*_most(data, range(0, len(data) - 3, 8)), *_more(data, range(4, len(data) - 3, 8)))
 
 
-# -- store files ----------------------------------------------------------------------------------------
+# -- store files --------------------------------------------------------------------------------------
 
 
 def _publish_stores(good: Sequence[bytes]) -> Named:
@@ -332,7 +332,7 @@ def _publish_stores(good: Sequence[bytes]) -> Named:
 
 
 def _of_size(data: bytes, size: int) -> bytes:
-    """A segment of a publish store that is as long as that, and says so."""
+    """Return a segment of a publish store with this size in its header."""
     said = data[:60] + struct.pack("<I", size) + data[64:]
     return mended_publish_segments(said[:size].ljust(size, b"\0"))
 
@@ -350,7 +350,7 @@ def _bookmark_logs(good: Sequence[bytes]) -> Named:
 
 
 def _records(data: bytes) -> list[int]:
-    """Where the records of a logged bookmark store begin, and where they end."""
+    """Return the start and the end of the records of a logged bookmark store."""
     places = [log_format.HEADER_BYTES]
     while places[-1] < len(data):
         _, what, value = log_format.RECORD.unpack_from(data, places[-1])

@@ -1,6 +1,6 @@
-"""Owns what is fuzzed of filters: their texts, and patterns of topics.
+"""Fuzz targets of filters: filter texts and topic patterns.
 
-Must never keep an error to itself that a target allows.
+Must never catch an error that a target allows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONTEXT: Final = FilterInputs(["t"] * 5, ["1|1|"] * 5, [None] * 5, ["k"] * 5, "
 
 
 def filter_text(data: bytes) -> str:
-    """`BadFilter` of few words and with its place, or a filter that reads back and answers for any body."""
+    """Compile a filter: a short `BadFilter` with a position, or one that round-trips and evaluates."""
     text = data.decode("utf-8", "replace")
     before = DEFECTS.count
     try:
@@ -55,7 +55,7 @@ def _used(found: Filter) -> str:
 
 
 def topic_pattern(data: bytes) -> str:
-    """`BadTopic` of few words, or a pattern that answers for any topic."""
+    """Compile a topic pattern: `BadTopic` with a short text, or one that evaluates for any topic."""
     found = compile_topic_pattern(data.decode("utf-8", "replace"))
     with taken():
         return "found" if any(map(found.search, ("orders", "a/b/c", "", "é\n"))) else "not found"

@@ -1,6 +1,6 @@
-"""Owns how good input becomes bad: small changes, and checksums put right so that they do not hide them.
+"""Mutations of valid input: small changes, and corrected checksums, which would hide them otherwise.
 
-Must never know what a target makes of it.
+Must never know how a target reacts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COMMIT_MAGIC: Final = b"TCMT"
 
 
 def mutated(data: bytes, others: Sequence[bytes], words: Sequence[bytes], rng: Random) -> bytes:
-    """`data` with one to four changes; pieces of `others` and `words` get into it."""
+    """Return `data` with one to four changes, some with pieces of `others` and `words`."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4))):
         _change(out, others, words, rng)
@@ -65,7 +65,7 @@ def _change(out: bytearray, others: Sequence[bytes], words: Sequence[bytes], rng
 
 
 def mended_frames(data: bytes) -> bytes:
-    """A stream behind its preface whose frames have the checksums of what they hold."""
+    """Return a stream behind its preface with the correct checksums of its frames."""
     out = bytearray(data)
     at = len(PREFACE)
     while at + 16 <= len(out):
@@ -81,7 +81,7 @@ def mended_frames(data: bytes) -> bytes:
 
 
 def mended_segment(data: bytes) -> bytes:
-    """A segment whose header and commits have the checksums, and the chain, of what they hold."""
+    """Return a segment with the correct checksums, and the correct chain, of its header and commits."""
     if len(data) < segment_header_bytes:
         return data
     out = bytearray(data)
@@ -100,7 +100,7 @@ def mended_segment(data: bytes) -> bytes:
 
 
 def _sealed(out: bytearray, at: int, size: int) -> int:
-    """Write the checksum of `size` bytes into their last four; returns it."""
+    """Write the checksum of `size` bytes into their last four, and return it."""
     crc = crc32c(bytes(out[at : at + size - 4]))
     struct.pack_into("<I", out, at + size - 4, crc)
     return crc

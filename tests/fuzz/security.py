@@ -1,6 +1,6 @@
-"""Owns what is fuzzed of tokens: the file of them.
+"""Fuzz target of token files.
 
-Must never catch more than the error that such a file may meet.
+Must never catch more than the error that such a file may cause.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _LOGON: Final = Logon(name="c", password="tickertape_spark_" + "a" * 52)
 
 
 def tokens(data: bytes) -> str:
-    """`ConfigurationError` of few words that shows no hash, or tokens, none of which is one nobody made."""
+    """Read a file: `ConfigurationError` with a short text and no hash, or tokens without an invented one."""
     try:
         known = tokens_in(data, "tokens.toml")
     except ConfigurationError as error:
         if _HASH in str(error):
-            raise AssertionError("it shows a hash") from error
+            raise AssertionError("the error shows a hash") from error
         raise
     with taken():
         return _used(known)

@@ -1,6 +1,6 @@
-"""Owns fuzzing of staging files, and of the commands about transactions at an engine that carries them out.
+"""Fuzz targets of staging files, and of transaction commands at an engine that executes them.
 
-Must never catch more than what may come of them.
+Must never catch more than the allowed errors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from tickertape.wire.frames import encode_frame
 
 
 def staging(data: bytes) -> str:
-    """A start removes it or keeps it; what is kept opens as whole batches, or is damaged by name."""
+    """Start on a file: it is removed or kept, and a kept one opens as whole batches or is reported as
+    damaged.
+    """
     disk = StrictDisk(Random(1))
     disk.make_directory(STAGING_DIRECTORY)
     handle = disk.open(path_of(1), create=True)
@@ -49,8 +51,9 @@ def staging(data: bytes) -> str:
 
 
 def transactions(data: bytes) -> str:
-    """Whatever is said about transactions, and whatever is answered meanwhile: no exception, others are
-    served, and what is staged is counted right."""
+    """Feed transaction commands: no exception, other clients are served, and staged bytes are counted
+    correctly.
+    """
     world = EngineWorld(1, recorded=frozenset({"orders", "fills"}))
     connection = Connection("server")
     connection.logged_on()

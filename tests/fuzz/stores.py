@@ -1,6 +1,7 @@
-"""Owns the fuzzing of the files of clients' stores: the segments of a publish store, both bookmark stores.
+"""Fuzz targets of client store files: publish store segments, and both bookmark stores.
 
-A store that opens has to open again with the same in it. Must never catch more than what may come of a file.
+A store that opens has to reopen with the same contents. Must never catch more than the errors that a file may
+cause.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from tickertape.client.publish_store.format import (
 from tickertape.client.publish_store.hybrid_parts import BacklogFiles
 
 _SIZE_AT: Final = 60
-"""Where the header of a segment of a publish store says how long the file is."""
+"""Offset of the file size in the header of a publish store segment."""
 _FILES_MAX: Final = 4
 _THIS_RUN: Final = b"this run of it.."
-"""Stands in a bookmark store for the present run of the machine, which no file that is kept can name."""
+"""Boot id in bookmark stores of the current run of the machine, which no committed file can contain."""
 _BOOT_AT: Final = {"log": 16, "ring": 24}
 
 # -- publish stores -----------------------------------------------------------------------------------
 
 
 def publish_store(data: bytes) -> str:
-    """`StoreError`s, or a store that has the same when it is opened again, and less what it lets go of."""
+    """Open a publish store: `StoreError`, or a store that reopens unchanged and shrinks on discards."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "store"
         path.mkdir()
@@ -69,7 +70,7 @@ def publish_store(data: bytes) -> str:
 
 
 def segments_in(data: bytes) -> list[bytes]:
-    """The files of which `data` is made: each is as long as it says, the last one takes the rest."""
+    """Split `data` into files: each has the length in its header, and the last one takes the rest."""
     files: list[bytes] = []
     while len(data) > HEADER_BYTES and len(files) < _FILES_MAX - 1:
         size = max(struct.unpack_from("<I", data, _SIZE_AT)[0], HEADER_BYTES)
@@ -79,7 +80,7 @@ def segments_in(data: bytes) -> list[bytes]:
 
 
 def _held(store: FilePublishStore) -> list[tuple[int, str, bytes]]:
-    """Sequence, topic and body of each message; the store counts them right."""
+    """Return sequence, topic and body of each message, and check the counts of the store."""
     found = [
         (sequence, message.topic, bytes(message.data))
         for stored in store.held()
@@ -92,7 +93,7 @@ def _held(store: FilePublishStore) -> list[tuple[int, str, bytes]]:
 
 
 def mended_publish_segments(data: bytes) -> bytes:
-    """Segments whose headers and records have the checksums of what they hold."""
+    """Return segments with the correct checksums of their headers and records."""
     return b"".join(map(_mended_segment, segments_in(data)))
 
 
@@ -110,7 +111,7 @@ def _mended_segment(data: bytes) -> bytes:
 
 
 def publish_segments() -> Sequence[bytes]:
-    """A store of one file with records of each kind, one of two files, and one that was never used."""
+    """Return a store of one file with records of each kind, one of two files, and an unused one."""
     return _one_segment(), _two_segments(), encode_header(_fresh(640)).ljust(640, b"\0")
 
 
@@ -161,7 +162,7 @@ _Places = dict[str, tuple[list[Bookmark], int]]
 
 
 def bookmark_store(kind: str, data: bytes) -> str:
-    """`StoreCorrupt`, or a store of the same recovery points when it is opened again, and which goes on."""
+    """Open a bookmark store: `StoreCorrupt`, or a usable store that reopens with the same recovery points."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "bookmarks"
         path.write_bytes(_of_this_run(kind, data))
@@ -171,7 +172,7 @@ def bookmark_store(kind: str, data: bytes) -> str:
         with taken(), open_store(path) as store:
             assert _places(store) == before
             for name in before:
-                _goes_on(store, name)
+                _remembers_new_publisher(store, name)
         return "remembers" if before else "empty"
 
 
@@ -181,8 +182,8 @@ def _places(store: LoggedBookmarkStore | RingBookmarkStore) -> _Places:
     return found
 
 
-def _goes_on(store: LoggedBookmarkStore | RingBookmarkStore, name: str) -> None:
-    """A publisher that nobody knew is remembered."""
+def _remembers_new_publisher(store: LoggedBookmarkStore | RingBookmarkStore, name: str) -> None:
+    """Check that a store remembers a new publisher."""
     assert not store.is_discarded(name, 99, 5)
     store.log(name, 99, np.array([5], np.uint64))
     assert store.undiscarded_count(name) >= 1
@@ -191,7 +192,7 @@ def _goes_on(store: LoggedBookmarkStore | RingBookmarkStore, name: str) -> None:
 
 
 def _of_this_run(kind: str, data: bytes) -> bytes:
-    """A file of `_THIS_RUN` becomes one of the present run of the machine, its checksum as right."""
+    """Replace `_THIS_RUN` with the boot id of this run. A valid checksum stays valid."""
     at = _BOOT_AT[kind]
     if data[at : at + 16] != _THIS_RUN or len(data) < at + 20:
         return data
@@ -204,7 +205,7 @@ def _of_this_run(kind: str, data: bytes) -> bytes:
 
 
 def mended_log(data: bytes) -> bytes:
-    """A logged bookmark store whose header and records have the checksums of what they hold."""
+    """Return a logged bookmark store with the correct checksums of its header and records."""
     out = bytearray(data)
     salt, at = _mended_header(out, _BOOT_AT["log"]), log_format.HEADER_BYTES
     while salt is not None and at + log_format.RECORD_BYTES <= len(out):
@@ -224,7 +225,7 @@ def mended_log(data: bytes) -> bytes:
 
 
 def mended_ring(data: bytes) -> bytes:
-    """A ring whose header, names and slots have the checksums of what they hold."""
+    """Return a ring with the correct checksums of its header, names and slots."""
     out = bytearray(data)
     salt = _mended_header(out, _BOOT_AT["ring"])
     if salt is None:
@@ -252,7 +253,7 @@ def mended_ring(data: bytes) -> bytes:
 
 
 def _mended_header(out: bytearray, boot_at: int) -> int | None:
-    """Its salt; None when there is no whole header."""
+    """Correct the checksum of a header, and return its salt. None: the header is incomplete."""
     if len(out) < log_format.HEADER_BYTES:
         return None
     CRC.pack_into(out, boot_at + 16, crc32c(bytes(out[: boot_at + 16])))
@@ -260,7 +261,7 @@ def _mended_header(out: bytearray, boot_at: int) -> int | None:
 
 
 def bookmark_stores(kind: str) -> Sequence[bytes]:
-    """A store with records of each kind, as another run of the machine left it and as this one did."""
+    """Return stores with records of each kind, from another run of the machine and from this one."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "bookmarks"
         head = log_format.header(9, bytes(16)) if kind == "log" else _empty_ring()

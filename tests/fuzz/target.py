@@ -1,6 +1,6 @@
-"""Owns what a fuzz target is: what it makes of bytes, and which exceptions may come of that.
+"""Fuzz target: a function of bytes, and its allowed exceptions.
 
-Whatever else a target raises is a defect. Must never catch more than a target allows.
+Every other exception of a target is a defect. Must never catch more than a target allows.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ class Target(NamedTuple):
     """Something that takes bytes from outside."""
 
     run: Callable[[bytes], str]
-    """Its outcome in a word. Raises what is `allowed`, and `AssertionError` for a defect."""
+    """Return the outcome of an input in a word. Raises `allowed` exceptions, and `AssertionError` for a
+    defect.
+    """
     seeds: Callable[[], Sequence[bytes]]
     mend: Callable[[bytes], bytes] = bytes
     """Puts checksums right after a mutation."""
     words: tuple[bytes, ...] = ()
-    """What a mutation may put in."""
+    """Words that a mutation may insert."""
     cost: int = 1
     """How much longer a run of it takes than the usual."""
     allowed: tuple[type[Exception], ...] = ()
-    """The exceptions that may come of an input. None of them: the target must take whatever comes."""
+    """The exceptions that an input may cause. Empty: the target must accept every input."""
 
     def outcome(self, data: bytes) -> str:
-        """What comes of an input, an allowed exception included; every other one is raised."""
+        """Return the outcome of an input or the name of an allowed exception. Every other one is raised."""
         try:
             return self.run(data)
         except self.allowed as error:
@@ -40,23 +42,23 @@ class Target(NamedTuple):
 
 @contextlib.contextmanager
 def taken() -> Iterator[None]:
-    """What a target does with an input that it took: whatever is raised here is a defect, allowed or not."""
+    """Turn every exception after the acceptance of an input into a defect, allowed or not."""
     try:
         yield
     except Exception as error:
-        raise AssertionError(f"it was taken, and then came {error!r}") from error
+        raise AssertionError(f"error after acceptance: {error!r}") from error
 
 
 TEXT_CHARACTERS_MAX: Final = 1200
-"""Longest text of an error; escaped, what is repeated of the input is longer than it was."""
+"""Maximum length of an error text. Escaped, repeated input is longer than it was."""
 
 
 def brief(error: TickertapeError) -> None:
-    """The text of the error can be printed and is not long."""
+    """Check that the text of an error is printable and short."""
     assert len(str(error)) < TEXT_CHARACTERS_MAX
     assert str(error).replace("\n", "").isprintable()
 
 
 def texts(*given: str) -> Callable[[], Sequence[bytes]]:
-    """Seeds that are text."""
+    """Return the seeds that are text."""
     return lambda: [text.encode() for text in given]

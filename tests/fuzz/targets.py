@@ -1,6 +1,6 @@
-"""Owns what is fuzzed: for each target its good inputs, and what may come of any input at all.
+"""Fuzz targets, each with its valid inputs and allowed exceptions.
 
-What may come of an input is `allowed` in its target. Must never catch more than that.
+`allowed` of a target has the exceptions that an input may cause. Must never catch more than these.
 """
 
 from __future__ import annotations
@@ -90,13 +90,15 @@ from tickertape.wire.frames import FrameReader, encode_frame
 
 
 def _frames(role: Role) -> list[bytes]:
-    """Each example of a side in a stream of its own, and all of them in one."""
+    """Return each example of a side in a stream of its own, and all of them in one."""
     frames = [b"".join(encode_frame(c, b)) for r, c, b in examples().values() if r == role]
     return [PREFACE + frame for frame in frames] + [PREFACE + b"".join(frames)]
 
 
 def wire(role: Role, data: bytes) -> str:
-    """No exception at all; a violation is the last event; no more memory than one frame is held."""
+    """Feed a connection: no exception, a violation is the last event, and at most one frame is held in
+    memory.
+    """
     connection = Connection(role)
     connection.logged_on()
     stream = data if role == "server" else data[len(PREFACE) :]
@@ -116,17 +118,17 @@ def wire(role: Role, data: bytes) -> str:
 
 
 def wire_server(data: bytes) -> str:
-    """What a client sends."""
+    """Read the commands of a client."""
     return wire("server", data)
 
 
 def wire_client(data: bytes) -> str:
-    """What a server sends."""
+    """Read the commands of a server."""
     return wire("client", data)
 
 
 def frame_reader(data: bytes) -> str:
-    """No exception at all; what it hands out lies inside what came."""
+    """Feed a frame reader: no exception, and its frames are inside the input."""
     reader = FrameReader()
     rest, taken = memoryview(data), 0
     while rest and reader.error is None:
@@ -141,7 +143,7 @@ def frame_reader(data: bytes) -> str:
 
 
 def engine(data: bytes) -> str:
-    """Whatever commands come, in whatever order: no exception, and another client is served as before."""
+    """Feed commands of a client to an engine: no exception, and another client is served."""
     world = EngineWorld(1, recorded=frozenset({"orders", "t"}), validated={"t": "json"})
     witness = world.connect("witness")
     connection = Connection("server")
@@ -169,7 +171,7 @@ def _undisturbed(world: EngineWorld, witness: Peer) -> None:
 
 
 def _sessions() -> list[bytes]:
-    """What a client says from its logon on."""
+    """Return the commands of a client from its logon on."""
     commands = [(c, b) for r, c, b in examples().values() if r == "client" and not isinstance(c, Logon)]
     logon = PREFACE + b"".join(encode_frame(Logon(name="fuzzer")))
     whole = [b"".join(encode_frame(c, b)) for c, b in commands if not isinstance(c, Publish)]
@@ -192,7 +194,7 @@ _LOGGED_ON: Final = LoggedOn(
 
 
 def client(data: bytes) -> str:
-    """What a server says, to a client in the middle of its work: no exception, at worst it hangs up."""
+    """Feed the commands of a server to a working client: no exception, at worst it disconnects."""
     core = ClientProtocol("fuzzed")
     core.set_store(MemoryPublishStore(), _NOW)
     core.receive(ConnectionOpened(Named("logon")), _NOW)
@@ -212,7 +214,7 @@ def client(data: bytes) -> str:
 
 
 def _server_streams() -> list[bytes]:
-    """What a server may answer to that client: each by itself, and all of it."""
+    """Return possible answers to that client: each by itself, and all of them."""
     answers = [
         Ack(id=1, start=0),
         Persisted(frame=1, sequence=_NOW.wall * 1000 + 1),
@@ -227,7 +229,7 @@ def _server_streams() -> list[bytes]:
 
 
 def mended_stream(data: bytes) -> bytes:
-    """`mended_frames` of a stream that has no preface."""
+    """Return `mended_frames` of a stream without a preface."""
     return mended_frames(PREFACE + data)[len(PREFACE) :]
 
 
@@ -244,7 +246,7 @@ def batch(data: bytes) -> str:
 
 
 def use(parsed: MessageBatch) -> None:
-    """`CorruptBatch` from `verify`, `MessageTooLarge` from what would not fit; nothing else."""
+    """Use a parsed batch: only `CorruptBatch` from `verify`, `MessageTooLarge` from oversized ones."""
     with contextlib.suppress(CorruptBatch):
         parsed.verify()
     messages = list(parsed)
@@ -274,7 +276,7 @@ def _log() -> Log:
 
 
 def headers(data: bytes) -> str:
-    """`FormatError` from a segment header; None for what is no commit or footer; what is valid reads back."""
+    """Decode headers: `FormatError`, None for other bytes, or a value that round-trips."""
     with contextlib.suppress(FormatError):
         header, _ = decode_segment_header(data)
         assert decode_segment_header(encode_segment_header(header)[0])[0] == header
@@ -316,7 +318,7 @@ def _ask_everything(found: SegmentIndex) -> None:
 
 
 def retired(data: bytes) -> str:
-    """`ValueError`, or something that can be asked and written again; the checksum is right."""
+    """Decode retired state: `ValueError`, or a usable value that can be rewritten."""
     head = b"TKTRET\0\0" + bytes(4) + crc32c(data).to_bytes(4, "little")
     found = decode_retired(head + data)
     with taken():
@@ -343,7 +345,7 @@ def _indexes() -> list[bytes]:
 
 
 def segment(data: bytes) -> str:
-    """`FormatError` from its header, or a walk that ends, with an ending; what it takes lies inside."""
+    """Scan a segment: `FormatError` from its header, or a finite scan with all commits inside."""
     header, crc = decode_segment_header(data[:segment_header_bytes])
     with taken():
         scan = SegmentScan(lambda at, size: data[at : at + size], len(data), header, crc)
@@ -357,14 +359,14 @@ def segment(data: bytes) -> str:
 
 
 def recovery(data: bytes) -> str:
-    """A log with this as its last segment: refused by name, or open; then read or corrupt, never altered."""
+    """Open a log with this last segment: refused by name, or open, then read or corrupt."""
     log = _log()
     path = segment_path(log.last_segment)
     files = log.with_file(path, data)
     # Looking without opening never fails: it reports.
     assert verify(disk_with(files)).segments
     journal, disk, _ = reopened(files)
-    # `CorruptBatch` is what a reader finds that looks at the publishers' checksums.
+    # Readers that check the publishers' checksums raise `CorruptBatch`.
     assert messages_in(journal, disk)[: len(log.sealed)] == log.sealed
     return "open"
 
@@ -376,7 +378,7 @@ def _segments() -> list[bytes]:
 
 
 def identity(data: bytes) -> str:
-    """`JournalCorrupt` or `JournalVersion`, or 16 bytes."""
+    """Decode an identity: `JournalCorrupt` or `JournalVersion`, or 16 bytes."""
     disk = disk_with({IDENTITY_FILE: data})
     assert len(read_identity(disk).journal_id) == 16
     return "taken"
@@ -386,7 +388,7 @@ def identity(data: bytes) -> str:
 
 
 def config(data: bytes) -> str:
-    """No exception at all: a configuration, or printable problems with places."""
+    """Examine a file: no exception, a configuration, or printable problems with positions."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "c.toml"
         file.write_bytes(data)
@@ -397,7 +399,7 @@ def config(data: bytes) -> str:
 
 
 def options(data: bytes) -> str:
-    """`BadOption` of few words, or options that read back."""
+    """Parse options: `BadOption` with a short text, or options that round-trip."""
     text = data.decode("utf-8", "replace")
     for parse in (parse_size, parse_interval):
         with contextlib.suppress(BadOption):
@@ -414,7 +416,7 @@ def options(data: bytes) -> str:
 
 
 def bookmark(data: bytes) -> str:
-    """`BadBookmark` of few words, or a point that reads back."""
+    """Parse a bookmark: `BadBookmark` with a short text, or a value that round-trips."""
     found = parse_bookmark(data.decode("utf-8", "replace"))
     with taken():
         assert parse_bookmark(str(found)) == found
@@ -424,7 +426,7 @@ def bookmark(data: bytes) -> str:
 def _configs() -> list[bytes]:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     found = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    # A file that is not there would be all that is ever said of a document that includes it.
+    # An included file that does not exist would hide all other problems of a document.
     alone = [text.replace('include = ["topics.toml"]\n', "").encode() for text in found]
     return [FULL.encode(), b"[instance]\nname = 'a long name' # a comment\ndata = \"${A}\"\n", *alone]
 

@@ -1,7 +1,7 @@
-"""Input that nobody would send, made from good input by chance of a seed: nothing but what a target allows.
+"""Fuzzing with seeded mutations of valid input: targets cause only their allowed exceptions.
 
-The counts are small here and larger with --full; `python -m tests.fuzz` goes on for as long as it is told,
-guided by coverage where the library for that is installed.
+The counts are small here, and larger with --full. `python -m tests.fuzz` continues for any length of time,
+guided by coverage if that library is installed.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from tickertape.base.limits import frame_bytes_max
 from tickertape.filter.limits import pattern_steps_max
 
 CASES = 2000
-"""Runs of the cheapest target; a costly one has fewer."""
+"""Runs of the cheapest target. A costly one has fewer."""
 FULL_FACTOR = 50
 NAMED = ("frame_reader", "wire_server", "batch", "filter_text", "segment", "config")
-"""What comes from outside as a frame, a message, a filter, a segment or a configuration has more of them."""
+"""External input has more runs: frames, messages, filters, segments and configuration."""
 NAMED_CASES_FULL = 300_000
 COVERAGE_SECONDS = 30
 SECONDS_MAX = 0.05
-"""Time of the processor that one input may take; judged with --full only."""
+"""Maximum processor time of one input, checked with --full only."""
 STEPS_MAX = 40 * pattern_steps_max
 """Python instructions that one input may take, counted for one in `STEPPED`. Regular expressions take most:
 up to `pattern_steps_max` steps of some 30 instructions."""
@@ -53,11 +53,12 @@ STEPS_A_BYTE_MAX = 1_000
 """Beside these, for each byte of the input: filters take about 550."""
 STEPPED = 32
 BYTES_MAX = frame_bytes_max + (1 << 20)
-"""Memory that one input may take, the room that the largest frame asks for with its first bytes included;
-measured for one in `MEASURED`, because measuring slows everything."""
+"""Maximum memory of one input, including the buffer of the largest frame. Measured for one of `MEASURED`
+inputs, because measuring is slow.
+"""
 MEASURED = 8
 KEPT_MIN = 10
-"""A target with fewer committed inputs has no corpus, only what once was a defect."""
+"""A target with fewer committed inputs has no corpus, only inputs that once found a defect."""
 
 
 def cases(name: str, *, full: bool) -> int:
@@ -67,7 +68,7 @@ def cases(name: str, *, full: bool) -> int:
 
 
 def inputs(name: str, seed: int, count: int) -> Iterator[bytes]:
-    """Good and committed input with mutations; most with their checksums put right."""
+    """Generate mutations of valid and committed input, most with corrected checksums."""
     target = TARGETS[name]
     good = target.seeds()
     kept = committed(name)
@@ -86,28 +87,28 @@ def seconds_of(run: Callable[[bytes], str], data: bytes) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_nothing_but_what_is_allowed_comes_of_bad_input(name: str, full: bool) -> None:
+def test_target_with_mutated_input_raises_only_allowed_exceptions(name: str, full: bool) -> None:
     target = TARGETS[name]
     outcomes: Counter[str] = Counter()
     for number, data in enumerate(inputs(name, 1, cases(name, full=full))):
         begin = time.thread_time()
         try:
             outcomes[target.outcome(data)] += 1
-            # The first of all makes what the others use; what is slow by itself is slow again.
+            # The first input creates shared objects. An input that is slow by itself is slow on repetition.
             if full and time.thread_time() - begin > SECONDS_MAX:
                 assert min(seconds_of(target.outcome, data) for _ in range(3)) <= SECONDS_MAX
         except BaseException:
             print(f"case {number} of {name}: bytes.fromhex({data.hex()!r})")
             raise
-    assert len(outcomes) > 1, "what it makes is neither all good nor all hopeless"
+    assert len(outcomes) > 1, "the mutations are neither all valid nor all invalid"
     assert max(outcomes.values()) < 0.98 * outcomes.total()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_no_input_takes_many_steps(name: str, full: bool) -> None:
+def test_target_with_mutated_input_runs_in_bounded_steps(name: str, full: bool) -> None:
     run = TARGETS[name].outcome
-    run(next(inputs(name, 3, 1)))  # makes what the others use
+    run(next(inputs(name, 3, 1)))  # creates shared objects
     for data in inputs(name, 3, max(cases(name, full=full) // STEPPED, 10)):
         most = STEPS_MAX + STEPS_A_BYTE_MAX * len(data)
         assert steps_of(lambda: run(data)) <= most, data.hex()  # noqa: B023 -- called at once
@@ -115,7 +116,7 @@ def test_no_input_takes_many_steps(name: str, full: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_no_input_takes_much_memory(name: str, full: bool) -> None:
+def test_target_with_mutated_input_uses_bounded_memory(name: str, full: bool) -> None:
     run = TARGETS[name].outcome
     tracemalloc.start()
     try:
@@ -129,17 +130,17 @@ def test_no_input_takes_much_memory(name: str, full: bool) -> None:
 
 
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_good_input_passes(name: str) -> None:
+def test_target_with_valid_input_accepts_unchanged_input(name: str) -> None:
     target = TARGETS[name]
     for data in target.seeds():
         target.outcome(data)
-        assert target.mend(data) == data, "mending changes nothing in what is whole"
+        assert target.mend(data) == data, "mending leaves valid input unchanged"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_what_is_committed_is_taken_or_refused_by_what_is_allowed(name: str, full: bool) -> None:
-    """Hostile inputs, and those that once were a defect. What may be refused is, in each of the ways."""
+def test_target_with_committed_corpus_raises_only_allowed_exceptions(name: str, full: bool) -> None:
+    """Inputs that are hostile or once found a defect. Each allowed exception occurs."""
     target, refused = TARGETS[name], set[type]()
     for path in sorted((CORPUS / name).glob("*.bin")):
         data = path.read_bytes()
@@ -156,33 +157,33 @@ def test_what_is_committed_is_taken_or_refused_by_what_is_allowed(name: str, ful
         assert not [kind for kind in target.allowed if not any(issubclass(one, kind) for one in refused)]
 
 
-def test_a_corpus_is_for_a_target() -> None:
+def test_corpus_directories_belong_to_targets() -> None:
     assert {path.name for path in CORPUS.iterdir()} <= {*TARGETS}
 
 
 @pytest.mark.parametrize("what", list(CORPORA))
-def test_each_kind_of_input_has_a_corpus_of_good_and_hostile_ones(what: str) -> None:
+def test_corpus_of_each_external_input_has_valid_and_hostile_files(what: str) -> None:
     for name in CORPORA[what]:
         names = [path.name for path in (CORPUS / name).iterdir()]
         assert sum(file.startswith("good-") for file in names)
         assert sum(file.startswith("hostile-") for file in names) >= 10
 
 
-def test_corpora_are_small() -> None:
+def test_corpus_files_are_below_the_size_limits() -> None:
     sizes = [path.stat().st_size for path in CORPUS.rglob("*.bin")]
     assert max(sizes) < INPUT_BYTES_MAX
     assert sum(sizes) < CORPORA_BYTES_MAX
 
 
-def test_a_corpus_is_made_the_same_again() -> None:
+def test_corpus_generated_twice_is_equal() -> None:
     for name in chain.from_iterable(CORPORA.values()):
         seeds = TARGETS[name].seeds()
         assert made(name, seeds) == made(name, seeds)
         assert all(data in seeds for file, data in made(name, seeds).items() if file.startswith("good-"))
 
 
-def test_targets_allow_errors_of_ours_by_name() -> None:
-    """Never so much that a defect passes for a refusal."""
+def test_targets_allow_only_specific_product_errors() -> None:
+    """An allowed exception must never be so general that a defect passes for a refusal."""
     for target in TARGETS.values():
         for kind in target.allowed:
             assert issubclass(kind, TickertapeError | ValueError), kind
@@ -196,14 +197,14 @@ def _raising(error: Exception) -> Target:
     return Target(run, list, allowed=(BadFilter,))
 
 
-def test_what_a_target_does_not_allow_is_raised() -> None:
+def test_target_raises_exceptions_that_are_not_allowed() -> None:
     assert _raising(BadFilter("x", 0)).outcome(b"") == "bad_filter"
     for error in (ValueError("x"), AssertionError(), BadTopic("x")):
         with pytest.raises(type(error)):
             _raising(error).outcome(b"")
 
 
-def test_what_is_refused_after_it_was_taken_is_a_defect() -> None:
+def test_target_error_after_acceptance_is_a_defect() -> None:
     def run(data: bytes) -> str:
         with taken():
             raise BadFilter("x")
@@ -212,7 +213,7 @@ def test_what_is_refused_after_it_was_taken_is_a_defect() -> None:
         Target(run, list, allowed=(BadFilter,)).outcome(b"")
 
 
-def test_the_text_of_what_is_allowed_is_short_and_can_be_printed() -> None:
+def test_target_allowed_error_with_long_or_unprintable_text_is_a_defect() -> None:
     for text in ("x" * 5000, "\x1b[2J"):
         with pytest.raises(AssertionError):
             _raising(BadFilter(text, 0)).outcome(b"")
@@ -220,7 +221,7 @@ def test_the_text_of_what_is_allowed_is_short_and_can_be_printed() -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", list(TARGETS))
-def test_coverage_finds_nothing_either(name: str, tmp_path: Path) -> None:
+def test_target_with_coverage_guided_fuzzing_finds_no_defect(name: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("atheris is not installed (pip install -e '.[fuzz]')")
     environment = source_environment()
@@ -234,4 +235,4 @@ def test_coverage_finds_nothing_either(name: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "Done " in done.stderr, "it ran to its end"
+    assert "Done " in done.stderr, "the run was complete"

@@ -1,4 +1,4 @@
-"""Owns asking a server's admin address in tests. Must never hide what it answers."""
+"""Requests to a server's admin address. Must never hide an answer."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def ask(
 
 
 def status_of(server: RunningServer, path: str) -> tuple[int, Any]:
-    """Status and decoded body of a JSON page."""
+    """Return status and decoded body of a JSON page."""
     status, _, body = ask(server, path)
     return status, msgspec.json.decode(body)
 
 
 def stats_of(server: RunningServer) -> Stats:
-    """What `/stats` tells."""
+    """Return the answer of `/stats`."""
     status, headers, body = ask(server, "/stats")
     assert (status, headers["content-type"]) == (200, "application/json")
     return msgspec.json.decode(body, type=Stats)

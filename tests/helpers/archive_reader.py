@@ -1,4 +1,4 @@
-"""Owns a reader of the archive as a server has it, and a stand-in for the engine that notes what it hears."""
+"""An archive reader of a server, with a fake engine that records its calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reads_of(location: Path, journal: str = JOURNAL, refresh: float = 30.0) -> A
 
 
 class Broker:
-    """What of the engine is told."""
+    """The part of the engine that the reader calls."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, object]] = []
@@ -34,7 +34,7 @@ class Broker:
         self.journal = SimpleNamespace(commits=SimpleNamespace(persisted_end=END), view=None)
         self.reads: ArchiveReads | None = None
         self.found: str | TickertapeError = ""
-        """What a comparison with the log comes to."""
+        """The result of a comparison with the log."""
 
     def run(self, task: ArchiveComparison) -> None:
         assert self.reads is not None
@@ -66,7 +66,7 @@ async def started(reads: ArchiveReads) -> Driver:
 
 
 async def answered(driver: Driver, count: int) -> None:
-    """So many answers are there."""
+    """Wait for `count` answers."""
     while len(driver.broker.answers) < count:
         driver.flushed.clear()
         await driver.flushed.wait()

@@ -1,7 +1,7 @@
-"""Owns rows for tests of the archive: what a log might hold, as the batches that are written, and reading
-back what an archive holds with deltalake and pyarrow alone.
+"""Rows for tests of the archive, and an independent reader of archives (deltalake and pyarrow).
 
-Must never share code with what writes the archive, beyond the names of columns.
+The rows are like those of a log, as written batches. Must never share code with the writer of the archive,
+beyond the names of columns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def batch_of(
     body: bytes = b"",
     micros_each: int = 1000,
 ) -> pa.RecordBatch:
-    """One row at each position: topics take turns, bodies tell the position, some rows have labels."""
+    """Return one row at each position: topics take turns, bodies contain the position, some rows have
+    labels.
+    """
     rows = [
         {
             "position": at,
@@ -63,19 +65,21 @@ def batch_of(
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """The rows of batches, in order of position."""
+    """Return the rows of batches, in order of position."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: int(row["position"]))
 
 
 def archived(location: Path | str, options: dict[str, str] | None = None) -> list[dict[str, Any]]:
-    """The rows of an archive, in order of position, the date left out. `options` are an object store's."""
+    """Return the rows of an archive, in order of position, without the date. `options` are an object
+    store's.
+    """
     table = DeltaTable(location, storage_options=options).to_pyarrow_table()
     return rows_of(table.select(SCHEMA.names).to_batches())
 
 
 def check_files(location: Path | str) -> list[pq.FileMetaData]:
-    """Every file of the archive is what its log says, with rows in order, of one day and topic."""
+    """Check that every file matches the table's log, with rows in order, of one day and topic."""
     table = DeltaTable(location)
     found = []
     for add in pa.table(table.get_add_actions(flatten=True)).to_pylist():
@@ -95,7 +99,7 @@ def check_files(location: Path | str) -> list[pq.FileMetaData]:
 
 
 def log_rows(directory: Path, begin: int = 0) -> list[dict[str, Any]]:
-    """What the segment files of a log hold from position `begin` on, as rows of the archive."""
+    """Return the contents of a log's segment files from position `begin` on, as rows of the archive."""
     disk = SystemDisk(directory)
     snapshot = take_snapshot(disk, unsynced=True)
     reader = SnapshotReader(disk, snapshot.view)
@@ -122,5 +126,5 @@ def log_rows(directory: Path, begin: int = 0) -> list[dict[str, Any]]:
 
 
 def log_end(directory: Path) -> int:
-    """Where a log ends."""
+    """Return the end of a log."""
     return take_snapshot(SystemDisk(directory), unsynced=True).view.end_position

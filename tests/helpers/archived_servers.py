@@ -1,4 +1,4 @@
-"""Owns real servers whose oldest messages are in an archive only, for tests of several parts."""
+"""Real servers with their oldest messages in an archive only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class World(NamedTuple):
     archive: Path
     everything: list[Seen]
     seam: int
-    """Of the messages, about so many are in the archive only."""
+    """Approximate number of messages that only the archive has."""
 
     def of(self, *topics: str) -> list[Seen]:
         return [seen for seen in self.everything if seen[0] in topics]
@@ -76,7 +76,7 @@ def archive_to(writer: ArchiveWriter, data: Path, start: int, end: int) -> None:
 
 @contextmanager
 def archived_world(home: Path, messages: int = MESSAGES) -> Iterator[World]:
-    """A server that has archived and removed its first segments, and archived some that it still has."""
+    """Run a server that has archived and removed its first segments, and archived some that it still has."""
     data, archive = home / "data", home / "archive"
     with running_server(data, CONFIG.format(archive=archive, require="true")) as server:
         publish(server, range(messages))
@@ -84,7 +84,7 @@ def archived_world(home: Path, messages: int = MESSAGES) -> Iterator[World]:
             everything = seen(client.replay("^[ab]$"))
             journal, start, end = resolve(client, "^[ab]$", tt.EPOCH)
         assert [number for _, number, _ in everything] == list(range(messages))
-        # What is not archived stays, whatever `retain_size` says.
+        # Unarchived messages stay, regardless of `retain_size`.
         wait_until(lambda: stats_of(server).journal.retention.held_by == "archive", 20)
         assert stats_of(server).journal.first_position == 0
         assert stats_of(server).journal.file_bytes > 3 << 20

@@ -1,5 +1,6 @@
-"""Owns writing archives in tests, as docs/formats/archive.md says. Must never share code with who writes them
-in earnest, so that both can be compared.
+"""Writer of archives for tests, as documented in docs/formats/archive.md.
+
+Must never share code with the product's writer, so that both can be compared.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ArchiveWriter:
         return [action.path for action in actions]
 
     def commit(self, actions: list[Any], end: int | None) -> None:
-        """Change the files of the table; with `end` they come with the transaction of that end."""
+        """Change the files of the table. With `end`, the change includes the transaction of that end."""
         transactions = [] if end is None else [Transaction(schema.app_id(self.journal), end)]
         self.table.create_write_transaction(
             actions,
@@ -108,7 +109,7 @@ class ArchiveWriter:
 
 
 def rows_of(parts: Parts) -> pa.Table:
-    """The rows of messages, without control records."""
+    """Return the rows of messages, without control records."""
     names = [
         "topic", "publisher", "sequence", "timestamp", "data", "expiration_ms", "correlation_id", "sow_key",
         "kind",
@@ -130,7 +131,7 @@ def rows_of(parts: Parts) -> pa.Table:
 
 
 def split(rows: pa.Table) -> list[tuple[date, str, pa.Table]]:
-    """The rows of each day and topic, by position."""
+    """Return the rows of each day and topic, by position."""
     found = []
     keys = rows.select(["date", "topic"]).group_by(["date", "topic"]).aggregate([]).to_pylist()
     for key in keys:
@@ -143,7 +144,9 @@ def split(rows: pa.Table) -> list[tuple[date, str, pa.Table]]:
 
 
 def commits_of(data: Path, journal: str, start: int, end: int, topics: Iterable[str]) -> list[Commit]:
-    """The commits of a journal with messages of some topics at the positions `[start, end)`, cut to these."""
+    """Return commits of a journal with messages of some topics at the positions `[start, end)`, cut to
+    these.
+    """
     disk = SystemDisk(data)
     found: dict[int, Commit] = {}
     try:

@@ -1,6 +1,6 @@
-"""Owns a second reading of paths and select lists, straight from their definitions, to compare ours with.
+"""Independent evaluation of paths and select lists, straight from their definitions.
 
-Must never share code with what it is compared with.
+Must never share code with the product.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Steps = tuple[str | int, ...]
 
 
 def values_of(reader: FieldReader, fields: Any) -> list[Any]:
-    """What the places of a reader give, as a filter takes them."""
+    """Return the values of a reader's paths, as a filter uses them."""
     return [eval(f"it{access}", {"it": fields}) for access in reader.access]
 
 
@@ -22,7 +22,7 @@ _MISSING = object()
 
 
 def look(value: Any, steps: Steps) -> Any:
-    """What is at `steps` in a document."""
+    """Return the value at `steps` in a document."""
     found = _look(value, steps)
     return None if found is _MISSING else found
 
@@ -45,8 +45,8 @@ def _look(value: Any, steps: Steps) -> Any:
     return several if there else _MISSING
 
 
-def look_in_fix(body: bytes, steps: Steps) -> Any:
-    """What a tag of FIX or NVFIX has."""
+def value_in_fix(body: bytes, steps: Steps) -> Any:
+    """Return the value of a FIX or NVFIX tag."""
     fields = [field.split(b"=", 1) for field in body.split(b"\x01") if field]
     texts = [value.decode() or None for tag, value in fields if tag.decode() == steps[0]]
     if len(steps) > 1:
@@ -57,7 +57,7 @@ def look_in_fix(body: bytes, steps: Steps) -> Any:
 
 
 def selected(value: Any, entries: Sequence[tuple[bool, Steps]]) -> Any:
-    """What a select list leaves of a document."""
+    """Return the selected part of a document."""
     first_keep, first = entries[0]
     return _left(value, (), [(first_keep if not first else not first_keep, ()), *entries])
 

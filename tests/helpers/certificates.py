@@ -1,6 +1,6 @@
-"""Owns certificates and keys made for a test, as files that only their owner can read.
+"""Certificates and keys for a test, as files that only their owner can read.
 
-Must never be used beyond a test: a CA that nobody else trusts signs them.
+Must never be used beyond a test: a CA without any other trust signs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Identity(NamedTuple):
 
 
 class Authority:
-    """A CA whose files lie in `directory`; `ca` is the path of its own certificate."""
+    """A CA with its files in `directory`. `ca` is the path of its own certificate."""
 
     def __init__(self, directory: Path, name: str = "ca") -> None:
         self._directory = directory
@@ -30,7 +30,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(self.ca)
 
     def issue(self, *names: str, label: str = "server", days: int = 7) -> Identity:
-        """A certificate for these names and addresses that is good for so many days; below 0 it was."""
+        """Issue a certificate for names and addresses, valid for `days` days. Below 0 it has expired."""
         issued = self._authority.issue_cert(*names, not_after=datetime.now(UTC) + timedelta(days=days))
         certificate = self._directory / f"{self._name}-{label}.pem"
         key = self._directory / f"{self._name}-{label}.key"
@@ -41,7 +41,7 @@ class Authority:
 
 
 def transport(identity: Identity, *, port: int = 0, client_ca: str | None = None) -> str:
-    """A `[[transport]]` table with TLS on 127.0.0.1."""
+    """Return a `[[transport]]` table with TLS on 127.0.0.1."""
     lines = [
         "[[transport]]",
         f'listen = "tls://127.0.0.1:{port}"',

@@ -1,6 +1,6 @@
-"""Owns filters and bodies built to be slow, as large as they may be; what stays accepted must be quick.
+"""Filters and bodies built to be slow, at the size limits. Accepted ones must be fast.
 
-Must never exceed what a filter (4 KiB) and a message of the promise (64 KiB) may have.
+Must never exceed the documented limits of a filter (4 KiB) and a message (64 KiB).
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def _chain(part: str, join: str, most: int) -> str:
 
 
 def costly_filters() -> dict[str, str]:
-    """As many operators as are accepted, on the field `/a`; most look at everything and find nothing."""
+    """Return filters on `/a` with as many operators as are accepted. Most compare everything without a
+    match.
+    """
     needle = "a" * 50 + "b" + "a" * 49
     return {
         "less": _chain("/a < -1#", " or ", 145),
@@ -121,7 +123,7 @@ def costly_filters() -> dict[str, str]:
 
 
 def accepted_filter(rng: Random, texts: FilterTexts) -> Filter:
-    """A filter made by chance that is accepted."""
+    """Return a random filter that is accepted."""
     while True:
         joined = rng.choice([" AND ", " OR "]).join(texts.filter() for _ in range(rng.randrange(1, 9)))
         try:

@@ -1,7 +1,7 @@
-"""Owns servers whose system calls fail: strace runs them, and makes the n-th call of each thread an error.
+"""Servers with failing system calls: strace injects an error into the n-th call of each thread.
 
-Must never judge: it says what failed, on which file, and where in it. Needs strace (5.3 or later) and leave
-to trace a process of one's own; `why_not` says what is missing.
+Must never judge: reports the failed call, its file, and the offset. Needs strace (5.3 or later) and the
+permission to trace a child process. `why_not` returns the missing requirement.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ class Call(NamedTuple):
     name: str
     path: str
     offset: int
-    """Where in the file a write begins; 0 for all others."""
+    """Offset in the file of a write, 0 for all others."""
     result: int
     injected: bool
     """The kernel never saw it."""
 
 
 class TracedServer(RunningServer):
-    """A server process that strace runs while there is a `fault`; without one it is a server as any other.
+    """A server process under strace while a `fault` is set, without one a normal server.
 
-    The tracer is a child of the server, so that signals and exit codes are those of the server."""
+    The tracer is a child of the server, so that signals and exit codes are those of the server.
+    """
 
     def __init__(self, data: Path, config: Path | None = None) -> None:
         super().__init__(data, config)
         self.fault = ""
-        """What strace is to inject: `fdatasync:error=EIO:when=3`."""
+        """The injection for strace: `fdatasync:error=EIO:when=3`."""
         self._trace = data.parent / f"{data.name}.trace"
 
     def _command(self) -> list[str]:
@@ -53,13 +54,13 @@ class TracedServer(RunningServer):
         return [*_strace(self._trace, self.fault), *command] if self.fault else command
 
     def calls(self) -> list[Call]:
-        """What the traced process asked of the system, once it has ended."""
+        """Return the system calls of the traced process after its end."""
         wait_until(lambda: _all_ended(self._trace.read_text()), _SECONDS)
         return _calls(self._trace.read_text())
 
 
 def why_not() -> str | None:
-    """Why this machine has no such servers; None when it has."""
+    """Return the reason why such servers cannot run here, or None."""
     if shutil.which("strace") is None:
         return "strace is not installed"
     with tempfile.TemporaryDirectory(prefix="strace-") as scratch:
@@ -113,5 +114,5 @@ def _calls(text: str) -> list[Call]:
 
 
 def _offset(name: str, arguments: str) -> int:
-    last = {"pwritev": -1, "pwritev2": -2}.get(name)  # behind it stand the flags
+    last = {"pwritev": -1, "pwritev2": -2}.get(name)  # the flags follow it
     return int(arguments.split(", ")[last]) if last is not None else 0

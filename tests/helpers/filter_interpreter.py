@@ -1,6 +1,6 @@
-"""Owns a second reading of filters: the tree is walked for each message, arrays are compared pair by pair.
+"""Independent interpreter of filters: walks the tree for each message, and compares arrays pair by pair.
 
-Must never use anything of the package but the tree: what both share, no comparison of the two could find.
+Must never use anything of the package but the tree: a comparison cannot find defects in shared code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Lookup = Callable[[Path], Any]
 
 
 def plain(value: Any) -> Any:
-    """A scalar, or None for everything that has none."""
+    """Return a scalar, or None for every other value."""
     if isinstance(value, bytes):
         try:
             value = value.decode()
@@ -37,7 +37,7 @@ def first(value: Any) -> Any:
 
 
 def members(value: Any) -> list[Any]:
-    """The elements of an array, or the one value; an empty array is NULL."""
+    """Return the elements of an array, or the single value. An empty array is NULL."""
     if isinstance(value, list):
         return [plain(v) for v in value] or [None]
     return [plain(value)]
@@ -211,7 +211,7 @@ class Interpreter:
                 found = members(self.raw(node.operand))
                 return any_of([compare("=", a, b) for a in found for b in others])
             case t.Like():
-                pattern = node.pattern.replace("$", r"\Z")  # to Python, $ also stands before a last line end
+                pattern = node.pattern.replace("$", r"\Z")  # in Python, $ also matches before a last line end
                 texts = map(as_text, members(self.raw(node.operand)))
                 return any_of([None if v is None else bool(re.search(pattern, v)) for v in texts])
             case t.Affix():

@@ -1,6 +1,6 @@
-"""Owns filters and values made by chance, for whoever compares or measures: many kinds, small, often related.
+"""Random filters and values of many kinds, small and often related.
 
-Must never decide anything by itself: `choose` does, of Hypothesis or of a seeded generator.
+Must never decide anything by itself: `choose` does, with Hypothesis or with a seeded generator.
 """
 
 from __future__ import annotations
@@ -139,11 +139,11 @@ class OddFilterTexts:
         self._functions = functions
 
     def time_format(self) -> str:
-        """A format of times, with repeated and unknown directives."""
+        """Return a time format, with repeated and unknown directives."""
         return "".join(self._choose(DIRECTIVES) for _ in range(self._choose(range(1, 7))))
 
     def operand(self, depth: int = 3) -> str:
-        """A field, a constant, a calculation, or a call of any function."""
+        """Return a field, a constant, a calculation, or a call of any function."""
         kind = self._choose(["field", "constant", "call", "call", "call", "arithmetic"]) if depth else "field"
         if kind == "field":
             return str(self._choose([*FIELDS, "/c/k/k", "/a[3]/k", *ODD_CONSTANTS[:6]]))
@@ -168,7 +168,7 @@ class OddFilterTexts:
         return "'" + text.replace("'", "''") + "'"
 
     def filter(self) -> str:
-        """A condition on odd values, joined with others, at times nested deeply."""
+        """Return a condition on odd values, joined with others, at times nested deeply."""
         choose = self._choose
         one = self.operand()
         found = choose(

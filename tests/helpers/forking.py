@@ -1,6 +1,6 @@
-"""A forked child of the test process, which shows where it stands instead of never ending.
+"""A forked child of the test process, with a stack trace instead of an endless wait.
 
-Must never let the child come back into the test: it ends with what its work says, or by its alarm.
+Must never let the child return into the test: it exits with the result of its work, or by its alarm.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ child_seconds = 20
 
 
 def exit_code_of_child(work: Callable[[], int]) -> int:
-    """Fork and do `work` in the child; its result, or minus the number of the signal that ended it."""
+    """Fork and run `work` in the child. Return its result, or its signal as a negative number."""
     pid = os.fork()
     if not pid:
-        # What other tests left behind (a session of Spark, say) has threads to be collected, but not here.
+        # Objects of other tests, for example a Spark session, have threads that must not be collected here.
         gc.disable()
         code = 255
         try:

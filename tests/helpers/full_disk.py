@@ -1,7 +1,7 @@
-"""Owns what stores go through on a disk that fills up: `python -m tests.helpers.full_disk DIRECTORY`.
+"""Stores on a disk that fills up: `python -m tests.helpers.full_disk DIRECTORY`.
 
-Must never judge anything but by `assert`. It mounts a small file system there, and so is run in a mount
-namespace of its own (`tests.helpers.namespaces`).
+Must never judge anything but by `assert`. It mounts a small file system, and so runs in a mount namespace of
+its own (`tests.helpers.namespaces`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUB, PUBLISHER = "orders", 7
 
 
 def _fill(directory: Path) -> Path:
-    """Take all the room there is."""
+    """Use all space of the disk."""
     filler = directory / "filler"
     with open(filler, "wb", buffering=0) as file:
         try:
@@ -35,16 +35,18 @@ def _fill(directory: Path) -> Path:
 
 
 def publishes(directory: Path) -> None:
-    """What was kept stays, what was not raises; acknowledgements alone make room again."""
+    """Check that stored messages stay, others raise, and acknowledgements alone free space."""
     path = directory / "publishes"
     with tt.FilePublishStore(path) as store:
         store.attach(NAME)
         number = _append_until_full(store, 1)
         kept = held_messages(store)
-        assert sorted(kept) == list(range(1, number)), "a publish that raised is kept, or another one is not"
+        assert sorted(kept) == list(range(1, number)), (
+            "a publish that raised is stored, or another one is not"
+        )
         store.discard(number - 3)
         more = _append_until_full(store, number)
-        assert more > number + 500, "what is acknowledged has to give its room back"
+        assert more > number + 500, "acknowledged messages free their space"
     with tt.FilePublishStore(path) as store:
         assert sorted(held_messages(store)) == list(range(number - 2, more))
         assert set(held_messages(store).values()) == {BODY}
@@ -77,7 +79,7 @@ def _seal(store: tt.FilePublishStore, first: int, number: int) -> None:
 
 
 def hybrid(directory: Path) -> None:
-    """It counts as full, and loses nothing."""
+    """Fill a hybrid store to its limit on disk, and check that it loses nothing."""
     with tt.HybridPublishStore(directory / "hybrid", "100KB") as store:
         store.attach(NAME)
         number = 1
@@ -91,7 +93,7 @@ def hybrid(directory: Path) -> None:
 
 
 def logged(directory: Path) -> None:
-    """A bookmark store raises, knows what it knew, and goes on when there is room."""
+    """Check that a bookmark store raises, keeps its records, and resumes with free space."""
     path = directory / "log"
     store = tt.LoggedBookmarkStore(path)
     store.resumed(SUB)
@@ -109,7 +111,7 @@ def logged(directory: Path) -> None:
 
 
 def ring(directory: Path) -> None:
-    """All of its room is taken when it is made."""
+    """Check that a ring allocates all of its space when it is created."""
     path = directory / "ring"
     filler = _fill(directory)
     with pytest.raises(tt.StoreFailed, match="No space left"):

@@ -1,8 +1,8 @@
-"""Owns server choosers, authenticators, delay strategies and stores that note when an HA client asks them, a
-subscription manager that keeps what it is told in a file, and a server that takes connections and never says
-a word.
+"""Parts of HA clients that record their calls, and a server that never answers.
 
-Must never decide anything by themselves: they do what the parts do that they are made of.
+Server choosers, authenticators, delay strategies and stores record the calls of an HA client. A subscription
+manager keeps its subscriptions in a file. Must never decide anything by themselves: they behave like the
+parts that they extend.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Trace = list[str]
 
 
 class NotingChooser(tt.DefaultServerChooser):
-    """As the one by default; `meanwhile` is called each time it is asked."""
+    """The default chooser. `meanwhile` is called at each call."""
 
     def __init__(self, trace: Trace, uris: str | Sequence[str], **options: object) -> None:
         super().__init__(uris, **options)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ class NotingAuthenticator:
 
 
 class NotingDelays(tt.FixedDelayStrategy):
-    """As a fixed delay, but its time is that of its delays alone: how long attempts take does not count."""
+    """A fixed delay with a clock of its delays alone: the duration of attempts does not count."""
 
     def __init__(self, trace: Trace, delay: float, **options: object) -> None:
         super().__init__(delay, **options)  # type: ignore[arg-type]
@@ -91,7 +91,9 @@ class NotingDelays(tt.FixedDelayStrategy):
 
 
 class NotingStore(tt.MemoryPublishStore):
-    """As the one in memory. Publishes and acknowledgements ask it too, so it notes only when told to."""
+    """The store in memory. Publishes and acknowledgements call it too, so it records only while `noting` is
+    set.
+    """
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -112,7 +114,7 @@ class NotingStore(tt.MemoryPublishStore):
 
 
 class FileManager(tt.MemorySubscriptionManager):
-    """Keeps subscriptions in a file; `handlers` are those of the process, by id."""
+    """Keeps subscriptions in a file. `handlers` are those of the process, by id."""
 
     def __init__(self, path: Path, handlers: Mapping[str, tt.Handler]) -> None:
         super().__init__()
@@ -141,14 +143,14 @@ class FileManager(tt.MemorySubscriptionManager):
 
 @contextlib.contextmanager
 def silent_server() -> Iterator[str]:
-    """The address of a server that takes connections and never answers."""
+    """Run a server that accepts connections and never answers, and return its address."""
     listener, uri = listening()
     with listener:
         yield uri
 
 
 def nowhere() -> str:
-    """An address where nobody listens."""
+    """Return an address without a listener."""
     listener, uri = listening()
     listener.close()
     return uri

@@ -1,6 +1,6 @@
-"""Owns what stands for a Ctrl-C: an exception that comes before a bytecode, or with a signal.
+"""Simulated Ctrl-C: an exception before a bytecode, or by a signal.
 
-Must never look at what it interrupts.
+Must never look at the interrupted code.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ TRACED = (
 
 
 class Interrupt(BaseException):
-    """What the signal handler raises."""
+    """Raised by the signal handler."""
 
 
 def interrupt() -> None:
-    """A signal handler that raises."""
+    """Raise: a signal handler."""
     raise Interrupt
 
 
 def interrupt_until_gone(connection: socket.socket) -> None:
-    """Send the main thread SIGUSR1 as soon as something comes on `connection`, until the peer hangs up.
+    """Send the main thread SIGUSR1 as soon as data arrives on `connection`, until the peer disconnects.
 
-    What comes between Python's last look at signals and a wait for a lock is only seen with the next one."""
+    Python notices a signal between its last check and a wait for a lock only with the next signal.
+    """
     with connection:
         connection.recv(1)
         connection.settimeout(1.0)
@@ -59,7 +60,7 @@ def interrupted_at(
     traced: tuple[str, ...] = TRACED,
     handler: Callable[[], None] = interrupt,
 ) -> bool:
-    """Run `act`, calling `handler` before its bytecode number `step`; whether there was one."""
+    """Run `act`, with a call of `handler` before bytecode number `step`. Return whether that step existed."""
     left = step
 
     def trace(frame: FrameType, event: str, _: object) -> Any:

@@ -1,6 +1,6 @@
-"""Owns with what options tests start Java for Spark: a machine that lives for a minute.
+"""Java options for Spark in tests: a virtual machine that runs for a minute.
 
-Must never change what Spark computes.
+Must never change the results of Spark.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ import sys
 from typing import Final
 
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
-"""Compiling thoroughly and collecting garbage side by side cost more than they give back in that time; so do
-collections whenever some more classes have been loaded.
+"""In that time, thorough compilation and concurrent garbage collection cost more than they save. The same
+holds for collections whenever more classes have been loaded.
 """
 
 
 def short_lived_java() -> dict[str, str]:
-    """What to add to the environment of whoever starts Java."""
+    """Return the environment variables of a process that starts Java."""
     return {"JAVA_TOOL_OPTIONS": JAVA_OPTIONS}
 
 
 def java_that_runs() -> dict[str, str]:
-    """What to add to the environment of a process that is to use the Java machine of this process, with a
-    session of its own; nothing when there is none. The session of this process is stopped: a machine has one.
+    """Return the environment variables of a process that uses this process's Java machine with a session of
+    its own.
+
+    Empty without a running one. Stops the session of this process: a machine has only one.
     """
     if "pyspark" not in sys.modules:
         return {}

@@ -1,4 +1,4 @@
-"""Owns batches as they come out of a queue, without a client. Must never settle anything by itself."""
+"""Batches as delivered from a queue, without a client. Must never settle anything by itself."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tickertape.batch.queue_lease import AckAccumulator, Action, Hold, Lease, Ma
 
 
 class Settled:
-    """What became of messages: the queue, the word, publisher and sequence."""
+    """The settlements: queue, action, publisher and sequence."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str, int, int]] = []
 
     def acknowledged(self, gathering: AckAccumulator) -> None:
-        """What is gathered is acknowledged."""
+        """Record the gathered messages as acknowledged."""
         self.told += [(queue, "ack", publisher, sequence) for queue, publisher, sequence in gathering.items]
         gathering.items.clear()
 
@@ -30,7 +30,7 @@ class Settled:
 def out_of(
     queue: str, batch: MessageBatch, *, ends: int = 0, once: bool = False, settled: Settled | None = None
 ) -> MessageBatch:
-    """`batch` as it came out of `queue`; `ends`: of the lease, microseconds since 1970."""
+    """Return `batch` as delivered from `queue`. `ends`: end of the lease, microseconds since 1970."""
     lease = Lease(
         queue, ends, once=once, hold=Hold(), gathering=AckAccumulator(), settling=settled or Settled()
     )

@@ -1,4 +1,4 @@
-"""Owns how servers made by tests listen.
+"""Listen addresses of test servers.
 
 Must never accept a connection.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def listening(path: Path | None = None) -> tuple[socket.socket, str]:
-    """A socket that listens on a free port, or on the Unix socket at `path`, and its address."""
+    """Return a socket that listens on a free port, or on the Unix socket at `path`, and its address."""
     if path is None:
         listener = socket.create_server(("127.0.0.1", 0))
         return listener, f"tcp://127.0.0.1:{listener.getsockname()[1]}"

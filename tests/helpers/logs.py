@@ -1,4 +1,4 @@
-"""Owns making logs of random messages for tests: batches as commits hold them, each with its positions."""
+"""Logs of random messages: batches as commits hold them, each with its positions."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ Told = tuple[int, int, int, int, str, bytes, int | None, str | None, str | None]
 def random_log(
     random: Random, commits: int, *, topics: tuple[str, ...] = ("a", "b", "c/d"), first: int = 0
 ) -> list[Commit]:
-    """A log of `commits` commits over two days, from the position `first` on. Publishers take turns, leave
-    sequences out, and use each column now and then; control records stand between."""
+    """Return a log of `commits` commits over two days, from the position `first` on.
+
+    Publishers take turns, leave out sequences, and use each column at times. Control records are among the
+    messages.
+    """
     log: list[Commit] = []
     sequences = dict.fromkeys((7, 8, (1 << 64) - 1), 1)
     sequences[8] = (1 << 63) - 3  # rises through the sign of a signed number
@@ -64,12 +67,12 @@ def random_log(
 
 
 def end_of(log: list[Commit]) -> int:
-    """The position after the last message."""
+    """Return the position after the last message."""
     return int(log[-1].positions[-1]) + 1
 
 
 def told(positions: Int64s, batch: MessageBatch) -> list[Told]:
-    """All messages of a batch but control records, whole."""
+    """Return all messages of a batch but control records, with all their columns."""
     kinds = batch.kinds
     return [
         (
@@ -89,5 +92,5 @@ def told(positions: Int64s, batch: MessageBatch) -> list[Told]:
 
 
 def messages_of(log: list[Commit]) -> list[Told]:
-    """All messages of a log but control records, whole."""
+    """Return all messages of a log but control records, with all their columns."""
     return [message for commit in log for message in told(*commit)]

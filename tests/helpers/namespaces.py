@@ -1,7 +1,7 @@
-"""Owns processes in namespaces of their own: what they mount, link and start is theirs, and gone with them.
+"""Processes in namespaces of their own, which end with their mounts, links and children.
 
-Must never touch what is outside: mounts are private, the network is empty, and the death of the first process
-inside is the death of all others.
+Must never touch the system outside: mounts are private, the network is empty, and the end of the first
+process inside ends all others.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ _LINK: Final = "ip link add name tt-probe-a type veth peer name tt-probe-b && ip
 
 
 def why_no_small_disk() -> str | None:
-    """Why nobody can mount a file system of his own here; None when one can."""
+    """Return the reason why file systems cannot be mounted here, or None."""
     return _why_not(_SMALL_DISK, network=False)
 
 
 def why_no_links() -> str | None:
-    """Why nobody can have network links of his own here; None when one can."""
+    """Return the reason why network links cannot be created here, or None."""
     if shutil.which("ip") is None or shutil.which("nsenter") is None:
-        return "there is no `ip` or no `nsenter` to make links with"
+        return "`ip` or `nsenter` is not installed"
     return _why_not(_LINK, network=True)
 
 
 def run_inside(module: str, *arguments: str, seconds: float, network: bool = False) -> str:
-    """Run a module of ours to its end; what it prints. `AssertionError` with its errors when it fails."""
+    """Run a module of the project to its end, and return its output. `AssertionError` with its errors if it
+    fails.
+    """
     done = subprocess.run(
         _inside(sys.executable, "-m", module, *arguments, network=network),
         stdin=subprocess.DEVNULL,
@@ -57,7 +59,7 @@ def _inside(*command: str, network: bool) -> list[str]:
 
 def _why_not(probe: str, *, network: bool) -> str | None:
     if shutil.which("unshare") is None:
-        return "there is no `unshare` to make namespaces with"
+        return "`unshare` is not installed"
     command = _inside("sh", "-c", probe, network=network)
     try:
         done = subprocess.run(
@@ -68,4 +70,4 @@ def _why_not(probe: str, *, network: bool) -> str | None:
     if done.returncode == 0:
         return None
     said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
-    return f"this machine gives nobody namespaces with `{probe.split(' && ', maxsplit=1)[0]}`: {said[-1]}"
+    return f"this machine does not allow namespaces with `{probe.split(' && ', maxsplit=1)[0]}`: {said[-1]}"

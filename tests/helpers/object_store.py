@@ -1,6 +1,6 @@
-"""Owns an object store for tests: a process that speaks S3, conditional puts too, and keeps all in memory.
+"""Object store for tests: a process that speaks S3, with conditional puts, and keeps all data in memory.
 
-Must never be reached from outside this machine.
+Must never be reachable from outside this machine.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ START_SECONDS_MAX = 60.0
 
 
 class ObjectStore(NamedTuple):
-    """Where it is, and what delta-rs is to be told of it."""
+    """Its port, and the storage options for delta-rs."""
 
     port: int
     options: dict[str, str]
 
     def location(self, name: str) -> str:
-        """The URI of a place in its bucket."""
+        """Return the URI of a path in its bucket."""
         return f"s3://{BUCKET}/{name}"
 
     def requests(self, method: str, path: str) -> int:
-        """Send a request that needs no authority; its status."""
+        """Send a request without credentials, and return its status."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=10)
         with contextlib.closing(connection):
             connection.request(method, path)
             return connection.getresponse().status
 
     def answers(self) -> bool:
-        """Whether it is up."""
+        """Return whether the store is ready."""
         try:
             return self.requests("GET", "/") == http.HTTPStatus.OK
         except OSError:
@@ -49,7 +49,7 @@ class ObjectStore(NamedTuple):
 
 @contextlib.contextmanager
 def object_store() -> Iterator[ObjectStore]:
-    """An empty one, with one bucket."""
+    """Run an empty store with one bucket."""
     reserved = ReservedPort()
     options = {
         "AWS_ENDPOINT_URL": f"http://{HOST}:{reserved.number}",

@@ -1,6 +1,6 @@
-"""Owns a peer on a real socket that sends whatever bytes it is given, and understands what the server says.
+"""Peer on a real socket that sends any bytes, and decodes the server's answers.
 
-Must never put right what it was told to send.
+Must never correct the bytes that it sends.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PEER_SECONDS: Final = 20.0
 
 
 def frame(command: Command, batch: MessageBatch | None = None) -> bytes:
-    """The bytes of one frame."""
+    """Return the bytes of one frame."""
     return joined(encode_frame(command, batch))
 
 
 class Peer:
-    """A connection to the server at `uri`; with a `name` it logs on first."""
+    """A connection to the server at `uri`, with a logon if it has a `name`."""
 
     def __init__(self, uri: str, name: str | None = None) -> None:
         host, port = uri.removeprefix("tcp://").split(":")
@@ -54,20 +54,20 @@ class Peer:
         self._socket.sendall(data)
 
     def until(self, kind: type[Command]) -> list[Command]:
-        """What the server says up to the next command of this kind."""
+        """Return the commands of the server up to the next one of this kind."""
         return self.until_any(kind)
 
     def until_any(self, *kinds: type[Command]) -> list[Command]:
-        """What the server says up to the next command of one of these kinds."""
+        """Return the commands of the server up to the next one of these kinds."""
         said: list[Command] = []
         while not said or not isinstance(said[-1], kinds):
             while not self._said:
-                assert self._read(), f"the server closed; it said {said}"
+                assert self._read(), f"the server closed after {said}"
             said.append(self._said.popleft())
         return said
 
     def heard(self) -> list[Command]:
-        """What has come by now."""
+        """Return the commands that have arrived."""
         while select.select([self._socket], [], [], 0)[0] and self._read():
             pass
         said = list(self._said)
@@ -75,12 +75,12 @@ class Peer:
         return said
 
     def until_closed(self) -> list[Command]:
-        """What the server says before it closes."""
+        """Return the commands of the server before it closes."""
         try:
             while self._read():
                 pass
         except ConnectionResetError:
-            pass  # it closed while bytes of ours were unread; what it said came before that
+            pass  # it closed with unread bytes of ours, after its commands
         said = list(self._said)
         self._said.clear()
         return said

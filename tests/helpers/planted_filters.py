@@ -1,4 +1,4 @@
-"""Owns a filter function with a planted defect, and a server that has it.
+"""A filter function with a planted defect, and a server that has it.
 
 `LENGTH` raises `Planted` for the text `boom`. `python -m tests.helpers.planted_filters` is the command line
 of Tickertape with this defect.

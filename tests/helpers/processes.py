@@ -1,4 +1,4 @@
-"""Owns how tests start other Python processes that import this source tree, and what they see of them."""
+"""Python processes that import this source tree, and their output and memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def source_environment() -> dict[str, str]:
-    """The environment, with this source tree importable whether or not the package is installed."""
+    """Return the environment, with this source tree importable without an installed package."""
     path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
     return {**os.environ, "PYTHONPATH": path}
 
 
 def run_tickertape(*arguments: str, seconds: float = 60.0) -> tuple[int, str, str]:
-    """Run the command to its end; its exit code, standard output and standard error."""
+    """Run the command to its end, and return its exit code, standard output and standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "tickertape", *arguments],
         env=source_environment(),
@@ -31,13 +31,13 @@ def run_tickertape(*arguments: str, seconds: float = 60.0) -> tuple[int, str, st
 
 
 def anonymous_bytes(pid: int) -> int:
-    """Anonymous memory of a process now: its own, without mapped files."""
+    """Return the anonymous memory of a process: its own, without mapped files."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("this system does not tell RssAnon")
+    raise AssertionError("this system does not report RssAnon")
 
 
 def files_of(directory: Path) -> dict[Path, bytes]:
-    """Every file below `directory` and what is in it."""
+    """Return every file below `directory` with its content."""
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

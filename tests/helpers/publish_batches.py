@@ -1,4 +1,4 @@
-"""Owns batches as a publish store takes them, and what a store says that it holds.
+"""Batches as put into a publish store, and the messages that it holds.
 
 Must never look into a store but through `held`.
 """
@@ -13,23 +13,23 @@ from tickertape.client.publish_store import PublishStore, Stored
 
 
 def stored(first: int, *bodies: bytes, name: str = "pricing-1") -> Stored:
-    """A batch of the client `name` for the topic `orders`, with sequences from `first` on."""
+    """Return a batch of the client `name` for the topic `orders`, with sequences from `first` on."""
     return stored_all(first, bodies, name)
 
 
 def stored_all(first: int, bodies: Sequence[bytes], name: str) -> Stored:
-    """As `stored`, of bodies in a sequence."""
+    """Return a batch like `stored`, of bodies in a sequence."""
     batch = batch_from_bodies("orders", bodies, publisher=publisher_id(name), first_sequence=first)
     return Stored(first, first + len(bodies) - 1, batch)
 
 
 def held_batches(store: PublishStore) -> list[list[bytes]]:
-    """The bodies of each batch."""
+    """Return the bodies of each batch."""
     return [stored.batch.bodies_list() for stored in store.held()]
 
 
 def held_messages(store: PublishStore) -> dict[int, bytes]:
-    """Each body by its sequence, in the order of the store; none comes twice."""
+    """Return each body by its sequence, in the order of the store. No sequence repeats."""
     messages = [
         (int(sequence), body)
         for stored in store.held()

@@ -1,4 +1,4 @@
-"""Owns an engine with queues on a simulated disk, for what would take many starts of a real server.
+"""Engine with queues on a simulated disk, for tests that need many starts.
 
 Must never judge.
 """
@@ -24,19 +24,19 @@ from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlemen
 
 
 class QueueEngine(EngineWorld):
-    """One engine with queues; time passes in `wake`, everything else happens in `settle`."""
+    """One engine with queues. Time passes in `wake`, all other work runs in `settle`."""
 
     def __init__(self, *queues: QueueDefinition, segment_bytes: int = 32_768, **more: Any) -> None:
         """`more` is as for `EngineWorld`."""
         self.queues: Sequence[QueueDefinition] = queues
         self.report: list[str] = []
-        """What the last start met."""
+        """The report of the last start."""
         self.read_from = 0
         """Where it began to read."""
         super().__init__(7, segment_bytes=segment_bytes, **more)
 
     def open(self) -> None:
-        """Start the engine on what the disk holds, as a server does."""
+        """Start the engine on the contents of the disk, as a server does."""
         super().open()
         journal = self.broker.journal
         registry = drive(self.disk, load_publishers(journal))
@@ -58,8 +58,7 @@ class QueueEngine(EngineWorld):
         self.settle()
 
     def reopen(self, *queues: QueueDefinition, clean: bool = False) -> None:
-        """The process is killed (or stopped, with a checkpoint), and another one starts, with these queues
-        if any are given."""
+        """Kill the process (or stop it, with a checkpoint), and start another, with these queues if given."""
         if clean and self.broker.queues:
             write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.checkpoint_body())
         self.queues = queues or self.queues
@@ -68,23 +67,23 @@ class QueueEngine(EngineWorld):
         self.open()
 
     def settle_but_for_writes(self) -> None:
-        """Everything happens but that what is written reaches the disk."""
+        """Run all work except the writes to the disk."""
         while self.reads or self.broker.has_work:
             self.run_read() if self.reads else self.work()
 
     def checkpoint(self) -> None:
-        """One minute passes, so that a checkpoint is written."""
+        """Let one minute pass, so that a checkpoint is written."""
         self.wake(61.0)
         self.settle()
         assert not any(isinstance(job, WriteQueues) for job in self.jobs)
 
     def queue(self, name: str) -> FeedQueue:
-        """One queue."""
+        """Return one queue."""
         (found,) = [work.queue for work in self.broker.queues.workers if work.queue.name == name]
         return found
 
     def look(self, name: str) -> QueueSnapshot:
-        """What is told of it."""
+        """Return the snapshot of a queue."""
         (found,) = [look for look in self.broker.queues.snapshots(self.instant) if look.name == name]
         return found
 
@@ -94,22 +93,22 @@ class QueueEngine(EngineWorld):
         return Now(self.mono, self.wall)
 
     def ready(self, name: str) -> list[bytes]:
-        """The bodies of what a queue has ready, in the order of the log."""
+        """Return the bodies of the ready messages of a queue, in log order."""
         messages = self.positions()
         return [messages[position].body for position in self.queue(name).state.ready]
 
     def settlement(self, peer: Peer, queue: str, *bodies: bytes, action: str = "ack") -> None:
-        """`peer` settles messages by what is in them, and everything else happens."""
+        """Settle messages by their bodies, and run until idle."""
         keys = [
             (heard.publisher, heard.sequence) for heard in self.positions().values() if heard.body in bodies
         ]
         runs = runs_of([key[0] for key in keys], [key[1] for key in keys])
-        told = Settlement(queue=queue, action=action, runs=runs)  # type: ignore[arg-type]
-        peer.publish(QUEUE_TOPIC, [encode_settlement(told)])
+        settlement = Settlement(queue=queue, action=action, runs=runs)  # type: ignore[arg-type]
+        peer.publish(QUEUE_TOPIC, [encode_settlement(settlement)])
         self.settle()
 
     def consumed(self, name: str, count: int, action: str = "ack") -> list[bytes]:
-        """A consumer takes so many of a queue and settles them; what was in them."""
+        """Take `count` messages of a queue with a new consumer, settle them, and return their bodies."""
         peer = self.connect(f"consumer of {name} {self._conn}")
         peer.subscribe("s", name, options=f"max_backlog={count}")
         self.settle()
@@ -120,7 +119,7 @@ class QueueEngine(EngineWorld):
         return bodies
 
     def disconnect(self, peer: Peer) -> None:
-        """A connection is lost."""
+        """Cut a connection."""
         self.broker.disconnected(peer.conn)
         del self.peers[peer.conn]
         self.collect()

@@ -1,6 +1,6 @@
-"""Owns what tests of queues on a real server share: publishing, taking, and what `/stats` says of a queue.
+"""Queues on a real server: publishing, taking, and the state from `/stats`.
 
-Must never judge, nor wait for anything but what it was told to wait for.
+Must never judge, nor wait for any other condition than the requested one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.002
 
 
 def queue(name: str, **options: object) -> str:
-    """The table of a queue as a configuration file has it."""
+    """Return the configuration table of a queue."""
     lines = [f"name = {_toml(name)}", *(f"{key} = {_toml(value)}" for key, value in options.items())]
     return "[[queue]]\n" + "\n".join(lines) + "\n"
 
@@ -40,22 +40,22 @@ def publish(server: RunningServer, topic: str, *bodies: Any, **more: Any) -> Non
 
 
 def numbers(server: RunningServer, topic: str, count: int, begin: int = 0) -> None:
-    """Publish `{"n": begin}` and so on."""
+    """Publish `{"n": begin}` and the following numbers."""
     publish(server, topic, *({"n": n} for n in range(begin, begin + count)))
 
 
 def take(stream: tt.MessageStream, count: int) -> list[tt.Message]:
-    """The next so many messages."""
+    """Return the next `count` messages."""
     return [stream.get(SECONDS) for _ in range(count)]
 
 
 def of(messages: list[tt.Message]) -> list[Any]:
-    """The numbers in them."""
+    """Return the numbers in messages."""
     return [message.json()["n"] for message in messages]
 
 
 def nothing(*streams: tt.MessageStream) -> bool:
-    """Whether nothing comes for a moment; what may come was decided before by what `state` says."""
+    """Return whether no message arrives for a short time. The test has checked `state` before."""
     for stream in streams:
         try:
             stream.get(_QUIET_SECONDS)
@@ -66,14 +66,14 @@ def nothing(*streams: tt.MessageStream) -> bool:
 
 
 def state(server: RunningServer, name: str) -> QueueSnapshot:
-    """What `/stats` says of a queue."""
+    """Return the state of a queue from `/stats`."""
     stats = msgspec.json.decode(ask(server, "/stats")[2], type=Stats)
     (found,) = [queue for queue in stats.queues if queue.name == name]
     return found
 
 
 def wait_state(server: RunningServer, name: str, **wanted: Any) -> QueueSnapshot:
-    """Wait until `/stats` says so of a queue; `AssertionError` with what it says when it never does."""
+    """Wait until `/stats` has this state of a queue. `AssertionError` with the last state at the timeout."""
     deadline = time.monotonic() + SECONDS
     while True:
         found = state(server, name)
@@ -84,6 +84,6 @@ def wait_state(server: RunningServer, name: str, **wanted: Any) -> QueueSnapshot
 
 
 def left(server: RunningServer, name: str) -> list[Any]:
-    """The numbers of what a queue has ready, in the order of the log; nothing is taken."""
+    """Return the numbers of the ready messages of a queue, in log order, without taking them."""
     with tt.Client(f"look-{name}", server.uri, timeout=SECONDS) as client:
         return of(list(client.subscribe(name, browse=True)))

@@ -1,7 +1,7 @@
-"""Owns a relay on a real socket between clients and a server: it notes the commands of both sides, and holds
-back what the server says, or cuts all connections, when it is told to.
+"""Relay on a real socket between clients and a server that records the commands of both sides.
 
-Must never change or reorder a byte, or lose one but by a cut.
+A test lets it hold back the server's data, or cut all connections. Must never change or reorder a byte, or
+lose one but by a cut.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.uri = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.asked: list[Command] = []
-        """What clients sent, in order."""
+        """Commands of clients, in order."""
         self.delivered = 0
-        """Messages that came from the server, what is held back included."""
+        """Messages from the server, including held ones."""
         self.deliveries = 0
-        """Frames in which they came."""
+        """Frames of these messages."""
         self._open = threading.Event()
         self._always = threading.Event()
         for event in (self._open, self._always):
@@ -57,15 +57,15 @@ class Relay:
             thread.join(_SECONDS)
 
     def hold(self) -> None:
-        """What the server says from now on stays under way."""
+        """Hold back the server's data from now on."""
         self._open.clear()
 
     def release(self) -> None:
-        """It arrives, and so does what comes after it."""
+        """Send the held data, and later data directly."""
         self._open.set()
 
     def cut(self) -> None:
-        """End all connections; new ones are taken."""
+        """End all connections. New ones are accepted."""
         sockets, self._sockets = self._sockets, []
         for one in sockets:
             with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ class Relay:
                 server = socket.create_connection(self._target)
                 self._sockets += [client, server]
                 self._pump(client, server, self._asks(Connection("server")), self._always)
-                self._pump(server, client, self._says(Connection("client")), self._open)
+                self._pump(server, client, self._server_commands(Connection("client")), self._open)
 
     def _pump(
         self,
@@ -125,7 +125,7 @@ class Relay:
 
         return look
 
-    def _says(self, wire: Connection) -> Callable[[bytes], None]:
+    def _server_commands(self, wire: Connection) -> Callable[[bytes], None]:
         wire.logged_on()
 
         def look(data: bytes) -> None:

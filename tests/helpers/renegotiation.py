@@ -1,6 +1,6 @@
-"""Owns a TLS 1.2 client that asks for a second handshake on its connection, which Python's `ssl` cannot do.
+"""A TLS 1.2 client that requests a second handshake, which Python's `ssl` cannot do.
 
-Must never check a certificate: it is there to be a hostile client.
+Must never check a certificate: it is a hostile client.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RenegotiatingClient:
         self._send()
 
     def hears_alert(self) -> bool:
-        """Whether the next thing that the server sends is an alert; waits for it."""
+        """Wait for the server's next record, and return whether it is an alert."""
         return self._connection.recv(_HEADER_BYTES)[:1] == bytes([_ALERT])
 
     def _send(self) -> None:

@@ -1,4 +1,4 @@
-"""Owns staging files as tests make them: a prepared part of two blocks, which the golden file is.
+"""Staging files of tests: a prepared part of two blocks, which is the golden file.
 
 Must never be run just to make a failing test pass. `python -m tests.helpers.staged_files` writes the file.
 """
@@ -27,7 +27,7 @@ LABEL: Final = StagedPartLabel(journal=JOURNAL_ID, publisher="billing", space="n
 
 
 def batches() -> list[MessageBatch]:
-    """What the golden part holds."""
+    """Return the contents of the golden part."""
     return [
         batch_from_bodies("orders", [b'{"id":1}', b'{"id":2}']),
         batch_from_bodies("fills", [b'{"of":1}']),
@@ -42,7 +42,7 @@ def stage(
     *,
     prepare: bool = True,
 ) -> int:
-    """Write a part; returns where its blocks end."""
+    """Write a part, and return the end of its blocks."""
     offset = 0
     for number, batch in enumerate(parts):
         first = label if number == 0 else None
@@ -54,14 +54,14 @@ def stage(
 
 
 def golden_disk() -> StrictDisk:
-    """A disk with the golden part as file 1."""
+    """Return a disk with the golden part as file 1."""
     disk = StrictDisk(Random(1))
     stage(StagedFiles(disk), 1, LABEL, batches())
     return disk
 
 
 def golden_bytes() -> bytes:
-    """The bytes of that file."""
+    """Return the bytes of the golden part."""
     return golden_disk().contents()[prepared_path_of(1)]
 
 

@@ -1,6 +1,6 @@
-"""Owns a subscriber on a real socket that reads nothing until it is told to.
+"""A subscriber on a real socket that reads only on request.
 
-Must never grant credit for what it has not taken.
+Must never grant credit for unread messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECONDS = 60.0
 
 
 class Stalled:
-    """Logs on and subscribes to `topic`; `more` is further fields of `Subscribe`."""
+    """Logs on and subscribes to `topic`. `more` has further fields of `Subscribe`."""
 
     def __init__(self, uri: str, name: str, topic: str, *, credit: int = 1 << 30, **more: Any) -> None:
         host, port = uri.removeprefix("tcp://").split(":")
@@ -32,7 +32,7 @@ class Stalled:
         self._socket.sendall(PREFACE + frame(Logon(name=name)) + frame(subscribe))
 
     def batches(self, count: int) -> Iterator[MessageBatch]:
-        """What comes, until so many messages have."""
+        """Read batches until they have `count` messages."""
         came = 0
         while came < count:
             data = self._socket.recv(1 << 18)
@@ -45,7 +45,7 @@ class Stalled:
                     self._socket.sendall(frame(Credit(sub_id="s", bytes=event.batch.cost)))
 
     def takes(self, bodies: list[bytes]) -> bool:
-        """Whether these are what comes."""
+        """Return whether the next messages have these bodies."""
         came = 0
         for batch in self.batches(len(bodies)):
             got = batch.bodies_list()
@@ -55,5 +55,5 @@ class Stalled:
         return True
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Close the connection."""
         self._socket.close()

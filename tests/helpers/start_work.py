@@ -1,5 +1,4 @@
-"""Owns counting what a start of the server does behind a log of a given kind: calls, reads and bytes of each
-step.
+"""Counts of the server's work at a start behind a log: calls, reads and bytes of each step.
 
 Must never look at a clock. `python -m tests.helpers.start_work COUNT...` prints the table of
 docs/performance.md.
@@ -31,13 +30,13 @@ from tickertape.server.startup import OpenedInstance, open_instance
 from tickertape.wire.commands import Transaction
 
 STEPS: Final = ("recover_journal", "load_publishers", "first_message", "Broker", "open_staged")
-"""What a start goes through, by the names that opening.py calls them."""
+"""The steps of a start, by their names in opening.py."""
 BODY: Final = bytes(200)
 _PACKAGE: Final = f"{Path(startup.__file__).parents[1]}/"
 
 
 class Work:
-    """What one step of a start did."""
+    """The work of one step of a start."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -104,12 +103,12 @@ class Log:
             self._append(batch, 9, self._sequence)
 
     def transactions(self, count: int) -> None:
-        """Transactions of one message: each a chain of two commits."""
+        """Write transactions of one message: each a chain of two commits."""
         for number in range(count):
             self._transact(number, [batch_from_bodies("t", [BODY])])
 
     def by_turns(self, count: int) -> None:
-        """A publish, a transaction, and so on."""
+        """Write a publish, a transaction, and so on."""
         batch = batch_from_bodies("t", [BODY])
         for number in range(count // 2):
             self._sequence += 1
@@ -122,7 +121,7 @@ class Log:
             self._transact(number, [])
 
     def publishers(self, count: int) -> None:
-        """Publishers of one message each, with the record that binds their name."""
+        """Write publishers of one message each, with the record that binds their name."""
         batch = batch_from_bodies("t", [BODY])
         for number in range(count):
             name = f"desk-{number}"
@@ -131,7 +130,7 @@ class Log:
             self._append(batch, publisher_id(name), 1)
 
     def kill(self) -> Config:
-        """No clean stop: the last segment has no seal."""
+        """Kill the server: without a clean stop the last segment has no seal."""
         _close(self._opened)
         return self.config
 
@@ -151,7 +150,7 @@ KINDS: Final[dict[str, Callable[[Log, int], None]]] = {
 
 
 def start_work(config: Config) -> dict[str, Work]:
-    """What each step of a start does."""
+    """Return the work of each step of a start."""
     done: dict[str, Work] = defaultdict(Work)
     step = [""]
 
@@ -190,7 +189,7 @@ def start_work(config: Config) -> dict[str, Work]:
 
 
 def work_behind(kind: str, count: int, directory: Path) -> dict[str, Work]:
-    """What a start does after a kill behind so many of a kind."""
+    """Return the work of a start after a kill behind `count` items of a kind."""
     log = Log(directory)
     KINDS[kind](log, count)
     return start_work(log.kill())

@@ -1,4 +1,4 @@
-"""Owns counting the work of a call: steps of the interpreter, which no other process changes.
+"""Counted work of a call: steps of the interpreter, independent of other processes.
 
 Must never read a clock.
 """
@@ -12,8 +12,10 @@ from typing import Any
 
 
 def steps_of(run: Callable[[], object]) -> int:
-    """Instructions of Python that a call executes, those of loops each time. What a function in C does inside
-    counts as one."""
+    """Return the Python instructions that a call executes, those of loops each time.
+
+    The work of a C function counts as one.
+    """
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Owns how a test runs in a thread that ends with it.
+"""Tests in a thread that ends with the test.
 
-An exception raised at a bytecode where none can be (by a trace function, in the middle of an `except`)
-leaves the thread's exception state behind: all later ones in that thread seem to come while it is handled.
+An exception at a bytecode where none can occur, raised by a trace function in the middle of an `except`,
+stays in the thread's exception state: all later exceptions in that thread seem to occur during its handling.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 
 
 def in_a_thread_of_its_own(test: Callable[P, None]) -> Callable[P, None]:
-    """The test, run in a new thread from beginning to end; what it raises is raised here."""
+    """Run the test in a new thread from beginning to end, and raise its exception here."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -10,15 +10,16 @@ import pytest
 
 
 def parts(count: int, every_run: int = 1) -> list[Any]:
-    """`range(count)` for `parametrize`; those from `every_run` on only in the full tier."""
+    """Return `range(count)` for `parametrize`. Numbers from `every_run` on run only in the full tier."""
     return [n if n < every_run else pytest.param(n, marks=pytest.mark.full) for n in range(count)]
 
 
 def seeds_of(part: range, counts: Counter[str], least: Mapping[str, int]) -> Iterator[int]:
-    """The seeds of one part of a simulation that counts its events.
+    """Generate the seeds of one part of a simulation that counts its events.
 
-    The part with seed 0, which every run has, shows that each event happens at least so often: it goes on
-    with further seeds until then, up to three times its size. In another part a rare event may be missing."""
+    The part with seed 0, which every run has, requires each event as often as `least` says: it continues with
+    further seeds until then, up to three times its size. Another part may miss a rare event.
+    """
     yield from part
     seed = part.stop
     while part.start == 0 and (seldom := [event for event in least if counts[event] < least[event]]):

@@ -1,4 +1,4 @@
-"""Owns two connection cores joined back to back, and ways to feed them.
+"""Two connection state machines joined back to back, and functions that feed them.
 
 Must never judge: tests do.
 """
@@ -54,7 +54,7 @@ def joined(buffers: Iterable[Buffer]) -> bytes:
 
 
 def only_error(events: Sequence[Event]) -> PeerError:
-    """The error of the one violation that `events` is."""
+    """Return the error of the only event in `events`, a violation."""
     assert len(events) == 1, events
     (event,) = events
     assert isinstance(event, Violation), event
@@ -62,13 +62,13 @@ def only_error(events: Sequence[Event]) -> PeerError:
 
 
 def batch_of(count: int = 1, size: int = 20, topic: str = "orders", first: int = 1) -> MessageBatch:
-    """A batch whose bodies cannot be mistaken for each other or for zeros."""
+    """Return a batch of bodies that differ from each other and from zeros."""
     bodies = [(b"%08x" % zlib.crc32(b"%d" % (first + i)) * (size // 8 + 1))[:size] for i in range(count)]
     return batch_from_bodies(topic, bodies, publisher=7, first_sequence=first)
 
 
 class Pair:
-    """A client core and a server core; what one sends the other gets, at most `step` bytes a read."""
+    """A client and a server connection. Each receives the other's bytes, at most `step` a read."""
 
     def __init__(self, step: int | None = None) -> None:
         self.client = Connection("client")
@@ -78,7 +78,7 @@ class Pair:
         self.at_client: list[Event] = []
 
     def log_on(self, logon: Logon = LOGON, answer: LoggedOn = LOGGED_ON) -> None:
-        """Do the whole logon; what both sides got is in `at_server` and `at_client`."""
+        """Do the whole logon. `at_server` and `at_client` have the events of both sides."""
         self.at_server += read_in(self.server, self.client.preface(), self.step)
         self.from_client((logon, None))
         self.server.logged_on()
@@ -86,14 +86,14 @@ class Pair:
         self.client.logged_on()
 
     def from_client(self, *sent: tuple[Command, MessageBatch | None]) -> list[Event]:
-        """Send all of `sent` as one piece of stream; the events at the server."""
+        """Send all of `sent` as one piece of stream, and return the events at the server."""
         stream = b"".join(joined(self.client.send(command, batch)) for command, batch in sent)
         events = read_in(self.server, stream, self.step)
         self.at_server += events
         return events
 
     def from_server(self, *sent: tuple[Command, MessageBatch | None]) -> list[Event]:
-        """Send all of `sent` as one piece of stream; the events at the client."""
+        """Send all of `sent` as one piece of stream, and return the events at the client."""
         stream = b"".join(joined(self.server.send(command, batch)) for command, batch in sent)
         events = read_in(self.client, stream, self.step)
         self.at_client += events
@@ -101,7 +101,7 @@ class Pair:
 
 
 def server_logged_on(scratch: memoryview | None = None) -> Connection:
-    """A server core whose client has logged on."""
+    """Return a server connection after the logon of its client."""
     server = Connection("server", scratch=scratch)
     events = read_in(server, PREFACE + joined(Connection("client").send(LOGON)))
     assert [seen(event).command for event in events] == [LOGON]
@@ -110,7 +110,7 @@ def server_logged_on(scratch: memoryview | None = None) -> Connection:
 
 
 def client_logged_on() -> Connection:
-    """A client core that has its `LoggedOn`."""
+    """Return a client connection that has its `LoggedOn`."""
     client = Connection("client")
     events = read_in(client, joined(Connection("server").send(LOGGED_ON)))
     assert [seen(event).command for event in events] == [LOGGED_ON]

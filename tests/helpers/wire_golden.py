@@ -1,7 +1,7 @@
-"""Owns one example of each command of the wire, and the files that keep its bytes.
+"""One example of each command of the wire, and the files with its bytes.
 
-Must never be run just to make a failing test pass: the files are what other programs rely on, and writing
-them anew takes a line in an ADR. `python -m tests.helpers.wire_golden` writes them.
+Must never be run just to make a failing test pass: other programs rely on the files, and a new version
+requires a line in an ADR. `python -m tests.helpers.wire_golden` writes them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _wide() -> MessageBatch:
 
 
 def settlements() -> list[Settlement]:
-    """One of each action, by bookmarks and by a filter."""
+    """Return one settlement of each action, by bookmarks and by a filter."""
     runs = runs_of([12472216704108904515] * 3 + [7], [42, 43, 44, 1])
     return [
         Settlement(queue="work", action="ack", runs=runs),
@@ -231,7 +231,7 @@ def golden_path(name: str) -> Path:
 
 
 def write() -> None:
-    """Write every golden file of the wire anew."""
+    """Write every golden file of the wire."""
     GOLDEN.mkdir(exist_ok=True)
     golden_path("preface").write_bytes(PREFACE)
     for name, (_, command, batch) in examples().items():

@@ -1,6 +1,6 @@
-"""Owns the client that must notice nothing while another one misbehaves, and what the server holds meanwhile.
+"""A well-behaved client beside a misbehaving one, and the memory of the server meanwhile.
 
-Must never take part in what a test does to the server.
+Must never take part in the test's own traffic.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SERVER_ANONYMOUS_BYTES_MAX: Final = (
     + 2 * frame_bytes_max  # one that is coming in, one that is being judged
     + receive_buffer_bytes
 )
-"""What any one bad client may bring the server to."""
+"""Upper bounds of the effect of one misbehaving client on the server."""
 
 
 class Witness:
-    """Another client, which publishes and reads all the time; everything has to arrive."""
+    """Another client that publishes and reads all the time. Every message has to arrive."""
 
     def __init__(self, server: RunningServer) -> None:
         self._server = server
@@ -47,12 +47,12 @@ class Witness:
             self._published += 1
 
     def _await(self, more: int) -> None:
-        """Wait until so many more are published."""
+        """Wait until `more` further messages are published."""
         goal = self._published + more
         wait_until(lambda: self._published >= goal, SECONDS)
 
     def check(self) -> None:
-        """End it: whatever it published came back, on one connection, and the server stayed small."""
+        """End the client: all its messages arrived on one connection, and the server stayed small."""
         self._await(5)
         self._stop.set()
         self._thread.join()

@@ -1,7 +1,7 @@
-"""Owns planting by hand: `python -m tests.mutations [NAME...]`, `--gate` or `--slice`, else every defect.
+"""Mutation tests by hand: `python -m tests.mutations [NAME...]`, `--gate` or `--slice`, else every defect.
 
-Prints for each the promise it breaks, the tier that has to notice it, how long that took, and who noticed.
-The exit code is 1 when one survives, shows nothing, or was noticed elsewhere than expected; 2 without any.
+Prints the broken guarantee of each, the tier that has to detect it, the time, and the test that did. The exit
+code is 1 when a defect survives, shows nothing, or is detected in another tier. It is 2 without any defect.
 Must never plant one in the project itself.
 """
 
@@ -23,7 +23,7 @@ _COLUMNS = "{:<82} {:<13} {:<12} {:>4}  {}"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Plant what is asked for; returns the exit code."""
+    """Plant the chosen defects, and return the exit code."""
     chosen = list(_chosen(arguments))
     if not chosen:
         print(f"no defect has one of {list(arguments)} in its name")
@@ -59,7 +59,7 @@ def _chosen(arguments: Sequence[str]) -> Iterator[Mutation]:
 
 
 def row(mutation: Mutation, noticed: Noticed | None, seconds: float) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     who = "SURVIVES"
     if noticed is not None:
         how = (noticed.how.splitlines() or [""])[0][:90]

@@ -1,8 +1,7 @@
-"""Owns planting a defect in a copy of the project and running the tests that have to notice it.
+"""Runner of mutation tests: plants a defect in a copy of the project, and runs its tests.
 
-Must never touch the project itself. That a run fails is not enough: a test must have begun, and an assertion
-of it, or what it got instead of what it asked for, must have ended it. A defect that keeps tests from being
-collected shows nothing.
+Must never touch the project itself. A failed run is not enough: a test must have started and failed. A defect
+that keeps tests from being collected shows nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 COPIED: Final = ("src", "tests", "examples", "docs", "pyproject.toml", "README.md")
 RUN_SECONDS_MAX: Final = 800
 TEST_SECONDS_MAX: Final = 120
-"""A defect may make a test wait for ever: then this ends it, and that is noticed too."""
+"""Ends a test that waits forever because of a defect, which counts as detection."""
 
 
 class MutationError(Exception):
@@ -37,25 +36,25 @@ class Noticed(NamedTuple):
 
     @property
     def tier(self) -> str:
-        """The directory of the test."""
+        """Return the directory of the test."""
         return self.test.removeprefix("tests.").partition(".")[0]
 
 
 def source(mutation: Mutation, root: Path = ROOT) -> Path:
-    """The file that a mutation changes."""
+    """Return the file that a mutation changes."""
     return root / "src" / "tickertape" / mutation.module
 
 
 def planted(mutation: Mutation, text: str) -> str:
-    """`text` with the defect. Raises `MutationError` unless its place is found exactly once."""
+    """Return `text` with the defect. Raises `MutationError` unless its text occurs exactly once."""
     count = text.count(mutation.old)
     if count != 1:
-        raise MutationError(f"{mutation.name}: its text stands {count} times in {mutation.module}, not once")
+        raise MutationError(f"{mutation.name}: its text occurs {count} times in {mutation.module}, not once")
     return text.replace(mutation.old, mutation.new)
 
 
 def copy_project(target: Path) -> None:
-    """A copy of what tests need."""
+    """Copy the files that tests need."""
     leave_out = shutil.ignore_patterns("__pycache__", "*.pyc", ".*cache")
     for name in COPIED:
         if (ROOT / name).is_dir():
@@ -65,9 +64,10 @@ def copy_project(target: Path) -> None:
 
 
 def run_tests(project: Path, tests: Iterable[str], seed: int | None = None) -> Noticed | None:
-    """Run test files of a copy, up to the first failure; None when all pass. Raises `MutationError`.
+    """Run test files of a copy, up to the first failure. Return None when all pass.
 
-    `seed` is the seed of the property tests. They find the same examples in each run without one.
+    `seed` is the seed of the property tests. Without one they find the same examples in each run.
+    Raises `MutationError`.
     """
     report = project / "report.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider"]
@@ -105,13 +105,15 @@ def run_tests(project: Path, tests: Iterable[str], seed: int | None = None) -> N
 
 
 def _environment() -> dict[str, str]:
-    """Without what would make a run that belongs to nobody take itself for a worker of this one: it has its
-    own order of tests, and who notices first depends on that."""
+    """Return the environment without pytest's variables, so that the run is not a worker of this one.
+
+    It has an order of tests of its own, which decides about the first failure.
+    """
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
 
 
 def notice(mutation: Mutation, target: Path, seed: int | None = None) -> Noticed | None:
-    """Plant a defect in a fresh copy in `target` and run its tests; None when all of them pass."""
+    """Plant a defect in a fresh copy in `target` and run its tests. Return None when none fails."""
     copy_project(target)
     file = source(mutation, target)
     file.write_text(planted(mutation, file.read_text()))

@@ -1,4 +1,4 @@
-"""Owns what a mutation is: a defect of one line, the promise it breaks, and who has to notice it.
+"""Mutation: a defect of one line, the guarantee that it breaks, and the tests that must detect it.
 
 Must never plant one.
 """
@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 
 class Mutation(NamedTuple):
-    """`old`, which stands exactly once in the file `module` of the package, becomes `new`."""
+    """Replaces `old`, which occurs exactly once in the file `module` of the package, with `new`."""
 
     name: str
     module: str
     old: str
     new: str
     tests: tuple[str, ...]
-    """Test files, below `tests/`, one of which has to fail."""
+    """Test files, below `tests/`, at least one must fail."""
     promise: str
-    """What it breaks: a goal (`R9`), a numbered `behaviour 28`, an `invariant 22`."""
+    """The broken guarantee: a goal (`R9`), a numbered `behaviour 28`, or an `invariant 22`."""
     tier: str
     """Directory of tests that is expected to notice it."""

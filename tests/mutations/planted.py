@@ -1,6 +1,6 @@
-"""Owns the mutations: defects of one line each, such as a bad day brings, and the tests that have to notice.
+"""Planted defects of one line each, with the tests that must detect them.
 
-Must never hold one that changes nothing a user could see.
+Must never hold one without an effect that a user could see.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "acknowledged when it is accepted, not when it is persisted",
+        "a publish is acknowledged when accepted, not when persisted",
         "engine/commands/ack_tracker.py",
         "        end = self._journal.commits.persisted_end\n",
         "        end = self._journal.commits.accepted_end\n",
@@ -46,7 +46,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "a failed write or sync is taken for done",
+        "a failed write or sync counts as completed",
         "journal/commit/group_commit.py",
         "        elif error is not None:\n            self._latch(job, error)",
         "        elif error is job:\n            self._latch(job, error)",
@@ -55,7 +55,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "the names of reserved segments are not synced",
+        "the directory of reserved segments is not synced",
         "journal/commit/jobs.py",
         "            self._disk.sync_directory(JOURNAL_DIRECTORY)\n            if last_segment",
         "            if last_segment",
@@ -82,7 +82,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "the checksum of a body is not checked at a start",
+        "the checksum of a body is not verified at a start",
         "journal/recovery/segment_scan.py",
         "or crc32c(body) != header.body_crc:",
         "or crc32c(body) == -1:",
@@ -91,7 +91,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "the checksum of a body is not checked when it is read",
+        "the checksum of a body is not verified by readers",
         "journal/reading/log_view.py",
         "            if crc32c(body) == header.body_crc:",
         "            if crc32c(body) >= 0:",
@@ -100,7 +100,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "recovery does not look at what was synced through",
+        "recovery ignores the synced-through mark of later commits",
         "journal/recovery/segment_scan.py",
         "and header.synced_through >= number:",
         "and header.synced_through < 0:",
@@ -118,7 +118,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "recovery does not write again what may only be in the page cache",
+        "recovery does not rewrite commits that may be only in the page cache",
         "journal/recovery/recovery.py",
         "    _write_back(disk, file.number, unproven, ending.end)\n",
         "",
@@ -127,7 +127,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "no mark after idleness",
+        "no mark is written after an idle time",
         "journal/commit/group_commit.py",
         "            self._write(CommitKind.MARK, None)",
         "            self._mark_at = None",
@@ -145,7 +145,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "of a frame that is half known, all is taken for known",
+        "all messages of a partly duplicate frame are dropped",
         "engine/runtime/log_writer.py",
         "        if last <= highest:",
         "        if batch.run(0).first_sequence <= highest:",
@@ -154,7 +154,7 @@ MUTATIONS: Final = (
         tier="integration",
     ),
     Mutation(
-        "the end of a range by bookmark takes in the message named, whatever the bracket",
+        "the end of a range by bookmark is always inclusive",
         "engine/subscriptions/start_position.py",
         "extent._replace(stop=max(positions) + (1 if point.end_inclusive else 0))",
         "extent._replace(stop=max(positions) + 1)",
@@ -163,7 +163,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a range that begins after a moment in the future takes in that moment",
+        "a range that starts exclusively at a future time includes that time",
         "engine/subscriptions/start_position.py",
         "not_before=point.micros if inclusive else point.micros + 1)",
         "not_before=point.micros)",
@@ -181,7 +181,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "who leaves the shared end goes on one message later",
+        "a subscription that leaves the live fan-out skips one message",
         "engine/delivery/fanout.py",
         "        sub.position = max(sub.position, position)\n",
         "        sub.position = max(sub.position, position + 1)\n",
@@ -190,7 +190,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "who joins the shared end is given the commit at the seam again",
+        "a subscription that joins the live fan-out gets the commit at its position twice",
         "engine/delivery/fanout.py",
         "        if part.first_position < sub.position < part.end_position:",
         "        if False:",
@@ -226,7 +226,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a client's store lets go of one message too many",
+        "a client's store drops one message too many",
         "client/publish_store/memory.py",
         'np.uint64(sequence), side="right"))',
         'np.uint64(sequence), side="right")) + 1',
@@ -235,7 +235,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a damaged body denies the commits after it",
+        "a damaged body hides the commits after it",
         "journal/reading/log_view.py",
         "            if excuse is not None and excuse(header, body):",
         "            if excuse is not None and not header:",
@@ -244,7 +244,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a log that lost its end starts as if nothing were missing",
+        "a log with a lost end starts without a report",
         "journal/recovery/recovery.py",
         "    if shutdown is None:\n        return\n",
         "    if shutdown is None or shutdown:\n        return\n",
@@ -253,7 +253,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "segments go before what must outlive them is recorded",
+        "segments are removed before the retired state is written",
         "journal/commit/jobs.py",
         "        if job.retired is not None:\n            write_retired",
         "        if job.retired is None:\n            write_retired",
@@ -262,7 +262,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "what is kept of removed segments is not synced",
+        "the retired state of removed segments is not synced",
         "journal/format/files.py",
         "        disk.write(handle, 0, buffers)\n        disk.sync(handle)\n",
         "        disk.write(handle, 0, buffers)\n",
@@ -280,7 +280,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a log without a message is taken for one whose first message is unreadable",
+        "a log without messages is taken for one with an unreadable first message",
         "journal/retention.py",
         "        first_unknown,\n    )\n",
         "        first is None,\n    )\n",
@@ -289,7 +289,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a segment goes though a reader is in it",
+        "a segment is removed during a read of it",
         "journal/retention.py",
         "segment.end_position > oldest:",
         "segment.end_position > oldest + 10:",
@@ -298,7 +298,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "who comes while old segments are read finds them gone",
+        "a subscription that starts during reads of old segments finds them removed",
         "engine/retention.py",
         "pin.position < retired.first_position:",
         "pin.position < 0:",
@@ -307,7 +307,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a bookmark of what is gone is taken for one that never was",
+        "a bookmark of a removed message counts as unknown",
         "journal/format/retired_state.py",
         "0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)",
         "0 < bookmark.sequence < retired.highest.of(bookmark.publisher)",
@@ -316,7 +316,7 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "names of publishers go with the segments that hold them",
+        "publisher names are removed with their segments",
         "journal/retention.py",
         "            records += _records(part, following.first_position)",
         "            records += _records(part, 0)",
@@ -325,7 +325,7 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "a search cannot read what retention has removed meanwhile",
+        "a search fails when retention removes a segment meanwhile",
         "journal/reading/log_reader.py",
         "                if view.has(segment):\n                    raise\n                position = None",
         "                raise",

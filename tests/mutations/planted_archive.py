@@ -1,6 +1,6 @@
-"""Owns the mutations of the archive, as planted.py those of the rest.
+"""Planted defects of the archive.
 
-Must never hold one that changes nothing a user could see.
+Must never hold one without an effect that a user could see.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _READS = "unit/server/storage/test_archive_reads.py"
 
 ARCHIVE_MUTATIONS: Final = (
     Mutation(
-        "a commit names files without a look whether they exist",
+        "a commit names files without a check that they exist",
         "archive/archive_writer.py",
         "        check_files(self.place, {file.path: file.bytes for file in files})\n",
         "",
@@ -33,7 +33,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "segments go although a file of the archive is missing",
+        "segments are removed although a file of the archive is missing",
         "engine/retention.py",
         '        if isinstance(answer, TickertapeError):\n            self._failed(f"Cannot',
         '        if False:\n            self._failed(f"Cannot',
@@ -42,7 +42,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "who reads from the archive goes together with those who read the log",
+        "a reader of the archive shares a cursor with readers of the log",
         "engine/delivery/shared_cursor.py",
         "        if not can_share(sub) or self._is_older(sub):\n",
         "        if not can_share(sub):\n",
@@ -51,7 +51,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "who reads from the archive holds the whole log",
+        "a reader of the archive holds back the whole log",
         "engine/delivery/log_delivery.py",
         "        return max(sub.considered_to, view.archive.end)\n",
         "        return sub.considered_to\n",
@@ -60,7 +60,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "who begins with the first message of the log is told that nothing lies before it",
+        "a start at the first message of the log reports that nothing precedes it",
         "engine/subscriptions/start_position.py",
         "        last = answer.bookmark\n",
         "        last = None\n",
@@ -69,7 +69,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "archive and log need not meet",
+        "a gap between archive and log is accepted",
         "journal/reading/archive_reader.py",
         "        if not self._archive.serves(self.position, first):\n",
         "        if self.position < 0:\n",
@@ -78,7 +78,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "at the end of the archive the end of the log is taken to be reached",
+        "the end of the archive counts as the end of the log",
         "engine/delivery/cursor_scheduler.py",
         " or isinstance(cursor.reader, ArchivedLogReader):\n",
         ":\n",
@@ -87,7 +87,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a reader that ends where the log began is never followed by another",
+        "a reader that ends at the start of the log has no successor",
         "server/storage/archive_reads.py",
         "            if reader.at < reader.end:\n",
         "            if reader.end:\n",
@@ -96,7 +96,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what fails while it is read ahead is never told",
+        "an error of a prefetch is not reported",
         "server/storage/archive_reads.py",
         "                    self.at = -1\n",
         "                    pass\n",
@@ -105,7 +105,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "rows are given beyond the next chunk of another file",
+        "rows beyond the next chunk of another file are delivered",
         "archive/parquet_scan.py",
         "        reach = min(stream.reach for stream in self._open)\n",
         "        reach = max(stream.reach for stream in self._open)\n",
@@ -114,7 +114,7 @@ ARCHIVE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a file that has fewer rows than the table says is read as it is",
+        "a file with fewer rows than the table lists is accepted",
         "archive/parquet_scan.py",
         "        if expected not in (None, file.metadata.num_rows):\n",
         "        if expected == -1:\n",

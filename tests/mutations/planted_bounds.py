@@ -1,6 +1,6 @@
-"""Owns the mutations of bounds and checks: what strangers send, what costs too much, what a disk refuses.
+"""Planted defects of limits and checks: external input, costly input, disk failures.
 
-Must never hold one that changes nothing a user could see.
+Must never hold one without an effect that a user could see.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 
-_COMMITTED = "fuzz/test_fuzz.py::test_what_is_committed_is_taken_or_refused_by_what_is_allowed"
+_COMMITTED = "fuzz/test_fuzz.py::test_target_with_committed_corpus_raises_only_allowed_exceptions"
 
 BOUND_MUTATIONS: Final = (
     Mutation(
-        "a frame whose two lengths are wrong is waited for",
+        "a frame with two wrong lengths is awaited",
         "wire/frames.py",
         "    if crc32c(part[:end]) != header_crc:\n",
         "    if end:\n",
@@ -22,7 +22,7 @@ BOUND_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a short write is taken for a whole one",
+        "a short write counts as complete",
         "journal/disk.py",
         "            if written == wanted:\n",
         "            if written:\n",
@@ -31,7 +31,7 @@ BOUND_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "where there was no room it is never tried again",
+        "a segment reservation is not retried after a full disk",
         "journal/commit/preallocation.py",
         "        self.retry_at = now.mono + _RETRY_SECONDS\n",
         "        self.retry_at = now.mono + 10**9\n",
@@ -40,7 +40,7 @@ BOUND_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "of what a killed server was writing the highest sequences are forgotten",
+        "the highest sequences of the segment in use at a kill are forgotten",
         "journal/recovery/recovery.py",
         "    fold.count(highest)\n",
         "",
@@ -49,7 +49,7 @@ BOUND_MUTATIONS: Final = (
         tier="faults",
     ),
     Mutation(
-        "offsets that fall are taken",
+        "descending offsets are accepted",
         "batch/format.py",
         "    falls = offsets[1:] < offsets[:-1]",
         "    falls = offsets[1:] < 0 * offsets[:-1]",
@@ -58,7 +58,7 @@ BOUND_MUTATIONS: Final = (
         tier="fuzz",
     ),
     Mutation(
-        "a deep document is more than the identity of a log can bear",
+        "a deep document in the identity file raises an unexpected error",
         "journal/format/identity.py",
         "except (msgspec.MsgspecError, ValueError, RecursionError) as error:",
         "except (msgspec.MsgspecError, ValueError) as error:",
@@ -67,7 +67,7 @@ BOUND_MUTATIONS: Final = (
         tier="fuzz",
     ),
     Mutation(
-        "records of a store that contradict each other are believed",
+        "contradictory records of a store are accepted",
         "client/publish_store/format.py",
         "    if any(low.last >= high.first for low, high in pairwise(fold.ledger.entries)):",
         "    if any(low is high for low, high in pairwise(fold.ledger.entries)):",
@@ -85,7 +85,7 @@ BOUND_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a stranger may send what is only for those who logged on",
+        "frames of any size are accepted before the logon",
         "wire/connection.py",
         "        limit = frame_bytes_before_logon_max if server else frame_bytes_max\n",
         "        limit = frame_bytes_max\n",
@@ -94,7 +94,7 @@ BOUND_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what a simulated crash leaves is drawn anew each time",
+        "a simulated crash ignores its seed",
         "testing/disk.py",
         "        return self._clone(self._names.crash_clone(rng, self.counts), rng)\n",
         "        return self._clone(self._names.crash_clone(Random(), self.counts), rng)\n",
@@ -103,7 +103,7 @@ BOUND_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a lease ends by the clock of the wall",
+        "a lease ends by the wall clock",
         "engine/queues/worker.py",
         "        due = queue.leases.due(self._clock.mono)\n",
         "        due = queue.leases.due(self._clock.wall / _MICROS)\n",
@@ -121,7 +121,7 @@ BOUND_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "alerts that a client provokes wait until something else is sent",
+        "alerts that a client causes wait until other data is sent",
         "server/network/tls_connection.py",
         "                if self._channel.answers:",
         "                if self._channel.closed:",
@@ -130,7 +130,7 @@ BOUND_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "the socket of a running server is taken for one that was left behind",
+        "the socket of a running server counts as left behind",
         "server/network/connection.py",
         "            probe.connect(path)\n",
         "            raise ConnectionRefusedError\n",
@@ -139,7 +139,7 @@ BOUND_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "the admin address answers to any host name",
+        "the admin address answers any host name",
         "server/admin/http.py",
         "        elif not answers_to(",
         "        elif len(self._hosts) > 9 and not answers_to(",
@@ -148,7 +148,7 @@ BOUND_MUTATIONS: Final = (
         tier="integration",
     ),
     Mutation(
-        "a sequence is stored with which its client can never log on again",
+        "a sequence is accepted after which its client cannot log on",
         "engine/commands/publish_checks.py",
         "    if last > last_persisted_max:\n",
         "    if last > 1 << 64:\n",

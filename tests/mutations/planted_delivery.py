@@ -1,6 +1,6 @@
-"""Owns the mutations of delivery to subscribers, of heartbeats, and of clients that connect again.
+"""Planted defects of delivery to subscribers, of heartbeats, and of reconnecting clients.
 
-Must never hold one that changes nothing a user could see.
+Must never hold one without an effect that a user could see.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SILENCE = "simulation/test_silent_stalls.py"
 
 DELIVERY_MUTATIONS: Final = (
     Mutation(
-        "the answer to a flush overtakes an acknowledgement that is held back",
+        "the answer to a flush overtakes a delayed acknowledgement",
         "engine/runtime/outbox.py",
         "            held = self._conflation.release(conn)",
         "            held = None",
@@ -22,7 +22,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="conformance",
     ),
     Mutation(
-        "messages wait for a conflated acknowledgement although the connection is idle",
+        "messages wait for a conflated acknowledgement on an idle connection",
         "client/publishing/publisher.py",
         "        self._writing = self.eager\n",
         "",
@@ -31,7 +31,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a bookmark store of another client name is used",
+        "a bookmark store of another client name is accepted",
         "client/bookmark_store/store_file.py",
         "            if self._owner and self._progress:",
         "            if self._owner and not owner:",
@@ -40,7 +40,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a client takes more than the credit that it granted",
+        "a client accepts more than the granted credit",
         "client/subscriptions/subscription.py",
         "        if outstanding + cost > self.bound and",
         "        if outstanding + cost < 0 and",
@@ -49,7 +49,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a client takes an answer of another kind for the one it asked for",
+        "a client accepts an answer of another kind than requested",
         "client/protocol/calls.py",
         "        _check_kind(call.command, answer)\n",
         "",
@@ -58,7 +58,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a live subscription that comes back is given all that is not persisted at once",
+        "a resumed live subscription gets all unpersisted messages at once",
         "engine/delivery/live_tail.py",
         "if sent >= outbox_bytes_max:",
         "if sent < 0:",
@@ -67,7 +67,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "who has many bookmarks looked up is read from all the same",
+        "a connection with many bookmark searches is read without a pause",
         "engine/commands/range_searches.py",
         "        if self._is_crowded(search.conn):\n            self._throttle.pause",
         "        if self._is_crowded(-1):\n            self._throttle.pause",
@@ -76,7 +76,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what a subscription becomes is passed over by what it is",
+        "a subscription being replaced overtakes its replacement",
         "engine/delivery/cursor_scheduler.py",
         "        reached = min([",
         "        reached = max([",
@@ -85,7 +85,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "one of several that were resumed together passes the others",
+        "one of several subscriptions resumed together overtakes the others",
         "engine/delivery/cursor.py",
         "        limit = min(limit, reached)",
         "        limit = max(limit, reached)",
@@ -94,7 +94,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a connection is given all that a commit holds for it at once",
+        "a connection gets all its messages of a commit at once",
         "engine/delivery/fanout.py",
         "                room -= cost",
         "                room -= 0",
@@ -103,7 +103,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "who joins a cohort in the middle of a part has its first messages passed over",
+        "a subscription that joins a shared cursor within a part loses messages",
         "engine/delivery/shared_cursor.py",
         "ahead = sub.position - shared.fanout.open_from",
         "ahead = sub.position - shared.fanout.position",
@@ -112,7 +112,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "who is in the middle of what is handed out is given it from its beginning",
+        "a subscription within the current part gets it from its beginning",
         "engine/delivery/fanout.py",
         "                number = later\n",
         "                pass\n",
@@ -121,7 +121,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "those with filters each read for themselves when publishers are faster",
+        "filtered subscriptions read separately when publishers are faster",
         "engine/delivery/log_delivery.py",
         "        for feeds in self.fanout.take_filtered():",
         "        for feeds in ():",
@@ -130,7 +130,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "the place of a cohort holds nothing back from retention",
+        "the position of a shared cursor does not hold back retention",
         "engine/delivery/log_delivery.py",
         "for sub in (*self.cursors.feeds(), *self.shared_cursors.feeds()):",
         "for sub in self.cursors.feeds():",
@@ -148,7 +148,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what conflation held back for one comes behind what took its place",
+        "conflated messages are sent after the messages that replace them",
         "engine/transient/delivery.py",
         "            self._queue = self._conflated_out or self._publishes\n",
         "            self._queue = self._publishes or self._conflated_out\n",
@@ -157,7 +157,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "the clock ends an interval before what was published in it was looked at",
+        "a conflation interval ends by the clock before its messages are processed",
         "engine/transient/delivery.py",
         "        time = self._publishes[0].time if self._publishes else self._micros()\n",
         "        time = self._micros()\n",
@@ -166,7 +166,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what was read is life, though it had arrived long before",
+        "a read of data that arrived long before counts as a sign of life",
         "wire/heartbeat.py",
         "        elif arrived > self._arrived_bytes:\n",
         "        elif sight.heard_at > self._heard_at or arrived > self._arrived_bytes:\n",
@@ -175,7 +175,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "only what was read is life, not what has arrived",
+        "only read data counts as a sign of life, not arrived data",
         "wire/heartbeat.py",
         "        arrived = sight.read_bytes + sight.unread_bytes\n",
         "        arrived = sight.read_bytes\n",
@@ -184,7 +184,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a server waits for three intervals",
+        "a server ends a connection only after three silent intervals",
         "engine/sessions/heartbeat.py",
         "        silence = heartbeat_missed_intervals * interval\n",
         "        silence = 3 * interval\n",
@@ -193,7 +193,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "two clients of one name throw each other out for ever",
+        "two clients of one name take the name from each other forever",
         "client/ha/reconnect.py",
         "            if self._reclaimed_name and lasted < name_settled_seconds:\n",
         "            if False:\n",
@@ -202,7 +202,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "subscriptions are placed again before what is left was sent",
+        "subscriptions are placed before the publish store is resent",
         "client/ha/reconnect.py",
         "        self._effects += (ResumePublishing(), Resubscribe(attempt))\n",
         "        self._effects += (Resubscribe(attempt), ResumePublishing())\n",
@@ -211,7 +211,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a logon that nobody waits for any more is kept",
+        "an abandoned logon is kept",
         "client/ha/reconnect.py",
         "        if self.step is not ReconnectStep.CONNECTING or attempt != self.attempt:\n"
         "            self._effects.append(Disconnect",
@@ -221,7 +221,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "the end of a connection that an earlier attempt left ends the present one",
+        "the end of an earlier attempt's connection ends the current one",
         "client/api/ha_driver.py",
         "        return lost.connection >= self._connection_number\n",
         "        return lost.connection > 0\n",
@@ -230,7 +230,7 @@ DELIVERY_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what is published after giving up goes into a store from which nobody sends",
+        "messages published after giving up go into a store that is never sent",
         "client/protocol/logon.py",
         "        self._publishing.lost(loss, storing=self._stopped is None)\n",
         "        self._publishing.lost(loss)\n",

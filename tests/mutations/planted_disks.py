@@ -1,7 +1,7 @@
-"""Owns the mutations of what happens to a data directory from outside: it moves, its lock goes, files of it
-are lost or read as zeros, sectors cannot be read.
+"""Planted defects in the protection of the data directory.
 
-Must never hold one that changes nothing a user could see.
+They concern moved directories, removed locks, lost or zeroed files, and unreadable sectors. Must never hold
+one without an effect that a user could see.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DISK_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "the lock file alone keeps others out",
+        "the lock file alone excludes other servers",
         "journal/disk.py",
         "        held = self._lock_directory(parts)\n",
         "        held = os.dup(self._root_descriptor())\n",
@@ -35,7 +35,7 @@ DISK_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "an empty segment is a reserve, whatever stands behind it",
+        "an empty segment counts as unused even before other segments",
         "journal/recovery/recovery.py",
         "        elif later:\n",
         "        elif later is None:\n",
@@ -44,7 +44,7 @@ DISK_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a segment that was begun and is gone is not missed",
+        "a missing segment that was in use is not noticed",
         "journal/recovery/recovery.py",
         "    if last < last_begun:\n",
         "    if last_begun < 0:\n",
@@ -53,7 +53,7 @@ DISK_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "which segment was begun is written and not synced",
+        "the number of the last segment in use is written and not synced",
         "journal/commit/jobs.py",
         "        self._disk.sync(self._last_segment)\n",
         "",
@@ -62,7 +62,7 @@ DISK_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a segment is reserved behind one that is not begun yet",
+        "a segment is reserved behind one without a durable header",
         "journal/commit/group_commit.py",
         "            return  # a file after a segment proves",
         "            pass  # a file after a segment proves",
@@ -71,7 +71,7 @@ DISK_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "what is staged is mapped, however little it is",
+        "every staged part is mapped, regardless of its size",
         "journal/format/staging_file.py",
         "            if self._held + size <= staged_memory_bytes_max:\n",
         "            if size < 0:\n",
@@ -80,7 +80,7 @@ DISK_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a part that a client was told of goes without a word when its end is damaged",
+        "a prepared part with a damaged end is dropped without a report",
         "journal/format/staging_file.py",
         "        if counts is None and not prepared:\n",
         "        if counts is None:\n",
@@ -89,7 +89,7 @@ DISK_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a segment of a publish store is mapped unread",
+        "a segment of a publish store is mapped without a read",
         "client/publish_store/segments.py",
         "                    os.pread(fd, _PIECE_BYTES, offset)\n",
         "                    del offset\n",

@@ -1,6 +1,6 @@
-"""Owns the mutations of filters, payloads and subscriptions.
+"""Planted defects of filters, payloads and subscriptions.
 
-Must never hold one that changes nothing a user could see.
+Must never hold one without an effect that a user could see.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.mutations.mutation import Mutation
 
 FILTER_MUTATIONS: Final = (
     Mutation(
-        "an exception of a filter leaves it",
+        "an exception of a filter reaches the engine",
         "filter/compiler/compile.py",
         'Exception as error:",\n        "            defect(error)",\n        "            unr',
         'KeyError as error:",\n        "            defect(error)",\n        "            unr',
@@ -20,7 +20,7 @@ FILTER_MUTATIONS: Final = (
         tier="integration",
     ),
     Mutation(
-        "an exception of a constant leaves the compiler",
+        "an exception of a constant reaches the caller of the compiler",
         "filter/compiler/analyse.py",
         "        except Exception as error:\n            DEFECTS.note(error)\n            raise self",
         "        except KeyError as error:\n            DEFECTS.note(error)\n            raise self",
@@ -29,7 +29,7 @@ FILTER_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "STRPTIME takes a format with a repeated directive",
+        "STRPTIME accepts a format with a repeated directive",
         "filter/compiler/analyse.py",
         'once=node.name == "STRPTIME"',
         'once=node.name == "STRFTIME"',
@@ -47,7 +47,7 @@ FILTER_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a replace that was answered is undone by an older one",
+        "a replace that was answered is undone by an earlier one",
         "engine/commands/subscribe.py",
         "        self._cancel(held, command.sub_id)\n        if old is not None:",
         "        if old is not None:",
@@ -56,7 +56,7 @@ FILTER_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a refusal for the length of a message that was lost with its connection is taken for persisted",
+        "a message refused for its length on a lost connection counts as persisted",
         "client/publishing/server_topics.py",
         " or int(np.diff(batch.offsets).max()) > self.message_bytes_max:",
         ":",

@@ -1,6 +1,6 @@
-"""Owns the defects that are planted in message queues, and the tests that have to notice each.
+"""Planted defects of message queues, with the tests that must detect them.
 
-Must never hold one that changes nothing a consumer could see.
+Must never hold one without an effect that a consumer could see.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "messages that are too old are delivered while others of them expire",
+        "expired messages are delivered while others expire",
         "engine/queues/worker.py",
         "        return not self.queue.late or self._retry_at is not None\n",
         "        return True\n",
@@ -45,7 +45,7 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a stored set may reach beyond the log",
+        "a stored set may extend beyond the log",
         "engine/queues/state/position_set_format.py",
         "    if int(edges[-1]) > end:\n",
         "    if int(edges[-1]) < 0:\n",
@@ -54,7 +54,7 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a checkpoint is encoded on the engine",
+        "a checkpoint is encoded on the event loop",
         "engine/queues/checkpoints.py",
         "partial(encode_snapshots, self._waiting)",
         "partial(bytes, encode_snapshots(self._waiting))",
@@ -67,7 +67,7 @@ QUEUE_MUTATIONS: Final = (
         "engine/queues/state/checkpoint.py",
         "            state.ready.copy(),\n",
         "            state.ready,\n",
-        (f"{_CHECKPOINTS}::test_snapshot_encoded_after_later_work_has_the_bytes_of_its_time",),
+        (f"{_CHECKPOINTS}::test_checkpoint_snapshot_encoded_after_later_work_is_unchanged",),
         promise="R11",
         tier="simulation",
     ),
@@ -86,7 +86,7 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "each filter that arrives holds up deliveries anew",
+        "each new filter delays deliveries again",
         "engine/queues/consumer_filter.py",
         "or number <= self._held_by\n",
         "or number > 0\n",
@@ -95,7 +95,7 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "messages stay held up when the filter that they waited for is gone",
+        "messages stay delayed after their awaited filter is removed",
         "engine/queues/registry.py",
         "                self._wake(worker)  # the filter may have delayed messages for other consumers\n",
         "",
@@ -122,7 +122,7 @@ QUEUE_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "with strict leasing what nobody holds can be settled by filter",
+        "with strict leasing an unleased message can be settled by filter",
         "engine/queues/settlement.py",
         "    if lenient and found:\n",
         "    if found:\n",
@@ -131,7 +131,7 @@ QUEUE_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "a consumer of several queues with room again is served by one of them only",
+        "a consumer of several queues with free backlog is served by one of them only",
         "engine/queues/registry.py",
         "            if queue is not worker.queue:\n",
         "            if queue is None:\n",
@@ -140,7 +140,7 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a barrier is delivered before what is older was acknowledged",
+        "a barrier is delivered before earlier messages are acknowledged",
         "engine/queues/state/delivery_order.py",
         "        return barrier + 1 if oldest == barrier else barrier\n",
         "        return barrier + 1 if oldest != -1 else barrier\n",
@@ -158,7 +158,7 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "messages of a priority that return are not delivered again",
+        "returned messages of a priority are not delivered again",
         "engine/queues/state/delivery_order.py",
         "                    self._activate(priority)\n",
         "                    pass\n",
@@ -167,7 +167,7 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "the backlog of a queue is not looked at",
+        "the backlog limit of a queue is ignored",
         "engine/queues/state/queue.py",
         "        return None if limit is None else max(limit - self.leases.count, 0)\n",
         "        return None if limit is None else limit\n",
@@ -176,7 +176,7 @@ QUEUE_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "outcomes are not folded in at a start",
+        "outcomes are not applied at a start",
         "engine/queues/checkpoints.py",
         "                own.worker.queue.apply(outcome)\n",
         "                pass\n",
@@ -203,7 +203,7 @@ QUEUE_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "a look into a queue begins where the queue stands",
+        "a browse does not wait for the queue to catch up",
         "engine/queues/browser.py",
         "        return self.queue.considered >= self._persisted\n",
         "        return True\n",
@@ -212,7 +212,7 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "without a connection a thread settles beside the event loop",
+        "a thread settles beside the event loop while disconnected",
         "client/aio/driver.py",
         "        if loop is not None and not self._is_here(loop):",
         "        if loop is not None and self.connection is not None and not self._is_here(loop):",

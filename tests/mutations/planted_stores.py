@@ -1,6 +1,6 @@
-"""Owns the mutations of the stores of clients.
+"""Planted defects of client stores.
 
-Must never hold one that changes nothing a user could see.
+Must never hold one without an effect that a user could see.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BOOKMARKS = "property/test_bookmark_stores.py"
 
 STORE_MUTATIONS: Final = (
     Mutation(
-        "offsets of an Arrow array may fall",
+        "descending offsets of an Arrow array are accepted",
         "batch/arrow.py",
         "    if falls[at]:\n",
         "    if falls[at] and not array:\n",
@@ -24,7 +24,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "messages accepted as recorded leave the publish store for a server that records them not",
+        "persistent messages leave the publish store at a server that does not record them",
         "client/publishing/resend.py",
         "        if topic is not None:\n",
         "        if topic is None:\n",
@@ -33,7 +33,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a store does not note the first logon, and a later process gives its messages away",
+        "a store does not record the first logon, and a later process loses its messages",
         "client/publishing/publisher.py",
         "            _note_logon(self.store)\n",
         "            self._measure()\n",
@@ -42,7 +42,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a client with a publish store logs on where no sequence is left to give",
+        "a client with a publish store logs on without a free sequence",
         "client/publishing/store_checks.py",
         "    if last <= last_persisted_max - 2 * foreign_sequences_max - 1:\n",
         "    if last <= 1 << 64:\n",
@@ -51,7 +51,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a client that closes accepts messages until it has hung up",
+        "a client that closes accepts messages until it has disconnected",
         "client/publishing/publisher.py",
         "            if self._ended:\n",
         "            if not self:\n",
@@ -60,7 +60,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a program that just ends does not flush its asyncio clients",
+        "an ending program does not flush its asyncio clients",
         "client/api/exit_flush.py",
         "                if client.is_on(loop):\n",
         "                if client is loop:\n",
@@ -96,7 +96,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "an HA client stays at a server that does not record what its store holds",
+        "an HA client stays at a server that does not record its stored messages",
         "client/ha/reconnect.py",
         "        if isinstance(error, TopicNotRecorded):\n",
         "        if isinstance(error, StoreError):\n",
@@ -105,7 +105,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a batch that nobody can read is put into the publish store",
+        "an unreadable batch is put into the publish store",
         "client/publishing/bulk.py",
         "        check_head(batch.head, batch.nbytes)\n",
         "        assert batch.nbytes\n",
@@ -114,7 +114,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a batch that is put is not synced",
+        "a batch is put without a sync",
         "client/publish_store/file.py",
         "            self._flush(segment, at, place)\n",
         "            self._flush(segment, at, at)\n",
@@ -123,7 +123,7 @@ STORE_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "a publish returns before what it kept is synced",
+        "a publish returns before its message is synced",
         "client/publish_store/file.py",
         "            self._flush(segment, at, stop)\n",
         "            self._flush(segment, at, at)\n",
@@ -132,7 +132,7 @@ STORE_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "names of segments that were removed and are back are taken for a gap",
+        "names of removed segments that reappear count as a gap",
         "client/publish_store/format.py",
         "        if headers[i].number < oldest:\n",
         "        if headers[i].number < 0:\n",
@@ -141,7 +141,7 @@ STORE_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "what is left of a batch goes with the segment that the batch was in",
+        "the rest of a batch is dropped with the segment of its start",
         "client/publish_store/format.py",
         "rest) and rest is not None:",
         "rest) and rest is self:",
@@ -150,7 +150,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "a publish that was interrupted comes before what it interrupted",
+        "messages of an interrupted publish stay after a put batch",
         "client/publish_store/format.py",
         "self.ledger.replace(first, max(last, self._highest), None)",
         "self.ledger.replace(first, last, None)",
@@ -159,7 +159,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "a number that was given twice is read twice",
+        "a sequence that was used twice is read twice",
         "client/publish_store/file.py",
         "if gathered is None or not whole or self._again:",
         "if gathered is None or not whole:",
@@ -177,7 +177,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "a hybrid store gives numbers again that a killed process may have used",
+        "a hybrid store reuses numbers that a killed process may have used",
         "client/publish_store/hybrid.py",
         "self._file.note_used(ahead)",
         "self._file.note_used(stored.first - 1)",
@@ -186,7 +186,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "all that a publish store holds is sent at once",
+        "the whole content of a publish store is sent at once",
         "client/publishing/resend.py",
         "return self._bytes < republish_bytes_max",
         "return self._bytes >= 0",
@@ -195,7 +195,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what is published during a backlog passes it",
+        "a message published during a backlog overtakes it",
         "client/publishing/publisher.py",
         "        if self._connected and not self._resending.active:\n",
         "        if self._connected:\n",
@@ -204,7 +204,7 @@ STORE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "the recovery point passes the first message that is not discarded",
+        "the recovery point passes the first undiscarded message",
         "client/bookmark_store/progress.py",
         "                self.head = block.base + at\n                return",
         "                self.head = block.base + at + 1\n                return",
@@ -213,7 +213,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "a message that was not discarded passes for a duplicate when it comes again",
+        "a redelivered undiscarded message counts as a duplicate",
         "client/bookmark_store/progress.py",
         "if block.states[at] == EXPECTED:",
         "if block.states[at] > EXPECTED:",
@@ -222,7 +222,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "a notice counts before what was delivered ahead of it is discarded",
+        "a notice takes effect before earlier messages are discarded",
         "client/bookmark_store/progress.py",
         "self.pending[0] <= head:",
         "self.pending[0] <= head + 1:",
@@ -231,7 +231,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "a notice of what was delivered long ago moves the recovery point back",
+        "a notice of an old message moves the recovery point back",
         "client/bookmark_store/progress.py",
         "return ordinal < self.delivered - 1",
         "return ordinal < 0",
@@ -240,7 +240,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "pruning forgets what is discarded beyond the prefix",
+        "pruning forgets discards beyond the prefix",
         "client/bookmark_store/log_format.py",
         "    if flags & _STATES:\n",
         "    if flags < 0:\n",
@@ -249,7 +249,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "a log does not know what was forgotten",
+        "a bookmark store log ignores its forget records",
         "client/bookmark_store/log_format.py",
         "        progress.resume(forget=True)",
         "        progress.resume(forget=False)",
@@ -258,7 +258,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "of the two slots of a ring the older one is believed",
+        "the older one of two ring slots is used",
         "client/bookmark_store/ring_format.py",
         "best = max((v for",
         "best = min((v for",
@@ -267,7 +267,7 @@ STORE_MUTATIONS: Final = (
         tier="property",
     ),
     Mutation(
-        "a ring records the message that closed a gap, not how far that reaches",
+        "a ring records the message that closed a gap, not the end of the prefix",
         "client/bookmark_store/ring.py",
         "if cell is None or progress.head != ordinal + 1:",
         "if cell is None:",

@@ -1,6 +1,6 @@
-"""Owns the defects that are planted in transactions, and the tests that have to notice each.
+"""Planted defects of transactions, with the tests that must detect them.
 
-Must never hold one that changes nothing a client could see.
+Must never hold one without an effect that a client could see.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STAGED = "unit/journal/format/test_staging_file.py"
 
 TRANSACTION_MUTATIONS: Final = (
     Mutation(
-        "an empty commit brings a space of numbers to its end",
+        "an empty commit exhausts the numbers of a space",
         "engine/limits.py",
         "transaction_empty_number_max: Final = 10**17 - 1",
         "transaction_empty_number_max: Final = 10**18",
@@ -30,7 +30,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what is accepted of a transaction is live before its end",
+        "accepted messages of a transaction are live before its end",
         "journal/journal.py",
         "        self._accepted.append(AcceptedBatch(self.commits.accepted_end, None, None))\n",
         "        self._accepted += [AcceptedBatch(first, batch, stamp) for batch, stamp in parts]\n",
@@ -39,7 +39,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "each commit of a chain is persisted by itself",
+        "each commit of a chain is persisted separately",
         "journal/commit/group_commit.py",
         "            if not flight.chain_continues:\n",
         "            if flight.chain_continues is not None:\n",
@@ -75,7 +75,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a chain that goes on over two windows begins with the second",
+        "a chain over two windows starts with the second",
         "journal/format/commit_headers.py",
         "            return before or self.header(0)\n",
         "            return self.header(0)\n",
@@ -84,7 +84,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a lower number that waits is committed behind a higher one",
+        "a waiting lower number is committed after a higher one",
         "engine/transactions/coordinator.py",
         "        if current.transaction in self._committed:\n",
         "        if current in self._next:\n",
@@ -93,7 +93,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a part is called prepared before its file is synced",
+        "a part is reported as prepared before its file is synced",
         "journal/format/staging_file.py",
         "        self._disk.sync(handle)\n        self._disk.rename(path_of",
         "        self._disk.rename(path_of",
@@ -102,7 +102,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what is staged is dropped before the log has it",
+        "staged parts are dropped before the log has the transaction",
         "engine/transactions/coordinator.py",
         "        current.opened = {}\n        current.end",
         "        current.opened = {}\n        self.staging.drop_all(transaction)\n        current.end",
@@ -111,7 +111,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
-        "what is staged of a committed transaction is dropped before the log is synced",
+        "staged parts of a committed transaction are dropped before the log is synced",
         "engine/transactions/coordinator.py",
         "        self.staging.committed(current.transaction, current.end)\n",
         "        self.staging.committed(current.transaction, 0)\n",
@@ -120,7 +120,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "recovery takes each transaction without its end for staged",
+        "recovery takes each unfinished transaction for a staged one",
         "journal/recovery/recovery.py",
         "    begin = chain.end if staged else offset\n",
         "    begin = chain.end\n",
@@ -129,7 +129,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a damaged part counts as one that can be committed again",
+        "a damaged part counts as one that can be recommitted",
         "journal/recovery/recovery.py",
         "            missing -= {_digest(block) for block in blocks}\n",
         "            for block in blocks:\n                missing.discard(_digest(block))\n",
@@ -147,7 +147,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "who has fewest names of transactions loses one for who has most",
+        "the publisher with the fewest transaction names loses one, not the largest",
         "engine/transactions/records.py",
         "        most = max(self._sizes)\n",
         "        most = min(self._sizes)\n",
@@ -156,7 +156,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "what is staged of a transaction may go over several connections",
+        "a transaction is staged over several connections",
         "client/protocol/transactions.py",
         "        elif logged_on is not None and logged_on is not self._first:\n",
         "        elif logged_on is not None and logged_on is None:\n",
@@ -165,7 +165,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="conformance",
     ),
     Mutation(
-        "what an earlier attempt staged stays beside the next one",
+        "parts of an earlier attempt stay beside those of the next one",
         "client/protocol/transactions.py",
         "        if left:\n            yield aborting(self.key), None\n",
         "        if left and not part:\n            yield aborting(self.key), None\n",
@@ -174,7 +174,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "an abort is not told to the server",
+        "an abort is not sent to the server",
         "client/blocking/transactions.py",
         "            if make is not None:\n",
         "            if make is not None and self.uncertain:\n",
@@ -192,7 +192,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a frame is closed behind a message that does not fit into it",
+        "a frame ends after a message that does not fit",
         "client/protocol/transactions.py",
         "            builder.size_bytes + cost <= stage_frame_bytes\n",
         "            builder.size_bytes <= stage_frame_bytes\n",
@@ -201,7 +201,7 @@ TRANSACTION_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
-        "a commit is sent again though the server ends each connection for it",
+        "a commit is resent although the server ends each connection because of it",
         "client/api/transactions.py",
         "                if refused_for_good(lost) or not",
         "                if not",

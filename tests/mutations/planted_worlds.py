@@ -1,6 +1,6 @@
-"""Owns the defects that only worlds have to notice: in what drives the machines, and between two of them.
+"""Planted defects that only simulations of whole systems detect: in drivers, and between state machines.
 
-Must never hold one that a test of a single module is meant to notice, or one that keeps time from passing.
+Must never hold one that a test of a single module should detect, or one that keeps time from passing.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _WORLDS = "world/test_worlds.py::"
-_MACHINES = _WORLDS + "test_the_machines_alone_keep_their_promises"
-_KEPT = _WORLDS + "test_what_once_was_a_defect_is_none_any_more"
-_SMALL = _WORLDS + "test_one_server_keeps_its_promises"
-_TRIO = _WORLDS + "test_a_publisher_a_reader_and_a_worker"
-_PAIR = _WORLDS + "test_publishers_go_to_whichever_server_is_there"
-_UNLIKE = _WORLDS + "test_publishers_at_a_server_that_does_not_record_all_topics_lose_nothing"
-_LARGE = _WORLDS + "test_readers_queues_and_transactions_beside_each_other"
+_MACHINES = _WORLDS + "test_state_machines_with_faults_and_crashes_keep_the_guarantees"
+_KEPT = _WORLDS + "test_simulation_with_a_seed_that_once_failed_passes"
+_SMALL = _WORLDS + "test_publisher_and_reader_with_one_server_keep_the_guarantees"
+_TRIO = _WORLDS + "test_publisher_reader_and_worker_with_one_server_keep_the_guarantees"
+_PAIR = _WORLDS + "test_publishers_failing_over_between_two_servers_keep_the_guarantees"
+_UNLIKE = _WORLDS + "test_publishers_failing_over_to_a_server_with_fewer_topics_lose_nothing"
+_LARGE = _WORLDS + "test_readers_queues_and_transactions_on_one_server_keep_the_guarantees"
 
 WORLD_MUTATIONS: Final = (
-    # -- what a publisher was promised -------------------------------------------------------------------
+    # -- guarantees of publishers ---------------------------------------------------------------------
     Mutation(
-        "what a server does not record is sent unsequenced, whatever was said when it was accepted",
+        "accepted persistent messages are resent unsequenced",
         "client/publishing/server_topics.py",
         "        promised = apart & (",
         "        promised = (apart ^ apart) & (",
@@ -29,9 +29,9 @@ WORLD_MUTATIONS: Final = (
         promise="R9",
         tier="world",
     ),
-    # -- who connects, and notices that a connection is none any more -----------------------------------
+    # -- who connects, and notices that a connection is none any more ---------------------------------
     Mutation(
-        "an asyncio client looks at its connection only once",
+        "an asyncio client checks its connection only once",
         "client/aio/driver.py",
         "liveness(), moment)\n            self.drive()\n        self._arm_beats()",
         "liveness(), moment)\n            self.drive()",
@@ -40,7 +40,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "a server takes every silence for its own",
+        "a server excuses the silence of a client as its own stall",
         "server/network/connection.py",
         "            excused=excused,",
         "            excused=not excused,",
@@ -49,7 +49,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "an attempt to connect has no end",
+        "a connection attempt has no timeout",
         "client/aio/driver.py",
         "            async with asyncio.timeout(seconds):\n                await connection.dial()",
         "            async with asyncio.timeout(None):\n                await connection.dial()",
@@ -58,7 +58,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "the task that keeps a connection does not hear that it is lost",
+        "the task that keeps a connection misses its loss",
         "client/aio/ha_driver.py",
         "            self.feed(machine.ConnectionLost(lost.error))",
         "            self._changed.wake()",
@@ -66,9 +66,9 @@ WORLD_MUTATIONS: Final = (
         promise="R8",
         tier="world",
     ),
-    # -- what drives the engine -------------------------------------------------------------------------
+    # -- drivers of the engine ------------------------------------------------------------------------
     Mutation(
-        "a command that lets others go first is taken only when there is other work",
+        "a command that yields to others waits for other work",
         "server/engine_driver.py",
         "if (self.broker.has_work or self._scheduler.has_work) and",
         "if self.broker.has_work and",
@@ -77,7 +77,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "the thread of the disk keeps errors to itself",
+        "errors of the disk thread are dropped",
         "server/storage/disk_worker.py",
         "            error = failed\n",
         "            error = None if failed else failed\n",
@@ -85,9 +85,9 @@ WORLD_MUTATIONS: Final = (
         promise="R5",
         tier="world",
     ),
-    # -- between a client, the engine and their disks ---------------------------------------------------
+    # -- between a client, the engine and their disks -------------------------------------------------
     Mutation(
-        "a flush whose connection is lost says that everything is persisted",
+        "a flush on a lost connection reports everything as persisted",
         "client/protocol/calls.py",
         "        tokens.extend(token for _, token in self._flushes)",
         "        self._effects.extend(ResolveCall(token, None) for _, token in self._flushes)",
@@ -96,7 +96,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "what was discarded while it lay in the batch at hand is handed out",
+        "a message discarded while it waits in the batch is delivered",
         "client/subscriptions/duplicates.py",
         "    return _is_discarded(context.store, context.sub_id, batch.publisher(at), batch.sequence(at))",
         "    return False",
@@ -105,7 +105,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "what is discarded is not written into the log of a bookmark store",
+        "a discard is not written to the log of a bookmark store",
         "client/bookmark_store/logged.py",
         "            _pack_into(self._file.map, at, crc, what, ordinal)\n",
         "",
@@ -114,7 +114,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "on a full disk a publish store is told to let go of what there is no room for",
+        "on a full disk a publish store is asked to drop messages without space",
         "engine/commands/publish.py",
         "if command.sequenced and isinstance(error, JournalFull):",
         "if not command.sequenced and isinstance(error, JournalFull):",
@@ -123,7 +123,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "who begins a live subscription is not given what is just on its way to the disk",
+        "a new live subscription misses messages in flight to the disk",
         "engine/delivery/log_delivery.py",
         "            self.live.begin(self._journal.commits.accepted_end)\n        self.cursors.add(sub)",
         "            self.live.begin(self._journal.commits.persisted_end)\n        self.cursors.add(sub)",
@@ -132,7 +132,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "the subscriptions of a connection that is gone go on",
+        "subscriptions of a closed connection continue",
         "engine/broker.py",
         "            self.subscriptions.drop(session)\n",
         "",
@@ -141,7 +141,7 @@ WORLD_MUTATIONS: Final = (
         tier="world",
     ),
     Mutation(
-        "a start forgets which transactions were committed",
+        "a start forgets the committed transactions",
         "engine/broker.py",
         "CommittedTransactions(registry.latest.values())",
         "CommittedTransactions(())",
@@ -158,9 +158,9 @@ WORLD_MUTATIONS: Final = (
         promise="R1",
         tier="world",
     ),
-    # -- transactions of several frames -----------------------------------------------------------------
+    # -- transactions of several frames ---------------------------------------------------------------
     Mutation(
-        "a transaction whose connection is lost between two frames goes on with the next frame",
+        "a transaction continues on another connection after a loss between two frames",
         "client/protocol/transactions.py",
         "            same.check(core.logon.logged_on)\n",
         "            on = core.logon.logged_on\n"

@@ -20,7 +20,7 @@ EVERY_RUN = 1
 _NAMES = [mutation.name for mutation in MUTATIONS]
 
 
-def test_every_defect_has_its_place_and_changes_it() -> None:
+def test_planted_defects_have_one_place_each_and_change_the_source() -> None:
     assert len(set(_NAMES)) == len(_NAMES)
     for mutation in MUTATIONS:
         text = source(mutation).read_text()
@@ -28,39 +28,39 @@ def test_every_defect_has_its_place_and_changes_it() -> None:
         compile(planted(mutation, text), mutation.module, "exec")
 
 
-def test_a_defect_without_its_place_is_told() -> None:
-    mutation = Mutation("gone", "journal/commit/jobs.py", "a line that is nowhere", "", (), "R1", "unit")
-    with pytest.raises(MutationError, match="stands 0 times"):
+def test_planted_defect_without_a_source_text_is_reported() -> None:
+    mutation = Mutation("gone", "journal/commit/jobs.py", "a line that does not exist", "", (), "R1", "unit")
+    with pytest.raises(MutationError, match="occurs 0 times"):
         planted(mutation, source(mutation).read_text())
 
 
-def test_their_tests_are_there() -> None:
+def test_planted_defects_name_existing_test_files() -> None:
     tests = {test.split("::")[0] for mutation in MUTATIONS for test in mutation.tests}
     missing = [test for test in sorted(tests) if not (Path(__file__).parents[1] / test).exists()]
     assert not missing
 
 
-def test_each_breaks_a_promise_that_there_is() -> None:
+def test_planted_defects_break_documented_guarantees() -> None:
     assert not [mutation for mutation in MUTATIONS if not is_promise(mutation.promise)]
     wrong = ("R7", "R99", "behaviour 0", "behaviour 999", "invariant 0", "invariant", "goal 1", "")
     assert not [text for text in wrong if is_promise(text)]
 
 
-def test_goals_are_those_that_are_written_down() -> None:
+def test_goals_of_the_gate_are_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (R\d.*?) \|", page, re.MULTILINE)
     written = {goal for row in rows for goal in re.findall(r"R\d+", row)}
     assert written - {*GOALS} <= {"R7", "R17", "R18", "R20", "R23", "R24", "R25", "R26", "R27"}
 
 
-def test_each_is_noticed_in_a_tier_of_tests() -> None:
+def test_planted_defects_name_a_tier_of_the_named_tests() -> None:
     for mutation in MUTATIONS:
         assert mutation.tier in TIERS
         assert (Path(__file__).parents[1] / mutation.tier).is_dir()
         assert any(test.startswith(f"{mutation.tier}/") for test in mutation.tests), mutation.name
 
 
-def test_the_gate_has_a_defect_for_each_goal() -> None:
+def test_gate_has_a_defect_for_each_goal() -> None:
     of_name = {mutation.name: mutation for mutation in MUTATIONS}
     assert not {*GATE} - {*of_name}
     assert len({*GATE}) == len(GATE) >= 25
@@ -69,7 +69,7 @@ def test_the_gate_has_a_defect_for_each_goal() -> None:
     assert len({*SLICE}) == 5
 
 
-def test_a_row_of_the_table_says_what_is_known() -> None:
+def test_mutation_report_row_has_tier_seconds_and_failing_test() -> None:
     mutation = Mutation("x", "journal/commit/jobs.py", "", "", (), "R9", "simulation")
     assert row(mutation, None, 1.6).split() == ["x", "R9", "simulation", "2", "SURVIVES"]
     noticed = Noticed("tests.unit.journal.test_disk_jobs::test_it", "assert 1 == 2\nmore")
@@ -77,7 +77,7 @@ def test_a_row_of_the_table_says_what_is_known() -> None:
     assert row(mutation, noticed, 0).endswith(" unit.journal.test_disk_jobs::test_it  assert 1 == 2")
 
 
-def test_the_driver_ends_with_what_came_of_it(
+def test_mutation_runner_exit_code_reports_survivors_and_errors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = dict[str, Noticed | None]()
@@ -106,7 +106,7 @@ def test_the_driver_ends_with_what_came_of_it(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SLICE[:EVERY_RUN])
-def test_a_defect_of_the_slice_is_noticed(name: str, tmp_path: Path) -> None:
+def test_planted_defect_of_the_slice_is_detected_in_the_expected_tier(name: str, tmp_path: Path) -> None:
     (mutation,) = [mutation for mutation in MUTATIONS if mutation.name == name]
     noticed = notice(mutation, tmp_path)
     assert noticed is not None, f"{name}: {', '.join(mutation.tests)} did not notice"
@@ -114,14 +114,14 @@ def test_a_defect_of_the_slice_is_noticed(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_without_a_defect_nothing_is_noticed(tmp_path: Path) -> None:
+def test_project_copy_without_a_defect_passes_all_tests(tmp_path: Path) -> None:
     copy_project(tmp_path)
     assert run_tests(tmp_path, sorted({test for m in MUTATIONS for test in m.tests})) is None
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("mutation", [m for m in MUTATIONS if m.name not in SLICE], ids=lambda m: m.name)
-def test_a_planted_defect_is_noticed(mutation: Mutation, tmp_path: Path) -> None:
+def test_planted_defect_is_detected_in_the_expected_tier(mutation: Mutation, tmp_path: Path) -> None:
     noticed = notice(mutation, tmp_path)
     assert noticed is not None, f"{mutation.name}: {', '.join(mutation.tests)} did not notice"
     assert noticed.tier == mutation.tier

@@ -1,5 +1,4 @@
-"""However a log is split into archive and log, and while it is split anew, a replay gives what the whole log
-would have given."""
+"""A log split between archive and journal, and split anew during reads, replays like the whole log."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ PATTERNS = {"t": ("t",), "u": ("u",), "^[tu]$": ("t", "u"), ".*": ("t", "u")}
 
 
 class Reader:
-    """A subscription and what it is to hear: messages to some topics, from one position up to another."""
+    """A subscription and its expected messages: some topics, from one position to another."""
 
     def __init__(self, world: ArchiveWorld, number: int) -> None:
         self.world = world
@@ -126,11 +125,11 @@ def check(seeds: range, home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_split_log_is_one_log(tmp_path: Path) -> None:
+def test_log_split_into_archive_and_journal_replays_as_one_log(tmp_path: Path) -> None:
     check(range(3), tmp_path)
 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_many_split_logs_are_one_log(tmp_path: Path) -> None:
+def test_log_split_with_many_seeds_replays_as_one_log(tmp_path: Path) -> None:
     check(range(3, 60), tmp_path)

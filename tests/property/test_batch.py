@@ -1,4 +1,4 @@
-"""Batches against a plain list of dictionaries: whatever is done to both, they stay the same."""
+"""Batches against a model, a plain list of dictionaries: equal operations give equal contents."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ids = st.sampled_from([0, 1, 7, 2**63, 2**64 - 1])
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[Row]:
-    """One run: rows of one publisher with rising sequences."""
+    """Generate one run: rows of one publisher with rising sequences."""
     publisher = draw(_ids)
     timestamp = draw(st.integers(-(2**63), 2**63 - 1))
     gaps = draw(st.sampled_from([st.just(1), st.integers(1, 3)]))
@@ -103,7 +103,7 @@ def rows_of(batch: MessageBatch) -> list[Row]:
 
 
 def check(batch: MessageBatch, rows: list[Row]) -> MessageBatch:
-    """`batch` holds `rows`, verifies, and is the same once encoded and parsed; returns what was parsed."""
+    """Check that `batch` holds `rows`, verifies, and round-trips. Return the parsed batch."""
     encoded = batch.encode()
     again = MessageBatch.parse(encoded)
     for one in (batch, again):
@@ -137,14 +137,14 @@ def merged(commit: list[list[Row]]) -> tuple[MessageBatch, list[Row]]:
 
 
 @given(runs())
-def test_built_run_is_what_was_added(rows: list[Row]) -> None:
+def test_built_run_has_the_added_rows(rows: list[Row]) -> None:
     again = check(build(rows), rows)
     assert again.has_sequences == (rows[-1]["sequence"] - rows[0]["sequence"] != len(rows) - 1)
     assert set(again.topics) == {row["topic"] for row in rows}
 
 
 @given(commits)
-def test_merge_is_concatenation(commit: list[list[Row]]) -> None:
+def test_merge_of_batches_is_the_concatenation(commit: list[list[Row]]) -> None:
     batch, rows = merged(commit)
     check(batch, rows)
     assert batch.run_count == len(commit)
@@ -172,7 +172,7 @@ def test_stamps_replace_the_rows_of_runs(commit: list[list[Row]], data: st.DataO
 
 
 @given(commits, st.data())
-def test_slice_is_a_slice(commit: list[list[Row]], data: st.DataObject) -> None:
+def test_slice_of_batch_has_the_rows_of_a_list_slice(commit: list[list[Row]], data: st.DataObject) -> None:
     batch, rows = merged(commit)
     start = data.draw(st.integers(0, len(rows) - 1))
     stop = data.draw(st.integers(start + 1, len(rows)))
@@ -180,11 +180,13 @@ def test_slice_is_a_slice(commit: list[list[Row]], data: st.DataObject) -> None:
     check(part, rows[start:stop])
     assert part.bodies.obj is batch.bodies.obj
     assert (part is batch) == (stop - start == len(rows))
-    _flags_say_who_made_the_checksum(commit, part, list(range(start, stop)))
+    _check_checksum_flags(commit, part, list(range(start, stop)))
 
 
 @given(commits, st.data())
-def test_select_takes_what_the_mask_says(commit: list[list[Row]], data: st.DataObject) -> None:
+def test_select_with_a_mask_or_indices_has_exactly_these_rows(
+    commit: list[list[Row]], data: st.DataObject
+) -> None:
     batch, rows = merged(commit)
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
     indices = mask.nonzero()[0]
@@ -197,14 +199,16 @@ def test_select_takes_what_the_mask_says(commit: list[list[Row]], data: st.DataO
     again = check(part, taken)
     assert select(batch, indices).encode() == part.encode()
     assert set(again.topics) == {row["topic"] for row in taken} or part is batch
-    _flags_say_who_made_the_checksum(commit, part, indices.tolist())
+    _check_checksum_flags(commit, part, indices.tolist())
     # a selection of a selection is the selection of both
     second = np.arange(len(taken)) % 2 == 0
     assert select(part, second).encode() == select(batch, indices[second]).encode()
 
 
 @given(commits, st.data())
-def test_other_bodies_leave_all_else_as_it_is(commit: list[list[Row]], data: st.DataObject) -> None:
+def test_batch_with_other_bodies_keeps_all_other_columns(
+    commit: list[list[Row]], data: st.DataObject
+) -> None:
     batch, rows = merged(commit)
     bodies = data.draw(st.lists(_bodies, min_size=len(rows), max_size=len(rows)))
     changed = check(
@@ -215,7 +219,7 @@ def test_other_bodies_leave_all_else_as_it_is(commit: list[list[Row]], data: st.
         with_bodies(batch, bodies[1:])
 
 
-def _flags_say_who_made_the_checksum(commit: list[list[Row]], part: MessageBatch, indices: list[int]) -> None:
+def _check_checksum_flags(commit: list[list[Row]], part: MessageBatch, indices: list[int]) -> None:
     number = [k for k, run in enumerate(commit) for _ in run]
     taken = [number[i] for i in indices]
     expected = [int(taken.count(k) < len(commit[k])) for k in sorted(set(taken))]
@@ -252,7 +256,7 @@ def test_arrow_has_all_columns(commit: list[list[Row]]) -> None:
 
 
 @given(st.lists(_bodies, min_size=1, max_size=20), st.data())
-def test_batch_from_arrow_takes_bodies_as_they_lie(bodies: list[bytes], data: st.DataObject) -> None:
+def test_batch_from_arrow_slice_has_exactly_these_bodies(bodies: list[bytes], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(bodies) - 1))
     array = pa.array(bodies, pa.binary()).slice(start)
     batch = batch_from_arrow("t", array, publisher=4, first_sequence=9, timestamp=3)
@@ -262,11 +266,11 @@ def test_batch_from_arrow_takes_bodies_as_they_lie(bodies: list[bytes], data: st
     assert again.to_arrow(["data"]).column(0).equals(array)
 
 
-# -- what is no batch ---------------------------------------------------------------------------------
+# -- invalid batches ----------------------------------------------------------------------------------
 
 
 def use_everything(batch: MessageBatch) -> None:
-    """Touch every view; whatever parse let through must be safe to use."""
+    """Use every view: a parsed batch must be safe to use."""
     rows = rows_of(batch)
     assert len(rows) == batch.count
     assert batch.bodies_list() == [row["data"] for row in rows]
@@ -301,7 +305,7 @@ def small() -> bytes:
     return merge([one.build(7, 0, 11), two.build(8, 0, 12)]).encode()
 
 
-def test_every_truncation_is_refused() -> None:
+def test_parse_of_any_truncated_batch_is_refused() -> None:
     encoded = small()
     for size in range(len(encoded)):
         with pytest.raises(BadBatch):
@@ -311,14 +315,14 @@ def test_every_truncation_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [0, 1, 0x7F, 0x80, 0xFF])
-def test_every_byte_set_to_extremes_is_refused_or_safe(value: int) -> None:
+def test_parse_with_any_byte_set_to_extremes_is_refused_or_safe(value: int) -> None:
     encoded = small()
     for at in range(len(encoded)):
         _parse_or_refuse(encoded[:at] + bytes([value]) + encoded[at + 1 :])
 
 
 @given(commits, st.data())
-def test_flipped_bytes_are_refused_or_safe(commit: list[list[Row]], data: st.DataObject) -> None:
+def test_parse_with_changed_bytes_is_refused_or_safe(commit: list[list[Row]], data: st.DataObject) -> None:
     encoded = bytearray(merged(commit)[0].encode())
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(encoded) - 1))
@@ -327,14 +331,14 @@ def test_flipped_bytes_are_refused_or_safe(commit: list[list[Row]], data: st.Dat
 
 
 @given(st.binary(max_size=200))
-def test_noise_is_refused_or_safe(noise: bytes) -> None:
+def test_parse_of_random_bytes_is_refused_or_safe(noise: bytes) -> None:
     _parse_or_refuse(noise)
     padded = noise + bytes(-len(noise) & 7)
     _parse_or_refuse(len(padded).to_bytes(4, "little") + bytes(2) + padded[6:])
 
 
 @given(st.lists(runs(), min_size=1, max_size=6))
-def test_split_topics_gives_what_select_topic_gives(commit: list[list[Row]]) -> None:
+def test_split_topics_equals_select_topic_for_each_topic(commit: list[list[Row]]) -> None:
     batch, _ = merged(commit)
     for few in (batch.topics, batch.topics[:1], batch.topics[::2]):
         split = {topic: chosen.encode() for topic, chosen in split_topics(batch, few)}

@@ -1,5 +1,8 @@
-"""Bookmark stores against a model of lists and sets: whatever happens, nothing undiscarded is skipped, and
-what was discarded does not come again unless a file that knew it was cut short."""
+"""Bookmark stores against a model of lists and sets.
+
+A store never skips an undiscarded message. A discarded message is not redelivered unless a file that recorded
+it was cut short.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Machine(RuleBasedStateMachine):
         self.store = self.opened()
         self.log: list[Entry] = []
         self.cursor = self.since = 0
-        """What is delivered next, and what was first on this connection."""
+        """The next message to deliver, and the first one of this connection."""
         self.held: list[Entry] = []
         """Handed to the application on this connection, not discarded."""
         self.discarded: set[Entry] = set()
@@ -85,7 +88,9 @@ class Machine(RuleBasedStateMachine):
         flags = [True] * len(batch) if keep is None else keep.tolist()
         for entry, kept in zip(batch, flags, strict=True):
             if kept:
-                assert entry not in self.discarded or entry in self.may_repeat, "a discarded one came again"
+                assert entry not in self.discarded or entry in self.may_repeat, (
+                    "a discarded message was redelivered"
+                )
                 assert entry not in self.held, "it came twice on one connection"
                 self.held.append(entry)
             else:
@@ -94,7 +99,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.cursor > self.since)
     @rule(place=st.integers(0, 1_000), everything=st.booleans())
     def deliver_again(self, place: int, everything: bool) -> None:
-        """Duplicates on the same connection."""
+        """Deliver duplicates on the same connection."""
         came = self.log[self.since : self.cursor]
         for publisher, sequence in came if everything else [came[place % len(came)]]:
             keep = self.store.log(SUB, publisher, np.array([sequence], np.uint64))
@@ -103,7 +108,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(publishers=st.lists(st.integers(1, 3), min_size=1, max_size=12), done=st.integers(0, 14))
     def work(self, publishers: list[int], done: int) -> None:
-        """More comes, and the application is done with the first of what it holds, or with every other."""
+        """Deliver new messages, and discard the first held ones, or every other."""
         self.publish(publishers, 1)
         self.deliver(len(self.log), alone=False)
         for entry in self.held[:done] if done < 10 else self.held[1::2]:
@@ -139,7 +144,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(publishers=st.lists(st.integers(1, 3), min_size=1, max_size=3))
     def leave_one(self, publishers: list[int]) -> None:
-        """A notice comes when all but one message is done with: it must not count yet."""
+        """Deliver a notice while one message is undiscarded: it must not take effect yet."""
         self.publish(publishers, 1)
         self.deliver(len(self.log), alone=False)
         while len(self.held) > 1:
@@ -163,11 +168,11 @@ class Machine(RuleBasedStateMachine):
         self.held.clear()
 
     def prefix(self) -> int:
-        """Messages at the beginning of the log that the store knows to be discarded."""
+        """Return the number of messages at the start of the log that the store knows as discarded."""
         return next((n for n, entry in enumerate(self.log) if entry not in self.known), len(self.log))
 
     def forgotten(self) -> None:
-        """The store knows the prefix only."""
+        """Forget everything but the prefix."""
         self.may_repeat |= self.discarded
         self.known = set(self.log[: self.prefix()])
 
@@ -183,7 +188,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.on_disk)
     @rule()
     def killed(self) -> None:
-        """The process is gone, and with it what only memory had."""
+        """Kill the process: state in memory is lost."""
         content = self.path.read_bytes()
         self.store.close()
         self.path.write_bytes(content)
@@ -217,7 +222,7 @@ class Logged(Machine):
 
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
-        """The file ends anywhere: in the middle of a record, or of all of them."""
+        """Cut the file anywhere: within a record, or before all of them."""
         content = self.path.read_bytes().rstrip(b"\0")
         self.store.close()
         end = data.draw(st.integers(min(log_format.HEADER_BYTES, len(content)), len(content)))

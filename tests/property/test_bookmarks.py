@@ -52,13 +52,13 @@ shaped = st.lists(
 
 
 @given(st.one_of(begins, ranges))
-def test_every_value_reads_back_from_its_text(value: StartPoint | Range) -> None:
+def test_bookmark_of_any_value_round_trips_through_text(value: StartPoint | Range) -> None:
     assert parse_bookmark(str(value)) == value
 
 
 @pytest.mark.behaviour(6)
 @given(ranges, blanks, blanks, blanks, blanks, blanks, blanks)
-def test_blanks_around_parts_change_nothing(
+def test_range_with_blanks_around_parts_has_the_same_value(
     value: Range, a: str, b: str, c: str, d: str, e: str, f: str
 ) -> None:
     text = str(value)
@@ -72,35 +72,35 @@ def test_blanks_around_parts_change_nothing(
 @example("[")
 @example("[:")
 @example("\ud800|")
-def test_garbage_raises_only_bad_bookmark(text: str) -> None:
+def test_bookmark_of_any_text_raises_only_bad_bookmark(text: str) -> None:
     try:
         value = parse_bookmark(text)
     except BadBookmark:
         return
-    # whatever is accepted has one meaning, which its own text form keeps
+    # an accepted text has one meaning, which its canonical text keeps
     assert parse_bookmark(str(value)) == value
 
 
 @given(micros)
-def test_timestamps_round_trip(moment: int) -> None:
+def test_timestamp_round_trips_through_text_and_datetime(moment: int) -> None:
     assert parse_timestamp(format_timestamp(moment)) == moment
     assert to_micros(to_datetime(moment)) == moment
 
 
 @pytest.mark.behaviour(2)
 @given(st.datetimes(timezones=st.timezones()).filter(lambda moment: 1 < moment.year < 9999))
-def test_aware_datetimes_are_converted(moment: datetime) -> None:
+def test_timestamp_of_aware_datetime_is_converted_to_utc(moment: datetime) -> None:
     assert to_datetime(to_micros(moment)) == moment.astimezone(UTC)
 
 
 @given(st.lists(micros, min_size=2, max_size=2))
-def test_timestamps_sort_as_their_text(pair: list[int]) -> None:
+def test_timestamp_texts_sort_like_timestamps(pair: list[int]) -> None:
     texts = [format_timestamp(moment) for moment in pair]
     assert (pair[0] < pair[1]) == (texts[0] < texts[1])
 
 
 @given(st.text())
-def test_timestamp_garbage_raises_only_bad_bookmark(text: str) -> None:
+def test_timestamp_of_any_text_raises_only_bad_bookmark(text: str) -> None:
     try:
         moment = parse_timestamp(text)
     except BadBookmark:
@@ -110,7 +110,7 @@ def test_timestamp_garbage_raises_only_bad_bookmark(text: str) -> None:
 
 @pytest.mark.behaviour(3)
 @given(st.one_of(st.text(), st.text("ab=,[]()'\" ", max_size=20)))
-def test_option_garbage_raises_only_bad_option(text: str) -> None:
+def test_options_of_any_text_raise_only_bad_option(text: str) -> None:
     try:
         options = parse_options(text)
     except BadOption:

@@ -1,4 +1,4 @@
-"""Credit between the client machine and a server that keeps to the rule: nothing ever waits for ever."""
+"""Credit between the client state machine and a conforming server: no message waits forever."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CreditWorld:
                         self.outstanding -= command.bytes
 
     def deliver(self) -> bool:
-        """Send what fits the credit; False when nothing does."""
+        """Send messages within the credit. Return False when no message fits."""
         bodies: list[bytes] = []
         cost = 0
         for body in self.pending[: self.random.randint(1, 8)]:
@@ -78,7 +78,7 @@ class CreditWorld:
         return True
 
     def wait(self) -> bool:
-        """Let time pass up to the next deadline; False when the machine wants none."""
+        """Let time pass until the next deadline. Return False when the client has none."""
         deadline = self.core.next_deadline()
         if deadline is None:
             return False
@@ -109,7 +109,7 @@ class CreditWorld:
         return done
 
 
-def test_credit_never_runs_dry_for_ever() -> None:
+def test_client_credit_never_starves_the_subscription() -> None:
     for seed in range(400):
         world = CreditWorld(seed)
         try:

@@ -1,7 +1,7 @@
-"""The client machine and a model server, with a network that slices, delays and cuts: seeded, no sockets.
+"""Client state machine and a model server on a network that slices, delays and cuts, without sockets.
 
-What must hold: with a publish store every message is stored exactly once, in order; nothing leaves the store
-before it is durable; a flush that succeeds told the truth; every call has one outcome.
+With a publish store every message is stored exactly once, in order. No message leaves the store before it is
+durable. A successful flush is true. Every call has one outcome.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tickertape.wire.connection import Connection, Received
 
 RUNS = 250
 PARTS_FULL = 200
-"""A full run has so many times as many: 50,000."""
+"""A full run has this many times as many: 50,000."""
 STEPS = 120
 
 
 class ModelServer:
-    """What the server promises, without a disk: commits when it is told to, drops duplicates by sequence."""
+    """The server's guarantees without a disk: commits on request, and drops duplicates by sequence."""
 
     def __init__(self, refuses: bool) -> None:
         self.durable: list[tuple[int, bytes]] = []
@@ -56,7 +56,7 @@ class ModelServer:
         self._highest = 0
         self._connection = Connection("server")
         self._answers: list[tuple[int, Command]] = []
-        """Commands to send, each once so many messages are durable."""
+        """Commands to send, each with the number of durable messages that it waits for."""
         self.out = b""
 
     @property
@@ -64,24 +64,24 @@ class ModelServer:
         return len(self.durable) + len(self._waiting)
 
     def opened(self) -> None:
-        """A new connection; what was accepted on the last one may still become durable."""
+        """Open a connection. Messages accepted on the last one may still become durable."""
         self._connection = Connection("server")
         self._answers = []
         self.out = b""
 
     def crash(self) -> None:
-        """Lose what is not durable."""
+        """Lose the messages that are not durable."""
         self._waiting = []
         self._highest = max((sequence for sequence, _ in self.durable), default=0)
 
     def commit(self, count: int) -> None:
-        """Make the next `count` messages durable and send what waited for that."""
+        """Make the next `count` messages durable, and send the answers that waited for them."""
         self.durable += self._waiting[:count]
         del self._waiting[:count]
         rest = []
         for need, command in self._answers:
             if need <= len(self.durable):
-                self._say(command)
+                self._send(command)
             else:
                 rest.append((need, command))
         self._answers = rest
@@ -93,7 +93,7 @@ class ModelServer:
             if isinstance(command, Logon):
                 self._connection.logged_on()
                 last = max((sequence for sequence, _ in self.durable), default=0)
-                self._say(
+                self._send(
                     LoggedOn(
                         version=0,
                         software="model",
@@ -115,12 +115,12 @@ class ModelServer:
         if not command.sequenced and batch.topics[0].startswith("un"):
             assert all(topic.startswith("un") for topic in batch.topics)
             self.unrecorded += batch.bodies_list()
-            self._say(Processed(frame=command.frame))
+            self._send(Processed(frame=command.frame))
             return
         assert not any(topic.startswith("un") for topic in batch.topics)
         if self._refuses and "refused" in batch.topics:
             self.refused += batch.bodies_list()
-            self._say(Rejected(frame=command.frame, code="bad_message", text="refused"))
+            self._send(Rejected(frame=command.frame, code="bad_message", text="refused"))
             return
         sequences = batch.sequences.tolist() if command.sequenced else [0] * len(batch)
         for sequence, body in zip(sequences, batch.bodies_list(), strict=True):
@@ -132,7 +132,7 @@ class ModelServer:
     def _answer(self, command: Command) -> None:
         self._answers.append((self._accepted, command))
 
-    def _say(self, command: Command) -> None:
+    def _send(self, command: Command) -> None:
         self.out += b"".join(self._connection.send(command))
 
 
@@ -162,7 +162,7 @@ class World:
         self.downs = 0
         self.number = 0
 
-    # -- what can happen --------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------
 
     def publish(self) -> None:
         for _ in range(self.random.choice((1, 1, 2, 7, 40))):
@@ -234,7 +234,7 @@ class World:
         self.to_server = b""
         self.core.receive(ConnectionEnded(Disconnected("cut")), self.now)
 
-    # -- carrying out and checking ----------------------------------------------------------------------
+    # -- carrying out and checking --------------------------------------------------------------------
 
     def settle(self) -> None:
         durable = None
@@ -323,7 +323,7 @@ class World:
 
 
 @pytest.mark.parametrize("part", parts(PARTS_FULL))
-def test_every_message_is_stored_once_and_in_order_whatever_the_network_does(part: int) -> None:
+def test_publish_store_with_network_faults_stores_each_message_once_in_order(part: int) -> None:
     for seed in range(part * RUNS, (part + 1) * RUNS):
         world = World(seed)
         try:
@@ -334,7 +334,9 @@ def test_every_message_is_stored_once_and_in_order_whatever_the_network_does(par
 
 
 @pytest.mark.parametrize("kind", ["file", "hybrid"])
-def test_the_same_with_a_store_on_disk(tmp_path: Path, kind: str) -> None:
+def test_publish_store_on_disk_with_network_faults_stores_each_message_once_in_order(
+    tmp_path: Path, kind: str
+) -> None:
     for seed in (n for n in range(60) if n % 4):
         path = tmp_path / str(seed)
         store = FilePublishStore(path) if kind == "file" else HybridPublishStore(path, "2KB")
@@ -352,7 +354,7 @@ def test_the_same_with_a_store_on_disk(tmp_path: Path, kind: str) -> None:
         shutil.rmtree(path)
 
 
-def test_the_runs_reach_what_they_are_for() -> None:
+def test_reconnect_simulation_covers_losses_flushes_and_refusals() -> None:
     connections = flushes = outcomes = refused = 0
     for seed in range(24):
         world = World(seed)

@@ -1,8 +1,8 @@
-"""The client machine on the engine itself, in virtual time: subscriptions that outlive their connections.
+"""Client state machine on the engine in virtual time: subscriptions that outlive their connections.
 
-Connections are lost at any byte, the server crashes, the application discards in any order, pauses, resumes
-and replaces. What must hold: with a bookmark store what was discarded never comes again, and everything else
-does; without one each message comes once; in the order of the log, and nothing is missed.
+Connections are lost at any byte, the server crashes, and the application discards in any order, pauses,
+resumes and replaces. With a bookmark store, discarded messages are never redelivered, and all others are.
+Without one, each message is delivered once. The messages are in log order, and no message is missed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Key = tuple[int, int]
 
 
 class Application:
-    """What an application knows of one subscription id, whichever handler has it."""
+    """The application's view of one subscription id, for any handler."""
 
     def __init__(self, sub_id: str, start: str, filter_text: str | None) -> None:
         self.sub_id = sub_id
@@ -57,7 +57,7 @@ class Application:
         self.begun: Ack | None = None
         """Where it began."""
         self.handed: list[list[Key]] = [[]]
-        """What was handed on, by connection."""
+        """Delivered messages by connection."""
         self.open: dict[Key, Message] = {}
         """Handed on and not discarded."""
         self.discarded: set[Key] = set()
@@ -99,10 +99,10 @@ class World:
         self.engine.small_tail()
         self.publishers = [self.engine.connect("even"), self.engine.connect("odd")]
 
-    # -- what can happen --------------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """The server loses what is not on its disk, and starts again."""
+        """Crash the server: unsynced messages are lost, and it restarts."""
         self.lose()
         self.counts["crashed"] += 1
         self.engine.disk = self.engine.disk.crash_clone(self.engine.rng)
@@ -129,9 +129,9 @@ class World:
         self.place(application, options, bookmark=start)
 
     def replace(self) -> None:
-        standing = [one for one in self.applications.values() if one.sink is not None]
-        if self.ready() and standing:
-            self.place(self.random.choice(standing), {"replace": True})
+        running = [one for one in self.applications.values() if one.sink is not None]
+        if self.ready() and running:
+            self.place(self.random.choice(running), {"replace": True})
 
     def place(
         self, application: Application, options: Mapping[str, object], bookmark: str | None = None
@@ -158,16 +158,16 @@ class World:
         self.core.subscribe(token, request, sink)
 
     def turn(self) -> None:
-        """Pause what runs, or resume what is paused."""
-        standing = [one for one in self.applications.values() if one.sink is not None]
-        if not self.ready() or not standing:
+        """Pause a running subscription, or resume a paused one."""
+        running = [one for one in self.applications.values() if one.sink is not None]
+        if not self.ready() or not running:
             return
-        application = self.random.choice(standing)
+        application = self.random.choice(running)
         token = UnusedWaiter()
         wanted = not application.paused
 
         def answered(outcome: object) -> None:
-            application.paused = wanted  # without an answer too: it comes back as it was asked for
+            application.paused = wanted  # also without an answer: it is resubscribed as requested
             if isinstance(outcome, TickertapeError):
                 assert isinstance(outcome, Disconnected), outcome
             else:
@@ -239,7 +239,7 @@ class World:
             application.handed.append([])
         self.core.receive(ConnectionOpened(Named("logon")), self.engine.now())
 
-    # -- carrying out -----------------------------------------------------------------------------------
+    # -- carrying out ---------------------------------------------------------------------------------
 
     def settle(self) -> None:
         for effect in self.core.effects():
@@ -268,7 +268,7 @@ class World:
 
     @staticmethod
     def delivered(sink: Sink, batch: MessageBatch) -> None:
-        """What was discarded is not delivered; what comes again may be discarded while it waits."""
+        """Deliver a batch: it has no discarded message. A redelivered one may be discarded while it waits."""
         keys = {(batch.publisher(i), batch.sequence(i)) for i in range(batch.count)}
         assert not keys & sink.application.discarded
         sink.waiting.append(batch)
@@ -283,7 +283,7 @@ class World:
             assert isinstance(effect.error, Disconnected), effect
             return
         assert effect.reason == "replaced", effect
-        while sink.waiting:  # what came before it is handed on before what comes behind
+        while sink.waiting:  # earlier messages are delivered before later ones
             self.take(sink)
 
     def resolved(self, effect: ResolveCall) -> None:
@@ -298,7 +298,7 @@ class World:
         else:
             self.calls.pop(effect.token)(effect.outcome)
 
-    # -- running and checking ---------------------------------------------------------------------------
+    # -- running and checking -------------------------------------------------------------------------
 
     def run(self) -> None:
         self.connect()
@@ -323,8 +323,8 @@ class World:
             self.settle()
         self.finish()
 
-    def come_to_rest(self) -> None:
-        """Everything that can happen happens."""
+    def settle_all(self) -> None:
+        """Take all possible steps."""
         quiet = 0
         while quiet < 3:
             before = sum(len(keys) for one in self.applications.values() for keys in one.handed)
@@ -347,15 +347,15 @@ class World:
             quiet = 0 if busy or before != after else quiet + 1
 
     def finish(self) -> None:
-        self.come_to_rest()
+        self.settle_all()
         while any(one.paused for one in self.applications.values()):
             self.turn()
-            self.come_to_rest()
+            self.settle_all()
         if self.store is not None:
             self.discard()
             self.lose()
             self.settle()
-            self.come_to_rest()
+            self.settle_all()
         log = self.engine.log("t")
         places = {(heard.publisher, heard.sequence): place for place, heard in enumerate(log)}
         positions = list(self.engine.positions())
@@ -366,7 +366,7 @@ class World:
             wanted, free = [], set()
             for key, place in places.items():
                 if positions[place] < (one.begun.start or 0):
-                    # Accepted and not yet persisted when it began: there is no other place to go on from.
+                    # Accepted and not persisted at the start: no other start point exists.
                     free.add(key)
                 elif numbers[key] % divisor == 0:
                     wanted.append(key)
@@ -386,7 +386,7 @@ class World:
 
 @pytest.mark.behaviour(28)
 @pytest.mark.parametrize("block", parts(16, every_run=2))
-def test_nothing_is_lost_and_nothing_doubled_whatever_the_network_does(block: int) -> None:
+def test_subscription_with_network_faults_loses_and_duplicates_nothing(block: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(block * RUNS, (block + 1) * RUNS):
         world = World(seed, counts)

@@ -1,7 +1,7 @@
 """Two clients of one name against a model server: takeovers, lost connections, crashes of all three.
 
-What must hold, whatever the schedule: every message that a successful `publish_flush` covered is in the log,
-under the number its client gave it. What a client cannot know to be stored stays in its store and is told.
+Every message covered by a successful `publish_flush` is in the log, under the number of its client. Messages
+that the client cannot know to be stored stay in its store and are reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ STEPS = 300
 
 
 class Server:
-    """One log of numbered bodies. A logon throws out who has the name; a crash loses what is not durable."""
+    """One log of numbered bodies. A logon closes the previous connection of its name. A crash loses unsynced
+    messages.
+    """
 
     def __init__(self) -> None:
         self.durable: dict[int, bytes] = {}
@@ -86,7 +88,7 @@ class Server:
 
 
 class Client:
-    """One process: its machine, its store, and what its flushes were promised."""
+    """One process: its state machine, its store, and the results of its flushes."""
 
     def __init__(self, world: World, label: str, skew: int) -> None:
         self.world = world
@@ -97,7 +99,7 @@ class Client:
         self.begin()
 
     def begin(self, path: Path | None = None) -> None:
-        """A new process: nothing is left of the one before, but for the store at `path`."""
+        """Start a new process, with the store at `path` only."""
         self.store, self.path = self.world.opened(path)
         self.core = ClientProtocol("shared")
         self.core.set_store(self.store, self.now)
@@ -149,7 +151,7 @@ class Client:
             for n, b in zip(s.batch.sequences, s.batch.bodies_list(), strict=True)
         }
         missing = {n for n, body in self.given.items() if self.world.server.durable.get(n) != body}
-        assert missing <= set(held), "what is not in the log is in the store"
+        assert missing <= set(held), "a message that the log lacks is in the store"
         self.settle()
         self.lose()
         self.store.close()
@@ -170,8 +172,8 @@ class Client:
             self.open = False
             self.core.receive(ConnectionEnded(Disconnected("cut")), self.now)
 
-    def die(self) -> None:
-        """The process is killed; the next one has its store, or a fresh one under the old name."""
+    def kill(self) -> None:
+        """Kill the process. The next one has its store, or a new one under the same name."""
         path = None
         if self.path is not None and self.world.random.random() < 0.7:
             path = self.path.with_name(self.path.name + "x")
@@ -229,7 +231,7 @@ class World:
         self.clients.append(Client(self, "b", 0))
 
     def opened(self, path: Path | None) -> tuple[PublishStore, Path | None]:
-        """The store at `path`, or a fresh one, and where it is."""
+        """Return the store at `path`, or a new one, and its path."""
         if self.directory is None:
             return MemoryPublishStore(), None
         if path is None:
@@ -256,7 +258,7 @@ class World:
             client.lose,
         ]
         if self.random.random() < 0.05:
-            actions = [client.die, self.server.crash]
+            actions = [client.kill, self.server.crash]
         self.random.choice(actions)()
         for each in self.clients:
             each.settle()
@@ -267,7 +269,7 @@ class World:
 
 
 @pytest.mark.parametrize("block", range(8))
-def test_what_a_flush_covered_is_in_the_log_though_two_processes_share_a_name(block: int) -> None:
+def test_flushed_messages_of_two_processes_with_one_name_are_in_the_log(block: int) -> None:
     for seed in range(block * RUNS // 8, (block + 1) * RUNS // 8):
         world = World(seed)
         try:
@@ -280,7 +282,7 @@ def test_what_a_flush_covered_is_in_the_log_though_two_processes_share_a_name(bl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "hybrid"])
-def test_the_same_with_stores_on_disk_that_the_next_process_opens(
+def test_flushed_messages_with_stores_reopened_by_the_next_process_are_in_the_log(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file, "publish_segment_bytes", 64 << 10)
@@ -305,7 +307,7 @@ def test_the_same_with_stores_on_disk_that_the_next_process_opens(
     assert promised > 500
 
 
-def test_the_schedules_reach_takeovers_and_promises() -> None:
+def test_takeover_simulation_covers_takeovers_and_flushed_messages() -> None:
     taken_over = promised = 0
     for seed in range(40):
         world = World(seed)

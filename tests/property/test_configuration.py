@@ -1,4 +1,4 @@
-"""Configuration files that nobody would write: what TOML accepts has lines, and nothing is a crash."""
+"""Mutated configuration files: every accepted TOML value has a line, and no file causes a crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MUTATIONS = 1500
 
 
 def mutated(text: str, rng: Random) -> str:
-    """`text` with a few pieces put in, taken out or repeated."""
+    """Return `text` with a few pieces inserted, removed or repeated."""
     for _ in range(rng.randrange(1, 4)):
         at, size = rng.randrange(len(text) + 1), rng.randrange(12)
         choice = rng.random()
@@ -36,7 +36,7 @@ def mutated(text: str, rng: Random) -> str:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_toml_accepts_has_a_line_for_every_value(seed: int) -> None:
+def test_configuration_accepted_by_toml_has_a_line_for_every_value(seed: int) -> None:
     rng = Random(seed)
     accepted = 0
     for _ in range(MUTATIONS):
@@ -53,7 +53,7 @@ def test_whatever_toml_accepts_has_a_line_for_every_value(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_no_file_is_more_than_a_list_of_problems(tmp_path: Path, seed: int) -> None:
+def test_configuration_with_mutations_is_valid_or_a_list_of_problems(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     file = tmp_path / "c.toml"
     good = bad = 0

@@ -1,5 +1,8 @@
-"""Conflation against lists gone through message by message: the same result however the stream is cut,
-nothing lost that nothing replaced, and whoever resumes at a bookmark he was given misses nothing."""
+"""Conflation against a model that processes one message at a time.
+
+The result does not depend on the batches of the stream. Only replaced messages are missing. A subscriber that
+resumes at a received bookmark misses no message.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _INTERVAL = 1_000
 
 
 @dataclass(frozen=True)
-class Told:
+class InputMessage:
     """One message of the stream."""
 
     position: int
@@ -43,10 +46,10 @@ class Told:
 
 @dataclass
 class Group:
-    """What the model has together."""
+    """One conflated group of the model."""
 
-    first: Told
-    last: Told
+    first: InputMessage
+    last: InputMessage
 
     def out(self) -> Out:
         f, n = self.first, self.last
@@ -63,7 +66,7 @@ class Model:
         self.open: list[Group] = []
         self.over: list[Group] = []
 
-    def hear(self, message: Told) -> None:
+    def hear(self, message: InputMessage) -> None:
         self.clock(message.stamp)
         for group in self.open:
             if group.first.topic == message.topic and (
@@ -94,7 +97,7 @@ class Model:
         self.open = []
 
 
-def selection_of(stream: list[Told], gaps: bool) -> Selection:
+def selection_of(stream: list[InputMessage], gaps: bool) -> Selection:
     one_by_one = []
     for told in stream:
         builder = BatchBuilder()
@@ -125,14 +128,14 @@ def outs(results: list[ConflatedMessage]) -> list[Out]:
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> list[Told]:
+def streams(draw: st.DrawFn) -> list[InputMessage]:
     gaps = draw(st.booleans())
     keys = draw(st.sampled_from([("a",), ("a", "b", None), (("a", 1), ("a", 2), "c", 7, None)]))
     topics = draw(st.sampled_from([("t",), ("t", "u")]))
     steps = draw(st.sampled_from([(0,), (0, 0, 1, 300), (10, 999, 1_000, 1_001), (0, 5_000)]))
     position, stamp = 3, draw(st.sampled_from([0, 10**15]))
     sequences = {1: 5, 2: 2**64 - 500}
-    stream: list[Told] = []
+    stream: list[InputMessage] = []
     for chance in draw(st.lists(st.integers(0, 2**20 - 1), min_size=1, max_size=40)):
         rest = chance
 
@@ -147,7 +150,7 @@ def streams(draw: st.DrawFn) -> list[Told]:
         position += one_of(1, 3) if gaps else 1
         body = b"%d" % len(stream) + bytes(one_of(0, 0, 50))
         own = (topic, key, body, one_of(0, 0, 9), one_of("", "", "id"), one_of("", "label"))
-        stream.append(Told(position, publisher, sequences[publisher], stamp, *own))
+        stream.append(InputMessage(position, publisher, sequences[publisher], stamp, *own))
     return stream
 
 
@@ -155,10 +158,9 @@ _cuts = st.lists(st.integers(1, 30), min_size=1, max_size=5)
 
 
 def conflated(
-    stream: list[Told], cuts: list[int], model: Model, late: list[int] | None = None
+    stream: list[InputMessage], cuts: list[int], model: Model, late: list[int] | None = None
 ) -> tuple[list[Out], Conflater]:
-    """What a conflater gives for `stream` in parts of `cuts`, and the clock heard of now and then; beside it
-    the model hears the same."""
+    """Conflate `stream` in parts of `cuts`, with occasional clock updates, and do the same in the model."""
     conflater = Conflater(_INTERVAL, model.bytes_max)
     gaps = any(b.position - a.position > 1 for a, b in pairwise(stream))
     found: list[Out] = []
@@ -182,8 +184,8 @@ def conflated(
 
 
 @given(streams(), _cuts, st.booleans(), st.lists(st.integers(0, 4), min_size=1, max_size=3))
-def test_the_result_is_that_of_the_model_however_the_stream_is_cut(
-    stream: list[Told], cuts: list[int], by_key: bool, late: list[int]
+def test_conflater_with_any_batches_gives_the_result_of_the_model(
+    stream: list[InputMessage], cuts: list[int], by_key: bool, late: list[int]
 ) -> None:
     model, other = Model(by_key=by_key), Model(by_key=by_key)
     found, conflater = conflated(stream, cuts, model, late)
@@ -196,8 +198,8 @@ def test_the_result_is_that_of_the_model_however_the_stream_is_cut(
 
 
 @given(streams(), _cuts, st.booleans(), st.sampled_from([600, 1_300, 2_500, 6_000]))
-def test_without_room_the_oldest_leave_early_however_the_stream_is_cut(
-    stream: list[Told], cuts: list[int], by_key: bool, bytes_max: int
+def test_conflater_above_the_memory_limit_sends_the_oldest_groups_early(
+    stream: list[InputMessage], cuts: list[int], by_key: bool, bytes_max: int
 ) -> None:
     model = Model(by_key=by_key, bytes_max=bytes_max)
     found, conflater = conflated(stream, cuts, model)
@@ -206,8 +208,8 @@ def test_without_room_the_oldest_leave_early_however_the_stream_is_cut(
     assert found + outs(conflater.flush()) == [group.out() for group in model.over]
 
 
-def is_known(message: Told, delivered: list[Out], by_key: dict[bytes, Any]) -> bool:
-    """Whether `message` was delivered, or one of its key that replaced it within the interval."""
+def is_known(message: InputMessage, delivered: list[Out], by_key: dict[bytes, Any]) -> bool:
+    """Return whether `message` was delivered, or one of its key that replaced it within the interval."""
     return any(
         out[5] == message.body
         or (
@@ -222,8 +224,8 @@ def is_known(message: Told, delivered: list[Out], by_key: dict[bytes, Any]) -> b
 
 
 @given(streams(), _cuts, st.sampled_from([700, 1 << 40]), st.data())
-def test_nothing_is_lost_also_by_who_resumes_at_a_bookmark_he_was_given(
-    stream: list[Told], cuts: list[int], bytes_max: int, data: st.DataObject
+def test_conflated_subscriber_resuming_at_a_received_bookmark_misses_no_key(
+    stream: list[InputMessage], cuts: list[int], bytes_max: int, data: st.DataObject
 ) -> None:
     model = Model(by_key=True, bytes_max=bytes_max)
     found, conflater = conflated(stream, cuts, model)

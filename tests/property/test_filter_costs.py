@@ -37,7 +37,7 @@ def filters() -> dict[str, Filter]:
 
 
 def steps_of(run: Any) -> int:
-    """Lines of Python that a call executes, those of loops each time."""
+    """Return the lines of Python that a call executes, those of loops each time."""
     count = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -56,7 +56,7 @@ def steps_of(run: Any) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(costly_filters()))
-def test_the_steps_grow_with_the_body_and_not_with_its_pairs(name: str, full: bool) -> None:
+def test_filter_steps_grow_with_the_body_and_not_with_pairs_of_values(name: str, full: bool) -> None:
     found = filters()[name]
     found.select([b"{}"])
     some = set(bodies()) if full else {"ones", "numeric texts", "mixed", "one hash", "wide"}
@@ -69,7 +69,7 @@ def test_the_steps_grow_with_the_body_and_not_with_its_pairs(name: str, full: bo
 
 
 @pytest.mark.slow
-def test_the_steps_of_filters_made_by_chance_grow_with_the_body(full: bool) -> None:
+def test_random_filter_steps_grow_with_the_body(full: bool) -> None:
     rng = Random("steps")
     texts = FilterTexts(rng.choice)
     for _ in range(STEPPED_FULL if full else STEPPED):

@@ -1,4 +1,4 @@
-"""Whatever a filter is given, it answers or is refused: no exception is contained, in no way of asking it."""
+"""Filters with odd values and arguments: each is evaluated or refused, without a contained exception."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tickertape.payload import message_type
 
 FILTERS = 400
 FULL_PARTS = 50
-"""So many times as many in a full run."""
+"""A full run has this many times as many."""
 SIGNATURES = [(f.name, f.signature, f.arguments[1]) for f in FUNCTIONS.values()]
 ODD_VALUES: list[Any] = [
     None, [], {}, [None], [None, 2], [[], None], {"k": None}, {"k": {"k": [None, ""]}}, [{"k": []}, {}],
@@ -94,7 +94,7 @@ def _made(texts: OddFilterTexts, kind: str, count: int) -> list[Filter]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts(FULL_PARTS))
 @pytest.mark.parametrize("kind", ["json", "messagepack", "bson"])
-def test_no_filter_raises_whatever_it_is_given(kind: str, part: int, full: bool) -> None:
+def test_filter_with_any_values_raises_no_exception(kind: str, part: int, full: bool) -> None:
     before = DEFECTS.count
     rng = Random(f"{kind} {part}")
     texts = OddFilterTexts(rng.choice, SIGNATURES)

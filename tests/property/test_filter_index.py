@@ -1,4 +1,4 @@
-"""The index of filters finds what the filters find one by one, whatever comes and goes between."""
+"""Filter index against single filters: equal matches while filters are added and removed."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ def _live(seed: int, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "messagepack", "nvfix"])
 @given(seed=st.integers(0, 2**32))
-def test_an_index_finds_what_its_filters_find(kind: str, seed: int) -> None:
+def test_filter_index_matches_like_single_filters(kind: str, seed: int) -> None:
     _live(seed, kind)
 
 
-def test_so_it_does_when_it_forgets_its_answers_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filter_index_with_a_tiny_cache_matches_like_single_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predicates, "index_cells_max", 64)
     monkeypatch.setattr(predicates, "index_piece_messages_max", 8)
     assert index_cells_max > 64
@@ -162,7 +162,7 @@ def test_so_it_does_when_it_forgets_its_answers_all_the_time(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("paths", [0, 2, 4])
-def test_so_it_does_when_filters_read_more_fields_than_it_does(
+def test_filter_index_with_fewer_fields_than_the_filters_matches_like_single_filters(
     paths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_module, "index_paths_max", paths)
@@ -172,7 +172,9 @@ def test_so_it_does_when_filters_read_more_fields_than_it_does(
 
 
 @pytest.mark.parametrize("kind", ["json", "messagepack", "nvfix"])
-def test_so_it_does_when_its_readers_are_small(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filter_index_with_small_readers_matches_like_single_filters(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(columns, "paths_per_reader_max", 2)
     for seed in range(5):
         _live(seed, kind)

@@ -1,4 +1,4 @@
-"""Heartbeats in virtual time: nobody alive is given up, and a dead connection is noticed by both in time."""
+"""Heartbeats in virtual time: both sides end a dead connection in time, and never a live one."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.simulation.heartbeat_line import Life
+from tests.simulation.heartbeat_line import HeartbeatRun
 
 TICK_SECONDS = 1e-6
-"""The engine's; what is due is looked at up to two late rather than early."""
+"""Tick of the engine: due heartbeats are up to two ticks late rather than early."""
 
 
 @given(st.integers(0, 2**32))
-def test_nobody_who_lives_is_given_up(seed: int) -> None:
-    life = Life(seed, cut=False)
+def test_heartbeat_with_live_sides_ends_neither(seed: int) -> None:
+    life = HeartbeatRun(seed, cut=False)
     life.run(chatty=life.random.choice((0, 0.3, 5)), busy=life.random.choice((0, 0.5)))
     assert life.client.ended_at is life.server.ended_at is None
 
 
 @example(139)
 @given(st.integers(0, 2**32))
-def test_silence_never_lasts_longer_than_an_interval(seed: int) -> None:
-    life = Life(seed, cut=False)
+def test_heartbeat_silence_never_exceeds_an_interval(seed: int) -> None:
+    life = HeartbeatRun(seed, cut=False)
     life.run(chatty=life.random.choice((0, 0.3, 5)), busy=0)
     for side in (life.client, life.server):
         assert side.gaps <= life.interval + 3 * TICK_SECONDS
@@ -31,8 +31,8 @@ def test_silence_never_lasts_longer_than_an_interval(seed: int) -> None:
 
 
 @given(st.integers(0, 2**32))
-def test_a_half_open_connection_is_noticed_by_both_within_two_intervals(seed: int) -> None:
-    life = Life(seed, cut=True)
+def test_heartbeat_on_a_half_open_connection_ends_both_sides_within_two_intervals(seed: int) -> None:
+    life = HeartbeatRun(seed, cut=True)
     life.run(chatty=life.random.choice((0, 0.3, 5)), busy=0)
     assert life.cut is not None
     for side in (life.client, life.server):
@@ -41,20 +41,20 @@ def test_a_half_open_connection_is_noticed_by_both_within_two_intervals(seed: in
 
 
 @given(st.integers(0, 2**32))
-def test_it_is_noticed_though_they_are_busy(seed: int) -> None:
-    life = Life(seed, cut=True)
+def test_heartbeat_on_a_half_open_connection_with_busy_sides_ends_both(seed: int) -> None:
+    life = HeartbeatRun(seed, cut=True)
     life.run(chatty=life.random.choice((0, 0.3, 5)), busy=0.5)
     assert life.cut is not None
     for side in (life.client, life.server):
         assert side.ended_at is not None
-        # what arrived before the end may have been seen by a look that came up to an interval later
+        # data from before the end may have been read by a check up to an interval later
         assert side.ended_at <= life.cut + 3.5 * life.interval + life.latency + 1e-5
 
 
 @pytest.mark.parametrize("busy", [0, 3.0])
-def test_an_end_is_possible_at_all(busy: float) -> None:
+def test_heartbeat_of_a_client_suspended_for_three_intervals_ends_the_server_side(busy: float) -> None:
     """The oracle's own check: a client whose bytes take three intervals is given up."""
-    life = Life(1, cut=False)
+    life = HeartbeatRun(1, cut=False)
     life.latency = 0
     life.client.suspended = True
     life.run(chatty=0, busy=busy)

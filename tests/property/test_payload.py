@@ -1,4 +1,4 @@
-"""Message types: what a reader gives is what a walk through the whole document finds, whatever decodes it."""
+"""Message types: readers return the same values as a walk through the decoded document."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from tests.helpers.bodies import Steps, look, look_in_fix, selected, values_of
+from tests.helpers.bodies import Steps, look, selected, value_in_fix, values_of
 from tickertape.base.errors import BadPath
 from tickertape.payload import MessageType, Path, Select, Unreadable, message_type, parse_select
 from tickertape.payload.paths import check_paths
@@ -46,7 +46,7 @@ def written(entries: list[tuple[bool, Steps]]) -> Select:
 
 
 def agrees(kind: MessageType, body: bytes, document: Any, paths: list[Steps]) -> None:
-    """`decode` and `quick` give what a walk through `document` does, to the type."""
+    """Check that `decode` and `quick` return the values of a walk through `document`, with their types."""
     asked = [Path(steps) for steps in paths]
     try:
         check_paths(asked)
@@ -63,7 +63,7 @@ def agrees(kind: MessageType, body: bytes, document: Any, paths: list[Steps]) ->
 
 
 @given(documents(SCALARS) | objects(SCALARS), PATHS, st.sampled_from([None, 1]))
-def test_json_is_read_as_another_reader_walks_it(
+def test_json_reader_equals_a_walk_through_the_document(
     document: Any, paths: list[Steps], indent: int | None
 ) -> None:
     body = json.dumps(document, indent=indent, ensure_ascii=bool(indent)).encode()
@@ -71,7 +71,7 @@ def test_json_is_read_as_another_reader_walks_it(
 
 
 @given(st.lists(st.tuples(NAMES, documents(SCALARS)), max_size=6), PATHS)
-def test_of_a_name_that_comes_twice_the_last_counts(
+def test_reader_of_a_duplicate_field_name_returns_the_last_value(
     fields: list[tuple[str, Any]], paths: list[Steps]
 ) -> None:
     text = ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in fields)
@@ -84,13 +84,13 @@ def test_of_a_name_that_comes_twice_the_last_counts(
 
 
 @given(documents(BINARY) | objects(BINARY), PATHS)
-def test_messagepack_is_read_as_the_whole_document_has_it(document: Any, paths: list[Steps]) -> None:
+def test_messagepack_reader_equals_a_walk_through_the_document(document: Any, paths: list[Steps]) -> None:
     body = msgspec.msgpack.encode(document)
     agrees(message_type("messagepack"), body, msgspec.msgpack.decode(body), paths)
 
 
 @given(objects(BINARY), PATHS)
-def test_bson_is_read_as_the_whole_document_has_it(document: Any, paths: list[Steps]) -> None:
+def test_bson_reader_equals_a_walk_through_the_document(document: Any, paths: list[Steps]) -> None:
     agrees(message_type("bson"), bson.encode(document), document, paths)
 
 
@@ -104,7 +104,7 @@ FIX_PATHS = st.lists(
 @pytest.mark.parametrize("name", ["fix", "nvfix"])
 @pytest.mark.parametrize("more", [0, 20], ids=["few", "many"])
 @given(st.lists(st.tuples(TAGS, VALUES), max_size=8), FIX_PATHS, st.booleans())
-def test_fix_is_read_as_a_list_of_fields(
+def test_fix_reader_equals_a_walk_through_the_fields(
     name: str, more: int, fields: list[tuple[str, str]], paths: list[Steps], closed: bool
 ) -> None:
     body = b"\x01".join(f"{tag}={value}".encode() for tag, value in fields) + b"\x01" * (
@@ -112,11 +112,13 @@ def test_fix_is_read_as_a_list_of_fields(
     )
     paths = paths + [(str(tag),) for tag in range(100, 100 + more)]
     reader = message_type(name).reader([Path(steps) for steps in paths])
-    assert values_of(reader, reader.decode(body)) == [look_in_fix(body, steps) for steps in paths]
+    assert values_of(reader, reader.decode(body)) == [value_in_fix(body, steps) for steps in paths]
 
 
 @given(objects(SCALARS) | st.lists(objects(SCALARS), max_size=3), ENTRIES)
-def test_a_select_list_leaves_of_json_what_it_says(document: Any, entries: list[tuple[bool, Steps]]) -> None:
+def test_select_list_on_json_keeps_exactly_the_selected_fields_in_order(
+    document: Any, entries: list[tuple[bool, Steps]]
+) -> None:
     body = json.dumps(document).encode()
     left = message_type("json").projector(written(entries))(body)
     assert json.dumps(json.loads(left)) == json.dumps(selected(document, entries)), "the order too"
@@ -124,7 +126,7 @@ def test_a_select_list_leaves_of_json_what_it_says(document: Any, entries: list[
 
 @example({"a": None}, [(False, ("a", "a"))])
 @given(objects(BINARY), ENTRIES)
-def test_a_select_list_leaves_the_same_of_every_type(
+def test_select_list_keeps_the_same_fields_of_every_message_type(
     document: Any, entries: list[tuple[bool, Steps]]
 ) -> None:
     select, expected = written(entries), repr(selected(document, entries))
@@ -135,7 +137,7 @@ def test_a_select_list_leaves_the_same_of_every_type(
 
 
 @given(st.sampled_from(["json", "messagepack", "bson", "fix", "nvfix"]), st.binary(max_size=40))
-def test_any_bytes_are_read_or_unreadable(name: str, body: bytes) -> None:
+def test_message_types_given_any_bytes_read_or_report_unreadable(name: str, body: bytes) -> None:
     kind = message_type(name)
     reader = kind.reader([Path(("35",)), Path(("36", 0))])
     with contextlib.suppress(Unreadable):
@@ -150,7 +152,7 @@ def test_any_bytes_are_read_or_unreadable(name: str, body: bytes) -> None:
     assert readable or left == body
 
 
-def test_every_type_that_has_fields_refuses_something() -> None:
+def test_message_types_with_fields_refuse_invalid_bodies() -> None:
     for name in ("json", "messagepack", "bson", "fix", "nvfix"):
         kind = message_type(name)
         assert kind.name == name

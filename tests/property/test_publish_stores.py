@@ -1,5 +1,8 @@
-"""Publish stores against a model, a dictionary of numbers and bodies, whatever a client does and whenever it
-ends; and copies of their files that were cut or changed are refused, or hold exactly what they held."""
+"""Publish stores against a model, a dictionary of numbers and bodies.
+
+The client takes random actions and ends at any time. Cut or changed copies of the files are refused, or hold
+exactly the same messages.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ Messages = dict[int, bytes]
 
 
 def contents(store: PublishStore) -> Messages:
-    """What a store holds; it has to be in order, and add up."""
+    """Return the messages of a store, and check their order and counts."""
     held: Messages = {}
     for first, last, batch in store.held():
         numbers = batch.sequences.tolist()
@@ -62,9 +65,9 @@ class Machine(RuleBasedStateMachine):
         self.copies = (self.directory / f"copy{n}" for n in count())
         self.store: PublishStore = self.opened(self.path)
         self.held: Messages = {}
-        """What was put and sealed."""
+        """Messages put and sealed."""
         self.gathered: Messages = {}
-        """What was appended since, or is gathered by the client."""
+        """Messages appended since, or gathered by the client."""
         self.next = 1
         self.numbers = count()
 
@@ -83,7 +86,7 @@ class Machine(RuleBasedStateMachine):
     def body(self, size: int) -> bytes:
         return b"%d." % next(self.numbers) + b"x" * size
 
-    # -- what a client does -----------------------------------------------------------------------------
+    # -- actions of a client --------------------------------------------------------------------------
 
     @rule(sizes=BODIES, how=st.sampled_from(("long", "labelled", "short", "short")))
     def publish_each(self, sizes: list[int], how: str) -> None:
@@ -103,7 +106,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(more=st.booleans(), seal=st.booleans())
     def interrupted(self, more: bool, seal: bool) -> None:
-        """A publish that did not return: its number is given again."""
+        """Interrupt a publish: its number is used again."""
         self.publish(10, "short")
         if isinstance(self.store, AppendingPublishStore):
             self.store.append(self.next, "orders", self.body(5))
@@ -141,7 +144,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(place=st.integers(0, 1_000), bits=st.integers(1, 255), again=st.booleans())
     def refuse(self, place: int, bits: int, again: bool) -> None:
-        """The server refuses a frame, or some messages of it."""
+        """Refuse a frame, or some messages of it."""
         held = self.store.held()
         first, last, batch = held[place % len(held)]
         flags = np.array([bits >> row % 8 & 1 for row in range(batch.count)], bool)
@@ -154,7 +157,7 @@ class Machine(RuleBasedStateMachine):
         if again and self.on_disk:
             self.reopen()
 
-    # -- what happens to it -----------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.on_disk)
     @rule()
@@ -162,12 +165,12 @@ class Machine(RuleBasedStateMachine):
         self.store.close()
         self.store = self.opened(self.path)
         self.begin()
-        self.found_again()
+        self.check_reopened()
 
     @precondition(lambda self: self.on_disk)
     @rule()
     def killed(self) -> None:
-        """The process is gone, as it stands."""
+        """Kill the process, and open a copy of its files."""
         path = self.copy()
         self.store.close()
         self.path = path
@@ -175,8 +178,8 @@ class Machine(RuleBasedStateMachine):
         self.begin()
         self.found_after_a_kill()
 
-    def found_again(self) -> None:
-        """A store that was closed holds everything, appended messages as batches."""
+    def check_reopened(self) -> None:
+        """Check that a closed store holds everything, with appended messages as batches."""
         self.held |= self.gathered
         self.gathered = {}
         found = contents(self.store)
@@ -187,7 +190,7 @@ class Machine(RuleBasedStateMachine):
         assert found == self.held
 
     def found_after_a_kill(self) -> None:
-        self.found_again()
+        self.check_reopened()
 
     def copy(self) -> Path:
         path = next(self.copies)
@@ -197,7 +200,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.on_disk)
     @rule(data=st.data())
     def hostile(self, data: st.DataObject) -> None:
-        """A copy that was cut, or in which a bit changed, is refused or holds the same."""
+        """Check that a cut or changed copy is refused or holds the same messages."""
         whole, damaged = self.copy(), self.copy()
         files = sorted(damaged.glob("*.segment"))
         victim = data.draw(st.sampled_from(files))
@@ -243,13 +246,13 @@ class Hybrid(Machine):
     def opened(self, path: Path) -> PublishStore:
         return HybridPublishStore(path, MEMORY_BYTES)
 
-    def found_again(self) -> None:
+    def check_reopened(self) -> None:
         self.gathered = {}  # only the client had it
         assert contents(self.store) == self.held
         self.next = max(self.next, self.store.last_sequence + 1)
 
     def found_after_a_kill(self) -> None:
-        """What was in memory is gone; what was there before it is not, and no number comes again."""
+        """Check the store after a kill: only messages in memory are lost, and no number is reused."""
         found = contents(self.store)
         assert list(found.items()) == list(self.held.items())[: len(found)]
         lost = sum(len(body) for number, body in self.held.items() if number not in found)

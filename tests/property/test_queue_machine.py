@@ -1,7 +1,7 @@
-"""Queues under any sequence of commands, lost connections, jumps in time and crashes, against the oracle.
+"""Queues under random commands, lost connections, jumps in time and crashes, against the oracle.
 
-After every step what entered is waiting, with somebody, or has left; at each rest the engine must be what the
-oracle says (tests/simulation/queue_checks.py).
+After every step each entered message is waiting, leased or has left. In each idle state the engine must match
+the oracle (`tests/simulation/queue_checks.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from tests.simulation.queue_checks import adds_up
-from tests.simulation.queue_workload import Life, some_queues
+from tests.simulation.queue_workload import QueueClients, random_queues
 from tests.simulation.queue_world import QueueWorld
 
 EXAMPLES = 100
@@ -35,10 +35,10 @@ chance = st.integers(0, 2**32 - 1).map(Random)
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Rules are what clients, the disk, the clock and the power do."""
+    """Rules for the actions of clients, disk, clock and power."""
 
     world: QueueWorld
-    life: Life
+    life: QueueClients
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,12 +46,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 2**32 - 1), random=chance)
     def begin(self, seed: int, random: Random) -> None:
-        self.world = QueueWorld(seed, some_queues(random.choice), counts=COUNTS, segment_bytes=16_384)
-        self.life = Life(self.world, random.choice)
+        self.world = QueueWorld(seed, random_queues(random.choice), counts=COUNTS, segment_bytes=16_384)
+        self.life = QueueClients(self.world, random.choice)
         self.life.begin()
         self.started = True
 
-    def _with(self, random: Random) -> Life:
+    def _with(self, random: Random) -> QueueClients:
         self.life.choose = random.choice
         return self.life
 
@@ -69,7 +69,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(random=chance)
     def a_while(self, random: Random) -> None:
-        """Some of everything, with what the disk and the engine do in between."""
+        """Take random actions, with steps of the disk and the engine between them."""
         life = self._with(random)
         for _ in range(random.randrange(4, 16)):
             life.act()
@@ -144,7 +144,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.life.compare_browsed()
 
     @invariant()
-    def nothing_is_lost(self) -> None:
+    def counts_add_up(self) -> None:
         if self.started:
             for look in self.world.broker.queues.snapshots(self.world.moment):
                 adds_up(look)
@@ -156,7 +156,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
-def test_queues_do_what_the_oracle_says(full: bool) -> None:
+def test_queues_under_random_commands_match_the_oracle(full: bool) -> None:
     COUNTS.clear()
     run_state_machine_as_test(
         QueueMachine,
@@ -169,11 +169,11 @@ def test_queues_do_what_the_oracle_says(full: bool) -> None:
         ),
     )
     for event in MUST_HAPPEN if full else MUST_HAPPEN - RARE:
-        assert COUNTS[event], f"{event} never happened: {COUNTS}"
+        assert COUNTS[event], f"{event} did not occur: {COUNTS}"
 
 
 RARE = {"settled again after a loss", "done: max_cancels", "settled: extend", "replaced", "size_old"}
-"""In every run these depend on which examples there are; the crashes of `tests/simulation` have them, too."""
+"""In ordinary runs these depend on the examples. The crash tests of `tests/simulation` cover them too."""
 MUST_HAPPEN = {
     "entered",
     "delivered",

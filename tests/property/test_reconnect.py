@@ -21,9 +21,8 @@ STEPS = 200
 SERVERS = [f"tcp://127.0.0.1:{port}" for port in (1, 2, 3)]
 INITIAL, FACTOR, MAXIMUM, LIMIT = 0.2, 2.0, 3.0, 9.0
 
-# What may follow what. C: the chooser is asked, D: the strategy is asked, X: an attempt, F: it failed, which
-# was reported, S: it succeeded, which was reported, G: discard and republish, R: resubscribe, Y: ready,
-# L: lost, P: stopped.
+# Allowed successors. C: the chooser is asked, D: the strategy is asked, X: an attempt, F: a reported failure,
+# S: a reported success, G: discard and republish, R: resubscribe, Y: ready, L: lost, P: stopped.
 MAY_FOLLOW = {
     "": "C",
     "C": "DX",
@@ -61,7 +60,7 @@ class World:
         self.due += self.session.effects()
 
     def step(self) -> None:
-        """One thing happens."""
+        """Take one random step."""
         if self.up and self.random.random() < 0.15:
             self.lose()
         elif self.due:
@@ -85,7 +84,7 @@ class World:
         if isinstance(effect, machine.AskChooser):
             self.trace += "C"
             uri = self.chooser.current_uri()
-            assert uri == self.expected_uri, "23: stays on what worked, moves on at a failure"
+            assert uri == self.expected_uri, "23: stays on a working server, moves on at a failure"
             self.feed(machine.ServerChosen(uri))
         elif isinstance(effect, machine.ResetDelay):
             self.asked = 0
@@ -101,7 +100,7 @@ class World:
         elif isinstance(effect, machine.Connect):
             self.trace += "X"
             if self.trace.endswith("DX"):
-                assert self.mono == pytest.approx(self.waits[-1]), "it did not wait as it was told"
+                assert self.mono == pytest.approx(self.waits[-1]), "the delay is not the requested one"
             self.connect(effect)
         elif isinstance(effect, machine.ReportFailure):
             self.trace += "F"
@@ -119,7 +118,7 @@ class World:
         assert not self.up, "one connection at a time"
         self.mono += self.random.random() * 0.1
         if self.random.random() < 0.4:
-            errors: list[TickertapeError] = [Disconnected("nobody there"), Refused("no")]
+            errors: list[TickertapeError] = [Disconnected("no server"), Refused("no")]
             self.feed(machine.AttemptFailed(effect.attempt, self.random.choice(errors)))
             return
         self.up = True
@@ -146,7 +145,7 @@ class World:
 
 @pytest.mark.behaviour(21, 23, 24)
 @pytest.mark.parametrize("seed", range(RUNS))
-def test_every_life_follows_the_order_of_reconnecting(seed: int) -> None:
+def test_reconnecting_client_follows_the_documented_order(seed: int) -> None:
     world = World(Random(seed))
     for _ in range(STEPS):
         world.step()
@@ -154,12 +153,12 @@ def test_every_life_follows_the_order_of_reconnecting(seed: int) -> None:
     for at, what in enumerate(world.trace):
         may = MAY_FOLLOW[before]
         if what == "L" and before in "SGRY":
-            may += "L"  # while what was to come next was just being begun
+            may += "L"  # a connection lost before the next step
         assert what in may, (world.trace[max(0, at - 20) : at + 1], seed)
         before = what
     assert world.trace.count("Y") > 0 or world.trace.count("F") > 3
 
 
-def test_the_order_finds_what_is_out_of_order() -> None:
+def test_reconnect_order_excludes_steps_out_of_order() -> None:
     assert "R" not in MAY_FOLLOW["S"]
     assert "X" not in MAY_FOLLOW["F"]

@@ -18,7 +18,7 @@ _CLOSE = 1e-7
 
 @dataclass
 class Line:
-    """Messages with sizes and recorded microseconds, and a schedule that looks at them one by one."""
+    """Messages with sizes and recorded microseconds, and a schedule that considers them one by one."""
 
     unit: RateUnit
     amount: float
@@ -30,7 +30,7 @@ class Line:
     times: list[float] = field(default_factory=list)
 
     def due_of_next(self, now: float) -> float:
-        """When the next message may go, as seen at `now`."""
+        """Return the time at which the next message may be sent, as of `now`."""
         index = self.last + 1
         if self.due is None:
             return now
@@ -45,7 +45,7 @@ class Line:
         return max(self.due + wait, now - rate_catch_up_seconds)
 
     def take(self, now: float, most: int) -> int:
-        """How many go at `now`."""
+        """Return the number of messages sent at `now`."""
         count = 0
         while count < most and self.last + 1 < len(self.sizes):
             due = self.due_of_next(now)
@@ -59,7 +59,7 @@ class Line:
 
 
 def batches(line: Line, cuts: list[int]) -> list[MessageBatch]:
-    """The messages of `line` in batches of the given sizes, over and over."""
+    """Return the messages of `line` in batches of the given sizes, over and over."""
     made = []
     at = turn = 0
     while at < len(line.sizes):
@@ -115,7 +115,7 @@ def _line(rate: Rate, gap: float | None, messages: list[tuple[int, int]]) -> Lin
     _moments,
     st.integers(1, 60),
 )
-def test_the_schedule_is_that_of_single_messages(
+def test_rate_limiter_with_any_batches_has_the_schedule_of_single_messages(
     rate: Rate,
     gap: float | None,
     messages: list[tuple[int, int]],
@@ -151,13 +151,13 @@ def test_the_schedule_is_that_of_single_messages(
 
 
 @given(_rates, _messages, st.lists(st.integers(1, 20), min_size=1, max_size=4), _moments)
-def test_no_stretch_of_time_has_more_than_the_rate_and_what_may_be_caught_up(
+def test_rate_limiter_never_exceeds_the_rate_and_the_catch_up_allowance(
     rate: Rate, messages: list[tuple[int, int]], cuts: list[int], moments: list[float]
 ) -> None:
     line = _line(rate, None, messages)
     pacer = RateLimiter(rate)
     now = 1_000.0
-    went: list[tuple[float, float]] = []  # when, and the cost of all before it
+    sent_at: list[tuple[float, float]] = []  # when, and the cost of all before it
     spent = 0.0
     pauses = iter(moments)
     index = 0
@@ -170,18 +170,18 @@ def test_no_stretch_of_time_has_more_than_the_rate_and_what_may_be_caught_up(
             for i in range(index, index + count):
                 if rate.unit is RateUnit.MULTIPLE:
                     spent = float(line.stamps[i] - line.stamps[0]) / 1e6
-                went.append((now, spent))
+                sent_at.append((now, spent))
                 if rate.unit is not RateUnit.MULTIPLE:
                     spent += line.sizes[i] if rate.unit is RateUnit.BYTES else 1
             low, index = low + count, index + count
             now = (now if wake is None else wake) + next(pauses, 0.0)
-    for a, (begin, before) in enumerate(went):
-        for end, after in went[a + 1 :]:
+    for a, (begin, before) in enumerate(sent_at):
+        for end, after in sent_at[a + 1 :]:
             assert (after - before) / rate.amount <= end - begin + rate_catch_up_seconds + 1e-5
 
 
 @given(_rates, st.sampled_from([None, 0.05]), _messages, st.floats(0.0, 500.0), st.integers(0, 59))
-def test_a_pause_anywhere_only_moves_what_is_left(
+def test_rate_limiter_paused_anywhere_only_delays_the_rest(
     rate: Rate, gap: float | None, messages: list[tuple[int, int]], length: float, at: int
 ) -> None:
     line = _line(rate, gap, messages)
@@ -189,7 +189,7 @@ def test_a_pause_anywhere_only_moves_what_is_left(
     times: list[list[float]] = []
     for paused in (0.0, length):
         pacer = RateLimiter(rate, line.max_gap)
-        now, low, went = 1_000.0, 0, list[float]()
+        now, low, sent_at = 1_000.0, 0, list[float]()
         steps = 0
         while low < batch.count:
             if steps == at:
@@ -200,8 +200,8 @@ def test_a_pause_anywhere_only_moves_what_is_left(
             count, wake = pacer.allowed(batch, low, batch.count, now)
             if count:
                 pacer.sent(batch, low, low + count, now)
-            went += [now - (paused if steps > at else 0.0)] * count
+            sent_at += [now - (paused if steps > at else 0.0)] * count
             low += count
             now = now if wake is None else wake
-        times.append(went)
+        times.append(sent_at)
     assert all(abs(a - b) <= rate_tick_seconds + 1e-6 for a, b in zip(*times, strict=True))

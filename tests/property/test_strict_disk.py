@@ -1,4 +1,4 @@
-"""The strict disk against a model of whole byte strings: what a crash may show, and nothing else."""
+"""Strict disk against a model of byte strings: a crash shows exactly the possible contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECTOR = 512
 
 @dataclass
 class Model:
-    """One file of constant size: what reads see, and for each sector every image that a crash may show."""
+    """One file of constant size: its readable contents, and every image that a crash may leave, by sector."""
 
     seen: bytearray = field(default_factory=lambda: bytearray(FILE_BYTES))
     possible: list[set[bytes]] = field(
@@ -40,11 +40,11 @@ class Model:
         self.dirty.clear()
 
     def fail_sync(self) -> None:
-        self.dirty.clear()  # what was possible stays possible until the sector is written and synced again
+        self.dirty.clear()  # possible images stay possible until the sector is written and synced again
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_crash_shows_only_what_the_model_allows(seed: int) -> None:
+def test_strict_disk_after_a_crash_has_only_possible_contents(seed: int) -> None:
     rng = Random(seed)
     counts: Counter[str] = Counter()
     disk = StrictDisk(rng, counts=counts)
@@ -87,7 +87,7 @@ def test_a_crash_shows_only_what_the_model_allows(seed: int) -> None:
         assert counts[outcome] > 0, outcome
 
 
-def test_every_possible_image_of_a_sector_is_reached() -> None:
+def test_strict_disk_crashes_reach_every_possible_image_of_a_sector() -> None:
     disk = StrictDisk(Random(0))
     handle = disk.open("a", create=True)
     disk.preallocate(handle, SECTOR)

@@ -1,12 +1,14 @@
-"""Whatever comes in between, a subscriber of an unrecorded topic gets what was published while it was there:
-all of it, once, in order, or it is ended as slow; what waits in memory and on disk is accounted for."""
+"""Subscribers of non-persistent topics get all messages of their time once in order, or are ended as slow.
+
+The counters of memory and disk are exact.
+"""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveLife
+from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveSimulation
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 
 _publishes = st.tuples(
@@ -33,12 +35,12 @@ _limits = st.builds(
 
 
 @given(history=_histories, step_bytes_max=st.sampled_from([1, 3_000, 1 << 20]), limits=_limits)
-def test_a_subscriber_gets_all_once_and_in_order_or_is_ended(
+def test_transient_subscriber_gets_all_messages_once_in_order_or_is_ended_as_slow(
     history: list[tuple[str, list[tuple[str, int]]] | tuple[str, int, str]],
     step_bytes_max: int,
     limits: SlowConsumerLimits,
 ) -> None:
-    life = LiveLife(step_bytes_max, limits)
+    life = LiveSimulation(step_bytes_max, limits)
     for number in range(PEERS):
         life.act("subscribe", number, "a")
         if number % 2:

@@ -1,7 +1,7 @@
-"""The client machine against the engine, with validated topics and connections that break at any byte.
+"""Client state machine on the engine, with validated topics and connections that break at any byte.
 
-However it goes: every good message is in the log once, in the order of its publisher, no bad one is, and the
-publisher hears of every bad one exactly once.
+Every valid message is in the log once, in the order of its publisher. No invalid one is, and the publisher
+receives exactly one refusal for each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOPICS = ("t", "u")
 
 
 class Careless:
-    """One client on a line that loses what is on its way when it breaks."""
+    """A client of invalid and valid bodies, on a line that loses bytes in flight when it breaks."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -80,7 +80,7 @@ class Careless:
                 assert not isinstance(effect, EndConnection), effect
 
     def downstream(self, line: Line, size: int) -> None:
-        """So many bytes reach the client."""
+        """Deliver `size` bytes to the client."""
         self.core.receive(line.leave(size), self.world.now())
         self.collect()
 
@@ -131,7 +131,7 @@ def run(seed: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_good_ones_are_stored_once_and_every_refusal_is_heard_once(full: bool) -> None:
+def test_valid_messages_through_reconnects_are_stored_once_and_refusals_reported_once(full: bool) -> None:
     seen: Counter[str] = Counter()
     for seed in range(FULL_SCHEDULES if full else SCHEDULES):
         seen += run(seed)

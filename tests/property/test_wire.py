@@ -25,7 +25,7 @@ SERVER = [
 LOGON = PREFACE + joined(Connection("client").send(examples()["logon"][1]))
 LARGE = joined(Connection("client").send(Publish(frame=1), batch_of(40, 1000)))
 
-# what happens to a valid stream: (what, where as a fraction, a value)
+# changes of a valid stream: (kind, offset as a fraction, value)
 mutations = st.lists(
     st.tuples(
         st.sampled_from(["flip", "set", "word", "cut", "insert", "drop", "double"]),
@@ -59,7 +59,7 @@ def mutated(stream: bytes, changes: list[tuple[str, float, int]]) -> bytes:
 
 
 def resealed(stream: bytes) -> bytes:
-    """The stream with the checksums of its frames put right, so that what is behind them is reached."""
+    """Return the stream with corrected checksums of its frames, to reach the checks behind them."""
     data = bytearray(stream)
     at = 0
     while at + 16 <= len(data):
@@ -84,7 +84,7 @@ def in_pieces(connection: Connection, stream: bytes, sizes: list[int]) -> list[E
 
 
 def check_events(connection: Connection, other: Connection, stream: bytes, sizes: list[int]) -> None:
-    """Only events come, a violation last, nothing after it, the same however the bytes were cut."""
+    """Check that feeding returns only events, a violation last, the same for any pieces of the bytes."""
     events = in_pieces(connection, stream, sizes)
     assert all(isinstance(event, Received) for event in events[:-1])
     if events and isinstance(events[-1], Violation):
@@ -104,7 +104,7 @@ def check_events(connection: Connection, other: Connection, stream: bytes, sizes
 
 @example([CLIENT[0]], [("set", 0.0, 40)], [36], False)
 @given(st.lists(st.sampled_from(CLIENT), max_size=8), mutations, cuts, st.booleans())
-def test_a_server_turns_any_mutated_stream_into_events(
+def test_server_given_any_mutated_stream_returns_events(
     frames: list[bytes], changes: list[tuple[str, float, int]], sizes: list[int], reseal: bool
 ) -> None:
     stream = mutated(b"".join(frames), changes)
@@ -112,7 +112,7 @@ def test_a_server_turns_any_mutated_stream_into_events(
 
 
 @given(st.lists(st.sampled_from(SERVER), max_size=8), mutations, cuts, st.booleans())
-def test_a_client_turns_any_mutated_stream_into_events(
+def test_client_given_any_mutated_stream_returns_events(
     frames: list[bytes], changes: list[tuple[str, float, int]], sizes: list[int], reseal: bool
 ) -> None:
     stream = mutated(b"".join(frames), changes)
@@ -121,7 +121,7 @@ def test_a_client_turns_any_mutated_stream_into_events(
 
 @example(CLIENT[0], [("double", 0.25, 37)], [124])
 @given(st.sampled_from(CLIENT), mutations, cuts)
-def test_a_server_meets_strangers(
+def test_server_given_any_mutated_logon_returns_events(
     frame: bytes, changes: list[tuple[str, float, int]], sizes: list[int]
 ) -> None:
     stream = mutated(LOGON + frame, changes)
@@ -129,13 +129,15 @@ def test_a_server_meets_strangers(
 
 
 @given(st.binary(max_size=300), cuts)
-def test_garbage_is_one_violation_or_nothing_yet(data: bytes, sizes: list[int]) -> None:
+def test_connection_given_random_bytes_returns_one_violation_or_waits(data: bytes, sizes: list[int]) -> None:
     for make in (server_logged_on, client_logged_on, lambda: Connection("server")):
         check_events(make(), make(), data, sizes)
 
 
 @given(st.binary(min_size=1, max_size=200), st.binary(max_size=200))
-def test_any_header_and_batch_under_right_checksums_are_judged(header: bytes, batch: bytes) -> None:
+def test_server_given_any_header_and_batch_with_valid_checksums_returns_one_event(
+    header: bytes, batch: bytes
+) -> None:
     batch += bytes(-len(batch) % 8)
     padded = header + bytes(-len(header) % 8)
     prefix = struct.pack("<IIII", 16 + len(padded) + len(batch), len(header), crc32c(header), crc32c(batch))
@@ -144,7 +146,7 @@ def test_any_header_and_batch_under_right_checksums_are_judged(header: bytes, ba
 
 
 @given(st.binary(max_size=400))
-def test_any_batch_under_a_right_header_is_judged(batch: bytes) -> None:
+def test_server_given_any_batch_with_a_valid_header_accepts_or_refuses_the_batch(batch: bytes) -> None:
     good = batch_of(4, 30).encode()
     for candidate in (
         batch + bytes(-len(batch) % 8),
@@ -160,14 +162,16 @@ def test_any_batch_under_a_right_header_is_judged(batch: bytes) -> None:
 
 
 @given(st.lists(st.integers(1, 20_000), max_size=12), st.integers(0, 3))
-def test_large_frames_come_through_any_cut(sizes: list[int], before: int) -> None:
+def test_connection_given_large_frames_in_any_pieces_returns_all_frames(
+    sizes: list[int], before: int
+) -> None:
     stream = CLIENT[0] * before + LARGE + CLIENT[1] + LARGE
     check_events(server_logged_on(), server_logged_on(), stream, sizes)
     assert len(in_pieces(server_logged_on(), stream, sizes)) == before + 3
 
 
 @given(st.integers(0, 2**64 - 1), st.text(), st.lists(st.binary(max_size=50), min_size=1, max_size=20))
-def test_commands_and_batches_come_out_as_they_went_in(number: int, text: str, bodies: list[bytes]) -> None:
+def test_connection_round_trips_commands_and_batches(number: int, text: str, bodies: list[bytes]) -> None:
     from tickertape.batch import batch_from_bodies
 
     batch = batch_from_bodies("orders", bodies, publisher=number, first_sequence=1)

@@ -1,7 +1,7 @@
-"""Owns a simulated engine whose log is archived and removed piece by piece while clients read it.
+"""Simulated engine that archives and removes its log while clients read.
 
-The archive is a real table, read as a server reads it. The oracle is the plain list of what was ever
-published: must never be computed from what archive or log say later.
+The archive is a real Delta table, read by the server's code. The oracle is the list of all published
+messages. It must never be computed from the archive or from the log at a later time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEGMENT_BYTES = 8_192
 
 
 class ArchiveWorld(EngineWorld):
-    """An engine with an archive at `location`; messages older than an hour go once they are archived."""
+    """An engine with an archive at `location` and a retention of one hour for archived messages."""
 
     def __init__(self, seed: int, location: Path, *, require: bool = True, topics: str = "") -> None:
         self.older = ArchiveTier(str(location))
@@ -39,7 +39,7 @@ class ArchiveWorld(EngineWorld):
         self.topics = topics
         self.reading = ArchiveReads(ArchiveConfig(location=str(location)), journal.identity, self.older)
         self.everything: dict[int, Heard] = {}
-        """All messages by their positions, of whatever topic."""
+        """All messages by position, of all topics."""
         self.archived_end = 0
         self._writer: ArchiveWriter | None = None
         self._kept: list[Commit] = []
@@ -53,7 +53,7 @@ class ArchiveWorld(EngineWorld):
             return error
 
     def note(self) -> None:
-        """Remember what was published, before any of it goes."""
+        """Record the published messages before retention removes any."""
         for first, batch in read_log(self.broker.journal, self.disk, self._known_end):
             low = max(self._known_end - first, 0)
             if low < batch.count:
@@ -83,14 +83,14 @@ class ArchiveWorld(EngineWorld):
         self.archived_end = end
 
     def look(self) -> None:
-        """The server looks how far the archive reaches."""
+        """Let the server check the end of the archive."""
         covered = self.reading._probe()
         assert isinstance(covered, ArchiveCoverage)
         self.older.cover(covered)
         self.broker.archive_changed(self.now())
 
     def expire(self) -> None:
-        """An hour and more passes; whatever may be removed is."""
+        """Let more than an hour pass, and run until all removable segments are removed."""
         self.wake(3_700)
         for _ in range(200):
             self.step()

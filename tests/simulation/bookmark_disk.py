@@ -1,8 +1,8 @@
-"""Owns the disk under the file of a bookmark store that loses power: what is surely on it, and what may be.
+"""Power loss for bookmark stores: the durable and the possible contents of the store file.
 
-Must never judge. The store works on a real file; beside it each sector is remembered as it was last synced,
-with all that stood there since, any of which may have reached the disk. So is each length of the file, and,
-until the directory is synced, the file that was there before.
+Must never judge. The store works on a real file. For each sector, the model keeps the last synced content and
+all contents since then: any of them may have reached the disk. The model keeps the possible lengths of the
+file too and, until the directory is synced, the previous file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SECTOR: Final = 512
 
 
 class Versions:
-    """What one file may hold after the power was lost."""
+    """The contents that one file may have after a power loss."""
 
     def __init__(self, content: bytes) -> None:
         """`content` is durable."""
@@ -30,7 +30,7 @@ class Versions:
             self.sectors[at] = [content[at : at + SECTOR]]
 
     def look(self, content: bytes) -> None:
-        """It holds this now, and the system may write it out at any time."""
+        """Record the current contents: the system may write them out at any time."""
         if self.lengths[-1] != len(content):
             self.lengths.append(len(content))
         for at in range(0, len(content), SECTOR):
@@ -47,7 +47,7 @@ class Versions:
                 self.sectors[at] = self.sectors[at][-1:]
 
     def remains(self, rng: Random) -> bytes:
-        """One of the things that may be left."""
+        """Return one of the possible remains."""
         how = rng.choice(("old", "new", "any", "any"))
         pick = {"old": 0, "new": -1}.get(how)
         length = rng.choice(self.lengths) if pick is None else self.lengths[pick]
@@ -66,12 +66,12 @@ class Sheet:
         self._path = path
         self._left = fails_at
         self._before: list[Versions | None] = []
-        """What may be there still because the directory was not synced; None: no file."""
+        """Previous files that may still be present because the directory was not synced. None: no file."""
         self._now = Versions(path.read_bytes()) if path.exists() else None
         self.syncs = 0
 
     def tick(self) -> None:
-        """An operation of the disk is about to be carried out."""
+        """Count an operation of the disk, and lose power before the last one."""
         self.look()
         self._left -= 1
         if self._left < 0:

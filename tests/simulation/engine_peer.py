@@ -1,4 +1,4 @@
-"""Owns the client side of simulated engines: what a peer sends, and what it heard.
+"""Client side of simulated engines: sends commands and records the answers.
 
 Must never look into the engine.
 """
@@ -43,8 +43,8 @@ class Heard(NamedTuple):
     body: bytes
 
 
-class Told(NamedTuple):
-    """A persisted notice, and how much the subscription had heard when it came."""
+class Notice(NamedTuple):
+    """A persisted notice, and the number of messages that the subscription had received before it."""
 
     publisher: int
     sequence: int
@@ -70,13 +70,13 @@ class Peer:
         self.goodbye: Goodbye | None = None
         self.closed = False
         """Whether the engine has hung up, behind everything that it sent."""
-        self.notices: list[tuple[str, Told]] = []
+        self.notices: list[tuple[str, Notice]] = []
         self.answers: dict[int, Command] = {}
         self.heard: dict[str, list[Heard]] = {}
         self.stamps: dict[str, list[tuple[float, int]]] = {}
-        """When each of them came (monotonic seconds), and its recorded time."""
+        """Arrival (monotonic seconds) and recorded time of each message."""
         self.order: list[tuple[str, int, int]] = []
-        """Subscription, publisher and sequence of everything, in the order in which it came."""
+        """Subscription, publisher and sequence of every message, in order of arrival."""
         self.marks: dict[str, list[str]] = {}
         self.owed_credit: dict[str, int] = {}
         self.outstanding: dict[str, int] = {}
@@ -111,8 +111,8 @@ class Peer:
         elif isinstance(command, PersistedNotice):
             self.world.counts["notices"] += len(command.sub_ids)
             for sub_id in command.sub_ids:
-                told = Told(command.publisher, command.sequence, len(self.heard[sub_id]))
-                self.notices.append((sub_id, told))
+                notice = Notice(command.publisher, command.sequence, len(self.heard[sub_id]))
+                self.notices.append((sub_id, notice))
         elif isinstance(command, Goodbye):
             self.goodbye = command
         elif isinstance(command, Ack | Staged | Committed):
@@ -124,7 +124,7 @@ class Peer:
         indices = np.frombuffer(command.indices, "<u4")
         assert len(counts) == len(command.sub_ids) > 1
         assert sum(counts) == len(indices)
-        assert set(indices.tolist()) == set(range(batch.count)), "a message for nobody"
+        assert set(indices.tolist()) == set(range(batch.count)), "a message belongs to no subscription"
         ends = np.cumsum(counts).tolist()
         order: list[tuple[int, str]] = []
         for sub_id, count, end in zip(command.sub_ids, counts, ends, strict=True):

@@ -1,8 +1,7 @@
-"""Owns a simulated life of one engine: clients publish and subscribe, disk and sockets answer when chance
-says so.
+"""Simulation of one engine: clients publish and subscribe, and disk and sockets answer at random times.
 
-Must never compute what a subscriber should get from what the engine says: the oracle is the plain list of
-what was published, in the order in which the log accepted it.
+Must never compute the expected messages of a subscriber from the engine: the oracle is the list of published
+messages in the order in which the log accepted them.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class EngineWorld:
         self.open()
 
     def open(self) -> None:
-        """Start the engine on what the disk holds."""
+        """Start the engine on the contents of the disk."""
         identity = open_identity(self.disk, owner="engine", create=True, new_id=bytes(range(16)))
         recovered = recover_journal(self.disk, identity.journal_id)
         journal = Journal(
@@ -134,7 +133,7 @@ class EngineWorld:
         queues: Sequence[QueueDefinition] = (),
         **more: Any,
     ) -> Broker:
-        """The engine of a journal; `more` goes to it."""
+        """Return the engine of a journal, with `more` as further arguments."""
         return Broker(
             journal,
             registry,
@@ -152,7 +151,7 @@ class EngineWorld:
         return Now(self.mono, self.wall)
 
     def connect(self, name: str, **logon: object) -> Peer:
-        """A client that has logged on (or was refused)."""
+        """Return a client after its logon, which may have been refused."""
         self._conn += 1
         peer = self.make_peer(self._conn, name)
         self.peers[self._conn] = peer
@@ -161,11 +160,11 @@ class EngineWorld:
         return peer
 
     def make_peer(self, conn: int, name: str) -> Peer:
-        """The other end of a connection."""
+        """Return the other end of a connection."""
         return Peer(self, conn, name)
 
     def acknowledged(self, peer: Peer) -> None:
-        """The server said that a publisher's sequences are persisted."""
+        """Record the acknowledgement of a publisher's sequences."""
         assert peer.logged_on is not None
         publisher = peer.logged_on.publisher
         known = max((s for p, s in self.promised if p == publisher), default=0)
@@ -204,7 +203,7 @@ class EngineWorld:
                 self.fatal = effect.error
 
     def run_job(self) -> None:
-        """The disk answers its oldest job."""
+        """Let the disk answer its oldest job."""
         job = self.jobs.popleft()
         error: OSError | None = None
         salt = 0
@@ -216,7 +215,7 @@ class EngineWorld:
         self.collect()
 
     def run_staging(self) -> None:
-        """A file of what is staged is written, prepared or dropped, in their order, or any is opened."""
+        """Run one staging job: any open, or the first of the others, which run in order."""
         opens = [job for job in self.staging_jobs if isinstance(job.task, StageOpen)]
         others = [job for job in self.staging_jobs if not isinstance(job.task, StageOpen)][:1]
         job = self.rng.choice(opens + others)
@@ -235,7 +234,7 @@ class EngineWorld:
         self.broker.journal.view.tail_bytes_max = self.rng.choice((1, 4_000, 64_000))
 
     def small_bounds(self) -> None:
-        """Steps, reads and what waits for the dispatcher bounded so that each bound is felt."""
+        """Choose small bounds for steps, reads and backlogs, so that the engine reaches each of them."""
         delivery = self.broker._delivery
         delivery.step_bytes_max = self.rng.choice((1, 20_000, 1 << 20))
         delivery.fanout.backlog_bytes_max = self.rng.choice((1, 2_000, 1 << 20))
@@ -247,12 +246,12 @@ class EngineWorld:
         unrecorded.written()
 
     def log_feeds(self, conn: int) -> dict[str, LogFeed]:
-        """The feeds of recorded topics of a connection, by the ids of their subscriptions."""
+        """Return the feeds of recorded topics of a connection, by subscription id."""
         found = {sub_id: sub.feed(LogFeed) for sub_id, sub in self.broker.subscriptions.of(conn).items()}
         return {sub_id: feed for sub_id, feed in found.items() if feed is not None}
 
     def positions(self) -> dict[int, Heard]:
-        """Every persisted message that is no control record, by its position."""
+        """Return every persisted message by position, without control records."""
         found: dict[int, Heard] = {}
         for first, batch in read_log(self.broker.journal, self.disk):
             for i in range(batch.count):
@@ -263,7 +262,7 @@ class EngineWorld:
         return found
 
     def run_read(self) -> None:
-        """One outstanding read is answered, any of them."""
+        """Answer one outstanding read, any of them."""
         self.counts["reads"] += 1
         read = self.reads.pop(self.rng.randrange(len(self.reads)))
         self.broker.read_done(read.token, self._bytes(read.request), self.now())
@@ -280,18 +279,18 @@ class EngineWorld:
             self.disk.close(handle)
 
     def run_archive_read(self) -> None:
-        """One outstanding request to the archive is answered, any of them."""
+        """Answer one outstanding request to the archive, any of them."""
         self.counts["archive reads"] += 1
         effect = self.archive_reads.pop(self.rng.randrange(len(self.archive_reads)))
         self.broker.read_done(effect.token, self.archive(effect.request), self.now())
         self.collect()
 
     def archive(self, request: ArchiveRequest) -> ArchiveAnswer | TickertapeError:
-        """What the archive answers; archive_world.py has one."""
-        raise AssertionError(f"{request}: this world has no archive")
+        """Answer a request to the archive (see `archive_world.py`)."""
+        raise AssertionError(f"{request}: this simulation has no archive")
 
     def run_spill(self) -> None:
-        """The oldest write or read of what waits on disk is answered."""
+        """Answer the oldest write or read of a spilled block."""
         self.counts["spill jobs"] += 1
         token, answer = self.spilled.run()
         self.broker.spill_done(token, answer, self.now())
@@ -309,7 +308,7 @@ class EngineWorld:
         self.collect()
 
     def step(self) -> None:
-        """One thing happens."""
+        """Take one random step."""
         choices: list[Callable[[], None]] = [self.wake]
         if self.jobs:
             choices += [self.run_job] * 4
@@ -326,7 +325,7 @@ class EngineWorld:
         self.rng.choice(choices)()
 
     def settle(self) -> None:
-        """Everything that can happen without new input happens."""
+        """Take all steps that need no new input."""
         for _ in range(100_000):
             if self.jobs:
                 self.run_job()
@@ -351,7 +350,7 @@ class EngineWorld:
     # -- the oracle -----------------------------------------------------------------------------------
 
     def log(self, topic: str | None = None) -> list[Heard]:
-        """What the log holds, read from the disk as it is, control records left out."""
+        """Return the messages of the log as the disk has them, without control records."""
         found: list[Heard] = []
         for _, batch in read_log(self.broker.journal, self.disk):
             for i in range(batch.count):
@@ -362,5 +361,5 @@ class EngineWorld:
 
 
 def cost(bodies: list[bytes]) -> int:
-    """What messages cost against credit."""
+    """Return the credit that messages cost."""
     return sum(len(body) + message_cost_bytes for body in bodies)

@@ -1,7 +1,7 @@
-"""Owns a connection in virtual time between a client and a server that know nothing of each other but what
-arrives: what they say, how long it travels, how busy they are, and what becomes of it.
+"""Simulated connection between a client and a server in virtual time, for heartbeat tests.
 
-Must never decide when a beat is due or who is dead: the machines of the product do.
+The sides know only arrived data. The simulation decides about traffic, latency, busy sides and the cut. Must
+never decide when a heartbeat is due or which side is dead: the state machines of the product do.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WORD_BYTES: Final = 32
 
 
 class Side:
-    """One end: what arrived, what was read of it, and whether it is too busy to read."""
+    """One end of the connection: arrived data, read data, and whether the end is too busy to read."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: HeartbeatRun) -> None:
         self._life = life
         self.heard_at = self.said_at = 0.0
         self.unread = self.taken = 0
@@ -65,7 +65,7 @@ class Side:
         return Liveness(self.heard_at, self.taken, self.said_at, unread_bytes=self.unread)
 
     def work(self, seconds: float) -> None:
-        """Read nothing for so long."""
+        """Read nothing for `seconds`."""
         if not self.busy:
             self.busy = True
             self._life.at(self._life.now + seconds, self.rest)
@@ -76,7 +76,7 @@ class Side:
             self.read()
 
     def suspend(self) -> None:
-        """It stands still: it reads nothing, says nothing and looks at nothing."""
+        """Suspend the process: it neither reads, sends nor runs timers."""
         self.suspended = True
 
     def go_on(self) -> None:
@@ -85,14 +85,14 @@ class Side:
             self.read()
 
     def end(self) -> None:
-        """It ends the connection, or hears that the other one did."""
+        """End the connection, or learn that the other side did."""
         if self.ended_at is None:
             self.ended_at = self._life.now
             self._life.send(self, self.other.end)
 
 
-class Life:
-    """A connection from 0 to `end`. From `cut` on (None: never) what the sides in `mute` say vanishes."""
+class HeartbeatRun:
+    """A connection from 0 to `end`. From `cut` on (None: never), data from the sides in `mute` is lost."""
 
     def __init__(self, seed: int, *, cut: bool) -> None:
         self.random = Random(seed)
@@ -131,11 +131,11 @@ class Life:
         return None if idle else self.machine.next_deadline()
 
     def server_deadline(self) -> float | None:
-        # one thread: it looks when the step is over
+        # one thread: it checks after the step
         idle = self.server.busy or self.server.suspended or self.server.ended_at is not None
         return None if idle else self.engine.next_deadline()
 
-    def look_of_the_client(self) -> None:
+    def check_client(self) -> None:
         deadline = self.client_deadline()
         if deadline is None or deadline > self.now:
             return
@@ -146,7 +146,7 @@ class Life:
             self.machine.end()
             self.client.end()
 
-    def look_of_the_server(self) -> None:
+    def check_server(self) -> None:
         deadline = self.server_deadline()
         if deadline is None or deadline > self.now:
             return
@@ -161,8 +161,9 @@ class Life:
                 self.server.beat()
 
     def run(self, *, chatty: float, busy: float) -> None:
-        """`chatty`: how often the sides say something by themselves, `busy`: for how long they may read
-        nothing, both in intervals."""
+        """Run. `chatty`: mean intervals between messages of a side, `busy`: maximum intervals without a
+        read.
+        """
         interval = self.interval
         for side in (self.client, self.server):
             moment = 0.0
@@ -179,9 +180,9 @@ class Life:
             if not deadlines or min(deadlines) > self.end:
                 return
             self.now = max(self.now, min(deadlines))
-            looks = [self.look_of_the_client, self.look_of_the_server]
+            looks = [self.check_client, self.check_server]
             if self._agenda and self._agenda[0][0] <= self.now:
                 looks.append(heapq.heappop(self._agenda)[2])
-            self.random.shuffle(looks)  # what falls on one moment comes in any order
+            self.random.shuffle(looks)  # events at the same time arrive in any order
             for look in looks:
                 look()

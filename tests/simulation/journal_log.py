@@ -1,7 +1,7 @@
-"""Owns a small finished log as plain bytes, for tests that damage it, and opening it again.
+"""A small finished log as plain bytes, for tests that damage and reopen it.
 
-Must never share its expectations with the journal: messages and where their commits end are kept here in
-lists.
+Must never share its expectations with the journal: lists here hold the messages and the ends of their
+commits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Message(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The files of a killed server, and what is in them."""
+    """The files of a killed server and their messages."""
 
     files: dict[str, bytes]
     sealed: list[Message]
@@ -44,10 +44,10 @@ class Log(NamedTuple):
     used: int
     """Offset after the last commit of the last segment."""
     commits: list[tuple[int, list[Message]]]
-    """Of the last segment: offset after each commit, and its messages; none for a mark."""
+    """For the last segment: the offset after each commit, and its messages (none for a mark)."""
 
     def with_file(self, path: str, contents: bytes) -> dict[str, bytes]:
-        """The files with one of them replaced."""
+        """Return the files with one of them replaced."""
         return {**self.files, path: contents}
 
 
@@ -66,7 +66,7 @@ class Driver:
         self.run()
 
     def now(self) -> Now:
-        """Time goes on by a millisecond with each look."""
+        """Advance the time by a millisecond, and return it."""
         self.mono += 0.001
         return Now(self.mono, 1_700_000_000_000_000 + round(self.mono * 1e6))
 
@@ -79,7 +79,7 @@ class Driver:
         self.journal.take_persisted()
 
     def publish(self, messages: Iterable[Message]) -> None:
-        """Append what the log does not have yet: the rule of the duplicate filter."""
+        """Append the messages that the log does not have yet, by the rule of the duplicate filter."""
         for message in messages:
             if message.sequence > self.journal.highest.get(message.publisher, 0):
                 batch = batch_from_bodies(message.topic, [message.body], first_sequence=message.sequence)
@@ -97,7 +97,7 @@ class Driver:
         self.run()
 
     def idle(self) -> None:
-        """Nothing happens until the mark is due."""
+        """Let time pass until the mark is due."""
         self.mono += 0.05
         self.journal.commits.wake(self.now())
         self.run()
@@ -112,8 +112,10 @@ class Driver:
 def small_log(
     seed: int, *, marks: bool, body: Callable[[int], bytes] | None = None, last_messages: int = 1
 ) -> Log:
-    """A log of one sealed segment and an active one with several commits, each followed by a mark if
-    asked; the last one has `last_messages`, alike."""
+    """Return a log of one sealed segment and an active segment with several commits.
+
+    With `marks`, a mark follows each commit. The last commit has `last_messages` equal messages.
+    """
     rng = Random(seed)
     disk = StrictDisk(rng)
     sequences = {11: 0, 12: 0}
@@ -154,7 +156,7 @@ def small_log(
 
 
 def disk_with(files: dict[str, bytes]) -> StrictDisk:
-    """A strict disk that holds `files`, durable."""
+    """Return a strict disk that holds `files`, durable."""
     disk = StrictDisk(Random(0))
     for directory in (JOURNAL_DIRECTORY,):
         disk.make_directory(directory)
@@ -175,12 +177,12 @@ def reopened(
     disk = disk_with(files)
     driver = Driver(disk)
     driver.publish(publish)
-    driver.journal.view.tail.clear()  # what is read comes from the disk
+    driver.journal.view.tail.clear()  # reads use the disk
     return driver.journal, disk, driver.recovered.report
 
 
 def messages_in(journal: Journal, disk: Disk) -> list[Message]:
-    """Every message in the log, in its order."""
+    """Return every message in the log, in its order."""
     found = []
     for _, batch in read_log(journal, disk):
         batch.verify()

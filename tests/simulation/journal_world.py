@@ -1,7 +1,6 @@
-"""Owns simulated lives of one journal: publishers append, the disk obeys or not, the power fails, it opens
-again.
+"""Simulations of one journal: publishers append, the disk fails at times, power fails, the journal reopens.
 
-Must never share its expectations with the journal: what was acknowledged is kept here in plain lists.
+Must never share its expectations with the journal: plain lists here hold the acknowledged messages.
 """
 
 from __future__ import annotations
@@ -136,7 +135,7 @@ def drive(disk: Disk, search: Generator[ReadRequest | None, Buffer, T]) -> T:
 def read_log(
     journal: Journal, disk: Disk, start: int = 0, topic: str | None = None
 ) -> list[tuple[int, MessageBatch]]:
-    """Everything persisted, through the readers that subscriptions use."""
+    """Return everything persisted, through the readers that subscriptions use."""
     reader = journal.reader(start, topic)
     found: list[tuple[int, MessageBatch]] = []
     while (step := reader.poll()) is not None:
@@ -149,11 +148,12 @@ def read_log(
 
 
 class World:
-    """One journal through many lives. Each opening holds what is in the log against what must be there.
+    """One journal through many runs. Each opening compares the log with the expected messages.
 
-    The log must be what it was at the last opening, then a beginning of what was accepted since, in that
-    order; at least everything that was reported persisted, or for the policies `interval` and `never`, after
-    power loss, everything that was synced. Once shown after an opening, nothing may go again.
+    The log must be the log of the last opening, followed by a prefix of the messages accepted since, in that
+    order. It contains at least every message that was reported persisted. For the policies `interval` and
+    `never`, after power loss, it contains at least every synced message. Messages that an opening has shown
+    must never disappear.
     """
 
     def __init__(
@@ -172,9 +172,9 @@ class World:
         self.trace = Trace()
         self.journal: Journal | None = None
         self.log: list[Key] = []
-        """What the last opening showed."""
+        """The messages that the last opening showed."""
         self.accepted: list[Key] = []
-        """What was accepted since, in order."""
+        """The messages accepted since, in order."""
         self.written = 0
         """How much of `accepted` was reported persisted."""
         self.synced = 0
@@ -185,7 +185,7 @@ class World:
         self.wall = 1_700_000_000_000_000
         self._bodies: dict[Key, tuple[str, bytes]] = {}
         self._chains: list[set[Key]] = []
-        """Of what was accepted in this life, what is there as a whole or not at all."""
+        """Groups of messages accepted in this run that the log has all or none of."""
         self._ends: list[int] = []
         self._power_failed = False
         self._queue: list[JournalJob] = []
@@ -201,8 +201,10 @@ class World:
     # -- one life -------------------------------------------------------------------------------------
 
     def live(self, steps: int, operations: int = 10**9) -> bool:
-        """Open and work for some steps; False when the power failed after `operations` operations of the
-        disk."""
+        """Open the journal and work for some steps.
+
+        Return False when the power failed after `operations` operations of the disk.
+        """
         disk = FailingDisk(self.disk, operations, self.trace)
         opened = False
         try:
@@ -221,7 +223,7 @@ class World:
             return False
 
     def check(self) -> None:
-        """Open what is left and look at it, with time and power enough."""
+        """Open the remaining log without faults and check it."""
         self.disk = self.disk.kill_clone(self.rng)  # without the faults that have not happened
         self.disk.space_bytes = None
         self._open(FailingDisk(self.disk, 10**9, self.trace))
@@ -271,7 +273,7 @@ class World:
         self._pump()
 
     def _fill_or_empty(self) -> None:
-        """Somebody else takes the room on the disk, or gives it back."""
+        """Let another process fill the disk, or free the space again."""
         if self.disk.space_bytes is None:
             self.disk.space_bytes = self.disk.used_bytes + self.rng.randrange(20_000)
         else:
@@ -326,7 +328,7 @@ class World:
             if self.rng.random() < 0.8:
                 self.drain()
             if not journal.commits.has_room(needed):
-                self.counts["no room for a chain"] += 1
+                self.counts["no space for a chain"] += 1
                 return
             self.counts["a segment begun for a chain"] += 1
         journal.append_chain(parts, now)
@@ -348,8 +350,8 @@ class World:
             salt = self._run_job(job)
         except OSError as failed:
             error = failed
-            self.counts["no room" if isinstance(failed, DiskFull) else "disk error"] += 1
-        # What was written before the sync of this job is durable now, whether or not anybody was told.
+            self.counts["no space" if isinstance(failed, DiskFull) else "disk error"] += 1
+        # Data written before the sync of this job is durable now, even if it was never acknowledged.
         syncs = not isinstance(job, PrepareSegment) and (not isinstance(job, WriteCommit) or job.sync)
         self._count(job)
         self.journal.commits.done(job, error, salt, self.now())
@@ -384,7 +386,9 @@ class World:
         }
         for job in jobs:
             if isinstance(job, PrepareSegment):
-                assert job.number - 1 not in begins, "nothing is reserved behind what is not begun"
+                assert job.number - 1 not in begins, (
+                    "no segment is reserved after a segment that has not started"
+                )
         self._queue.extend(jobs)
 
     def drain(self) -> None:
@@ -393,13 +397,13 @@ class World:
             self._answer()
 
     def fail(self, operation: str, nth: int, error: int) -> None:
-        """Let the n-th call of an operation fail; failed syncs drop what they should have written."""
+        """Fail the n-th call of an operation. A failed sync drops the data that it should have written."""
         self.disk.fail(operation, nth, error)
 
-    # -- between lives --------------------------------------------------------------------------------
+    # -- between runs ---------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """Power loss: what was not synced may be gone."""
+        """Lose power: unsynced data may be lost."""
         self.disk = self.disk.crash_clone(self.rng)
         self._power_failed = True
         self.counts["power losses"] += 1
@@ -409,14 +413,16 @@ class World:
         self.disk = self.disk.kill_clone(self.rng)
         self.counts["kills"] += 1
 
-    # -- what must hold -------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------
 
     def _look(self, journal: Journal) -> None:
         seen = self._seen(journal)
         known = len(self.log)
-        assert seen[:known] == self.log, "what was shown once stays"
+        assert seen[:known] == self.log, "messages that an opening has shown stay"
         fresh = seen[known:]
-        assert fresh == self.accepted[: len(fresh)], "a beginning of what was accepted, in its order"
+        assert fresh == self.accepted[: len(fresh)], (
+            "new messages are a prefix of the accepted ones, in order"
+        )
         for chain in self._chains:
             there = chain.intersection(fresh)
             assert there in (set(), chain), f"{len(there)} of {len(chain)} messages of a chain are there"
@@ -425,7 +431,7 @@ class World:
         self._chains = []
         promised = self.synced if self._power_failed else self.written
         assert len(fresh) >= promised, f"promised {promised}, found {len(fresh)} of {len(self.accepted)}"
-        self.counts["messages kept though nobody was told"] += len(fresh) - self.written > 0
+        self.counts["unacknowledged messages kept"] += len(fresh) - self.written > 0
         for publisher in self.sent:
             mine = [sequence for p, sequence in seen if p == publisher]
             assert mine == sorted(set(mine)), "a publisher's order, nothing twice"

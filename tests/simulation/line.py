@@ -1,6 +1,6 @@
-"""Owns a connection between a client machine and a simulated engine: bytes that wait on both ways.
+"""Connection between a client state machine and a simulated engine: bytes in flight in both directions.
 
-Must never move a byte by itself: whoever has the line says when so many arrive, and when it is cut.
+Must never move a byte by itself: the test decides how many bytes arrive and when the connection is cut.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tickertape.wire.connection import Connection, Received
 
 
 class Line(Peer):
-    """One connection, from when the engine accepts it. What is on it is lost when it is cut."""
+    """One connection, from its acceptance by the engine. A cut loses the bytes in flight."""
 
     def __init__(self, world: EngineWorld) -> None:
         world._conn += 1
@@ -27,7 +27,7 @@ class Line(Peer):
         self.to_client += data
 
     def arrive(self, count: int) -> None:
-        """So many bytes come to the server."""
+        """Deliver `count` bytes to the server."""
         data = bytes(self.to_server[:count])
         del self.to_server[:count]
         for event in self.server.feed(data):
@@ -38,13 +38,13 @@ class Line(Peer):
             self.world.collect()
 
     def leave(self, count: int) -> bytes:
-        """So many bytes come to the client."""
+        """Deliver `count` bytes to the client."""
         data = bytes(self.to_client[:count])
         del self.to_client[:count]
         return data
 
     def cut(self) -> None:
-        """The server hears that it is gone; one that has started again since does not know it."""
+        """Report the lost connection to the server. A server that has restarted since does not know it."""
         if self.world.peers.pop(self.conn, None) is not None:
             self.world.broker.disconnected(self.conn)
             self.world.collect()

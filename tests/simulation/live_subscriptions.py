@@ -1,7 +1,7 @@
-"""Owns a simulated life of live subscriptions: a publisher, stalled and reading subscribers, a failing disk.
+"""Simulation of live subscriptions: a publisher, stalled and reading subscribers, a failing disk.
 
-Must never take from the engine what a subscriber is to get: the oracle is the list of what was published
-while it was subscribed.
+Must never take the expected messages of a subscriber from the engine: the oracle is the list of messages
+published during the subscription.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TOPICS = ("a", "b", "c")
 PEERS = 4
 
 
-class LiveLife:
-    """A few connections, and what each of their subscriptions is to get."""
+class LiveSimulation:
+    """A few connections, and the expected messages of each of their subscriptions."""
 
     def __init__(self, step_bytes_max: int, limits: SlowConsumerLimits) -> None:
         self.world = EngineWorld(1, recorded=frozenset(), slow_clients=limits)
@@ -30,8 +30,9 @@ class LiveLife:
         self.unrecorded.step_bytes_max = step_bytes_max
         self.limits = limits
         self.faults: list[str] = []
-        """What goes wrong with the next jobs of the disk: a `write` or a `read` fails, or `bits` or the `end`
-        of what was written are not what is read."""
+        """Faults of the next disk jobs: a `write` or a `read` fails, or a read returns wrong `bits` or lacks
+        the `end` of the written data.
+        """
         self.world.spilled.fails = self.fails
         self.world.spilled.damages = self.damages
         self.unrecorded.written()
@@ -105,7 +106,7 @@ class LiveLife:
             peer.send(Unsubscribe(id=10_000 + self.count, sub_ids=(topic,)))
 
     def backlogs(self) -> list[Backlog]:
-        """Every backlog; the one that is handed on may be nobody's any more."""
+        """Return every backlog, and the one in delivery, which may have lost its subscribers."""
         backlogs = dict.fromkeys(self.unrecorded._standing.groups())
         newest = self.unrecorded.slow_consumers.newest
         if newest is not None:
@@ -113,7 +114,7 @@ class LiveLife:
         return list(backlogs)
 
     def blocks(self) -> list[BacklogBlock]:
-        """Every block of every backlog."""
+        """Return every block of every backlog."""
         found = []
         for backlog in self.backlogs():
             block = backlog.head
@@ -123,7 +124,7 @@ class LiveLife:
         return found
 
     def check_accounts(self) -> None:
-        """What is counted as held is what is held, in memory and on disk, and within its bounds."""
+        """Check the counters of held data, in memory and on disk, against the blocks and their bounds."""
         backlogs, spill = self.unrecorded.slow_consumers, self.unrecorded.slow_consumers.spill
         blocks = self.blocks()
         memory = {block: sum(p.batch.nbytes + batch_memory_bytes for p in block.pieces) for block in blocks}
@@ -137,7 +138,7 @@ class LiveLife:
         newest = 0
         if backlogs.newest is not None:
             newest = backlogs.newest.frames.memory_bytes + 2 * block_memory_bytes
-        # What is being handed on stays until everybody was given it, and what is read back is one block here.
+        # A block in delivery stays until every subscriber has it. Reads back from disk are one block here.
         most_read = max((block.place.size for block in blocks if block.on_disk), default=0)
         slack = newest + max(backlogs.pinned_bytes, most_read) + batch_memory_bytes
         assert backlogs.held_bytes <= self.limits.memory_bytes + slack
@@ -149,13 +150,13 @@ class LiveLife:
         assert len(backlogs.waiting) == len({sub.session for sub in waiting})
 
     def check_order(self) -> None:
-        """Nobody has got anything but the beginning of what it is to get."""
+        """Check that every subscriber has a prefix of its expected messages."""
         for (number, sub_id), expected in self.expected.items():
             heard = [heard.body for heard in self.peers[number].heard[sub_id]]
             assert heard == expected[: len(heard)]
 
     def check_end(self) -> None:
-        """Everybody has got everything, or was ended as slow, and nothing is left anywhere."""
+        """Check that every subscriber has all messages or was ended as slow, and that no data is left."""
         for number in range(PEERS):
             self.act("unblock", number, "a")
         self.world.settle()

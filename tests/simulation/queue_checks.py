@@ -1,7 +1,6 @@
-"""Owns what must hold of queues when the engine is at rest: nothing under way on the disk, nothing left to
-do.
+"""Invariants of queues in an idle engine: no disk job is pending, and no work is left.
 
-Must never be asked earlier: in between, what the engine has decided and not yet shown cannot be known.
+Must never run earlier: decisions that the engine has not shown yet cannot be known from outside.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from tests.simulation.queue_entries import NEVER, SLACK, Consumer, Entry, Key, Q
 from tests.simulation.queue_model import EXPIRIES, QueueModel
 
 
-class Look(Protocol):
-    """The part of what an engine says of a queue that can be held against the oracle."""
+class ComparableSnapshot(Protocol):
+    """The part of a queue snapshot that the oracle can check."""
 
     name: str
     ready: int
@@ -31,7 +30,7 @@ class Look(Protocol):
 
 
 def adds_up(look: Any) -> None:
-    """Nothing is lost: what entered waits, is with somebody, or has left. Holds after every step."""
+    """Check that no message is lost: each is waiting, leased or has left. Holds after every step."""
     left = look.acknowledged + look.taken + sum(look.expired.values())
     there = look.ready + look.leased + look.inactive
     assert there + left == look.entered, f"{look}: {there} there, {left} left"
@@ -40,12 +39,12 @@ def adds_up(look: Any) -> None:
     assert set(look.returned) <= {"cancelled", "lease_expired", "holder_gone"}, look
 
 
-def at_rest(model: QueueModel, looks: Iterable[Any], now: int) -> None:
+def check_idle(model: QueueModel, looks: Iterable[Any], now: int) -> None:
     """Bring the oracle up to `now` (microseconds since 1970 UTC), and hold the engine against it."""
     by_name = {look.name: look for look in looks}
     assert set(by_name) == set(model.queues)
     for name, state in model.queues.items():
-        _come_of_age(model, state, now)
+        _expire_due(model, state, now)
         assert not state.of("leaving", "returning"), f"{name}: a settlement was never persisted"
         _in_order(model, state)
         _fairly(model, state, now)
@@ -75,8 +74,8 @@ def _may_hold(model: QueueModel, consumer: Consumer, held: tuple[str, Key]) -> b
     return entry.state == "leased" and entry.holder is consumer and held not in consumer.held
 
 
-def _come_of_age(model: QueueModel, state: QueueState, now: int) -> None:
-    """Leases and lives that ended a while ago have ended; those that end just now may have."""
+def _expire_due(model: QueueModel, state: QueueState, now: int) -> None:
+    """End the leases and lifetimes that expired a while ago. Those that expire now may have ended."""
     for entry in state.of("leased"):
         if now >= entry.ends[1] + SLACK:
             model.counts["returned: lease ended"] += 1
@@ -86,18 +85,18 @@ def _come_of_age(model: QueueModel, state: QueueState, now: int) -> None:
         if now < entry.expires:
             continue
         if depth is not None and place >= depth:
-            entry.unsure = True  # whether what is not active yet is looked at is not said
+            entry.unsure = True  # unspecified: whether an inactive message is checked for expiry
         elif now >= entry.expires + SLACK:
             model.end(state, entry, "not sure" if entry.unsure else "expiration")
         else:
             entry.unsure = True
 
 
-# -- order ------------------------------------------------------------------------------------------------
+# -- order --------------------------------------------------------------------------------------------
 
 
 def _in_order(model: QueueModel, state: QueueState) -> None:
-    """Nothing that could have been delivered was passed over for something later or of less priority."""
+    """Check that no available message was passed over for a later one or one of lower priority."""
     waiting = [
         entry
         for entry in state.of("ready")
@@ -106,7 +105,7 @@ def _in_order(model: QueueModel, state: QueueState) -> None:
     for consumer, entry in state.recent:
         searched = [condition for condition in (consumer.condition, *consumer.earlier) if condition]
         if consumer.fresh and searched and state.definition.priority is not None:
-            continue  # what passes its filter is still looked for: it gets the best of what was found
+            continue  # the search for matches of its filter still runs: the consumer gets the best one found
         for other in waiting:
             if other.rank < entry.rank and consumer.surely_takes(other.body):
                 raise AssertionError(f"{entry} was delivered, {other} was passed over")
@@ -114,8 +113,10 @@ def _in_order(model: QueueModel, state: QueueState) -> None:
 
 
 def _fairly(model: QueueModel, state: QueueState, now: int) -> None:
-    """When one message came alone, with nothing else waiting, the one-by-one rule says who gets it: unless a
-    lease may have ended meanwhile, as then nobody can say who held how much."""
+    """Check who got a message that arrived alone, with no other waiting, against the one-by-one rule.
+
+    Skip the check if a lease may have ended meanwhile: then the number of leases of a consumer is unknown.
+    """
     held = [entry for other in model.queues.values() for entry in other.of("leased")]
     sure = not model.disturbed and all(now < entry.ends[0] for entry in held)
     if len(state.recent) == 1 and sure and not state.of("ready"):
@@ -153,7 +154,7 @@ def _check_turn(model: QueueModel, state: QueueState, chosen: Consumer, others: 
 
 
 def _nothing_waits(model: QueueModel, state: QueueState, now: int) -> None:
-    """A consumer with room does not wait while there is a message for it."""
+    """Check that no consumer with free backlog waits while a message matches it."""
     most = state.definition.max_backlog
     held = (key for c in model.consumers.values() for key in c.held | c.maybe)
     if most is not None and sum(queue == state.name for queue, _ in held) >= most:
@@ -164,11 +165,11 @@ def _nothing_waits(model: QueueModel, state: QueueState, now: int) -> None:
             continue
         for entry in state.of("ready"):
             if entry.key in open_now and now < entry.expires and consumer.surely_takes(entry.body):
-                raise AssertionError(f"{entry} waits, and {consumer} has room")
+                raise AssertionError(f"{entry} waits, and {consumer} has free backlog")
 
 
 def _letters(state: QueueState) -> None:
-    """Each message that expired has its dead letter."""
+    """Check that each expired message has its dead letter."""
     if state.definition.dead_letter is None:
         assert not state.letters
         return
@@ -178,11 +179,11 @@ def _letters(state: QueueState) -> None:
             assert (count > 0) == (entry.why in EXPIRIES), f"{entry} has {count} dead letters"
 
 
-# -- numbers ----------------------------------------------------------------------------------------------
+# -- numbers ------------------------------------------------------------------------------------------
 
 
 def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
-    """What the engine counts is what the oracle has; what is not sure is decided by it when it can be."""
+    """Compare the engine's counters with the oracle. They decide unsure entries where possible."""
     adds_up(look)
     assert look.dooming == 0, look
     ready, unsure = _surely(state, "ready")
@@ -190,7 +191,7 @@ def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
     ending = sum(now >= entry.ends[0] for entry in state.of("leased") if not entry.unsure)
     loose = len(unsure) + len(unsure_leased) + ending
     waiting = look.ready + look.inactive
-    label = f"{look}: {len(ready)} ready, {len(leased)} leased, {loose} of which nobody can be sure"
+    label = f"{look}: {len(ready)} ready, {len(leased)} leased, {loose} of them unsure"
     assert len(ready) <= waiting <= len(ready) + loose, label
     assert len(leased) - ending <= look.leased <= len(leased) + len(unsure_leased), label
     assert look.consumers == sum(state.name in c.queues for c in model.consumers.values()), label
@@ -216,13 +217,13 @@ def _compare(model: QueueModel, state: QueueState, look: Any, now: int) -> None:
 
 
 def _decide_leased(model: QueueModel, state: QueueState, unsure: list[Entry], there: int, now: int) -> None:
-    """As many of the leases that are not sure are `there`: perhaps that says it of each."""
+    """Decide unsure leases: none exists if the snapshot counts none, each if it counts all."""
     for entry in unsure:
         if there == 0:
             if now < entry.ends[0]:
                 model.end(state, entry, "not sure")
-            else:  # it may have gone back instead
-                model._give_room(state, entry)
+            else:  # it may have returned instead
+                model._free_backlog(state, entry)
                 entry.state, entry.holder, entry.ends = "ready", None, (NEVER, NEVER)
         elif there == len(unsure) and entry.holder is not None:
             entry.unsure = False

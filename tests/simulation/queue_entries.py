@@ -1,7 +1,6 @@
-"""Owns what the oracle of queues keeps: messages in a queue, consumers, and the words of filters with what
-they mean.
+"""State of the queue oracle: queued messages, consumers, and filter texts with their meaning.
 
-Must never use anything of the engine: filters are Python functions beside their text, states are words.
+Must never use any code of the engine: filters are Python functions beside their text, states are words.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ Body = dict[str, Any]
 
 MICROS: Final = 1_000_000
 SLACK: Final = MICROS
-"""How much later than asked what has come of age may be taken away: a second, in microseconds."""
+"""Delay after which an expired message or lease must be gone: a second, in microseconds."""
 NEVER: Final = 1 << 62
-"""Later than every moment of a test, microseconds."""
+"""Later than every time of a test, in microseconds."""
 
 CONDITIONS: Final[dict[str, Callable[[Body], bool]]] = {
     "TRUE": lambda _: True,
@@ -40,18 +39,18 @@ PRIORITIES: Final[dict[str, Callable[[Body], int]]] = {"/p": lambda body: int(bo
 
 
 def make_body(number: int, group: str = "a", priority: int = 0, barrier: int = 0) -> bytes:
-    """The body of a message as tests publish them."""
+    """Return the body of a message as tests publish it."""
     return msgspec.json.encode({"n": number, "g": group, "p": priority, "b": barrier})
 
 
 def passes(condition: str | None, body: Body) -> bool:
-    """Whether a message passes a filter, or there is none."""
+    """Return whether a message passes a filter, or no filter is set."""
     return condition is None or CONDITIONS[condition](body)
 
 
 @dataclass(eq=False)
 class Entry:
-    """A message in a queue. `unsure`: it may also have left already, and nobody outside can know."""
+    """A message in a queue. `unsure`: it may have left already, which is invisible from outside."""
 
     position: int
     key: Key
@@ -66,7 +65,7 @@ class Entry:
     state: str = "ready"
     """ready, leased, leaving (settled, not yet durable), returning (cancelled, not yet durable), done"""
     why: str = ""
-    """Of what is leaving or done: acknowledged, taken, or the reason of an expiry."""
+    """For a leaving or done message: acknowledged, taken, or the reason of its expiry."""
     by: Key | None = None
     """The settlement that decided it."""
     holder: Consumer | None = None
@@ -76,12 +75,12 @@ class Entry:
     """Unsuccessful ones: at least, at most."""
     cancels: tuple[int, int] = (0, 0)
     soft: int = 0
-    """Returns since the world last was at rest: a crash may undo them."""
+    """Returns since the last idle state: a crash may undo them."""
     unsure: bool = False
     since: int = 0
     """The interval between two rests in which it became ready, or done."""
     delivered: str = "no"
-    """Of a barrier: no, yes, or perhaps (in an earlier life, or it came back)."""
+    """For a barrier: no, yes, or perhaps (in an earlier run, or it was returned)."""
 
     @property
     def here(self) -> bool:
@@ -95,7 +94,7 @@ class Entry:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The lowest is delivered first."""
+        """Return the rank: the lowest is delivered first."""
         return (-self.priority, self.position)
 
 
@@ -109,31 +108,31 @@ class Consumer:
     backlog: int
     condition: str | None
     orders: dict[str, int]
-    """Of each of its queues, its place among all that came to consume. A replace to another queue is new."""
+    """For each of its queues, its place among all consumers. A replace to another queue adds it as new."""
     earlier: list[str | None] = field(default_factory=list)
-    """Filters it had since the world last was at rest."""
+    """Its filters since the last idle state."""
     fresh: bool = True
-    """It came, or was replaced, since the world last was at rest."""
+    """New, or replaced, since the last idle state."""
     wider: int = 0
-    """The largest backlog that it had since then: what was on its way stays its own."""
+    """Its largest backlog since the last idle state: messages in flight stay with the consumer."""
     before: set[str] = field(default_factory=set)
     """The queues that it had since then."""
     held: set[tuple[str, Key]] = field(default_factory=set)
-    """What it was given and has not settled, for certain."""
+    """Messages delivered and not settled, for certain."""
     maybe: set[tuple[str, Key]] = field(default_factory=set)
-    """What it may hold, or not any more."""
+    """Messages that it may still hold."""
 
     def takes(self, body: Body) -> bool:
-        """Whether its filter, or one that it had a moment ago, lets a message pass."""
+        """Return whether its filter, or a recent earlier one, lets a message pass."""
         return any(passes(condition, body) for condition in (self.condition, *self.earlier))
 
     def surely_takes(self, body: Body) -> bool:
-        """Whether all of them do."""
+        """Return whether all its filters let a message pass."""
         return all(passes(condition, body) for condition in (self.condition, *self.earlier))
 
 
 class QueueState:
-    """What the oracle knows of one queue."""
+    """The oracle's knowledge of one queue."""
 
     def __init__(self, definition: QueueDefinition) -> None:
         self.definition = definition
@@ -144,39 +143,39 @@ class QueueState:
         self.letters: dict[Key, int] = {}
         """Dead letters in the log, by the message they were."""
         self.letters_now: set[Key] = set()
-        """Those that came since the world last was at rest."""
+        """Dead letters since the last idle state."""
         self.letters_twice: set[Key] = set()
-        """Those that may come again, because there was a crash before the log said that they had come."""
+        """Dead letters that may repeat: a crash preceded their record in the log."""
         self.recent: list[tuple[Consumer, Entry]] = []
-        """Deliveries since the world last was at rest."""
+        """Deliveries since the last idle state."""
         self.open_before: set[Key] = set()
-        """What could have been delivered when the world last was at rest."""
+        """Messages available for delivery at the last idle state."""
         self.left: Counter[str] = Counter()
         """Why messages left in this life of the engine."""
         self.last_served = -1
         """Place of the consumer that got the last message."""
 
     def admits(self, topic: str, body: Body) -> bool:
-        """Whether a message enters."""
+        """Return whether a message enters."""
         underlying = self.definition.topic
         fits = bool(self.topic.search(topic)) if _is_pattern(underlying) else topic == underlying
         return fits and passes(self.definition.filter, body)
 
     def enter(self, position: int, key: Key, topic: str, raw: bytes, stamp: int, life_ms: int) -> None:
-        """A message was persisted; when it fits it enters."""
+        """Add a persisted message if the queue admits it."""
         if key in self.entries:
             return
         body: Body = msgspec.json.decode(raw)
         if not self.admits(topic, body):
             return
-        told, barrier = self.definition, self.definition.barrier_expression
+        definition, barrier = self.definition, self.definition.barrier_expression
         self.entries[key] = Entry(
             position,
             key,
             topic,
             raw,
             body,
-            PRIORITIES[told.priority](body) if told.priority else 0,
+            PRIORITIES[definition.priority](body) if definition.priority else 0,
             barrier is not None and passes(barrier, body),
             stamp,
             self._expires(stamp, life_ms),
@@ -195,11 +194,11 @@ class QueueState:
         return min(own, general)
 
     def of(self, *states: str) -> list[Entry]:
-        """Entries in these states."""
+        """Return the entries in these states."""
         return [entry for entry in self.entries.values() if entry.state in states]
 
     def active(self) -> set[Key] | None:
-        """What may be delivered when only so many messages are active; None: all."""
+        """Return the messages that a limit on active messages lets the queue deliver. None: all."""
         depth = self.definition.target_queue_depth
         if depth is None:
             return None
@@ -207,7 +206,7 @@ class QueueState:
         return set(here[:depth])
 
     def barred(self, entry: Entry, now: int) -> bool:
-        """Whether a barrier keeps a message from being delivered, for certain."""
+        """Return whether a barrier certainly holds a message back."""
         for other in self.entries.values():
             if other.position >= entry.position:
                 return False
@@ -218,7 +217,7 @@ class QueueState:
         return False
 
     def free(self, entry: Entry) -> bool:
-        """Whether no barrier keeps a message from being delivered, for certain."""
+        """Return whether certainly no barrier holds a message back."""
         for other in self.entries.values():
             if other.position >= entry.position:
                 return True
@@ -230,7 +229,7 @@ class QueueState:
         return True
 
     def open_now(self) -> set[Key]:
-        """What could be delivered for certain, if somebody had room for it."""
+        """Return the messages that are available for certain to a consumer with free backlog."""
         active = self.active()
         return {
             entry.key
@@ -239,7 +238,7 @@ class QueueState:
         }
 
     def _held_once(self, entry: Entry) -> bool:
-        """An at-most-once message whose holder is there and has not acknowledged it."""
+        """Return whether an at-most-once message has a connected holder that has not acknowledged it."""
         holder = entry.holder
         return self.definition.at_most_once and holder is not None and (self.name, entry.key) in holder.held
 

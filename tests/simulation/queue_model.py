@@ -1,9 +1,8 @@
-"""Owns the oracle of queues: dictionaries and lists that are told what was asked, what became persisted and
-what was delivered, and that judge each delivery.
+"""Oracle of queues: judges each delivery by dictionaries and lists of requests and persisted messages.
 
-Must never share code with the engine, nor take its word for what a message's state is. Where the outside
-cannot know (a lease that ends this very moment, what was under way in a crash) it keeps both possibilities
-until something shows which it was. What each rule says stands in the reference of queues.
+Must never share code with the engine, nor trust it about the state of a message. Some facts are invisible
+from outside: a lease that ends right now, or work in flight during a crash. Then the oracle keeps both
+possibilities until an event decides. The reference of queues documents each rule.
 """
 
 from __future__ import annotations
@@ -48,28 +47,30 @@ class QueueModel:
         self.queues = {definition.name: QueueState(definition) for definition in definitions}
         self.consumers: dict[tuple[int, str], Consumer] = {}
         self.parting: dict[tuple[int, str], Consumer] = {}
-        """Those whose end waits behind a settlement that is looked up: something may still come to them."""
+        """Consumers that end after a settlement that is looked up: they may still receive messages."""
         self.counts = counts
         self.end_position = 0
-        """What of the log was told."""
+        """The end of the known log."""
         self.interval = 0
-        """Rises when the world is at rest: then everything is known."""
+        """Rises with each idle state: then every state is known."""
         self.moved = False
-        """Deliveries and records may be under way that nobody outside has seen."""
+        """Deliveries and records may be in flight, invisible from outside."""
         self.first_life = True
         self.disturbed = True
-        """Something else than to publish was done since the world last was at rest."""
+        """Set by any action but publishing since the last idle state."""
         self._late: dict[Key, list[tuple[QueueState, Entry, int | None, str]]] = {}
-        """What settlements may have moved that the engine decided on after they came, and of which
-        connection a lease may be; None: of any."""
+        """Entries that late settlements may have moved, by settlement, with the connection of a possible
+        lease. None: any connection. The engine decided on these settlements after they arrived.
+        """
         self._late_filters: dict[Key, tuple[QueueState, int | None, str, str]] = {}
-        """Those of them that are by filter: what enters before the engine decides is met too."""
+        """The late settlements by filter: they also apply to messages that enter before the engine decides.
+        """
         self._orders = 0
 
-    # -- what enters, and what was settled, as it becomes persisted -------------------------------------
+    # -- new messages, and settlements, as they become persisted --------------------------------------
 
     def persisted(self, message: Arrived) -> None:
-        """A message is in the log. What was told before is passed over."""
+        """Enter a message that is in the log. Known messages are skipped."""
         if message.position < self.end_position:
             return
         self.end_position = message.position + 1
@@ -93,12 +94,12 @@ class QueueModel:
         key = int(publisher), int(sequence)
         entry = state.entries[key]
         assert (entry.raw, entry.topic) == (message.raw, label["topic"]), (
-            "a dead letter is what the message was"
+            "a dead letter has the body of its message"
         )
         assert label["reason"] in EXPIRIES
         may = self._may_expire(state, entry, message.stamp) or self._awaited(entry)
         assert not entry.here or may, f"{entry} lives, and is dead"
-        assert entry.why in ("", "not sure", *EXPIRIES), f"{entry} was no expiry, and has a dead letter"
+        assert entry.why in ("", "not sure", *EXPIRIES), f"{entry} has a dead letter and did not expire"
         state.letters[key] = state.letters.get(key, 0) + 1
         assert state.letters[key] == 1 or key in state.letters_twice, f"{entry} has two dead letters"
         state.letters_now.add(key)
@@ -107,7 +108,7 @@ class QueueModel:
         self.counts["dead letters"] += 1
 
     def _may_expire(self, state: QueueState, entry: Entry, now: int) -> bool:
-        """Whether what is there for certain may be gone by now for its age or its returns."""
+        """Return whether a message that is certain to be queued may have expired by age or returns."""
         if entry.state == "leased" and now < entry.ends[0]:
             return False
         most = state.definition.max_deliveries
@@ -115,7 +116,7 @@ class QueueModel:
         return now >= entry.expires or spent
 
     def settled(self, by: Key) -> None:
-        """A settlement is in the log."""
+        """Apply a settlement that is in the log."""
         late = self._late.pop(by, [])
         if by in self._late_filters:
             state, conn, action, condition = self._late_filters.pop(by)
@@ -144,7 +145,7 @@ class QueueModel:
     def subscribed(
         self, conn: int, sub_id: str, queues: Sequence[str], backlog: int, condition: str | None
     ) -> None:
-        """A subscription, or what takes the place of one."""
+        """Add a subscription, or replace one."""
         old = self.consumers.get((conn, sub_id))
         if old is not None:
             old.earlier.append(old.condition)
@@ -163,8 +164,10 @@ class QueueModel:
         return self._orders
 
     def unsubscribed(self, conn: int, sub_id: str, *, waits: bool = False) -> None:
-        """It ends; what it holds goes back, of queues that it was replaced away from too. `waits`: the
-        engine may first have to do what was asked before it."""
+        """End a subscription. Its messages return, also those of queues that a replace took away.
+
+        `waits`: the engine may first have to finish earlier commands.
+        """
         consumer = self.consumers.pop((conn, sub_id))
         if waits:
             self.parting[conn, sub_id] = consumer
@@ -172,14 +175,14 @@ class QueueModel:
         self._release(consumer, held | {*consumer.queues, *consumer.before})
 
     def gone(self, conn: int) -> None:
-        """The connection of some consumers is lost."""
+        """End the consumers of a lost connection."""
         for holder in [key for key in self.consumers if key[0] == conn]:
             self.unsubscribed(*holder)
         for holder in [key for key in self.parting if key[0] == conn]:
             self.parted(*holder)
 
     def parted(self, conn: int, sub_id: str) -> None:
-        """The end of a consumer is confirmed: nothing comes to it any more."""
+        """Confirm the end of a consumer: it receives no more messages."""
         self.parting.pop((conn, sub_id), None)
 
     def _release(self, consumer: Consumer, queues: Iterable[str]) -> None:
@@ -198,7 +201,9 @@ class QueueModel:
                 consumer.maybe.discard(held)
 
     def _perhaps_picked(self, state: QueueState, entry: Entry, consumer: Consumer) -> None:
-        """Its body may be on its way to who leaves: then it comes back as if it had been there."""
+        """Count a possible delivery to a leaving consumer: its body may be in flight. Then it returns
+        unchanged.
+        """
         if entry.state == "ready" and self.moved and consumer.takes(entry.body):
             entry.deliveries = entry.deliveries[0], entry.deliveries[1] + 1
             self._limits(state, entry)
@@ -210,21 +215,23 @@ class QueueModel:
     def delivered(
         self, conn: int, sub_id: str, queue: str, lease: int, once: bool, keys: Sequence[Key], now: int
     ) -> None:
-        """A frame came. Raises `AssertionError` for what must not be."""
+        """Judge a delivered frame. Raises `AssertionError` for a violation."""
         state = self.queues[queue]
         consumer = self.consumers.get((conn, sub_id)) or self.parting[conn, sub_id]
-        told = state.definition
+        definition = state.definition
         assert queue in consumer.queues or queue in consumer.before
-        assert once == told.at_most_once
-        self._check_lease(told, lease, now)
+        assert once == definition.at_most_once
+        self._check_lease(definition, lease, now)
         for key in keys:
             entry = state.entries[key]
             self._check_deliverable(state, entry, now)
             assert consumer.takes(entry.body), f"{entry} does not pass {consumer.condition}"
             room = max(consumer.backlog, consumer.wider) - self.holds(consumer, now)
             assert room > 0, f"beyond its backlog of {consumer.backlog}: {entry}"
-            if told.max_backlog is not None:
-                assert self.held(queue, now) < told.max_backlog, f"beyond the backlog of the queue: {entry}"
+            if definition.max_backlog is not None:
+                assert self.held(queue, now) < definition.max_backlog, (
+                    f"beyond the backlog of the queue: {entry}"
+                )
             consumer.maybe.discard((queue, key))
             consumer.held.add((queue, key))
             entry.holder, entry.unsure = consumer, False
@@ -242,22 +249,22 @@ class QueueModel:
             self.counts["delivered to one that leaves"] += len(keys)
             self._release(consumer, (queue,))
 
-    def _check_lease(self, told: QueueDefinition, lease: int, now: int) -> None:
-        if told.lease_period is None or told.at_most_once:
+    def _check_lease(self, definition: QueueDefinition, lease: int, now: int) -> None:
+        if definition.lease_period is None or definition.at_most_once:
             assert lease == 0
             return
-        latest = now + int(told.lease_period * MICROS)
+        latest = now + int(definition.lease_period * MICROS)
         assert latest - SLACK <= lease <= latest + 1000, f"a lease until {lease}, {latest} is the end"
 
     def _check_deliverable(self, state: QueueState, entry: Entry, now: int) -> None:
         if entry.state == "returning":
             self._carry_out(state, entry)
         if entry.state == "leased":
-            # A settlement that had to be looked up may have ended it before anybody is told.
+            # A settlement that had to be looked up may have ended the lease before the consumer is notified.
             assert now >= entry.ends[0] or self._awaited(entry), f"two leases at a time: {entry}"
             self._return(state, entry)
             self.counts["returned: lease ended"] += 1
-        assert entry.state == "ready" or entry.unsure, f"what has left comes again: {entry}"
+        assert entry.state == "ready" or entry.unsure, f"redelivered after it left: {entry}"
         entry.state = "ready"
         assert now < entry.expires + SLACK, f"it is too old to be delivered: {entry}"
         assert not state.barred(entry, now), f"a barrier is in between: {entry}"
@@ -267,7 +274,9 @@ class QueueModel:
             assert before < depth, f"more active messages than there should be: {entry}"
 
     def holds(self, consumer: Consumer, now: int, queue: str | None = None) -> int:
-        """How many messages (of one queue) a consumer surely holds: leases that may have ended are not."""
+        """Return the number of messages (of one queue) that a consumer certainly holds, without uncertain
+        leases.
+        """
         found = 0
         for name, key in consumer.held:
             entry = self.queues[name].entries[key]
@@ -276,7 +285,7 @@ class QueueModel:
         return found
 
     def _awaited(self, entry: Entry) -> bool:
-        """Whether a settlement that is not known to be in the log may be about a message."""
+        """Return whether a settlement that may not be in the log may concern a message."""
         if any(entry is other for late in self._late.values() for _, other, _, _ in late):
             return True
         return any(
@@ -285,17 +294,19 @@ class QueueModel:
         )
 
     def held(self, queue: str, now: int) -> int:
-        """How many messages of a queue all consumers hold."""
+        """Return the number of messages of a queue that all consumers hold."""
         return sum(self.holds(consumer, now, queue) for consumer in self.consumers.values())
 
-    # -- settlements, judged when the engine takes them -------------------------------------------------
+    # -- settlements, judged when the engine takes them -----------------------------------------------
 
     def settle(
         self, conn: int, queue: str, action: str, by: Key, now: int, *, extend_ms: int = 0,
         keys: Sequence[Key] = (), condition: str | None = None, late: bool = False,
     ) -> None:  # fmt: skip
-        """A client says what became of messages. Each ends up as the table of leasing says. `late`: the
-        engine may decide later than now, when things are no longer as they are."""
+        """Apply a settlement of a client by the table of leasing.
+
+        `late`: the engine may decide later than now, in another state.
+        """
         state = self.queues[queue]
         by_filter = condition is not None
         anybody = by_filter and state.definition.leasing == "lenient"
@@ -319,7 +330,7 @@ class QueueModel:
                     self._settle_one(state, entry, action, by, effect == "perhaps", extend_ms, now)
 
     def _settle_taken(self, state: QueueState, entry: Entry, conn: int, action: str, by_filter: bool) -> None:
-        """At most once: who holds it gets room, and nothing else happens."""
+        """Free backlog of the holder of an at-most-once message. Nothing else happens."""
         held = state.name, entry.key
         for consumer in self.consumers.values():
             if held in consumer.held and action == "ack" and (consumer.conn == conn or by_filter):
@@ -327,21 +338,21 @@ class QueueModel:
                 consumer.maybe.add(held)
 
     def _effect(self, state: QueueState, entry: Entry, conn: int, by_filter: bool, now: int) -> str:
-        """Whether a settlement moves a message: "surely", "perhaps", or "" for not at all."""
+        """Return whether a settlement moves a message: "surely", "perhaps", or "" for not at all."""
         strict = state.definition.leasing == "strict"
         if entry.state == "done":
             return "perhaps" if entry.unsure else ""
         if entry.state in ("leaving", "returning"):
-            # What was settled before is settled; what was cancelled may be taken for one that is there.
+            # A settled message stays settled. A cancelled one may count as queued.
             return "" if entry.state == "leaving" else "perhaps"
         perhaps = "perhaps" if entry.unsure else "surely"
         if entry.state == "ready":
             if now >= entry.expires:
-                perhaps = "perhaps"  # it may have left a moment ago
+                perhaps = "perhaps"  # it may have left recently
             return "" if strict else perhaps
         assert entry.holder is not None
         if now >= entry.ends[0]:
-            return "perhaps"  # it may have ended, and be anybody's
+            return "perhaps"  # the lease may have ended, and another consumer may have the message
         if entry.holder.conn == conn:
             return perhaps
         return perhaps if by_filter and not strict else ""
@@ -354,19 +365,21 @@ class QueueModel:
         if action == "extend":
             if entry.state == "leased" and state.definition.lease_period is not None:
                 end, (low, high) = now + extend_ms * 1000, entry.ends
-                # Whether an extension may shorten is not said; one that lengthens does.
+                # Whether an extension may shorten a lease is unspecified. An extension that lengthens it
+                # does.
                 low = end if not perhaps and low < end else min(low, end)
                 entry.ends = low, max(high, end + SLACK)
             return
         if action == "cancel" and (perhaps or entry.state == "ready"):
-            # One that nobody holds has nothing to give back; whether it is counted nobody can see.
+            # A message without a holder has nothing to return. Whether it is counted is invisible from
+            # outside.
             entry.cancels = entry.cancels[0], entry.cancels[1] + 1
             entry.deliveries = entry.deliveries[0], entry.deliveries[1] + 1
             self._limits(state, entry)
             if entry.state == "leased":
                 entry.ends = now, entry.ends[1]
             return
-        self._give_room(state, entry)
+        self._free_backlog(state, entry)
         if perhaps:
             entry.unsure = True
             if entry.state == "done":
@@ -376,16 +389,16 @@ class QueueModel:
         entry.why = {"ack": "acknowledged", "expire": "expire"}.get(action, "")
         entry.by = by
 
-    def _give_room(self, state: QueueState, entry: Entry) -> None:
+    def _free_backlog(self, state: QueueState, entry: Entry) -> None:
         holder = entry.holder
         if holder is not None and (state.name, entry.key) in holder.held:
             holder.held.discard((state.name, entry.key))
             holder.maybe.add((state.name, entry.key))
 
-    # -- the one rule of what comes back ----------------------------------------------------------------
+    # -- the rule for returned messages ---------------------------------------------------------------
 
     def _return(self, state: QueueState, entry: Entry, *, cancelled: bool = False) -> None:
-        self._give_room(state, entry)
+        self._free_backlog(state, entry)
         entry.holder = None
         entry.state, entry.why, entry.ends = "ready", "", (NEVER, NEVER)
         entry.since = self.interval
@@ -399,11 +412,15 @@ class QueueModel:
         self._limits(state, entry)
 
     def _limits(self, state: QueueState, entry: Entry) -> None:
-        """What came back too often leaves."""
-        told = state.definition
+        """Expire a message that was returned too often."""
+        definition = state.definition
         for most, why, (low, high) in (
-            (told.max_deliveries, "max_deliveries", entry.deliveries),
-            (None if told.max_cancels is None else told.max_cancels + 1, "max_cancels", entry.cancels),
+            (definition.max_deliveries, "max_deliveries", entry.deliveries),
+            (
+                None if definition.max_cancels is None else definition.max_cancels + 1,
+                "max_cancels",
+                entry.cancels,
+            ),
         ):
             if most is not None and high >= most:
                 if low >= most and entry.state == "ready":
@@ -412,7 +429,7 @@ class QueueModel:
                 entry.unsure = True
 
     def end(self, state: QueueState, entry: Entry, why: str) -> None:
-        """It has left the queue."""
+        """End a message that has left the queue."""
         if entry.state != "done":
             self.counts[f"done: {why}"] += 1
             state.left[why] += 1
@@ -428,7 +445,7 @@ class QueueModel:
     # -- another life ---------------------------------------------------------------------------------
 
     def restarted(self, durable: set[Key], log: Iterable[Arrived], *, now: int) -> None:
-        """A new engine opened a log with these messages, and these settlements in it."""
+        """Restart with a log of these messages and settlements."""
         for message in log:
             self.persisted(message)
         for state in self.queues.values():

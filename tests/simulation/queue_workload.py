@@ -1,7 +1,6 @@
-"""Owns what clients of queues do by chance: which queues there are, who publishes, consumes, settles and
-leaves.
+"""Random queues, and random clients that publish, consume, settle and leave.
 
-Must never decide by itself: `choose` does, of a seeded generator or of Hypothesis.
+Must never decide by itself: `choose` does, with a seeded generator or with Hypothesis.
 """
 
 from __future__ import annotations
@@ -17,37 +16,37 @@ from tickertape.wire.settlement import Action
 Choose: TypeAlias = Callable[[Sequence[Any]], Any]
 
 TOPICS = ("t.1", "t.2", "work")
-"""What is published to; `work` is a queue of its own too."""
+"""Topics of published messages. `work` is a queue of its own too."""
 FILTERS = (None, None, None, *(text for text in CONDITIONS if text != "/b = 1"))
 
 
-def some_queues(choose: Choose) -> list[QueueDefinition]:
-    """One to three queues, each with some of what can be said of one."""
-    queues = [some_queue(choose, "work", "")]
+def random_queues(choose: Choose) -> list[QueueDefinition]:
+    """Return one to three queues with random settings."""
+    queues = [random_queue(choose, "work", "")]
     if choose((True, False)):
-        queues.append(some_queue(choose, "some", "t.1"))
+        queues.append(random_queue(choose, "some", "t.1"))
     if choose((True, False)):
-        queues.append(some_queue(choose, "wide", r"^t\.", default_publish_target="t.2"))
+        queues.append(random_queue(choose, "wide", r"^t\.", default_publish_target="t.2"))
     return queues
 
 
-def some_queue(choose: Choose, name: str, underlying: str, **more: Any) -> QueueDefinition:
-    """A queue over a topic."""
-    told: dict[str, Any] = {"name": name, "underlying": underlying, **more}
-    told["filter"] = choose((None, None, None, "/g != 'c'"))
-    told["expiration"] = choose((None, None, 3.0, 60.0))
-    told["expiration_model"] = choose(("minimum", "message", "queue"))
-    told["priority"] = choose((None, None, "/p"))
-    told["barrier_expression"] = choose((None, None, "/b = 1"))
-    told["max_backlog"] = choose((None, None, 2, 5))
-    told["max_per_subscription_backlog"] = choose((None, 1, 4))
-    told["target_queue_depth"] = choose((None, None, None, 3, 20))
-    told["dead_letter"] = choose((None, "dead"))
-    told["leasing"] = choose(("lenient", "strict"))
+def random_queue(choose: Choose, name: str, underlying: str, **more: Any) -> QueueDefinition:
+    """Return a queue with random settings over a topic."""
+    options: dict[str, Any] = {"name": name, "underlying": underlying, **more}
+    options["filter"] = choose((None, None, None, "/g != 'c'"))
+    options["expiration"] = choose((None, None, 3.0, 60.0))
+    options["expiration_model"] = choose(("minimum", "message", "queue"))
+    options["priority"] = choose((None, None, "/p"))
+    options["barrier_expression"] = choose((None, None, "/b = 1"))
+    options["max_backlog"] = choose((None, None, 2, 5))
+    options["max_per_subscription_backlog"] = choose((None, 1, 4))
+    options["target_queue_depth"] = choose((None, None, None, 3, 20))
+    options["dead_letter"] = choose((None, "dead"))
+    options["leasing"] = choose(("lenient", "strict"))
     if choose((False, False, False, True)):
-        return QueueDefinition(**told, semantics="at-most-once")
+        return QueueDefinition(**options, semantics="at-most-once")
     return QueueDefinition(
-        **told,
+        **options,
         lease_period=choose((None, 0.5, 2.0, 30.0)),
         fairness=choose((None, "fast", "round-robin", "proportional")),
         max_deliveries=choose((None, None, 1, 2, 3)),
@@ -55,8 +54,8 @@ def some_queue(choose: Choose, name: str, underlying: str, **more: Any) -> Queue
     )
 
 
-class Life:
-    """Clients of one world, with names that come back after each crash."""
+class QueueClients:
+    """The clients of one simulation. Their names reconnect after each crash."""
 
     def __init__(self, world: QueueWorld, choose: Choose) -> None:
         self.world = world
@@ -64,8 +63,8 @@ class Life:
         self.numbers = 0
         self.peers: dict[str, QueuePeer] = {}
         self.kept: dict[str, list[Settling]] = {}
-        """What each client has to send again when it comes back."""
-        self.told: list[tuple[str, str, Key]] = []
+        """The settlements that each client resends when it reconnects."""
+        self.received: list[tuple[str, str, Key]] = []
         """Everything that was delivered: client, queue, bookmark."""
 
     def begin(self) -> None:
@@ -74,16 +73,16 @@ class Life:
             self.connect(name)
 
     def forget(self) -> None:
-        """Before a crash: what clients keep over it."""
+        """Record before a crash the settlements that clients keep over it."""
         for peer in self.peers.values():
             self.keep(peer)
 
     def keep(self, peer: QueuePeer) -> None:
         self.kept[peer.name] = peer.keep_unacknowledged()
-        self.told += [(peer.name, queue, key) for queue, key in peer.got]
+        self.received += [(peer.name, queue, key) for queue, key in peer.got]
 
     def connect(self, name: str) -> QueuePeer:
-        """A client logs on and sends again what was not acknowledged."""
+        """Log a client on and resend its unacknowledged settlements."""
         peer = self.peers[name] = self.world.connect(name)
         while peer.logged_on is None:
             self.world.settle()
@@ -97,7 +96,7 @@ class Life:
     # -- actions --------------------------------------------------------------------------------------
 
     def act(self) -> None:
-        """Somebody does something."""
+        """Run a random action of a random client."""
         self.choose(
             (self.publish,) * 4 + (self.consume,) * 3 + (self.settle,) * 5
             + (self.replace, self.leave, self.lose, self.pass_time, self.settle_by_filter)
@@ -123,14 +122,14 @@ class Life:
         )
 
     def consume(self) -> None:
-        """A subscription to one queue, or to all that fit."""
+        """Subscribe to one queue, or to all that match."""
         peer, sub_id = self.peer(), self.choose(("x", "y"))
         if (peer.conn, sub_id) in self.world.model.consumers:
             return
         self._subscribe(peer, sub_id, replace=False)
 
     def replace(self) -> None:
-        """Another filter and another backlog, what is held stays."""
+        """Replace the filter and the backlog. The consumer keeps its messages."""
         peer, sub_id = self.peer(), self.choose(("x", "y"))
         if (peer.conn, sub_id) in self.world.model.consumers:
             self._subscribe(peer, sub_id, replace=True)
@@ -148,7 +147,7 @@ class Life:
     def settle(
         self, actions: Sequence[Action] = ("ack", "ack", "ack", "cancel", "cancel", "expire", "extend")
     ) -> None:
-        """One or some of what came, or what came to somebody else, or never came."""
+        """Settle some messages of a client: its own, those of another one, or messages never delivered."""
         peer = self.peer()
         known = [
             h for c in self.world.model.consumers.values() if c.conn == peer.conn for h in sorted(c.held)
@@ -160,7 +159,7 @@ class Life:
         queue = self.choose(sorted({name for name, _ in known}))
         keys = [key for name, key in known if name == queue]
         if self.world.model.queues[queue].definition.at_most_once:
-            # What room an acknowledgement of what is still on its way gives is nowhere said.
+            # Unspecified: the backlog that an acknowledgement of a message in flight frees.
             keys = [key for key in keys if self.world.model.queues[queue].entries[key].state == "done"]
         if not keys:
             return
@@ -171,7 +170,7 @@ class Life:
         peer.settle(queue, action, keys, extend_ms=extend_ms, alone=self.choose((True, False)))
 
     def settle_by_filter(self) -> None:
-        """All that pass a filter."""
+        """Settle all messages that pass a filter."""
         queue = self.queue()
         if not self.world.model.queues[queue].definition.at_most_once:
             action = self.choose(("ack", "ack", "cancel", "expire"))
@@ -179,13 +178,13 @@ class Life:
             self.peer().settle(queue, action, filter=condition, alone=self.choose((True, True, False)))
 
     def leave(self) -> None:
-        """One subscription ends."""
+        """End one subscription."""
         peer, sub_id = self.peer(), self.choose(("x", "y"))
         if (peer.conn, sub_id) in self.world.model.consumers:
             peer.leave(sub_id)
 
     def lose(self) -> None:
-        """A connection is lost and comes back."""
+        """Cut a connection and reconnect."""
         peer = self.peer()
         self.keep(peer)
         self.world.hang_up(peer)
@@ -199,7 +198,7 @@ class Life:
     # -- the end --------------------------------------------------------------------------------------
 
     def compare_browsed(self) -> None:
-        """What can be read of each queue is what the oracle has in it."""
+        """Compare a browse of each queue with the oracle."""
         self.world.rest()
         reader = self.world.connect("reader")
         for name, state in self.world.model.queues.items():
@@ -214,7 +213,7 @@ class Life:
             self.world.counts["messages browsed"] += len(found)
 
     def drain(self) -> None:
-        """One consumer takes all that is left, and then nothing is."""
+        """Take the remaining messages with one consumer, and check that none is left."""
         for peer in list(self.peers.values()):
             self.keep(peer)
             self.world.hang_up(peer)

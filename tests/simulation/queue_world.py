@@ -1,8 +1,7 @@
-"""Owns simulated lives of an engine with queues: clients publish, consume and settle, time passes, power
-fails.
+"""Simulations of an engine with queues: clients publish, consume and settle, time passes, power fails.
 
-Must never let the oracle see the engine's state: it hears what clients asked for, what the log holds, and
-what came over the wire.
+Must never show the engine's state to the oracle: its inputs are the requests of clients, the log and the
+received frames.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive, read_log
-from tests.simulation.queue_checks import adds_up, at_rest
+from tests.simulation.queue_checks import adds_up, check_idle
 from tests.simulation.queue_entries import MICROS, Key
 from tests.simulation.queue_model import Arrived, QueueModel
 from tickertape.base.interfaces import Now
@@ -79,7 +78,7 @@ class Settling(NamedTuple):
 
 
 class QueuePeer(Peer):
-    """A client of queues. It keeps what it settles until the server has it, as a publish store does."""
+    """A client of queues. It keeps its settlements until the server has them, as a publish store does."""
 
     world: QueueWorld
 
@@ -88,14 +87,14 @@ class QueuePeer(Peer):
         self.asked: dict[int, Asked] = {}
         self.leaving: dict[int, str] = {}
         self.got: list[tuple[str, Key]] = []
-        """Queue and bookmark of everything that came, in its order."""
+        """Queue and bookmark of every delivery, in order."""
         self.browsed: dict[str, list[Key]] = {}
         self.unacknowledged: list[Settling] = []
         self.alone = False
         self.rejected: list[Rejected] = []
         self.ended: dict[str, Ended] = {}
 
-    # -- what comes -----------------------------------------------------------------------------------
+    # -- received frames ------------------------------------------------------------------------------
 
     def _handle(self, command: Command, batch: MessageBatch | None) -> None:
         if isinstance(command, Ack) and command.id in self.asked:
@@ -125,11 +124,11 @@ class QueuePeer(Peer):
         self.world.model.subscribed(self.conn, asked.sub_id, queues, answer.backlog, asked.condition)
 
     def _check_backlog(self, asked: Asked, answer: Ack, queues: Sequence[str]) -> None:
-        """The least of what was asked for and of what the queues allow."""
-        told = [self.world.model.queues[name].definition for name in queues]
-        limits = [d.max_per_subscription_backlog for d in told if d.max_per_subscription_backlog]
+        """Check that the granted backlog is the least of the request and of the limits of the queues."""
+        definitions = [self.world.model.queues[name].definition for name in queues]
+        limits = [d.max_per_subscription_backlog for d in definitions if d.max_per_subscription_backlog]
         least = min([asked.max_backlog or 1, *limits])
-        whole = min([least, *(d.max_backlog for d in told if d.max_backlog)])
+        whole = min([least, *(d.max_backlog for d in definitions if d.max_backlog)])
         assert answer.backlog in (least, whole), f"granted {answer.backlog}: {least} is the least"
 
     def _out_of_queue(self, command: Deliver, batch: MessageBatch) -> None:
@@ -146,19 +145,19 @@ class QueuePeer(Peer):
         assert sub_id not in self.ended, "nothing comes after the end"
         for i, key in enumerate(keys):
             entry = self.world.model.queues[command.queue].entries.get(key)
-            assert entry is not None, f"{key} is no message of {command.queue}"
+            assert entry is not None, f"{key} is not a message of {command.queue}"
             assert (batch.topic(i), batch.body(i)) == (entry.topic, entry.raw), "as it was published"
         self.world.counts["frames of several messages"] += batch.count > 1
         now = self.world.moment.wall
         self.world.model.delivered(self.conn, sub_id, command.queue, command.lease, command.once, keys, now)
         self.got += [(command.queue, key) for key in keys]
 
-    # -- what is asked for ----------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------
 
     def put(
         self, topic: str, bodies: Sequence[bytes], *, sequenced: bool = True, life_ms: int = 0
     ) -> list[Key]:
-        """Publish; the bookmarks of what was published with sequences."""
+        """Publish messages, and return the bookmarks of those with sequences."""
         builder = BatchBuilder()
         for body in bodies:
             builder.add(topic, body, expiration_ms=life_ms)
@@ -180,7 +179,7 @@ class QueuePeer(Peer):
         self, sub_id: str, topic: str, *, max_backlog: int | None = None, filter: str | None = None,
         replace: bool = False, browse: bool = False,
     ) -> int:  # fmt: skip
-        """Subscribe to queues, or look at what they have."""
+        """Subscribe to queues, or browse them."""
         self.ids += 1
         for book in (self.heard, self.marks, self.stamps):
             book.setdefault(sub_id, [])
@@ -222,7 +221,7 @@ class QueuePeer(Peer):
         self, queue: str, action: Action, keys: Sequence[Key] = (), *, filter: str | None = None,
         extend_ms: int = 0, alone: bool = False,
     ) -> None:  # fmt: skip
-        """Say what became of messages. `alone`: nothing else is under way until that is done."""
+        """Settle messages. `alone`: no other work is in flight until the settlement is done."""
         if alone:
             self.world.settle()
         self.alone = alone
@@ -257,7 +256,7 @@ class QueuePeer(Peer):
         self._publish(builder)
 
     def _is_late(self, settling: Settling) -> bool:
-        """Whether the engine may have to read, or to wait for another settlement, before it decides."""
+        """Return whether the engine may have to read or wait for another settlement before it decides."""
         model = self.world.model
         waits = model.moved or any(s.sequence > self.acked_sequence for s in self.unacknowledged[:-1])
         mine = [c for c in model.consumers.values() if c.conn == self.conn]
@@ -265,7 +264,7 @@ class QueuePeer(Peer):
         return not self.alone and (waits or not held or settling.condition is not None)
 
     def keep_unacknowledged(self) -> list[Settling]:
-        """What the server has not acknowledged: it is to be sent again."""
+        """Return the settlements to resend: those that the server has not acknowledged."""
         return [settling for settling in self.unacknowledged if settling.sequence > self.acked_sequence]
 
 
@@ -277,7 +276,7 @@ class QueueWorld(EngineWorld):
     ) -> None:
         self.definitions = list(queues)
         self.moment = Now(0.0, 0)
-        """What the engine was told last that it is."""
+        """The last time that the engine received."""
         self.last_sequence: dict[str, int] = {}
         """Of each client, the highest sequence that an engine took."""
         counts = Counter() if counts is None else counts
@@ -325,25 +324,25 @@ class QueueWorld(EngineWorld):
         return peer
 
     def now(self) -> Now:
-        """Both clocks go at one pace: what drifts between them would be taken for a wrong lease."""
+        """Advance both clocks at one pace: the oracle would take a drift between them for a wrong lease."""
         self.wall += self.rng.randrange(0, 1_000)
         self.mono = (self.wall - 1_760_000_000_000_000) / MICROS + 100.0
         self.moment = Now(self.mono, self.wall)
         return self.moment
 
     def acknowledged(self, peer: Peer) -> None:
-        """That what is acknowledged is kept is held against the log at the next start."""
+        """Record an acknowledged sequence: the next start checks that the log has it."""
         assert peer.logged_on is not None
         if peer.acked_sequence:
             self.promised.add((peer.logged_on.publisher, peer.acked_sequence))
 
     def fitting(self, topic: str) -> list[str]:
-        """The queues to which a topic or pattern subscribes."""
+        """Return the queues to which a topic or pattern subscribes."""
         if is_pattern(topic):
             return [name for name in self.model.queues if re.search(topic, name)]
         return [topic] if topic in self.model.queues else []
 
-    # -- what the oracle is told ------------------------------------------------------------------------
+    # -- inputs of the oracle -------------------------------------------------------------------------
 
     def _persisted(self, first: int, batch: MessageBatch) -> None:
         for message in arrived(first, batch):
@@ -361,12 +360,12 @@ class QueueWorld(EngineWorld):
                 adds_up(look)
 
     def about_to(self, *, disturb: bool = False) -> None:
-        """Before something is asked of the engine: is there something under way that nobody has seen?"""
+        """Note before a request whether invisible work of the engine is in flight."""
         self.model.moved = bool(self.jobs or self.reads or self.broker.has_work)
         self.model.disturbed |= disturb
 
     def hang_up(self, peer: QueuePeer) -> None:
-        """The connection is lost."""
+        """Close the connection."""
         self.peers.pop(peer.conn, None)
         self.about_to(disturb=True)
         self.model.gone(peer.conn)
@@ -374,7 +373,7 @@ class QueueWorld(EngineWorld):
         self.collect()
 
     def rest(self) -> None:
-        """Everything comes to rest, what is due with it; then everything must hold."""
+        """Run the engine until it is idle, including due timers, then check the invariants."""
         self.settle()
         for _ in range(100):
             wanted = self.broker.next_deadline(Now(self.mono, self.wall))
@@ -384,11 +383,11 @@ class QueueWorld(EngineWorld):
             self.settle()
         else:
             raise AssertionError("the engine wants to be woken again and again")
-        at_rest(self.model, self.broker.queues.snapshots(self.moment), self.moment.wall)
+        check_idle(self.model, self.broker.queues.snapshots(self.moment), self.moment.wall)
         self.model.disturbed = False
 
     def advance(self, seconds: float) -> None:
-        """Time passes; the engine is woken when it asked to be, as a driver does."""
+        """Let time pass. As with a driver, the engine is woken at its deadlines."""
         self.about_to(disturb=True)
         end = self.wall + int(seconds * MICROS)
         while self.wall < end:
@@ -400,25 +399,25 @@ class QueueWorld(EngineWorld):
         self.settle()
 
     def browse(self, peer: QueuePeer, queue: str) -> list[Key]:
-        """What a queue has to give now."""
+        """Return the messages that a queue has available now."""
         peer.consume("browse", queue, browse=True)
         self.settle()
-        assert "browse" in peer.ended, "it ends by itself"
+        assert "browse" in peer.ended, "a browse ends by itself"
         assert not peer.ended["browse"].code, peer.ended["browse"]
         return peer.browsed["browse"]
 
-    # -- between lives --------------------------------------------------------------------------------
+    # -- between runs ---------------------------------------------------------------------------------
 
     def crash(self, *, power: bool = True) -> None:
-        """The machine stops, or only the process; the engine starts again."""
+        """Stop the machine, or only the process, and restart the engine."""
         self.about_to(disturb=True)
         self.disk = self.disk.crash_clone(self.rng) if power else self.disk.kill_clone(self.rng)
         self.fatal = None
         self.open()
-        self._known_again()
+        self._inform_oracle()
 
     def stop(self) -> None:
-        """A clean stop and a start."""
+        """Stop cleanly and start."""
         self.about_to(disturb=True)
         self.broker.close(self.now())
         self.collect()
@@ -427,10 +426,10 @@ class QueueWorld(EngineWorld):
         write_queues(self.disk, self.broker.journal.journal_id, self.broker.queues.checkpoint_body())
         self.disk.close_all()
         self.open()
-        self._known_again()
+        self._inform_oracle()
 
-    def _known_again(self) -> None:
-        """The oracle is told what the log holds; what was promised must be there."""
+    def _inform_oracle(self) -> None:
+        """Give the oracle the contents of the log, which must have every acknowledged message."""
         log = [m for first, batch in read_log(self.broker.journal, self.disk) for m in arrived(first, batch)]
         keys = {message.key for message in log}
         assert self.promised <= keys, f"acknowledged and lost: {self.promised - keys}"
@@ -440,7 +439,7 @@ class QueueWorld(EngineWorld):
 
 
 def arrived(first: int, batch: MessageBatch) -> list[Arrived]:
-    """The messages of a batch of the log, settlements among them, the control records of names not."""
+    """Return the messages of a batch of the log, with settlements and without control records of names."""
     found = []
     for i in range(batch.count):
         topic = batch.topic(i)

@@ -1,6 +1,6 @@
-"""Owns the files of what waits on disk for subscribers of unrecorded topics, in simulated lives.
+"""Simulated spill files for subscribers of non-persistent topics.
 
-Must never do anything by itself: a test says when each job is carried out, and what fails.
+Must never act by itself: a test decides when each job runs and which jobs fail.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tickertape.engine.runtime.effects import SpillRead, SpillTrim, SpillWrite
 
 
 class SpilledFiles:
-    """The files of what waits on disk: writes and reads wait for their turn, and fail when a test says so."""
+    """The spill files: writes and reads wait for their turn, and fail when a test says so."""
 
     def __init__(self) -> None:
         self.jobs: deque[SpillWrite | SpillRead] = deque()
@@ -21,7 +21,7 @@ class SpilledFiles:
         self.fails: Callable[[SpillWrite | SpillRead], OSError | None] = lambda _: None
         """The error of a job, or None."""
         self.damages: Callable[[bytes], bytes] = bytes
-        """What is read of what was written."""
+        """Turns written bytes into read bytes."""
 
     def take(self, effect: SpillWrite | SpillRead | SpillTrim) -> None:
         if isinstance(effect, SpillTrim):
@@ -31,7 +31,7 @@ class SpilledFiles:
             self.jobs.append(effect)
 
     def run(self) -> tuple[int, Buffer | OSError | None]:
-        """Carry out the oldest job; its token, and the answer."""
+        """Run the oldest job, and return its token and its answer."""
         job = self.jobs.popleft()
         error = self.fails(job)
         if error is not None:
@@ -47,5 +47,5 @@ class SpilledFiles:
 
     @property
     def bytes(self) -> int:
-        """What the files take."""
+        """Return the size of the files."""
         return sum(map(len, self.files.values()))

@@ -1,8 +1,8 @@
-"""Owns the disk under a publish store that loses power: what is surely on it, and what may be.
+"""Power loss for publish stores: the durable and the possible contents of the disk.
 
-Must never judge. The store works on real files; beside them each sector is remembered as it was last synced,
-with all that was written to it since, any of which may have reached the disk. So may each name that was made
-or removed since the directory was synced.
+Must never judge. The store works on real files. For each sector, the model keeps the last synced content and
+all contents written since: any of them may have reached the disk. The same holds for each name created or
+removed since the directory was synced.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _SUFFIX: Final = ".segment"
 
 
 class PowerLoss(BaseException):
-    """There is no more power: the process is gone, and all that was not synced may be."""
+    """Power loss: the process is gone, and unsynced data may be lost."""
 
 
 class Platter:
-    """What is on the disk. `fails_at` is the number of the operation before which power is lost."""
+    """The contents of the disk. `fails_at` is the number of the operation before which power is lost."""
 
     def __init__(self, fails_at: int) -> None:
         self.left = fails_at
         self.names: set[str] = set()
-        """Names that are surely there."""
+        """Names that are certainly on the disk."""
         self.durable: dict[str, bytearray] = {}
         self.perhaps: dict[str, dict[int, list[bytes]]] = {}
-        """By file and place of a sector: what was written there since it was synced."""
+        """By file and offset of a sector: contents written since its last sync."""
         self._seen: dict[str, bytes] = {}
         self.known = False
         """Whether the name of the directory itself is durable."""
@@ -43,7 +43,7 @@ class Platter:
             raise PowerLoss
 
     def look(self, path: Path) -> None:
-        """Remember what stands in the files now: the system may write it out at any time."""
+        """Record the current contents of the files: the system may write them out at any time."""
         for name in _segments(path):
             data = (path / name).read_bytes()
             if name not in self.durable:
@@ -70,7 +70,7 @@ class Platter:
             self.perhaps[name].pop(at, None)
 
     def remains(self, path: Path, target: Path, rng: Random) -> None:
-        """Write to `target` what is left of the store in `path`."""
+        """Write the remaining store of `path` to `target`."""
         self.look(path)
         present = set(_segments(path))
         if not self.known and rng.random() < 0.5:

@@ -1,6 +1,6 @@
-"""Owns publishers that keep what is not acknowledged and send it again, for simulated lives of the engine.
+"""Publishers that keep and resend unacknowledged messages, for simulations of the engine.
 
-Must never take the engine's word for what was published: it is kept here in plain lists.
+Must never take the list of published messages from the engine: plain lists here hold it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tickertape.wire.commands import Publish
 
 
 class Store:
-    """What a publisher keeps until it is acknowledged: the least a publish store can be."""
+    """A minimal publish store: keeps messages until they are acknowledged."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -25,17 +25,18 @@ class Store:
         self.acknowledged = 0
 
     def connect(self, world: EngineWorld) -> None:
-        """Log on, and send again in order what is not acknowledged.
+        """Log on, and resend the unacknowledged messages in order.
 
-        Our clients leave out what the server says it has; others may not, and here chance decides.
+        Clients of the product omit messages that the server reports as persisted. Other clients may not, so
+        chance decides here.
         """
         self.peer = world.connect(self.name)
         assert self.peer.logged_on is not None
         last = self.peer.logged_on.last_persisted
-        assert last >= self.acknowledged, "what was acknowledged is durable"
+        assert last >= self.acknowledged, "acknowledged messages are durable"
         if world.rng.random() < 0.5:
             self.kept = [entry for entry in self.kept if entry[0] > last]
-        world.counts["sent though it is there"] += sum(entry[0] <= last for entry in self.kept)
+        world.counts["persisted messages sent again"] += sum(entry[0] <= last for entry in self.kept)
         for entry in self.kept:
             self._send([entry])
 
@@ -59,20 +60,18 @@ class Store:
         peer.send(Publish(frame=peer.frames, sequenced=True), batch)
 
     def hear(self) -> None:
-        """Take in the acknowledgements that have come."""
+        """Process the acknowledgements that have arrived."""
         assert self.peer is not None
         self.acknowledged = max(self.acknowledged, self.peer.acked_sequence)
         self.kept = [entry for entry in self.kept if entry[0] > self.acknowledged]
 
 
 def everything_once(world: EngineWorld, stores: Sequence[Store], label: str) -> None:
-    """What must hold when the world has come to rest: all is acknowledged, and stands in the log once, in
-    order.
-    """
+    """Check an idle engine: every message is acknowledged and is in the log once, in order."""
     log = world.log()
     for store in stores:
         store.hear()
-        assert store.kept == [], f"{label}: everything is acknowledged in the end"
+        assert store.kept == [], f"{label}: a message is unacknowledged at the end"
         assert store.peer is not None
         assert store.peer.logged_on is not None
         publisher = store.peer.logged_on.publisher

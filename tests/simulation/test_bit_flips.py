@@ -18,12 +18,12 @@ Outcome = Literal["refused", "read refused", "nothing lost"]
 
 
 def flipped(contents: bytes, offset: int) -> bytes:
-    """`contents` with one bit of the byte at `offset` turned; which one goes round with the offset."""
+    """Return `contents` with one bit of the byte at `offset` flipped. The bit depends on the offset."""
     return contents[:offset] + bytes([contents[offset] ^ (1 << offset % 8)]) + contents[offset + 1 :]
 
 
 def outcome(log: Log, path: str, offset: int, expected: list[Message]) -> Outcome:
-    """Open and read the log with one flip; whatever is served must be what was written, in order."""
+    """Open and read the log with one flip. Delivered messages must be the written ones, in order."""
     refusal: JournalError | WrongJournal | None = None
     found: list[Message] = []
     opened = False
@@ -49,11 +49,11 @@ def outcome(log: Log, path: str, offset: int, expected: list[Message]) -> Outcom
 
 LOGS_FULL = 9
 STRIDE = 3
-"""In every run one flip for so many bytes of commits, which are alike; odd, so every bit has a turn."""
+"""Without --full, one flip in this many bytes of commits, which are alike. Odd, so that all bits occur."""
 
 
 def passed_over(part: str, offset: int, full: bool) -> bool:
-    """With --full no byte is; headers and seals never."""
+    """Return whether the run skips an offset: never with --full, never in headers and seals."""
     return part in ("commits", "whole") and offset > 0 and offset % STRIDE > 0 and not full
 
 
@@ -76,7 +76,9 @@ def expected(log: Log) -> list[Message]:
 
 
 @pytest.mark.slow
-def test_every_byte_of_a_sealed_segment(log: Log, expected: list[Message], full: bool) -> None:
+def test_sealed_segment_with_any_flipped_bit_is_refused_at_start_or_by_readers(
+    log: Log, expected: list[Message], full: bool
+) -> None:
     path = segment_path(1)
     contents = log.files[path]
     footer = decode_footer(contents[-footer_bytes:])
@@ -96,7 +98,9 @@ def test_every_byte_of_a_sealed_segment(log: Log, expected: list[Message], full:
 
 
 @pytest.mark.slow
-def test_every_byte_of_the_active_segment(log: Log, expected: list[Message], full: bool) -> None:
+def test_active_segment_with_any_flipped_bit_is_refused_or_loses_nothing(
+    log: Log, expected: list[Message], full: bool
+) -> None:
     path = segment_path(log.last_segment)
     last_mark = log.used - commit_header_bytes
     seen: dict[str, Counter[Outcome]] = {"whole": Counter(), "mark": Counter(), "dead": Counter()}
@@ -106,13 +110,15 @@ def test_every_byte_of_the_active_segment(log: Log, expected: list[Message], ful
             continue
         seen[part][outcome(log, path, offset, expected)] += 1
     assert set(seen["whole"]) == {"refused"}, "a mark follows: damage is never taken for an unfinished write"
-    # A damaged last mark says nothing any more, and nothing was in it; behind it stand reserved zeros.
+    # A damaged last mark carries no message, and only reserved zeros follow it.
     assert set(seen["mark"]) == {"nothing lost"}
     assert set(seen["dead"]) == {"nothing lost"}
 
 
 @pytest.mark.slow
-def test_every_byte_of_a_log_that_was_stopped(expected: list[Message], log: Log, full: bool) -> None:
+def test_cleanly_stopped_log_with_any_flipped_bit_is_refused_by_readers_or_loses_nothing(
+    expected: list[Message], log: Log, full: bool
+) -> None:
     """After a clean stop the last segment is sealed: damage is found by readers, and in the seal it costs
     nothing."""
     disk = reopened(log.files)[1]
@@ -132,12 +138,14 @@ def test_every_byte_of_a_log_that_was_stopped(expected: list[Message], log: Log,
             continue
         seen[part][outcome(sealed, path, offset, expected)] += 1
     assert set(seen["commits"]) == {"read refused"}
-    assert set(seen["mark"]) == {"nothing lost"}, "no message stands in it or behind it"
+    assert set(seen["mark"]) == {"nothing lost"}, "no message is in the mark or after it"
     assert set(seen["seal"]) == {"nothing lost"}
 
 
 @pytest.mark.slow
-def test_every_byte_of_the_identity(log: Log, expected: list[Message]) -> None:
+def test_identity_file_with_any_flipped_bit_is_refused_or_loses_nothing(
+    log: Log, expected: list[Message]
+) -> None:
     contents = log.files["identity.json"]
     seen = Counter(outcome(log, "identity.json", offset, expected) for offset in range(len(contents)))
     assert set(seen) <= {"refused", "nothing lost"}

@@ -1,7 +1,8 @@
-"""Power loss under a bookmark store with a file: no message is skipped that was not discarded, and with
-`sync="always"` none comes again that a call has said is discarded.
+"""Power loss under a bookmark store with a file.
 
-Lives follow each other on one file; each ends at an operation of the disk, or between two, as chance has it.
+The store never skips an undiscarded message. With `sync="always"`, it never redelivers a message that a call
+reported as discarded. Runs on one file follow each other. Each ends at a random operation of the disk, or
+between two.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ WORLDS_FULL = 2_000
 LIVES = 6
 STEPS = 50
 OPERATIONS = 80
-"""A life has at most so many before it loses power."""
+"""Steps of a run before it loses power, at most."""
 ROOM = 3
-"""For so many publishers the ring has room; in every other world there is one more."""
+"""Publishers that the ring has space for. Every other simulation has one more."""
 SUBS = ("s", "t")
 Entry = tuple[int, int]
 Store = tt.LoggedBookmarkStore | tt.RingBookmarkStore
 
 
 class Subscription:
-    """What the application knows of one: a model of lists and sets."""
+    """The application's view of one subscription: a model of lists and sets."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.cursor = 0
-        """What of the log is delivered next."""
+        """Index in the log of the next message to deliver."""
         self.held: list[Entry] = []
         """Handed to the application, which is not done with it."""
         self.done: set[Entry] = set()
-        """The application said that it is done."""
+        """Entries that the application has processed."""
         self.sure: set[Entry] = set()
-        """Those of which a call that said so has returned."""
+        """Entries whose discard a returned call has confirmed."""
 
 
 class World:
@@ -72,7 +73,7 @@ class World:
         return tt.LoggedBookmarkStore(self.path, sync=self.sync, prune_size=4096)
 
     def life(self, number: int) -> None:
-        """Open, see what is left, work until there is no power."""
+        """Open the store, check its contents, and work until the power is lost."""
         for module in (logged, ring):
             self.patch.setattr(module, "boot_id", lambda: number.to_bytes(16, "big"))
         self.patch.setattr(logged, "bookmark_log_bytes_first", 8_192)
@@ -92,12 +93,12 @@ class World:
         self.counts["syncs"] += sheet.syncs
         sheet.remains(self.rng)
         if store is not None:
-            store._file.forked()  # lets go of the lock, and writes nothing
+            store._file.forked()  # releases the lock without a write
             store._refuse_in_child()
         Path(f"{self.path}.lock").unlink(missing_ok=True)
         self.counts["lives"] += 1
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- actions of the application -------------------------------------------------------------------
 
     def step(self, store: Store) -> None:
         sub = self.rng.choice(self.subs)
@@ -117,7 +118,9 @@ class World:
         self.hand_on(store, sub)
 
     def hand_on(self, store: Store, sub: Subscription, before: int = 0) -> None:
-        """All that is in the log comes; what is sure and stands `before` there must not come again."""
+        """Deliver the rest of the log. Confirmed discards at an index below `before` must not be
+        redelivered.
+        """
         batch = self.log[sub.cursor :]
         if not batch:
             return
@@ -126,9 +129,9 @@ class World:
         flags = [True] * len(batch) if keep is None else keep.tolist()
         for place, (entry, kept) in enumerate(zip(batch, flags, strict=True), sub.cursor):
             if kept:
-                assert place >= before or entry not in sub.sure, f"{entry} was discarded and comes again"
+                assert place >= before or entry not in sub.sure, f"{entry} was discarded and is redelivered"
                 assert entry not in sub.held
-                self.counts["came again"] += entry in sub.done
+                self.counts["redelivered"] += entry in sub.done
                 sub.done.discard(entry)
                 sub.sure.discard(entry)
                 sub.held.append(entry)
@@ -164,7 +167,7 @@ class World:
             store.persisted(sub.name, tt.Bookmark(*self.log[sub.cursor - 1]))
 
     def again(self, store: Store, sub: Subscription) -> None:
-        """The connection was lost, and stands again."""
+        """Resume after a lost connection."""
         self.resume(store, sub)
 
     def prune(self, store: Store, _: Subscription) -> None:
@@ -172,7 +175,7 @@ class World:
         store.prune()
 
     def purge(self, store: Store, sub: Subscription) -> None:
-        """It begins anew, sometimes with all the others, and may mean something else from now on."""
+        """Purge the subscription, sometimes with all others."""
         every = self.rng.random() < 0.5
         gone = self.subs if every else [sub]
         for one in gone:
@@ -184,7 +187,7 @@ class World:
             one.done.clear()
             self.resume(store, one)
 
-    # -- what must hold ---------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------
 
     def resume(self, store: Store, sub: Subscription) -> None:
         points = store.most_recent(sub.name)
@@ -210,7 +213,7 @@ class World:
 
 @pytest.mark.parametrize("sync", ["always", "never"])
 @pytest.mark.parametrize("kind", ["logged", "ring"])
-def test_power_loss_skips_nothing_and_with_sync_always_nothing_comes_again(
+def test_bookmark_store_after_power_loss_skips_nothing_and_with_sync_always_repeats_nothing(
     kind: str, sync: Literal["never", "always"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     counts: Counter[str] = Counter()
@@ -224,7 +227,7 @@ def test_power_loss_skips_nothing_and_with_sync_always_nothing_comes_again(
                 error.add_note(f"seed {seed}, life {world.counts['lives']}")
                 raise
         counts.update(world.counts)
-    assert all(counts[what] > 20 for what in ("deliver", "first", "any", "many", "again", "purged")), counts
+    assert all(counts[event] > 20 for event in ("deliver", "first", "any", "many", "again", "purged")), counts
     assert counts["purged all"] > 3
     assert counts["resumed in the log"] > 50
-    assert counts["came again"] > 20
+    assert counts["redelivered"] > 20

@@ -18,11 +18,11 @@ TORN_SEED = 0
 """Power loss with this chance leaves an unfinished write, so that a start has something to set aside."""
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 ENDS_THE_RUN = ("sync", "write", "truncate", "sync_directory")
-"""Failures of these are never tried again. Those of a reserve are, when there is no room."""
+"""Failed calls that are never retried. A failed reservation is retried after a full disk."""
 EVERYTHING = (*ENDS_THE_RUN, "preallocate", "open", "rename", "make_directory")
 
 
-class Life:
+class FailureRun:
     """An engine that was killed at work, starts again, works, and stops: with a disk that fails once.
 
     `torn`: it lost power instead, in the middle of a write.
@@ -32,8 +32,8 @@ class Life:
         self.world = EngineWorld(SEED, counts=counts, segment_bytes=segment_bytes)
         self.stores = [Store(f"p{i}") for i in range(2)]
         self.counts = counts
-        self.told: list[int] | None = None
-        """What was acknowledged when the failure showed."""
+        self.acknowledged_at_failure: list[int] | None = None
+        """Acknowledged sequences at the time of the failure."""
         self._connect()
         self._work(12)
         if torn:
@@ -41,20 +41,20 @@ class Life:
             self.world.disk.fail("sync", 1, errno.EIO)
             self.stores[0].publish("t", [bytes([7]) * 1_200])
             self._settle()
-        self._begin_again(power=torn)
+        self._restart(power=torn)
 
-    def _begin_again(self, *, power: bool) -> None:
+    def _restart(self, *, power: bool) -> None:
         world = self.world
         rng = Random(TORN_SEED)
         world.disk = world.disk.crash_clone(rng) if power else world.disk.kill_clone(rng)
-        world.peers, world.fatal, self.told = {}, None, None
+        world.peers, world.fatal, self.acknowledged_at_failure = {}, None, None
 
     def _connect(self) -> None:
         for store in self.stores:
             store.connect(self.world)
 
     def go(self) -> None:
-        """Start, work, rest, stop; each part only as long as nothing has failed."""
+        """Start, work, idle, stop, until an operation fails."""
         try:
             self.world.open()
         except OSError:
@@ -86,31 +86,31 @@ class Life:
         self._note()
 
     def _note(self) -> None:
-        """After each step: what was acknowledged when the failure showed stays so."""
+        """Check after each step that a failure ends the acknowledgements."""
         for store in self.stores:
             store.hear()
         acknowledged = [store.acknowledged for store in self.stores]
-        if self.told is not None:
-            assert acknowledged == self.told, "acknowledged after the failure"
+        if self.acknowledged_at_failure is not None:
+            assert acknowledged == self.acknowledged_at_failure, "acknowledged after the failure"
         elif self.world.fatal is not None:
-            self.told = acknowledged
+            self.acknowledged_at_failure = acknowledged
             assert self.world.fatal.code == "journal_failed"
             for peer in self.world.peers.values():
-                assert peer.goodbye is not None, "whoever is connected is told"
+                assert peer.goodbye is not None, "connected clients receive a goodbye"
                 assert peer.goodbye.code == "journal_failed"
 
     def recover(self, *, power: bool) -> None:
-        """Start on what is left, with a disk that obeys, and see that everything is there."""
-        self._begin_again(power=power)
+        """Restart on the remaining disk, which works now, and check that all messages are in the log."""
+        self._restart(power=power)
         self.world.open()
-        self._connect()  # which holds what the server has against what was acknowledged
+        self._connect()  # compares the server's sequences with the acknowledged ones
         self.world.settle()
         everything_once(self.world, self.stores, "after the failure")
 
 
 def points(operation: str, *, torn: bool) -> int:
-    """How many calls of an operation there are to fail."""
-    life = Life(Counter(), torn=torn)
+    """Return the number of calls of an operation."""
+    life = FailureRun(Counter(), torn=torn)
     life.go()
     assert life.world.fatal is None
     return life.world.disk.calls[operation]
@@ -121,7 +121,7 @@ def fail_each(operation: str, errors: tuple[int, ...], counts: Counter[str], *, 
     total = points(operation, torn=torn)
     for nth in range(1, total + 1):
         for error in errors:
-            life = Life(counts, torn=torn)
+            life = FailureRun(counts, torn=torn)
             written = (None, 0, 1, 511)[nth % 4] if operation == "write" else None
             life.world.disk.fail(operation, nth, error, written=written)
             label = f"{operation} {nth} of {total} fails with {errno.errorcode[error]}"
@@ -130,8 +130,8 @@ def fail_each(operation: str, errors: tuple[int, ...], counts: Counter[str], *, 
                 life.go()
                 assert life.world.disk.faults_left == 0, "it happened"
                 if operation in ENDS_THE_RUN and counts["start refused"] == refused:
-                    assert life.told is not None, "a failure ends the run"
-                counts["ended the run"] += life.told is not None
+                    assert life.acknowledged_at_failure is not None, "a failure ends the run"
+                counts["ended the run"] += life.acknowledged_at_failure is not None
                 life.recover(power=nth % 2 == 0)
             except BaseException as failed:
                 failed.add_note(label)
@@ -141,10 +141,10 @@ def fail_each(operation: str, errors: tuple[int, ...], counts: Counter[str], *, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", EVERYTHING)
-def test_whatever_fails_nothing_is_acknowledged_on_hope(operation: str) -> None:
+def test_disk_after_any_failed_operation_no_unsynced_message_is_acknowledged(operation: str) -> None:
     counts: Counter[str] = Counter()
     total = sum(fail_each(operation, ERRORS, counts, torn=torn) for torn in (False, True))
-    assert total, "it is a call that happens"
+    assert total, "the run makes this call"
     if operation in ("sync", "write"):
         assert total > 40
         assert counts["ended the run"] > 80

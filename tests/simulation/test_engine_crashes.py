@@ -44,7 +44,7 @@ def test_acknowledged_means_retained_through_power_losses(part: int, full: bool)
         for _ in range(3):
             _live(world, stores)
             if world.jobs and world.rng.random() < 0.5:
-                # Power goes in the middle of it: some of what it writes is there, nothing of it synced.
+                # Power fails during the job: a part of its data is written, none of it is synced.
                 world.disk.fail(world.rng.choice(("sync", "write")), 1, errno.EIO)
                 world.run_job()
                 counts["power lost inside a job"] += world.fatal is not None
@@ -63,6 +63,6 @@ def test_acknowledged_means_retained_through_power_losses(part: int, full: bool)
     assert counts["crash"] > 20
     assert counts["kill"] > 5
     assert counts["power lost inside a job"] > 10
-    assert counts["sent though it is there"] > 1
+    assert counts["persisted messages sent again"] > 1
     assert counts["sector_lost"] > 20
     assert counts["unacknowledged at the crash"] > 50

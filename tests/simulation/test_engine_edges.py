@@ -20,7 +20,7 @@ def parsed(builder: BatchBuilder) -> MessageBatch:
     return MessageBatch.parse(builder.build().encode())
 
 
-def test_a_range_of_the_past_keeps_its_end_when_the_clock_is_looked_at() -> None:
+def test_bounded_range_in_the_past_after_a_timer_keeps_the_end() -> None:
     world = EngineWorld(1)
     publisher, subscriber = world.connect("p"), world.connect("s")
     publisher.publish("t", [b"inside"])
@@ -35,7 +35,7 @@ def test_a_range_of_the_past_keeps_its_end_when_the_clock_is_looked_at() -> None
     assert [heard.body for heard in subscriber.heard["a"]] == [b"inside"]
 
 
-def test_what_is_stamped_after_the_end_of_a_live_range_is_not_part_of_it() -> None:
+def test_bounded_range_with_a_live_end_excludes_messages_with_a_later_timestamp() -> None:
     world = EngineWorld(1)
     publisher, subscriber = world.connect("p"), world.connect("s")
     end = world.wall + 1_000_000
@@ -47,14 +47,14 @@ def test_what_is_stamped_after_the_end_of_a_live_range_is_not_part_of_it() -> No
     assert subscriber.heard["a"] == []
 
 
-def test_a_takeover_does_not_acknowledge_other_messages_under_sequences_in_flight() -> None:
+def test_takeover_with_messages_in_flight_acknowledges_no_other_message() -> None:
     world = EngineWorld(1)
     old = world.connect("p")
     old.publish("t", [b"first"])
     world.settle()
-    old.publish("t", [b"in flight"])  # accepted; its sync has not returned
+    old.publish("t", [b"in flight"])  # accepted, with its sync pending
     new = world.connect("p")
-    assert new.received == [], "the logon is answered when what is in flight is durable"
+    assert new.received == [], "the logon is answered when the messages in flight are durable"
     world.settle()
     assert new.logged_on is not None
     assert new.logged_on.last_persisted == 2
@@ -64,7 +64,7 @@ def test_a_takeover_does_not_acknowledge_other_messages_under_sequences_in_fligh
     assert new.acked_sequence == 3
 
 
-def test_a_sequence_column_is_kept_whatever_publisher_the_run_names() -> None:
+def test_sequence_column_of_a_run_with_another_publisher_is_kept_or_refused() -> None:
     world = EngineWorld(1)
     peer = world.connect("p")
     builder = BatchBuilder()
@@ -76,7 +76,7 @@ def test_a_sequence_column_is_kept_whatever_publisher_the_run_names() -> None:
     assert refused or [heard.sequence for heard in world.log("t")] == [10, 20, 30]
 
 
-def test_a_selection_that_grows_beyond_a_frame_does_not_stop_the_server() -> None:
+def test_topic_selection_larger_than_a_frame_does_not_stop_the_server() -> None:
     count = batch_bytes_max // 8240
     label = "k" * 4096
 
@@ -102,7 +102,7 @@ def test_a_selection_that_grows_beyond_a_frame_does_not_stop_the_server() -> Non
     assert len(peer.heard["s"]) == count
 
 
-def test_one_message_may_exceed_the_credit_of_an_unrecorded_topic_but_not_a_batch() -> None:
+def test_delivery_beyond_the_credit_of_a_transient_topic_is_a_single_message() -> None:
     world = EngineWorld(1, recorded=frozenset({"recorded"}))
     peer = world.connect("p")
     peer.subscribe("s", "live", credit=32)
@@ -112,7 +112,7 @@ def test_one_message_may_exceed_the_credit_of_an_unrecorded_topic_but_not_a_batc
         pytest.fail(f"the peer says: {error}")
 
 
-def test_a_publish_whose_bodies_do_not_match_their_checksum_is_refused() -> None:
+def test_publish_with_a_wrong_body_checksum_is_refused() -> None:
     world = EngineWorld(1)
     peer = world.connect("p")
     assert peer.logged_on is not None

@@ -1,4 +1,4 @@
-"""Replay to live and back under load: no gap, no duplicate, no reordering, whatever the schedule."""
+"""Handover between replay and live under load: no gap, no duplicate, no reordering in any schedule."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HAPPENS = {
     "left the end": 6,
 }
 Sent = dict[tuple[int, bool], list[tuple[str, bytes]]]
-"""What each publisher published, in its order, with and without sequences: by connection and that."""
+"""Published messages in order, by connection and by whether they have sequences."""
 
 
 def _act(
@@ -94,15 +94,15 @@ def _expected(log: dict[int, Heard], topic: str, start: int) -> list[Heard]:
 def _check_notices(
     subscribers: list[Peer], log: dict[int, Heard], asked: dict[tuple[int, str], tuple[str, int, str]]
 ) -> None:
-    """What a notice names is persisted, and everything of the subscription up to it had come before."""
+    """Check each notice: its message is persisted, and all earlier messages were delivered before it."""
     position_of = {(heard.publisher, heard.sequence): position for position, heard in log.items()}
     for peer in subscribers:
-        for sub_id, told in peer.notices:
+        for sub_id, notice in peer.notices:
             topic, start, kind = asked[(peer.conn, sub_id)]
             assert kind != "plain"
-            upto = position_of[told.publisher, told.sequence]
+            upto = position_of[notice.publisher, notice.sequence]
             below = {position: heard for position, heard in log.items() if position <= upto}
-            assert told.heard >= len(_expected(below, topic, start))
+            assert notice.heard >= len(_expected(below, topic, start))
 
 
 def _count_crossings(world: EngineWorld, phases: dict[LogFeed, Phase]) -> None:
@@ -116,21 +116,21 @@ def _count_crossings(world: EngineWorld, phases: dict[LogFeed, Phase]) -> None:
 
 
 def _check_log(log: dict[int, Heard], publishers: list[Peer], sent: Sent, seed: int) -> None:
-    """The log itself, against what was published: nothing lost, nothing twice, each publisher's order."""
+    """Compare the log with the published messages: no loss, no duplicate, the order of each publisher."""
     found: dict[int, list[tuple[str, bytes]]] = {}
     for heard in log.values():
         found.setdefault(heard.publisher, []).append((heard.topic, heard.body))
     named = {p.conn: p.logged_on.publisher for p in publishers if p.logged_on is not None}
     for conn, publisher in named.items():
         assert found.pop(publisher, []) == sent.get((conn, True), []), f"seed {seed}: with sequences"
-    # The ids of those without sequences are the server's: they are told apart by what they published.
+    # The server chooses the ids of publishers without sequences: their messages identify them.
     rest = [sent[conn, False] for conn in named if (conn, False) in sent]
     assert sorted(found.values()) == sorted(rest), f"seed {seed}: without sequences"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts(PARTS))
-def test_handover_has_no_gap_no_duplicate_and_keeps_the_order(part: int) -> None:
+def test_handover_under_load_has_no_gap_and_no_duplicate_and_keeps_the_order(part: int) -> None:
     counts: Counter[str] = Counter()
     seeds = range(part * SCHEDULES_A_PART, (part + 1) * SCHEDULES_A_PART)
     for seed in seeds_of(seeds, counts, HAPPENS):

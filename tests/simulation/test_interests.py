@@ -1,5 +1,7 @@
-"""Subscriptions with topic patterns, filters and select lists, replayed and live, paused and combined, in any
-order of events: each gets exactly what it covers, in the order of the log."""
+"""Subscriptions with patterns, filters and select lists get exactly the covered messages, in log order.
+
+They are replayed and live, paused and combined, under any order of events.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def _parsed(body: bytes) -> Any:
 
 
 class _Asked:
-    """A subscription, and what it has to get."""
+    """A subscription and its expected messages."""
 
     def __init__(self, rng: Random) -> None:
         self.topic = rng.choice(list(_TOPICS))
@@ -165,7 +167,7 @@ _MUST_HAPPEN: Final = {
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", parts(PARTS))
-def test_each_gets_exactly_what_it_covers(part: int) -> None:
+def test_subscription_with_pattern_filter_and_select_gets_exactly_covered_messages(part: int) -> None:
     counts: Counter[str] = Counter()
     own = range(part * WORLDS_A_PART, (part + 1) * WORLDS_A_PART)
     for seed in seeds_of(own, counts, _MUST_HAPPEN):

@@ -1,6 +1,6 @@
-"""A file of the log is lost after a kill or a power loss: missing, empty, reads as zeros, or not at all.
+"""Lost files of the log after a kill or a power loss: missing, empty, zeros or unreadable.
 
-Whatever it is, the start is refused, or everything that an unharmed start shows is there.
+The start is refused, or every message of an undamaged start is present.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIVES = 4
 
 
 def shown(disk: StrictDisk) -> tuple[list[Key], list[str]]:
-    """What a start on a disk shows, and what it tells."""
+    """Return the messages and the reports of a start on a disk."""
     identity = open_identity(disk, owner="world", create=False, new_id=bytes(16))
     recovered = recover_journal(disk, identity.journal_id)
     journal = Journal(recovered, Now(0.0, 1), segment_bytes=16_384)
@@ -37,8 +37,8 @@ def shown(disk: StrictDisk) -> tuple[list[Key], list[str]]:
     return found, recovered.report
 
 
-def lived(seed: int) -> StrictDisk:
-    """A disk as its process, or its power, left it."""
+def recorded(seed: int) -> StrictDisk:
+    """Return a disk after the end of its process or its power."""
     world = World(seed)
     rng = Random(seed)
     for _ in range(3):
@@ -60,16 +60,16 @@ def outcome(disk: StrictDisk, expected: list[Key]) -> str:
             raise
         return "could not be read"
     assert found == expected
-    return "told" if any("cannot be read" in line for line in report) else "nothing lost"
+    return "reported" if any("cannot be read" in line for line in report) else "nothing lost"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts(12, every_run=1))
-def test_a_lost_file_refuses_the_start_or_loses_nothing(part: int) -> None:
+def test_log_with_a_lost_file_is_refused_at_start_or_loses_nothing(part: int) -> None:
     seen: dict[str, Counter[str]] = {how: Counter() for how in HARMS}
-    struck: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
     for seed in range(part * LIVES, (part + 1) * LIVES):
-        left = lived(seed)
+        left = recorded(seed)
         expected, _ = shown(left.kill_clone())
         begun = {path for path, data in left.contents().items() if data[:6] == b"TKTSEG" and "/" in path}
         for path in left.contents():
@@ -86,16 +86,16 @@ def test_a_lost_file_refuses_the_start_or_loses_nothing(part: int) -> None:
                 if path in begun:
                     assert came == "refused" or how == "unreadable", (seed, path, how)
                 seen[how]["begun.bin: " * (path == LAST_SEGMENT_FILE) + came] += 1
-                struck += disk.counts
+                faults += disk.counts
                 if how != "missing":
-                    again = left.kill_clone(Random(seed))
-                    again.harm(path, how)
-                    again.mend()
-                    assert shown(again)[0] == expected
+                    mended = left.kill_clone(Random(seed))
+                    mended.harm(path, how)
+                    mended.mend()
+                    assert shown(mended)[0] == expected
     for how in HARMS:
         assert seen[how]["refused" if how != "unreadable" else "could not be read"] > LIVES, seen
     for how in ("empty", "zeros"):
-        assert set(seen[how]) >= {"begun.bin: told"}
+        assert set(seen[how]) >= {"begun.bin: reported"}
         assert seen[how]["begun.bin: nothing lost"] == 0
     assert set(seen["missing"]) >= {"begun.bin: nothing lost"}
-    assert all(struck[name] for name in ("read_as_zeros", "read_as_empty", "unreadable"))
+    assert all(faults[name] for name in ("read_as_zeros", "read_as_empty", "unreadable"))

@@ -1,6 +1,6 @@
-"""Power loss under a publish store with `sync="always"`: what was stored by a call that returned is there.
+"""Power loss under a publish store with `sync="always"`: messages of returned calls are stored.
 
-Lives follow each other on one store; each ends at an operation of the disk that chance chooses.
+Runs on one store follow each other. Each ends at a random operation of the disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIVES = 5
 STEPS = 60
 SEGMENT_BYTES = 16 << 10
 OPERATIONS = 90
-"""A life has at most so many."""
+"""Steps of a run, at most."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    """A store, and what it was told."""
+    """A store and its calls."""
 
     def __init__(self, seed: int, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.rng = Random(seed)
@@ -43,7 +43,7 @@ class World:
         self.patch = patch
         self.path = directory / "0"
         self.returned: dict[int, bytes] = {}
-        """What a call stored that returned, and nobody settled or refused."""
+        """Messages stored by returned calls, neither settled nor refused."""
         self.begun: dict[int, set[bytes]] = {}
         """All that was ever given a number."""
         self.optional: set[int] = set()
@@ -53,7 +53,7 @@ class World:
         self.first = self.highest = 0
 
     def life(self, number: int) -> None:
-        """Open, work until there is no power, and see what is left."""
+        """Open the store, work until the power is lost, and check its contents."""
         platter = Platter(self.rng.randrange(OPERATIONS))
         if self.path.exists():
             platter.look(self.path)
@@ -72,7 +72,7 @@ class World:
         if self.path.exists():
             platter.remains(self.path, left, self.rng)
         if store is not None:
-            store._refuse_in_child()  # lets go of the lock, and writes nothing
+            store._refuse_in_child()  # releases the lock without a write
         shutil.rmtree(self.path, ignore_errors=True)
         self.path = left
         self.counts["lives"] += 1
@@ -132,13 +132,13 @@ class World:
         store.note_used(store.last_sequence)
 
     def check(self, store: BacklogFiles) -> None:
-        """What was found after the power came back."""
+        """Check the contents after power is restored."""
         held = held_messages(store)
         assert list(held) == sorted(held)
         missing = {n for n in self.returned if n not in held} - self.optional
         assert not missing, f"lost: {sorted(missing)}"
         for number, body in held.items():
-            assert body in self.begun[number], f"{number} is not what was published"
+            assert body in self.begun[number], f"{number} is not the published body"
             assert number not in self.returned or number in self.optional or body == self.returned[number]
         self.highest = max(self.highest, *self.returned, 0)
         assert store.last_sequence >= self.highest
@@ -148,7 +148,7 @@ class World:
 
 
 @pytest.mark.behaviour(29)
-def test_what_returned_survives_power_loss_with_sync_always(
+def test_publish_store_with_sync_always_keeps_returned_messages_through_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     counts: Counter[str] = Counter()
@@ -165,4 +165,4 @@ def test_what_returned_survives_power_loss_with_sync_always(
                 raise
         shutil.rmtree(directory)
         counts.update(world.counts)
-    assert all(counts[what] > 20 for what in ("append", "seal", "put", "settle", "refuse", "found")), counts
+    assert all(counts[event] > 20 for event in ("append", "seal", "put", "settle", "refuse", "found")), counts

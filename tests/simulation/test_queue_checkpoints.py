@@ -1,5 +1,4 @@
-"""A start from a checkpoint of the queues comes to what a start without one comes to, whatever happened and
-whatever became of the file."""
+"""Queue starts with a checkpoint reach the state of starts without, for any history and file."""
 
 from __future__ import annotations
 
@@ -46,10 +45,10 @@ def definitions(*, file_backed: bool) -> list[QueueDefinition]:
 
 
 def shown(world: QueueEngine, queue: FeedQueue) -> dict[str, object]:
-    """What of a state must be the same however it was recovered; counts begin with a start."""
+    """Return the part of a state that must not depend on the kind of recovery. Counters restart at zero."""
     state, inside = queue.state, queue.state.has(queue.state.ready | queue.state.inactive)
     assert not state.leased
-    expiry = deepcopy(queue.expiry)  # which is asked about times to come
+    expiry = deepcopy(queue.expiry)  # the checks advance its time
     return {
         "ready": list(state.ready),
         "inactive": list(state.inactive),
@@ -62,7 +61,7 @@ def shown(world: QueueEngine, queue: FeedQueue) -> dict[str, object]:
 
 
 def in_order(queue: FeedQueue) -> list[int]:
-    """What is ready in the order in which one after the other would be delivered, up to a barrier."""
+    """Return the ready messages in delivery order, up to a barrier."""
     found: list[int] = []
     left = queue.state.ready.copy()
     while left and len(part := queue.order.next(1, left)):
@@ -103,7 +102,7 @@ def live(world: QueueEngine, rng: Random, steps: int) -> None:
 
 
 def lived(rng: Random, *, file_backed: bool) -> QueueEngine:
-    """An engine in which much has happened, and whose clients are gone."""
+    """Return an engine with a long history and without clients."""
     world = QueueEngine(*definitions(file_backed=file_backed))
     live(world, rng, 80)
     for peer in [*world.peers.values()]:
@@ -113,7 +112,9 @@ def lived(rng: Random, *, file_backed: bool) -> QueueEngine:
 
 @pytest.mark.parametrize("seed", parts(SEEDS, SEEDS_EVERY_RUN))
 @pytest.mark.parametrize("file_backed", [False, True])
-def test_with_and_without_a_checkpoint_a_start_comes_to_the_same(seed: int, file_backed: bool) -> None:
+def test_queue_start_with_and_without_a_checkpoint_reaches_the_same_state(
+    seed: int, file_backed: bool
+) -> None:
     rng = Random(seed)
     world = QueueEngine(*definitions(file_backed=file_backed))
     begins: list[int] = []
@@ -140,7 +141,7 @@ def test_with_and_without_a_checkpoint_a_start_comes_to_the_same(seed: int, file
             world.reopen()
             assert states(world) == before, "as an older checkpoint and the log behind it say"
         world.reopen(*definitions(file_backed=not file_backed))
-        assert states(world) == before, "whether the whole state is kept is no matter"
+        assert states(world) == before, "file_backed_metadata does not change the state"
         world.reopen(clean=True)
         world.reopen(*definitions(file_backed=file_backed))
         assert states(world) == before
@@ -148,7 +149,7 @@ def test_with_and_without_a_checkpoint_a_start_comes_to_the_same(seed: int, file
 
 
 @pytest.mark.parametrize("seed", parts(SEEDS, SEEDS_EVERY_RUN))
-def test_snapshot_encoded_after_later_work_has_the_bytes_of_its_time(seed: int) -> None:
+def test_checkpoint_snapshot_encoded_after_later_work_is_unchanged(seed: int) -> None:
     rng = Random(seed)
     world = QueueEngine(*definitions(file_backed=True))
     taken: list[tuple[list[CheckpointSnapshot], bytes]] = []
@@ -172,7 +173,9 @@ def flipped(body: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [cut, flipped, lambda _: b"", lambda body: body + b"x"])
 @pytest.mark.parametrize("file_backed", [False, True])
-def test_a_damaged_file_is_told_and_not_needed(file_backed: bool, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_checkpoint_file_is_reported_and_the_state_recovered_from_the_log(
+    file_backed: bool, damage: Callable[[bytes], bytes]
+) -> None:
     world = lived(Random(3), file_backed=file_backed)
     before = states(world)
     world.reopen(clean=True)
@@ -190,7 +193,7 @@ def test_a_damaged_file_is_told_and_not_needed(file_backed: bool, damage: Callab
 
 
 @pytest.mark.parametrize("file_backed", [False, True])
-def test_a_file_of_another_journal_or_of_none_is_not_used(file_backed: bool) -> None:
+def test_checkpoint_of_another_journal_or_without_queues_is_ignored(file_backed: bool) -> None:
     world = lived(Random(4), file_backed=file_backed)
     before = states(world)
     journal_id = world.broker.journal.journal_id
@@ -205,8 +208,8 @@ def test_a_file_of_another_journal_or_of_none_is_not_used(file_backed: bool) -> 
 
 @pytest.mark.parametrize("field", ["ready", "inactive", "order", "expiry"])
 @pytest.mark.parametrize("kind", ["priority", "depth", "expiring", "barrier"])
-def test_a_state_that_is_none_is_forgotten_whole(kind: str, field: str) -> None:
-    """Its checksum is right, and what is in it is not: nothing of it may stay."""
+def test_checkpoint_with_an_invalid_state_is_reported_and_ignored_as_a_whole(kind: str, field: str) -> None:
+    """Its checksum is valid, and one field is not: no part of the state may stay."""
     world = lived(Random(5), file_backed=True)
     before = states(world)
     journal_id = world.broker.journal.journal_id
@@ -223,7 +226,7 @@ def test_a_state_that_is_none_is_forgotten_whole(kind: str, field: str) -> None:
 
 
 @pytest.mark.parametrize("file_backed", [False, True])
-def test_a_barrier_that_was_delivered_and_came_back_is_none_any_more(file_backed: bool) -> None:
+def test_barrier_returned_after_delivery_no_longer_holds_messages_back(file_backed: bool) -> None:
     definition = QueueDefinition("q", "t", barrier_expression="/n = 1", file_backed_metadata=file_backed)
     world = QueueEngine(definition)
     peer = world.connect("p")

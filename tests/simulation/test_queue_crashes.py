@@ -1,6 +1,4 @@
-"""Queues through power losses, kills and clean stops: what was acknowledged never comes back, all else
-comes.
-"""
+"""Queues through power losses, kills and clean stops: only unacknowledged messages are redelivered."""
 
 from __future__ import annotations
 
@@ -10,17 +8,17 @@ from random import Random
 import pytest
 
 from tests.helpers.tiers import parts, seeds_of
-from tests.simulation.queue_workload import Life, some_queues
+from tests.simulation.queue_workload import QueueClients, random_queues
 from tests.simulation.queue_world import QueueWorld
 
 SEEDS_A_PART = 30
 LIVES = 3
 
 
-def live_and_crash(seed: int, counts: Counter[str]) -> None:
-    """Some lives of one world, with an end to each that nobody expects."""
-    world = QueueWorld(seed, some_queues(Random(seed).choice), counts=counts, segment_bytes=16_384)
-    life = Life(world, world.rng.choice)
+def run_and_crash(seed: int, counts: Counter[str]) -> None:
+    """Run one simulation with an unexpected end to each run."""
+    world = QueueWorld(seed, random_queues(Random(seed).choice), counts=counts, segment_bytes=16_384)
+    life = QueueClients(world, world.rng.choice)
     life.begin()
     for _ in range(LIVES):
         for _ in range(world.rng.randrange(10, 60)):
@@ -44,20 +42,21 @@ def live_and_crash(seed: int, counts: Counter[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts(80))
-def test_a_queue_that_recovers_is_what_the_log_says(part: int) -> None:
+def test_queue_after_crash_recovery_matches_the_log(part: int) -> None:
     counts: Counter[str] = Counter()
     seeds = range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART)
     for seed in seeds_of(seeds, counts, MUST_HAPPEN):
-        live_and_crash(seed, counts)
+        run_and_crash(seed, counts)
 
 
 @pytest.mark.parametrize(
     "seed", [312, 467, 482, 499, 574, 595, 830, 1107, 1109, 1343, 1549, 1627, 1661, 1743, 1905]
 )
-def test_worlds_in_which_something_was_wrong_once(seed: int) -> None:
-    """Priorities passed over while filters looked at what was new; settlements that were looked up; messages
-    that were held up for a filter whose consumer was replaced away."""
-    live_and_crash(seed, Counter())
+def test_queue_crash_simulation_with_seeds_that_once_failed_passes(seed: int) -> None:
+    """Seeds that found defects: priorities passed over while filters searched new messages, settlements that
+    were looked up, and messages held up for a filter of a replaced consumer.
+    """
+    run_and_crash(seed, Counter())
 
 
 MUST_HAPPEN = {

@@ -1,4 +1,4 @@
-"""Who gets a message that comes alone, by each way of sharing out: the oracle knows the one-by-one rule."""
+"""Fair dispatch of a message that arrives alone, for each fairness. The oracle has the one-by-one rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESSAGES = 60
 
 
 def one_by_one(seed: int, fairness: Fairness, semantics: Semantics, counts: Counter[str]) -> QueueWorld:
-    """Messages come alone to some consumers, which acknowledge some of what they hold."""
+    """Publish single messages to some consumers, which acknowledge some of their messages."""
     rng = Random(seed)
     queue = QueueDefinition("q", fairness=fairness, semantics=semantics)
     world = QueueWorld(seed, [queue], counts=counts)
@@ -50,7 +50,7 @@ def one_by_one(seed: int, fairness: Fairness, semantics: Semantics, counts: Coun
     ],
 )
 @pytest.mark.parametrize("part", parts(20))
-def test_a_message_that_comes_alone_goes_to_whose_turn_it_is(
+def test_queue_message_arriving_alone_is_delivered_to_the_next_consumer_by_turn(
     fairness: Fairness, semantics: Semantics, part: int
 ) -> None:
     counts: Counter[str] = Counter()
@@ -60,7 +60,7 @@ def test_a_message_that_comes_alone_goes_to_whose_turn_it_is(
 
 
 @pytest.mark.behaviour(39)
-def test_the_one_with_the_most_unused_capacity_is_served() -> None:
+def test_proportional_queue_serves_the_consumer_with_most_unused_capacity() -> None:
     world = QueueWorld(1, [QueueDefinition("q")])
     publisher = world.connect("p")
     busy = {"inky": (2, 1), "blinky": (4, 3), "clyde": (10, 4)}
@@ -82,7 +82,7 @@ def test_the_one_with_the_most_unused_capacity_is_served() -> None:
     assert _held(world, peers) == {"inky": 1, "blinky": 3, "clyde": 5}
 
 
-def test_round_robin_moved_consumer_takes_its_turn_behind_earlier_ones() -> None:
+def test_round_robin_consumer_moved_to_a_queue_takes_turns_behind_earlier_ones() -> None:
     """A replace that moves a subscription to another queue makes it that queue's newest consumer."""
     world = QueueWorld(1, [QueueDefinition("q", fairness="round-robin"), QueueDefinition("other")])
     publisher = world.connect("p")

@@ -1,4 +1,4 @@
-"""The oracle of queues itself: what it must object to, and what it must not."""
+"""Tests of the queue oracle: it objects to violations, and only to violations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.queue_checks import adds_up, at_rest
+from tests.simulation.queue_checks import adds_up, check_idle
 from tests.simulation.queue_entries import MICROS, SLACK, make_body
 from tests.simulation.queue_model import Arrived, QueueModel
 from tickertape.engine.runtime.queue_definition import QueueDefinition
@@ -17,11 +17,11 @@ NOON = 1_760_000_000 * MICROS
 PUBLISHER, ACKNOWLEDGER = 7, 8
 
 
-class Told:
-    """An oracle with one queue `q`, told by hand."""
+class Oracle:
+    """An oracle with one queue `q`, controlled by the test."""
 
-    def __init__(self, **told: Any) -> None:
-        self.model = QueueModel([QueueDefinition("q", **told)], Counter())
+    def __init__(self, **oracle: Any) -> None:
+        self.model = QueueModel([QueueDefinition("q", **oracle)], Counter())
         self.state = self.model.queues["q"]
         self.now = NOON
         self.sequence = 0
@@ -41,11 +41,11 @@ class Told:
         self.model.subscribed(1, sub_id, ["q"], backlog, condition)
 
     def deliver(self, *keys: tuple[int, int], sub_id: str = "s") -> None:
-        told = self.state.definition
+        oracle = self.state.definition
         lease = 0
-        if told.lease_period is not None and not told.at_most_once:
-            lease = self.now + int(told.lease_period * MICROS)
-        self.model.delivered(1, sub_id, "q", lease, told.at_most_once, keys, self.now)
+        if oracle.lease_period is not None and not oracle.at_most_once:
+            lease = self.now + int(oracle.lease_period * MICROS)
+        self.model.delivered(1, sub_id, "q", lease, oracle.at_most_once, keys, self.now)
 
     def settle(self, action: str, *keys: tuple[int, int], durable: bool = True, conn: int = 1) -> None:
         self.settlements += 1
@@ -55,8 +55,8 @@ class Told:
             self.model.settled(by)
 
     def rest(self) -> None:
-        """At rest, with an engine that agrees."""
-        at_rest(self.model, [self.look()], self.now)
+        """Check the idle state with an engine that agrees."""
+        check_idle(self.model, [self.look()], self.now)
 
     def look(self, **other: int) -> Any:
         state = self.state
@@ -76,192 +76,192 @@ class Told:
         return SimpleNamespace(name="q", expired={"expiration": done}, returned={}, **{**numbers, **other})
 
 
-def objects(told: Told, *keys: tuple[int, int], sub_id: str = "s", why: str) -> None:
+def objects(oracle: Oracle, *keys: tuple[int, int], sub_id: str = "s", why: str) -> None:
     with pytest.raises(AssertionError, match=why):
-        told.deliver(*keys, sub_id=sub_id)
+        oracle.deliver(*keys, sub_id=sub_id)
 
 
-def test_a_message_has_one_lease_until_it_ends() -> None:
-    told = Told(lease_period=10)
-    told.consume()
-    (key,) = told.enter()
-    told.deliver(key)
-    objects(told, key, why="two leases")
-    told.now += 10 * MICROS
-    told.deliver(key)
-    assert told.state.entries[key].deliveries == (1, 1)
+def test_oracle_given_a_second_lease_before_the_first_ends_objects() -> None:
+    oracle = Oracle(lease_period=10)
+    oracle.consume()
+    (key,) = oracle.enter()
+    oracle.deliver(key)
+    objects(oracle, key, why="two leases")
+    oracle.now += 10 * MICROS
+    oracle.deliver(key)
+    assert oracle.state.entries[key].deliveries == (1, 1)
 
 
-def test_what_is_acknowledged_never_comes_back() -> None:
-    told = Told()
-    told.consume()
-    (key,) = told.enter()
-    told.deliver(key)
-    told.settle("ack", key, durable=False)
-    objects(told, key, why="what has left")
-    told.model.settled((ACKNOWLEDGER, 1))
-    objects(told, key, why="what has left")
-    told.model.restarted({(ACKNOWLEDGER, 1)}, [], now=told.now)
-    told.consume()
-    objects(told, key, why="what has left")
+def test_oracle_given_a_redelivered_acknowledged_message_objects() -> None:
+    oracle = Oracle()
+    oracle.consume()
+    (key,) = oracle.enter()
+    oracle.deliver(key)
+    oracle.settle("ack", key, durable=False)
+    objects(oracle, key, why="redelivered after it left")
+    oracle.model.settled((ACKNOWLEDGER, 1))
+    objects(oracle, key, why="redelivered after it left")
+    oracle.model.restarted({(ACKNOWLEDGER, 1)}, [], now=oracle.now)
+    oracle.consume()
+    objects(oracle, key, why="redelivered after it left")
 
 
-def test_what_was_acknowledged_and_not_durable_comes_again() -> None:
-    told = Told()
-    told.consume()
-    (key,) = told.enter()
-    told.deliver(key)
-    told.settle("ack", key, durable=False)
-    told.model.restarted(set(), [], now=told.now)
-    told.consume()
-    told.deliver(key)
-    assert told.state.entries[key].deliveries == (0, 0), "a lease lost in a crash is not counted"
+def test_oracle_after_a_crash_accepts_redelivery_of_a_non_durable_acknowledgement() -> None:
+    oracle = Oracle()
+    oracle.consume()
+    (key,) = oracle.enter()
+    oracle.deliver(key)
+    oracle.settle("ack", key, durable=False)
+    oracle.model.restarted(set(), [], now=oracle.now)
+    oracle.consume()
+    oracle.deliver(key)
+    assert oracle.state.entries[key].deliveries == (0, 0), "a lease lost in a crash is not counted"
 
 
-def test_a_return_that_is_not_durable_yet_may_be_lost_in_a_crash() -> None:
-    told = Told(max_deliveries=2)
-    told.consume()
-    (key,) = told.enter()
-    told.deliver(key)
-    told.model.unsubscribed(1, "s")
-    assert told.state.entries[key].deliveries == (1, 1)
-    told.model.restarted(set(), [], now=told.now)
-    assert told.state.entries[key].deliveries == (0, 1)
+def test_oracle_after_a_crash_allows_the_loss_of_a_non_durable_return() -> None:
+    oracle = Oracle(max_deliveries=2)
+    oracle.consume()
+    (key,) = oracle.enter()
+    oracle.deliver(key)
+    oracle.model.unsubscribed(1, "s")
+    assert oracle.state.entries[key].deliveries == (1, 1)
+    oracle.model.restarted(set(), [], now=oracle.now)
+    assert oracle.state.entries[key].deliveries == (0, 1)
 
 
 @pytest.mark.parametrize(("cancels", "left"), [(2, False), (3, True)])
-def test_the_cancel_after_max_cancels_expires(cancels: int, left: bool) -> None:
-    told = Told(max_cancels=2)
-    told.consume()
-    (key,) = told.enter()
+def test_oracle_expires_a_message_at_the_cancel_after_max_cancels(cancels: int, left: bool) -> None:
+    oracle = Oracle(max_cancels=2)
+    oracle.consume()
+    (key,) = oracle.enter()
     for _ in range(cancels):
-        told.deliver(key)
-        told.settle("cancel", key)
-    assert (told.state.entries[key].why == "max_cancels") == left
+        oracle.deliver(key)
+        oracle.settle("cancel", key)
+    assert (oracle.state.entries[key].why == "max_cancels") == left
 
 
 @pytest.mark.parametrize(("times", "left"), [(1, False), (2, True)])
-def test_the_last_unsuccessful_delivery_expires(times: int, left: bool) -> None:
-    told = Told(max_deliveries=2)
-    (key,) = told.enter()
+def test_oracle_expires_a_message_at_the_last_unsuccessful_delivery(times: int, left: bool) -> None:
+    oracle = Oracle(max_deliveries=2)
+    (key,) = oracle.enter()
     for _ in range(times):
-        told.consume()
-        told.deliver(key)
-        told.model.unsubscribed(1, "s")
-        told.rest()
-    assert (told.state.entries[key].why == "max_deliveries") == left
+        oracle.consume()
+        oracle.deliver(key)
+        oracle.model.unsubscribed(1, "s")
+        oracle.rest()
+    assert (oracle.state.entries[key].why == "max_deliveries") == left
 
 
-def test_nobody_gets_more_than_its_backlog() -> None:
-    told = Told()
-    told.consume(backlog=2)
-    keys = told.enter(3)
-    told.deliver(*keys[:2])
-    objects(told, keys[2], why="beyond its backlog")
-    told.settle("ack", keys[0])
-    told.deliver(keys[2])
+def test_oracle_given_a_delivery_beyond_the_consumer_backlog_objects() -> None:
+    oracle = Oracle()
+    oracle.consume(backlog=2)
+    keys = oracle.enter(3)
+    oracle.deliver(*keys[:2])
+    objects(oracle, keys[2], why="beyond its backlog")
+    oracle.settle("ack", keys[0])
+    oracle.deliver(keys[2])
 
 
-def test_all_consumers_of_a_queue_share_its_backlog() -> None:
-    told = Told(max_backlog=1)
-    told.consume("s")
-    told.consume("t")
-    keys = told.enter(2)
-    told.deliver(keys[0])
-    objects(told, keys[1], sub_id="t", why="backlog of the queue")
+def test_oracle_given_a_delivery_beyond_the_shared_queue_backlog_objects() -> None:
+    oracle = Oracle(max_backlog=1)
+    oracle.consume("s")
+    oracle.consume("t")
+    keys = oracle.enter(2)
+    oracle.deliver(keys[0])
+    objects(oracle, keys[1], sub_id="t", why="backlog of the queue")
 
 
-def test_a_filter_is_kept() -> None:
-    told = Told()
-    told.consume(condition="/g = 'b'")
-    (key,) = told.enter(group="a")
-    objects(told, key, why="does not pass")
+def test_oracle_given_a_message_that_does_not_pass_the_filter_objects() -> None:
+    oracle = Oracle()
+    oracle.consume(condition="/g = 'b'")
+    (key,) = oracle.enter(group="a")
+    objects(oracle, key, why="does not pass")
 
 
-def test_a_barrier_waits_for_all_before_it_and_holds_all_behind_it() -> None:
-    told = Told(barrier_expression="/b = 1")
-    told.consume()
-    (first,), (barrier,), (behind,) = told.enter(), told.enter(barrier=1), told.enter()
-    objects(told, behind, why="barrier")
-    told.deliver(first)
-    objects(told, barrier, why="barrier")
-    told.settle("ack", first)
-    objects(told, behind, why="barrier")
-    told.deliver(barrier)
-    told.deliver(behind)
+def test_oracle_given_a_delivery_across_a_barrier_objects() -> None:
+    oracle = Oracle(barrier_expression="/b = 1")
+    oracle.consume()
+    (first,), (barrier,), (behind,) = oracle.enter(), oracle.enter(barrier=1), oracle.enter()
+    objects(oracle, behind, why="barrier")
+    oracle.deliver(first)
+    objects(oracle, barrier, why="barrier")
+    oracle.settle("ack", first)
+    objects(oracle, behind, why="barrier")
+    oracle.deliver(barrier)
+    oracle.deliver(behind)
 
 
-def test_at_most_once_never_comes_again_after_a_crash() -> None:
-    told = Told(semantics="at-most-once")
-    told.consume()
-    keys = told.enter(2)
-    told.deliver(keys[0])
-    told.model.restarted(set(), [], now=told.now)
-    told.consume()
-    objects(told, keys[0], why="what has left")
-    told.deliver(keys[1])
+def test_oracle_given_an_at_most_once_redelivery_after_a_crash_objects() -> None:
+    oracle = Oracle(semantics="at-most-once")
+    oracle.consume()
+    keys = oracle.enter(2)
+    oracle.deliver(keys[0])
+    oracle.model.restarted(set(), [], now=oracle.now)
+    oracle.consume()
+    objects(oracle, keys[0], why="redelivered after it left")
+    oracle.deliver(keys[1])
 
 
-def told_of_two(priority: str | None) -> tuple[Told, list[tuple[int, int]], list[tuple[int, int]]]:
-    """Two messages, of which the second has the higher priority, and a consumer with room for one."""
-    told = Told(priority=priority)
-    low, high = told.enter(priority=1), told.enter(priority=2)
-    told.rest()
-    told.consume(backlog=1)
-    return told, low, high
+def oracle_of_two(priority: str | None) -> tuple[Oracle, list[tuple[int, int]], list[tuple[int, int]]]:
+    """Two messages, the second with the higher priority, and a consumer with a backlog of one."""
+    oracle = Oracle(priority=priority)
+    low, high = oracle.enter(priority=1), oracle.enter(priority=2)
+    oracle.rest()
+    oracle.consume(backlog=1)
+    return oracle, low, high
 
 
 @pytest.mark.parametrize("priority", [None, "/p"])
-def test_nothing_is_passed_over(priority: str | None) -> None:
-    told, low, high = told_of_two(priority)
-    told.deliver(*(low if priority else high))
+def test_oracle_given_a_message_passed_over_objects(priority: str | None) -> None:
+    oracle, low, high = oracle_of_two(priority)
+    oracle.deliver(*(low if priority else high))
     with pytest.raises(AssertionError, match="passed over"):
-        told.rest()
+        oracle.rest()
 
 
 @pytest.mark.parametrize("priority", [None, "/p"])
-def test_the_first_is_the_first(priority: str | None) -> None:
-    told, low, high = told_of_two(priority)
-    told.deliver(*(high if priority else low))
-    told.rest()
+def test_oracle_given_the_first_message_in_order_accepts(priority: str | None) -> None:
+    oracle, low, high = oracle_of_two(priority)
+    oracle.deliver(*(high if priority else low))
+    oracle.rest()
 
 
-def test_who_has_room_does_not_wait() -> None:
-    told = Told()
-    told.enter()
-    told.consume()
-    with pytest.raises(AssertionError, match="has room"):
-        told.rest()
+def test_oracle_given_a_waiting_consumer_with_free_backlog_objects() -> None:
+    oracle = Oracle()
+    oracle.enter()
+    oracle.consume()
+    with pytest.raises(AssertionError, match="has free backlog"):
+        oracle.rest()
 
 
-def test_what_is_too_old_is_gone() -> None:
-    told = Told(expiration=5)
-    (key,) = told.enter()
-    told.rest()
-    told.now += 5 * MICROS + SLACK
+def test_oracle_given_a_message_past_expiration_objects() -> None:
+    oracle = Oracle(expiration=5)
+    (key,) = oracle.enter()
+    oracle.rest()
+    oracle.now += 5 * MICROS + SLACK
     with pytest.raises(AssertionError, match="0 ready"):
-        told.rest()  # an engine that still has it
-    assert told.state.entries[key].why == "expiration"
-    told.consume()
-    objects(told, key, why="what has left")
+        oracle.rest()  # an engine that still has it
+    assert oracle.state.entries[key].why == "expiration"
+    oracle.consume()
+    objects(oracle, key, why="redelivered after it left")
 
 
-def test_what_is_leased_is_not_too_old() -> None:
-    told = Told(expiration=5)
-    told.consume()
-    (key,) = told.enter()
-    told.deliver(key)
-    told.now += 50 * MICROS
-    told.rest()
-    told.settle("ack", key)
-    assert told.state.entries[key].why == "acknowledged"
+def test_oracle_given_a_leased_message_past_expiration_accepts_the_acknowledgement() -> None:
+    oracle = Oracle(expiration=5)
+    oracle.consume()
+    (key,) = oracle.enter()
+    oracle.deliver(key)
+    oracle.now += 50 * MICROS
+    oracle.rest()
+    oracle.settle("ack", key)
+    assert oracle.state.entries[key].why == "acknowledged"
 
 
 @pytest.mark.parametrize("model", ["minimum", "message", "queue"])
-def test_which_life_counts(model: str) -> None:
-    told = Told(expiration=5, expiration_model=model)
-    (shorter,), (longer,), (none,) = told.enter(life_ms=2000), told.enter(life_ms=9000), told.enter()
-    lives = [(told.state.entries[key].expires - NOON) // MICROS for key in (shorter, longer, none)]
+def test_oracle_expiration_model_selects_the_lifetime_of_queue_or_message(model: str) -> None:
+    oracle = Oracle(expiration=5, expiration_model=model)
+    (shorter,), (longer,), (none,) = oracle.enter(life_ms=2000), oracle.enter(life_ms=9000), oracle.enter()
+    lives = [(oracle.state.entries[key].expires - NOON) // MICROS for key in (shorter, longer, none)]
     assert lives == {"minimum": [2, 5, 5], "message": [2, 9, 5], "queue": [5, 5, 5]}[model]
 
 
@@ -276,43 +276,45 @@ def test_which_life_counts(model: str) -> None:
         ("lenient", 2, None, "acknowledged"),
     ],
 )
-def test_the_table_of_leasing(leasing: str, conn: int, held_by: int | None, why: str) -> None:
-    told = Told(leasing=leasing)
-    (key,) = told.enter()
+def test_oracle_leasing_mode_decides_which_client_may_acknowledge(
+    leasing: str, conn: int, held_by: int | None, why: str
+) -> None:
+    oracle = Oracle(leasing=leasing)
+    (key,) = oracle.enter()
     if held_by:
-        told.consume()
-        told.deliver(key)
-        told.rest()
+        oracle.consume()
+        oracle.deliver(key)
+        oracle.rest()
     else:
-        told.rest()
-    told.settle("ack", key, conn=conn)
-    assert told.state.entries[key].why == why
+        oracle.rest()
+    oracle.settle("ack", key, conn=conn)
+    assert oracle.state.entries[key].why == why
 
 
-def test_an_engine_that_loses_a_message_is_noticed() -> None:
-    told = Told()
-    told.enter(2)
+def test_oracle_given_an_engine_that_lost_a_message_objects() -> None:
+    oracle = Oracle()
+    oracle.enter(2)
     with pytest.raises(AssertionError):
-        at_rest(told.model, [told.look(ready=1, acknowledged=1)], told.now)
+        check_idle(oracle.model, [oracle.look(ready=1, acknowledged=1)], oracle.now)
     with pytest.raises(AssertionError):
-        adds_up(told.look(ready=1))
+        adds_up(oracle.look(ready=1))
 
 
-def test_the_least_busy_is_served() -> None:
-    told = Told()
-    told.consume("inky", backlog=2)
-    told.consume("blinky", backlog=4)
-    told.consume("clyde", backlog=10)
-    keys = told.enter(9)
-    told.deliver(keys[0], sub_id="inky")
-    told.deliver(*keys[1:4], sub_id="blinky")
-    told.deliver(*keys[4:8], sub_id="clyde")
-    told.settle("ack", keys[8])
-    told.rest()
-    told.model.disturbed = False
-    told.deliver(*told.enter(), sub_id="clyde")
-    told.rest()
-    told.model.disturbed = False
-    told.deliver(*told.enter(), sub_id="blinky")
+def test_oracle_given_a_delivery_to_a_busier_consumer_objects() -> None:
+    oracle = Oracle()
+    oracle.consume("inky", backlog=2)
+    oracle.consume("blinky", backlog=4)
+    oracle.consume("clyde", backlog=10)
+    keys = oracle.enter(9)
+    oracle.deliver(keys[0], sub_id="inky")
+    oracle.deliver(*keys[1:4], sub_id="blinky")
+    oracle.deliver(*keys[4:8], sub_id="clyde")
+    oracle.settle("ack", keys[8])
+    oracle.rest()
+    oracle.model.disturbed = False
+    oracle.deliver(*oracle.enter(), sub_id="clyde")
+    oracle.rest()
+    oracle.model.disturbed = False
+    oracle.deliver(*oracle.enter(), sub_id="blinky")
     with pytest.raises(AssertionError, match="least busy"):
-        told.rest()
+        oracle.rest()

@@ -1,4 +1,4 @@
-"""Queues and retention: what a queue needs stays, and everybody is told; what is gone is gone for it too."""
+"""Queues and retention: segments with needed messages stay, and holds are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def body(topic: str, n: int) -> bytes:
 
 
 def fill(world: QueueEngine, topic: str, count: int, begin: int = 0) -> None:
-    """Publish so many, in small commits, and let everything happen."""
+    """Publish `count` messages in small commits, and run until idle."""
     peer = world.connect("publisher")
     for n in range(begin, begin + count):
         peer.publish(topic, [body(topic, n)])
@@ -39,7 +39,7 @@ def first(world: QueueEngine) -> int:
 
 
 @pytest.mark.parametrize("kind", DEFINITIONS)
-def test_what_a_queue_needs_stays_and_is_told(kind: str) -> None:
+def test_retention_keeps_and_reports_segments_that_a_queue_needs(kind: str) -> None:
     world = QueueEngine(DEFINITIONS[kind], segment_bytes=SEGMENT_BYTES, retention=POLICY)
     fill(world, "t", 20)
     fill(world, "other", 200)
@@ -61,7 +61,7 @@ def test_what_a_queue_needs_stays_and_is_told(kind: str) -> None:
     assert world.broker.retention.held_by == ""
 
 
-def test_what_is_leased_owed_or_waits_for_its_letter_is_needed() -> None:
+def test_retention_keeps_segments_of_leased_and_at_most_once_messages() -> None:
     world = QueueEngine(
         QueueDefinition("q", "t"),
         QueueDefinition("once", "u", semantics="at-most-once"),
@@ -89,10 +89,10 @@ def test_what_is_leased_owed_or_waits_for_its_letter_is_needed() -> None:
 @pytest.mark.parametrize("others", [(), (QueueDefinition("else", "else"),)])
 @pytest.mark.parametrize("kind", DEFINITIONS)
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_queue_over_segments_that_were_removed_goes_on_with_what_is_left(
+def test_queue_configured_after_removal_of_segments_continues_with_remaining_messages(
     kind: str, clean: bool, others: tuple[QueueDefinition, ...]
 ) -> None:
-    """It was not configured for a while, so that nothing held back what it had not done."""
+    """Without the queue in the configuration, its unprocessed messages held no segment back."""
     own = DEFINITIONS[kind]
     world = QueueEngine(own, *others, segment_bytes=SEGMENT_BYTES, retention=POLICY)
     fill(world, "t", 30)
@@ -122,7 +122,7 @@ def test_a_queue_over_segments_that_were_removed_goes_on_with_what_is_left(
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_restart_after_removal_knows_what_was_done(clean: bool) -> None:
+def test_queue_restarted_after_removal_of_segments_remembers_acknowledgements(clean: bool) -> None:
     world = QueueEngine(DEFINITIONS["plain"], segment_bytes=SEGMENT_BYTES, retention=POLICY)
     fill(world, "t", 60)
     world.consumed("q", 58)
@@ -139,7 +139,7 @@ def test_a_restart_after_removal_knows_what_was_done(clean: bool) -> None:
     assert first(world) > 60
 
 
-def test_an_idle_queue_holds_nothing_back() -> None:
+def test_retention_with_an_idle_queue_removes_segments() -> None:
     world = QueueEngine(QueueDefinition("q", "t"), segment_bytes=SEGMENT_BYTES, retention=POLICY)
     fill(world, "other", 200)
     assert first(world) > 0

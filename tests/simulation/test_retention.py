@@ -1,4 +1,4 @@
-"""Retention and crashes: whatever goes, duplicates are known, names bound, and no reader misses anything."""
+"""Retention and crashes: duplicates stay known, names stay bound, and readers miss no stored message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOUR_SEGMENTS = RetentionPolicy(size_bytes=4 * SEGMENT_BYTES)
 
 
 def _fill(world: EngineWorld, peers: list[Peer], segments: int) -> None:
-    """Publish until so many segments were begun; nothing of retention is carried out."""
+    """Publish until the log has `segments` segments, without any job of retention."""
     while world.broker.journal.view.segments[-1].number < segments:
         for peer in peers:
             peer.publish("t", [world.rng.randbytes(300)] * 3)
@@ -36,7 +36,7 @@ def _fill(world: EngineWorld, peers: list[Peer], segments: int) -> None:
 
 
 def _removal(seed: int) -> tuple[EngineWorld, RetireSegments]:
-    """A world in which the disk is about to remove segments."""
+    """Return a simulation in which the disk is about to remove segments, and that job."""
     world = EngineWorld(seed, segment_bytes=SEGMENT_BYTES, retention=RetentionPolicy(age_seconds=3600))
     early, late = world.connect("early"), world.connect("late")
     early.publish("t", [b"only here"])
@@ -60,7 +60,7 @@ def _opened(disk: StrictDisk) -> tuple[RecoveredJournal, Journal]:
 
 
 def _check_opened(disk: StrictDisk, highest: dict[int, int], positions: dict[int, tuple[int, int]]) -> bool:
-    """Open what a crash left; True when the removal counts."""
+    """Open the remains of a crash, and return whether the removal took effect."""
     recovered, journal = _opened(disk)
     assert recovered.publishers == highest
     registry = drive(disk, load_publishers(journal))
@@ -94,7 +94,7 @@ def _all_positions(world: EngineWorld) -> dict[int, tuple[int, int]]:
     }
 
 
-def test_a_crash_before_every_operation_of_a_removal_loses_nothing() -> None:
+def test_segment_removal_with_a_crash_before_any_operation_loses_nothing() -> None:
     world, job = _removal(1)
     positions = _all_positions(world)
     highest = dict(world.broker.journal.persisted_highest)
@@ -117,7 +117,7 @@ def test_a_crash_before_every_operation_of_a_removal_loses_nothing() -> None:
             outcomes[counts] += 1
             recovered = recover_journal(disk, read_identity(disk).journal_id)
             leftovers += bool(recovered.leftovers)
-            # The next run removes what is left, and the one after that opens as well.
+            # The next run removes the leftovers, and the run after it opens too.
             if recovered.leftovers:
                 DiskJobExecutor(disk, lambda: 0).run(
                     RetireSegments(retired=None, numbers=recovered.leftovers)
@@ -133,7 +133,7 @@ def test_a_crash_before_every_operation_of_a_removal_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("operation", ["sync", "write", "rename", "sync_directory", "remove", "truncate"])
-def test_a_removal_that_fails_is_told_and_tried_again(operation: str) -> None:
+def test_segment_removal_that_fails_is_reported_and_retried(operation: str) -> None:
     world, job = _removal(2)
     highest = dict(world.broker.journal.persisted_highest)
     positions = _all_positions(world)
@@ -189,7 +189,7 @@ def _live(world: EngineWorld, names: list[str], steps: int) -> None:
 
 
 def _cut_short(world: EngineWorld) -> None:
-    """All readers go, and then the power while segments are removed, if some are about to be."""
+    """Disconnect all readers, then lose power during a removal of segments, if one is due."""
     for conn in list(world.broker.sessions):
         world.broker.disconnected(conn)
     world.wake(61.0)
@@ -217,19 +217,19 @@ def _reopened(world: EngineWorld) -> None:
     for publisher, sequence in world.promised:
         assert journal.highest[publisher] >= sequence, "a duplicate would be stored again"
         if sequence > gone.get(publisher, 0):
-            assert sequence in set(sequences.get(publisher, ())), "what was acknowledged is there"
+            assert sequence in set(sequences.get(publisher, ())), "acknowledged messages are in the log"
     for name in ("p0", "p1", "p2"):
         publisher = publisher_id(name)
         mine = sequences.get(publisher, [])
         assert _consecutive(mine)
-        assert not mine or mine[0] == gone.get(publisher, 0) + 1, "the log begins where what is gone ends"
+        assert not mine or mine[0] == gone.get(publisher, 0) + 1, "the log starts where the removed part ends"
         if publisher in journal.highest:
             assert world.broker._writer._registry.is_bound(publisher)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
-def test_lives_with_retention_lose_neither_names_nor_sequences(part: int, full: bool) -> None:
+def test_retention_through_crashes_and_failures_keeps_names_and_sequences(part: int, full: bool) -> None:
     counts: Counter[str] = Counter()
     seeds = 600 if full else 24
     for seed in range(part * seeds // 3, (part + 1) * seeds // 3):
@@ -259,5 +259,5 @@ def test_lives_with_retention_lose_neither_names_nor_sequences(part: int, full: 
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-    for what in ("segments_removed", "retention_held", "left over", "cut short", "crash", "kill"):
-        assert counts[what], f"{what} never happened, so nothing was shown about it"
+    for event in ("segments_removed", "retention_held", "left over", "cut short", "crash", "kill"):
+        assert counts[event], f"the runs do not cover {event}"

@@ -9,8 +9,8 @@ import pytest
 from tests.helpers.tiers import seeds_of
 
 
-def lived(part: int, every: int) -> list[int]:
-    """The seeds of a part of 10, with an event in every so many seeds; it has to happen twice."""
+def seeds_run(part: int, every: int) -> list[int]:
+    """Return the seeds that part `part` of 10 runs with an event in every `every`-th seed."""
     counts: Counter[str] = Counter()
     seeds = []
     for seed in seeds_of(range(10 * part, 10 * part + 10), counts, {"rare": 2}):
@@ -20,14 +20,14 @@ def lived(part: int, every: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("every", "last"), [(1, 9), (5, 9), (6, 11), (15, 29)])
-def test_first_part_goes_on_until_each_event_has_happened(every: int, last: int) -> None:
-    assert lived(0, every) == list(range(last + 1))
+def test_first_part_of_seeds_continues_until_each_event_has_happened(every: int, last: int) -> None:
+    assert seeds_run(0, every) == list(range(last + 1))
 
 
-def test_first_part_without_an_event_fails() -> None:
+def test_first_part_of_seeds_without_an_event_fails() -> None:
     with pytest.raises(AssertionError, match="too seldom"):
-        lived(0, 16)
+        seeds_run(0, 16)
 
 
-def test_other_parts_may_miss_an_event() -> None:
-    assert lived(2, 100) == list(range(20, 30))
+def test_other_parts_of_seeds_may_miss_an_event() -> None:
+    assert seeds_run(2, 100) == list(range(20, 30))

@@ -36,7 +36,7 @@ KINDS: Final = 4
 
 
 class _Asked:
-    """A subscription, and what it has to get: of a topic or all, of one kind, from a start to an end."""
+    """A subscription to one topic or all, of one kind, from a start to an end, and its expected messages."""
 
     def __init__(self, rng: Random, world: EngineWorld) -> None:
         self.topic = rng.choice(["a", "a", "a", "b", "^."])
@@ -141,7 +141,7 @@ def _count(world: EngineWorld, counts: Counter[str]) -> None:
 
 @pytest.fixture
 def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Bounds so small that each is met."""
+    """Lower the bounds so that each is reached."""
     with monkeypatch.context() as patch:
         patch.setattr(shared_cursor, "shared_cursors_max", 3)
         patch.setattr(shared_cursor, "shared_cursor_reach_messages", 200)
@@ -154,7 +154,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts(PARTS))
 @pytest.mark.usefixtures("_small")
-def test_each_gets_exactly_its_own_whoever_it_goes_with(part: int) -> None:
+def test_subscriptions_on_a_shared_cursor_get_exactly_the_covered_messages(part: int) -> None:
     counts: Counter[str] = Counter()
     for seed in seeds_of(range(part * WORLDS_A_PART, (part + 1) * WORLDS_A_PART), counts, MUST_HAPPEN):
         try:

@@ -1,4 +1,4 @@
-"""The hunt for silent stalls: whatever stops a connection, who waits at either end hears of it in time."""
+"""Silent stalls: both ends notice any stopped connection in time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.heartbeat_line import Life
+from tests.simulation.heartbeat_line import HeartbeatRun
 
 LIVES = 500
 PARTS = 40
-"""Of a full run: 20,000 lives."""
+"""Parts of a full run: 20,000 connections."""
 SLACK = 1e-4
 
 every_part = pytest.mark.parametrize(
@@ -19,11 +19,11 @@ every_part = pytest.mark.parametrize(
 
 
 @every_part
-def test_whoever_falls_silent_is_noticed_within_two_intervals(part: int) -> None:
+def test_heartbeat_with_a_silent_side_ends_both_sides_within_two_intervals(part: int) -> None:
     """Half-open in both directions or in one, busy handlers and steps, any latency."""
     happened: Counter[str] = Counter()
     for seed in range(part * LIVES, (part + 1) * LIVES):
-        life = Life(seed, cut=True)
+        life = HeartbeatRun(seed, cut=True)
         assert life.cut is not None
         mute = life.random.choice(("both", "client", "server"))
         if mute != "both":
@@ -31,8 +31,8 @@ def test_whoever_falls_silent_is_noticed_within_two_intervals(part: int) -> None
         busy = life.random.choice((0, 0.5))
         life.run(chatty=life.random.choice((0, 0.3, 5)), busy=busy)
         happened[f"{mute} {busy}"] += 1
-        # a busy side may see only with its next look, an interval later, what arrived before; the other one
-        # hears of the end at the latest when that has travelled
+        # A busy side may read earlier data only at its next check, an interval later. The other side learns
+        # of the end at the latest when it has travelled.
         limit = life.cut + (3.5 if busy else 2) * life.interval + 2 * life.latency + SLACK
         for side in (life.client, life.server):
             assert side.ended_at is not None, seed
@@ -41,11 +41,11 @@ def test_whoever_falls_silent_is_noticed_within_two_intervals(part: int) -> None
 
 
 @every_part
-def test_a_process_that_stood_still_is_given_up_with_notice_or_not_at_all(part: int) -> None:
-    """A machine that sleeps for a while costs nothing; one that sleeps for long finds out when it wakes."""
+def test_heartbeat_of_a_suspended_process_ends_both_sides_or_neither(part: int) -> None:
+    """A short suspension costs nothing. After a long one, the process learns of the end when it wakes."""
     happened: Counter[str] = Counter()
     for seed in range(part * LIVES, (part + 1) * LIVES):
-        life = Life(seed, cut=False)
+        life = HeartbeatRun(seed, cut=False)
         sleeper = life.random.choice((life.client, life.server))
         long = life.random.random() < 0.5
         spare = life.interval - life.latency

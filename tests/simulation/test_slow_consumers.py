@@ -1,12 +1,15 @@
-"""Long lives of live subscriptions with slow readers: whoever is slow goes to disk and comes back, or is
-ended, by each of the limits and by a disk that fails; nobody else notices."""
+"""Long runs of live subscriptions with slow consumers.
+
+A slow consumer spills to disk and returns, or is ended: by each of the limits, or by a disk that fails. Other
+subscribers are not affected.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from random import Random
 
-from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveLife
+from tests.simulation.live_subscriptions import PEERS, TOPICS, LiveSimulation
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 
 _ENDS = {
@@ -29,7 +32,7 @@ def _live(seed: int, counts: Counter[str]) -> None:
         disk_bytes=rng.choice((0, 20_000, *[1 << 30] * 4)),
         age_seconds=rng.choice((None, None, None, 3.0)),
     )
-    life = LiveLife(rng.choice((1, 3_000, 1 << 20)), limits)
+    life = LiveSimulation(rng.choice((1, 3_000, 1 << 20)), limits)
     for number in range(PEERS):
         for topic in TOPICS:
             life.act("subscribe", number, topic)
@@ -56,7 +59,7 @@ def _live(seed: int, counts: Counter[str]) -> None:
             counts[name] += peer.goodbye is not None and text in peer.goodbye.text
 
 
-def test_everybody_gets_everything_in_order_or_is_ended_as_slow(full: bool) -> None:
+def test_live_subscriptions_get_all_messages_in_order_or_are_ended_as_slow(full: bool) -> None:
     counts: Counter[str] = Counter()
     for seed in range(1_000 if full else 50):
         _live(seed, counts)

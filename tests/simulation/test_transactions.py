@@ -1,5 +1,6 @@
-"""Transactions through power losses, lost connections and failing disks: each is in the log once and whole,
-or not at all, and nobody sees a part of one.
+"""Transactions through power losses, lost connections and failing disks.
+
+Each is in the log once and whole, or not at all, and no subscriber sees a part of one.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class World:
             self.subscribers.append(peer)
 
     def live(self) -> None:
-        """For a while."""
+        """Take random steps for a while."""
         for _ in range(self.rng.randrange(30, 160)):
             chance = self.rng.random()
             transactor = self.rng.choice(self.transactors)
@@ -83,10 +84,10 @@ class World:
             else:
                 self.world.step()
             self.store.hear()
-            self.look_at_subscribers()
+            self.check_subscribers()
 
     def crash(self) -> None:
-        """Power goes, perhaps in the middle of something."""
+        """Lose power, perhaps during an operation."""
         world = self.world
         if world.jobs and self.rng.random() < 0.7:
             world.disk.fail(self.rng.choice(("sync", "write")), 1, errno.EIO)
@@ -96,13 +97,13 @@ class World:
         world.disk = world.disk.crash_clone(self.rng) if self.rng.random() < 0.8 else world.disk.kill_clone()
         world.fatal = None
         world.open()
-        self.look_at_log()
+        self.check_log()
         self.begin()
 
-    # -- what must hold -------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------
 
-    def look_at_log(self) -> None:
-        """Each transaction is there once and whole, in a row, or not at all."""
+    def check_log(self) -> None:
+        """Check that each transaction is stored once, whole and in a row, or not at all."""
         places: dict[bytes, list[int]] = defaultdict(list)
         for position, heard in sorted(self.world.positions().items()):
             places[heard.body].append(position)
@@ -117,16 +118,16 @@ class World:
             assert all(len(place) == 1 for place in found), f"a part of {planned.key}, or more than once"
             # Parts are committed in the order of their names, frames of a part in their own.
             order = [place[0] for place in found]
-            assert max(order) - min(order) == len(order) - 1, f"something stands within {planned.key}"
+            assert max(order) - min(order) == len(order) - 1, f"another message is within {planned.key}"
 
-    def look_at_subscribers(self) -> None:
-        """Who sees a message of a transaction sees one whose end is persisted."""
+    def check_subscribers(self) -> None:
+        """Check that a subscriber sees only messages of transactions whose end is persisted."""
         seen: dict[tuple[str, int], int] = {}
         for peer in self.subscribers:
             for heard in peer.heard["x"][-40:]:
                 if heard.body.startswith(b'{"by"'):
-                    told = msgspec.json.decode(heard.body)
-                    seen[told["by"], told["tx"]] = 1
+                    message = msgspec.json.decode(heard.body)
+                    seen[message["by"], message["tx"]] = 1
         if not seen:
             return
         persisted = {heard.body for heard in self.world.positions().values()}
@@ -142,7 +143,7 @@ class World:
         return [planned for transactor in self.transactors for planned in transactor.planned]
 
     def finish(self) -> None:
-        """Everything that is still asked for is committed, and everybody hears all of it, once."""
+        """Commit all outstanding transactions, and check that each subscriber gets all messages once."""
         for _ in range(2_000):
             for transactor in self.transactors:
                 if transactor.current is not None:
@@ -151,7 +152,7 @@ class World:
             if all(transactor.current is None for transactor in self.transactors):
                 break
         assert all(planned.committed or planned.abandoned for planned in self._all())
-        self.look_at_log()
+        self.check_log()
         log = [heard for _, heard in sorted(self.world.positions().items())]
         for peer in self.subscribers[:2]:
             peer.give_credit("x")
@@ -163,7 +164,7 @@ class World:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts(80))
-def test_a_transaction_is_there_as_a_whole_or_not_at_all(part: int) -> None:
+def test_transaction_after_crashes_and_losses_is_in_the_log_whole_or_not_at_all(part: int) -> None:
     counts: Counter[str] = Counter()
     seeds = range(part * SEEDS_A_PART, (part + 1) * SEEDS_A_PART)
     for seed in seeds_of(seeds, counts, dict.fromkeys(MUST_HAPPEN, 1)):

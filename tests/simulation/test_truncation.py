@@ -1,5 +1,4 @@
-"""A small log cut or overwritten at every byte: what was whole before the damage stays, and nothing else
-changes."""
+"""A small log cut or overwritten at every byte: commits before the damage stay unchanged."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ TORN = 350
 TORN_FULL = 20_000
 SECTOR_BYTES = 512
 BODY_AT = commit_header_bytes + batch_from_bodies("topic11", [b"x"]).head_bytes
-"""Where the body of a commit's only message stands in it."""
+"""Offset in a commit of the body of its only message."""
 
 
 class Cut(NamedTuple):
-    """The last segment as somebody may find it, and how many bytes of it are as they were written."""
+    """The damaged last segment, and the number of its undamaged bytes."""
 
     contents: bytes
     whole: int
@@ -47,19 +46,19 @@ def tails(contents: bytes, offset: int, filler: bytes) -> Iterator[Cut]:
 
 
 def survivors(log: Log, whole: int) -> list[Message]:
-    """The messages of commits that lie wholly before the damage."""
+    """Return the messages of commits that are wholly before the damage."""
     return [message for end, messages in log.commits if end <= whole for message in messages]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_offset_of_the_tail(kind: str, full: bool) -> None:
+def test_log_tail_damaged_at_any_offset_keeps_the_commits_before(kind: str, full: bool) -> None:
     for seed in range(SEED, SEED + (LOGS_FULL if full else LOGS)):
         _every_offset(seed, kind, every=full or kind == "cut")
 
 
 def _every_offset(seed: int, kind: str, *, every: bool) -> None:
-    """At every offset, or zeros at each second one and noise at those between."""
+    """Damage the log at every offset, or at every second one, and reopen it."""
     log = small_log(seed, marks=False)
     path = segment_path(log.last_segment)
     contents = log.files[path]
@@ -76,14 +75,14 @@ def _every_offset(seed: int, kind: str, *, every: bool) -> None:
 
 
 def _unchanged(before: bytes, after: bytes, offset: int) -> int:
-    """The first byte that differs: damage may write what was there."""
+    """Return the first byte that differs: damage may write the old value."""
     while offset < len(before) and before[offset] == after[offset]:
         offset += 1
     return offset
 
 
 @pytest.mark.slow
-def test_what_was_lost_is_published_again_and_everything_is_there_once(full: bool) -> None:
+def test_log_cut_at_any_offset_and_republished_has_each_message_once(full: bool) -> None:
     log = small_log(SEED, marks=False)
     path = segment_path(log.last_segment)
     everything = [*log.sealed, *survivors(log, log.used)]
@@ -97,8 +96,8 @@ def test_what_was_lost_is_published_again_and_everything_is_there_once(full: boo
             assert mine == sorted(mine)
 
 
-def _look_alike(offset: int) -> bytes:
-    """Headers of marks, valid but for the salt, which is secret, at the very offsets where they stand."""
+def _forged_headers(offset: int) -> bytes:
+    """Return headers of marks at their true offsets, valid but for the salt, which is secret."""
     headers = []
     first = offset + BODY_AT
     for place in range(first, first + 3 * commit_header_bytes, commit_header_bytes):
@@ -123,14 +122,14 @@ def _look_alike(offset: int) -> bytes:
 
 
 @pytest.mark.slow
-def test_sectors_of_the_last_write_in_any_order(full: bool) -> None:
+def test_last_commit_with_missing_sectors_is_kept_whole_or_not_at_all(full: bool) -> None:
     """The last commit, many sectors long, with bodies that imitate commits: each sector is there or not.
 
     The commits before it stay. It is there as a whole when no sector is missing, and not at all otherwise.
     """
     count = TORN_FULL if full else TORN
     for seed in range(SEED, SEED + 5):
-        log = small_log(seed, marks=False, body=_look_alike, last_messages=12)
+        log = small_log(seed, marks=False, body=_forged_headers, last_messages=12)
         before, _ = log.commits[-2]
         contents = log.files[segment_path(log.last_segment)]
         first, last = before // SECTOR_BYTES, (log.used - 1) // SECTOR_BYTES
@@ -145,10 +144,10 @@ def test_sectors_of_the_last_write_in_any_order(full: bool) -> None:
 
 
 def _torn(log: Log, contents: bytes, lost: set[int], before: int) -> bool:
-    """Open the log without the `lost` sectors of its last write; whether that commit is in it."""
+    """Open the log without the `lost` sectors of its last write, and return whether it has that commit."""
     damaged = bytearray(contents)
     for sector in lost:
-        start = max(sector * SECTOR_BYTES, before)  # what stood there before the write stays
+        start = max(sector * SECTOR_BYTES, before)  # the old content stays
         damaged[start : (sector + 1) * SECTOR_BYTES] = bytes((sector + 1) * SECTOR_BYTES - start)
     whole = bytes(damaged) == contents
     journal, disk, _ = reopened(log.with_file(segment_path(log.last_segment), bytes(damaged)))
@@ -158,18 +157,17 @@ def _torn(log: Log, contents: bytes, lost: set[int], before: int) -> bool:
 
 
 @pytest.mark.slow
-def test_look_alike_headers_in_payloads_change_nothing(full: bool) -> None:
-    """Bodies hold commit headers, valid but for the salt, which is secret, at the very offsets where they
-    stand."""
+def test_recovery_with_headers_of_commits_in_payloads_finds_only_real_commits(full: bool) -> None:
+    """Bodies hold commit headers at their true offsets, valid but for the salt, which is secret."""
 
-    log = small_log(SEED, marks=False, body=_look_alike)
+    log = small_log(SEED, marks=False, body=_forged_headers)
     path = segment_path(log.last_segment)
     contents = log.files[path]
     starts = [segment_header_bytes, *(end for end, _ in log.commits[:-1])]
     for start in starts:
         forged = decode_commit(contents, start + BODY_AT)
         assert forged is not None
-        assert forged.offset == start + BODY_AT, "it stands where it says it stands"
+        assert forged.offset == start + BODY_AT, "the forged header names its own offset"
     for offset in range(segment_header_bytes, log.used, 3 if full else 7):
         kept = log.files[path][: log.used]
         damaged = kept[:offset] + bytes([kept[offset] ^ 0xFF]) + kept[offset + 1 :]

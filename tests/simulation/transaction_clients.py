@@ -1,6 +1,6 @@
-"""Owns clients that commit transactions through losses of connections and power, as a sink does.
+"""Clients that commit transactions through losses of connections and power, as a sink does.
 
-Must never look into the engine: an outcome is what came over the wire.
+Must never look into the engine: outcomes are taken from received frames.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tickertape.wire.commands import (
 
 
 class Planned:
-    """One transaction: what is to be in the log because of it, once."""
+    """One transaction: its messages must be in the log once."""
 
     def __init__(self, key: Transaction, frames: list[list[tuple[str, bytes]]]) -> None:
         self.key = key
         self.frames = frames
         self.committed = False
-        """The server said so."""
+        """The server has confirmed it."""
         self.abandoned = False
         """It is not asked for any more: it may be there, or not."""
 
@@ -42,7 +42,7 @@ class Planned:
 
 
 class Transactor:
-    """Commits one transaction after the other; begins again with the same one after a loss."""
+    """Commits one transaction after the other, and restarts the current one after a loss."""
 
     def __init__(self, name: str, rng: Random) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class Transactor:
         self.attempts = 0
         self.peer: Peer | None = None
         self._prepared: set[str] = set()
-        """Parts of the current one of which the server said that they are durable."""
+        """Parts of the current transaction that the server has reported as durable."""
         self._parts: tuple[str, ...] = ()
         self._waiting: dict[int, tuple[str, str]] = {}
         """By the id of the command: which it is, and its part."""
@@ -59,12 +59,12 @@ class Transactor:
 
     @property
     def current(self) -> Planned | None:
-        """The one that is under way."""
+        """Return the transaction in progress."""
         last = self.planned[-1] if self.planned else None
         return None if last is None or last.committed or last.abandoned else last
 
     def connect(self, world: EngineWorld) -> None:
-        """A connection, under a name of its own each time; what was under way begins again."""
+        """Connect under a new name each time, and restart the current transaction."""
         self.attempts += 1
         self.peer = world.connect(f"{self.name}-{self.attempts}")
         self._waiting, self._todo = {}, []
@@ -72,7 +72,7 @@ class Transactor:
         if current is None:
             return
         if current.frames and self._prepared == set(self._parts) and self.rng.random() < 0.7:
-            # What is durable need not be staged again.
+            # Durable parts need not be staged again.
             world.counts["committed by another connection"] += 1
             commit = Commit(id=self._id(), transaction=current.key, parts=self._parts)
             self._todo.append(("commit", commit, None))
@@ -120,15 +120,15 @@ class Transactor:
         return self.peer.ids
 
     def act(self, world: EngineWorld) -> None:
-        """Hear what was answered, then send the next command, if it need not wait for that."""
+        """Process the answers, then send the next command unless it must wait for them."""
         peer, current = self.peer, self.current
         assert peer is not None
         for number in [number for number in self._waiting if number in peer.answers]:
             (what, part), answer = self._waiting.pop(number), peer.answers[number]
             if isinstance(answer, Ack) and answer.code:
-                assert answer.code != "transaction_unknown", "what is durable is lost"
+                assert answer.code != "transaction_unknown", "a durable part is lost"
                 world.counts[f"refused: {answer.code}"] += 1
-                # Whatever it was, begin again with parts of other names.
+                # After any refusal, restart with parts of other names.
                 self.attempts += 1
                 self._waiting, self._todo = {}, []
                 if current is not None:
@@ -147,7 +147,7 @@ class Transactor:
         if not self._todo:
             return
         what, command, batch = self._todo[0]
-        # Stages go out one behind the other; what stands on them waits for their answers.
+        # Stages are pipelined. Commands that depend on them wait for their answers.
         if what != "stage" and self._waiting:
             return
         del self._todo[0]

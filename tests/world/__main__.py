@@ -1,7 +1,7 @@
-"""Lives worlds for as long as one likes: `python -m tests.world`, or `script/soak`.
+"""Runs simulations for any length of time: `python -m tests.world`, or `script/soak`.
 
-Must never go on after a failure without printing its seed, nor live a world twice: where it left off is in
-the file `--state`. What was counted is written by `counters.py`.
+Must never continue after a failure without printing its seed, nor run a simulation twice: the file `--state`
+keeps the next seeds. `counters.py` writes the counts.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from tests.world.life import SHAPES, Shape, live
 from tests.world.machines import MachineShape
 
 WORLDS: Final = 20
-"""That one process lives before it tells."""
+"""Simulations that one process runs before it reports."""
 BATCHES: Final = (*["machines"] * 8, *["small"] * 2, "trio", "pair", "large", "harmed")
-"""What is lived in a round: about as long of each shape."""
+"""Simulations of a round: about the same time for each shape."""
 
 
 def some(job: tuple[str, int]) -> tuple[str, int, Counter[str], list[str]]:
-    """Live `WORLDS` worlds; what was counted, and the failures."""
+    """Run `WORLDS` simulations, and return the counts and the failures."""
     name, first = job
     counts: Counter[str] = Counter()
     failures = []
     for seed in range(first, first + WORLDS):
         try:
             live(seed, SHAPES[name], counts)
-        except Exception:  # noqa: BLE001 - whatever it is, it is told with its seed
+        except Exception:  # noqa: BLE001 - every error is reported with its seed
             failures.append(f"{seed} {smallest(seed, SHAPES[name])}\n{traceback.format_exc(limit=-3)}")
     return name, first, counts, failures
 
 
 def smallest(seed: int, shape: Shape | MachineShape) -> str:
-    """The fewest faults and messages with which this seed still fails."""
+    """Return the fewest faults and messages with which this seed still fails."""
     best = shape
     least_of = {"faults": 0, "messages": 1, "publishers": 1, "readers": 0, "workers": 0, "readings": 1}
     for field, least in least_of.items():
@@ -63,7 +63,7 @@ def smallest(seed: int, shape: Shape | MachineShape) -> str:
 @click.option("--minutes", default=10.0, show_default=True, help="How long.")
 @click.option("--state", default=".soak.json", show_default=True, help="Where it goes on from.")
 @click.option("--processes", default=2, show_default=True)
-@click.option("--write", is_flag=True, help=f"Write what was counted to {PAGE.name}.")
+@click.option("--write", is_flag=True, help=f"Write the counts to {PAGE.name}.")
 def soak(minutes: float, state: str, processes: int, *, write: bool) -> None:
     """Until the time is over."""
     file = Path(state)

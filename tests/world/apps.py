@@ -1,7 +1,6 @@
-"""Owns what an application of a world is: a process with one of the product's own asyncio clients, that may
-be killed, and begins again.
+"""Application of a simulation: a restartable process with an asyncio client of the product.
 
-Must never look behind the client's calls, nor know what the others do.
+Must never look behind the client's calls, nor know anything about other applications.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import tickertape as tt
-import tickertape.client.aio.ha_client  # not when it is first used: it is to read the clock of the world
+import tickertape.client.aio.ha_client  # imported early, so that it reads the simulated clock
 from tests.world.process import Process
 
 if TYPE_CHECKING:
@@ -25,20 +24,20 @@ JOBS: Final = "jobs"
 UNRECORDED: Final = "u"
 """A topic that no log has."""
 STRICT: Final = "strict"
-"""A topic that takes only what is JSON."""
+"""A topic that accepts only JSON."""
 TIMEOUT: Final = 5.0
-"""Seconds of a call; of virtual time, as everything here."""
+"""Timeout of a call, in seconds of virtual time, as everywhere here."""
 GRACE: Final = 2.0
-"""Seconds more than its timeout that a call may take; then it has no end."""
+"""Seconds after its timeout within which a call must end."""
 RETRIES: Final = (
     tt.Disconnected, tt.TimedOut, tt.NotReady, tt.JournalFull, tt.StagingFailed, tt.StagingFull,
     tt.TransactionBusy,
 )  # fmt: skip
-"""What an application tries again after: the server or the way to it is gone, or its answer is."""
+"""Errors after which an application retries: the server, its connection or its answer is lost."""
 
 
 class Labels(NamedTuple):
-    """What a message says beside its body."""
+    """Attributes of a message beside its body."""
 
     correlation_id: str | None = None
     key: str | None = None
@@ -68,7 +67,7 @@ class App(ABC):
         self.finished: asyncio.Future[None] = world.loop.create_future()
         self.told: list[BaseException] = []
 
-    # -- its life ---------------------------------------------------------------------------------------
+    # -- its life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin, or go on after an end, in a process of its own."""
@@ -86,33 +85,33 @@ class App(ABC):
 
     @property
     def down(self) -> bool:
-        """Whether it is to be started again."""
+        """Return whether the process is to be restarted."""
         return self.process is None and not self.finished.done()
 
     @property
-    def may_die(self) -> bool:
-        """Whether it runs and has something to do."""
+    def restartable(self) -> bool:
+        """Return whether the process runs and has work."""
         return self.process is not None and not self.finished.done()
 
     @property
     def may_lose_power(self) -> bool:
-        """Whether what is then left of its stores is simulated."""
-        return self.may_die
+        """Return whether the stores of the application simulate a power loss."""
+        return self.restartable
 
     def killed(self) -> None:
-        """Its process ends."""
-        self._gone()
+        """End the process."""
+        self._process_gone()
         self.shelf.killed()
 
     def power_lost(self) -> None:
-        """Its machine ends."""
+        """End the machine."""
         for link in self.world.network.links:
             if link.client.owner is self.process:
                 link.silent_end = self.rng.random() < 0.5
-        self._gone()
+        self._process_gone()
         self.shelf.power_lost()
 
-    def _gone(self) -> None:
+    def _process_gone(self) -> None:
         assert self.process is not None
         self.process.kill()
         self.world.dead.append(self.process)
@@ -121,17 +120,17 @@ class App(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """What it does, to its end; begun again after each end of its process."""
+        """Run the application until it is finished. Called again after each end of its process."""
 
     @abstractmethod
     def forget(self) -> None:
-        """Its process has ended: strike out what it alone knew."""
+        """Discard the state of the ended process."""
 
-    # -- what it does -----------------------------------------------------------------------------------
+    # -- actions of the application -------------------------------------------------------------------
 
     @asynccontextmanager
     async def client(self, **more: Any) -> AsyncIterator[tt.AsyncHAClient]:
-        """A client that comes back to its servers."""
+        """Open a client that reconnects to its servers."""
         rng = self.rng
         client = tt.AsyncHAClient(
             self.name,
@@ -150,7 +149,7 @@ class App(ABC):
                 store.close()
 
     async def ends(self, call: Awaitable[T]) -> T:
-        """The outcome of a call, which has one in its time."""
+        """Return the outcome of a call, which must end within its timeout."""
         began = self.world.loop.time()
         try:
             async with asyncio.timeout(TIMEOUT + GRACE) as bound:
@@ -170,5 +169,5 @@ class App(ABC):
         await asyncio.sleep(self.rng.choice((0.0, 0.001, 0.02)) * self.rng.random() * self.world.pace)
 
     async def again(self) -> None:
-        """Wait before something is tried again: whoever asks at once for ever gets nowhere."""
+        """Wait before a retry: immediate retries would never let time pass."""
         await asyncio.sleep((0.02 + 0.1 * self.rng.random()) * min(self.world.pace, 10.0))

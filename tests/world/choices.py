@@ -1,4 +1,4 @@
-"""Owns what a workload asks for: commands and options, drawn by chance, and which pairs of them came up.
+"""Random choice of commands and options for workloads, and the covered pairs of options.
 
 Must never send anything.
 """
@@ -49,17 +49,17 @@ CONSUME: Final[Rows] = (
     ("browses", ("never", "sometimes")),
 )
 PAST: Final = ("replay", "range", "positions")
-"""What reads the log as it stands, and ends."""
+"""Commands that read the stored log and end."""
 
 
 def _never(one: str, *others: str) -> set[tuple[str, str]]:
-    """`one` stands beside none of them."""
+    """Return the pairs of `one` with each of the others, which exclude each other."""
     return {(one, other) for other in others}
 
 
 IMPOSSIBLE: Final = frozenset(
     {
-        # A store is for what may be resumed; what reads the past ends with its connection.
+        # A store requires a resumable subscription. A replay ends with its connection.
         *_never("command=most recent", "store=none"),
         *(
             pair
@@ -70,7 +70,8 @@ IMPOSSIBLE: Final = frozenset(
                 "beside=a twin",
             )
         ),
-        # What begins with what comes has no place in the log, and what is in no log cannot be read later.
+        # A non-persistent topic has no stored messages, and a subscription to new messages has no start
+        # point.
         *_never("command=epoch", "topic=not recorded"),
         *_never("command=most recent", "topic=not recorded"),
         *_never(
@@ -90,7 +91,7 @@ IMPOSSIBLE: Final = frozenset(
         *_never("taken by=stream", "on the way=replaced", "on the way=halted", "beside=a twin"),
         # A batch of bodies has nothing beside them.
         *_never("how=batch", "life=two days", "label=correlation", "key=some"),
-        # Who keeps no store has nothing to discard; what is conflated is discarded as it comes.
+        # Only a store can discard messages. Conflated messages are discarded on arrival.
         *_never("store=none", "discards=late"),
         *_never("discards=late", "pace=conflated"),
     }
@@ -98,14 +99,14 @@ IMPOSSIBLE: Final = frozenset(
 
 
 def pairs_of(options: Options) -> list[tuple[str, str]]:
-    """Every pair of what was chosen."""
+    """Return every pair of chosen options."""
     said = [f"{name}={value}" for name, value in options.items()]
     return list(combinations(said, 2))
 
 
 @cache
 def possible(table: Rows) -> list[tuple[str, str]]:
-    """Every pair that a table can give: there are options for the rest that stand beside both."""
+    """Return every pair of options that a table allows together."""
     return [
         (f"{name}={value}", f"{other}={another}")
         for (name, values), (other, others) in combinations(table, 2)
@@ -121,8 +122,7 @@ def _fits(options: Options, name: str, value: str) -> bool:
 
 
 def _any(rng: Random, table: Rows, fixed: Options, before: Options | None = None) -> Options | None:
-    """One of each, `fixed` ones among them, all of which can stand beside each other; None if there is
-    none."""
+    """Return one allowed choice per option that includes `fixed`. None: no such choice exists."""
     before = before or {}
     if len(before) == len(table):
         return before
@@ -152,10 +152,11 @@ def covering(table: Rows) -> list[Options]:
 
 
 class Chooser:
-    """Draws options for a world, and counts pairs as `pair: a & b`.
+    """Draws options for a simulation, and counts pairs as `pair: a & b`.
 
-    Every other drawing is the next one of those that cover all pairs, so that some worlds in a row have each
-    pair; the others are any."""
+    Every other draw is the next of a list that covers all pairs, so that consecutive simulations have each
+    pair. The other draws are random.
+    """
 
     def __init__(self, seed: int, rng: Random, counts: Counter[str]) -> None:
         self._seed = seed
@@ -163,10 +164,10 @@ class Chooser:
         self._counts = counts
         self._drawn: Counter[Rows] = Counter()
         self.fixed: Options = {}
-        """Options that everybody chooses."""
+        """Options that every application uses."""
 
     def draw(self, table: Rows, **fixed: str) -> Options:
-        """One of each."""
+        """Return one value of each option."""
         fixed = {**{name: self.fixed[name] for name, _ in table if name in self.fixed}, **fixed}
         number = self._drawn[table]
         self._drawn[table] += 1
@@ -176,30 +177,30 @@ class Chooser:
             if all(drawn[name] == value for name, value in fixed.items()):
                 return dict(drawn)
         options = _any(self._rng, table, fixed)
-        assert options is not None, f"nothing stands beside {fixed}"
+        assert options is not None, f"no options fit {fixed}"
         return options
 
     def done(self, options: Options) -> None:
-        """What was drawn was carried out, and answered."""
+        """Count the pairs of options of a completed command."""
         self._counts.update(f"pair: {a} & {b}" for a, b in pairs_of(options))
 
 
 def missing(counts: Mapping[str, int]) -> list[str]:
-    """Pairs and commands that never came up."""
+    """Return pairs and commands that did not occur."""
     every = [pair for table in (PUBLISH, READ, CONSUME) for pair in possible(table)]
     wanted = [f"pair: {a} & {b}" for a, b in every] + [f"command: {name}" for name in COMMANDS]
     return [name for name in wanted if not counts.get(name)]
 
 
 COMMANDS: Final = tuple(sorted(command.__name__ for command in Command.__subclasses__()))
-"""All that is said on the wire, by either side."""
+"""All commands of the wire, of both sides."""
 
 
 def json_body(number: int, by: str, size: str) -> dict[str, Any]:
-    """What is published: who and the how many-th it is, and a field to filter on."""
+    """Return the body of a message: publisher, number, and a field for filters."""
     return {"by": by, "n": number, "even": number % 2 == 0, "pad": "x" * (900 if size == "large" else 5)}
 
 
 FILTER: Final = "/even = true"
 SELECT: Final = ["-/", "+/by", "+/n", "+/even"]
-"""Fields that are sent of `json_body` to who asks for some."""
+"""Selected fields of `json_body`."""

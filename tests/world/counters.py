@@ -1,4 +1,4 @@
-"""Owns what a soak has counted, and the table of it in the documentation.
+"""Counts of a soak, and their table in the documentation.
 
 Must never count anything itself.
 """
@@ -19,7 +19,7 @@ PAGE: Final = ROOT / "docs" / "reliability.md"
 MARK: Final = "<!-- script/soak --write writes below this line -->"
 HAPPENED: Final = (
     "power lost in a start", "a disk ended a server", "a disk ended a start", "a stop was cut short",
-    "a start refused what was lost",
+    "a start refused lost files",
     "stopped cleanly", "connections sliced", "connections of a process that ended", "connection refused",
     "silence noticed", "call timed out", "lease ended", "committed before", "commit without an answer",
     "flush without an answer", "flushed", "replay cut short", "stream cut short", "redelivered",
@@ -28,11 +28,11 @@ HAPPENED: Final = (
     "ranges with a start", "ranges with an end", "frames behind the first of a transaction",
     "connection lost between two frames",
 )  # fmt: skip
-"""What came of it, and what applications met."""
+"""Results of faults, and events in applications."""
 
 
 class State(msgspec.Struct):
-    """How far a soak has come."""
+    """Progress of a soak."""
 
     next: dict[str, int] = msgspec.field(default_factory=dict)
     """By shape: the first seed that was not begun."""
@@ -40,12 +40,12 @@ class State(msgspec.Struct):
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     failures: list[str] = msgspec.field(default_factory=list)
     since: int = 0
-    """Worlds since the last failure."""
+    """Simulations since the last failure."""
     seconds: float = 0.0
 
 
 def table(state: State) -> str:
-    """What was counted."""
+    """Return the counts as a page."""
     counts = state.counts
     shapes = ", ".join(f"{number:,} {name}" for name, number in state.lived.items())
     there = sum(len(possible(one)) for one in (PUBLISH, READ, CONSUME))

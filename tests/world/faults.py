@@ -1,6 +1,6 @@
-"""Owns what goes wrong in a world, and when: power, processes, disks, links, clocks.
+"""Random faults of a simulation: power, processes, disks, links and clocks.
 
-Must never judge, nor leave anything broken behind `heal`.
+Must never judge, nor leave anything broken after `heal`.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ FAULTS: Final = (
     "write failed", "disk full", "disk slow", "connection cut", "half open", "stalled", "unreachable",
     "wall clock jumped",
 )  # fmt: skip
-"""Each is counted under its name when it strikes: a sync that fails, not one that is to fail; a connection on
-which something did not come through."""
+"""A fault is counted when it takes effect: a sync that fails, or a connection that lost data."""
 AT_ONCE: Final = frozenset(
     {"power lost", "server killed", "server stopped", "connection cut", "wall clock jumped"}
 )
-"""These strike when they are said. The others are counted where they do."""
+"""Faults that take effect at once. Others are counted when they do."""
 OF_DISKS: Final = {
     "sync failed": "fault_sync", "write failed": "fault_write", "disk full": "no_space",
     "file empty": "read_as_empty", "file of zeros": "read_as_zeros", "directory renamed": "directory_moved",
     "lock removed": "lock_lost",
 }  # fmt: skip
-"""What a strict disk calls them."""
+"""Their names in the counters of a strict disk."""
 CRASHES: Final = FAULTS[:3]
-"""Those that end a server whatever it does."""
+"""Faults that always end a server."""
 DISK_HARMS: Final = (
     "file empty", "file of zeros", "sector unreadable", "part unreadable", "directory renamed",
     "lock removed",
 )  # fmt: skip
-"""What happens to a data directory from outside; in worlds of their own, for starts may be refused. Each is
-counted when somebody meets it."""
+"""Damage of a data directory from outside, counted when a start meets it. These faults have simulations of
+their own, because starts may be refused.
+"""
 CLIENT_FAULTS: Final = ("client killed", "client lost power")
-"""The same, for worlds whose applications may end and begin again."""
+"""Further faults of simulations whose applications may end and restart."""
 
 
 class Faults:
-    """Chance's hand. `run` lets things go wrong; then `heal`. `each_seconds`: between two of them."""
+    """Random faults. `run` causes them, then `heal` repairs. `each_seconds`: mean time between two."""
 
     def __init__(self, world: World, *, each_seconds: float, kinds: tuple[str, ...] = FAULTS) -> None:
         self.world = world
@@ -55,7 +55,7 @@ class Faults:
         self._healed = False
         self._kinds: dict[str, Callable[[SimServer], bool]] = {
             "power lost": self._power_lost,
-            "power lost in a disk operation": self._power_lost_inside,
+            "power lost in a disk operation": self._power_lost_in_write,
             "server killed": self._killed,
             "server stopped": self._stopped,
             "sync failed": lambda server: self._disk_fails(server, "sync"),
@@ -79,8 +79,10 @@ class Faults:
         self._kinds = {name: self._kinds[name] for name in kinds}
 
     async def run(self, number: int, crashes: int = 0) -> None:
-        """So many faults, one after the other, and so many that end a server. The first is another one in
-        each world, so that some worlds in a row have them all."""
+        """Cause `number` faults one after the other, then `crashes` that end a server.
+
+        The kind of the first fault depends on the seed, so that consecutive simulations have all kinds.
+        """
         kinds = list(self._kinds)
         for n in range(number):
             await asyncio.sleep(self.rng.expovariate(1 / self._each))
@@ -98,8 +100,8 @@ class Faults:
             self.world.note("fault", name, server.name)
         return happened
 
-    async def mind(self) -> None:
-        """Servers and applications that are down come up again after a while, as a supervisor has them."""
+    async def supervise(self) -> None:
+        """Restart stopped servers and applications after a while, as a supervisor does."""
         while True:
             await asyncio.sleep(self.rng.random() * 0.2)
             for server in self.world.servers:
@@ -110,7 +112,7 @@ class Faults:
                     app.start()
 
     def heal(self) -> None:
-        """Nothing goes wrong any more, and all servers are up."""
+        """End all faults, and start all servers."""
         world = self.world
         self._healed = True
         world.network.unreachable.clear()
@@ -123,7 +125,7 @@ class Faults:
             server.disk.disk.mend()
             server.slow_until = 0.0
 
-    # -- machines ---------------------------------------------------------------------------------------
+    # -- machines -------------------------------------------------------------------------------------
 
     def _power_lost(self, server: SimServer) -> bool:
         if server.process is None:
@@ -131,7 +133,7 @@ class Faults:
         server.power_lost()
         return True
 
-    def _power_lost_inside(self, server: SimServer) -> bool:
+    def _power_lost_in_write(self, server: SimServer) -> bool:
         if server.disk.left is not None:
             return False
         server.disk.left = self.rng.randrange(6)
@@ -151,7 +153,7 @@ class Faults:
         return True
 
     def _client_killed(self) -> bool:
-        apps = [app for app in self.world.apps if app.may_die]
+        apps = [app for app in self.world.apps if app.restartable]
         if apps:
             self.rng.choice(apps).killed()
         return bool(apps)
@@ -162,7 +164,7 @@ class Faults:
             self.rng.choice(apps).power_lost()
         return bool(apps)
 
-    # -- disks ------------------------------------------------------------------------------------------
+    # -- disks ----------------------------------------------------------------------------------------
 
     def _disk_fails(self, server: SimServer, operation: str) -> bool:
         error = self.rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT))
@@ -170,34 +172,34 @@ class Faults:
         return True
 
     def _part_unreadable(self, server: SimServer, looks: int = 200) -> bool:
-        """What is staged next for a transaction, or is now, cannot be read for a while."""
+        """Make a staged part of a transaction, now or the next one, unreadable for some time."""
         disk = server.disk.disk
         parts = [path for path in disk.contents() if path.endswith(".prepared")]
         for path in parts:
             disk.harm(path, "unreadable")
         now = self.world.loop.time()
         if parts:
-            self.world.at(now + self.rng.random() * 2.0, self._readable_again, server)
+            self.world.at(now + self.rng.random() * 2.0, self._make_readable, server)
         elif looks:
-            self.world.at(now + 0.002, self._look_for_parts, server, looks - 1)
+            self.world.at(now + 0.002, self._find_parts, server, looks - 1)
         return True
 
-    def _look_for_parts(self, server: SimServer, looks: int) -> None:
+    def _find_parts(self, server: SimServer, looks: int) -> None:
         if not self._healed:
             self._part_unreadable(server, looks)
 
     @staticmethod
-    def _readable_again(server: SimServer) -> None:
+    def _make_readable(server: SimServer) -> None:
         server.disk.disk.mend()
 
     def _full(self, server: SimServer) -> bool:
         disk = server.disk.disk
         disk.space_bytes = disk.used_bytes + self.rng.choice((0, 500))
-        self.world.at(self.world.loop.time() + self.rng.random() * 2.0, self._room_again, server)
+        self.world.at(self.world.loop.time() + self.rng.random() * 2.0, self._free_space, server)
         return True
 
     @staticmethod
-    def _room_again(server: SimServer) -> None:
+    def _free_space(server: SimServer) -> None:
         server.disk.disk.space_bytes = None
 
     def _slow(self, server: SimServer) -> bool:
@@ -205,10 +207,10 @@ class Faults:
         server.slow_awaited = True
         return True
 
-    # -- links and clocks -------------------------------------------------------------------------------
+    # -- links and clocks -----------------------------------------------------------------------------
 
     def _link(self) -> Link | None:
-        """One with both its ends."""
+        """Return a link with both its ends."""
         links = [link for link in self.world.network.links if link.stands]
         return self.rng.choice(links) if links else None
 
@@ -232,7 +234,7 @@ class Faults:
         return link is not None
 
     def _unreachable(self, server: SimServer) -> bool:
-        """Nobody gets an answer there for a while, and one of them asks."""
+        """Make the address of a server unreachable for some time, and cut a connection."""
         place = server.place
         self.world.network.unreachable.add(place)
         self._cut()

@@ -1,6 +1,6 @@
-"""Owns what must hold in a world: held against plain lists of what was sent, promised and seen.
+"""Guarantees of a simulation, checked against plain lists of sent, acknowledged and received messages.
 
-Must never share code with the product beyond reading a log and the names of things.
+Must never share code with the product beyond reading a log and names.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tests.world.reading import PATTERN, RATE, Reading
 from tests.world.worker import Worker
 
 RATE_SECONDS: Final = 0.06
-"""So much later than its rate says a reading may be, and catch up."""
+"""Seconds by which a rate-limited replay may lag behind its rate, and catch up."""
 
 
 def calls(apps: Iterable[App], wrong: Sequence[str], *expected: type[BaseException]) -> None:
-    """Nobody saw what must not be, nor was told of what cannot have happened; `expected` can, too."""
+    """Check that no application saw a violation or an unexpected error. `expected`: allowed ones."""
     assert not wrong, wrong[:3]
     for app in apps:
-        strange = [error for error in app.told if not isinstance(error, (*RETRIES, *expected))]
-        assert not strange, f"{app.name} was told of {strange[:3]!r}"
+        unexpected = [error for error in app.told if not isinstance(error, (*RETRIES, *expected))]
+        assert not unexpected, f"{app.name} received {unexpected[:3]!r}"
 
 
 class Logged(NamedTuple):
@@ -39,7 +39,7 @@ class Logged(NamedTuple):
 
 
 def all_there(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]]) -> None:
-    """All that was published, and all that was said to be persisted, is in one of the logs."""
+    """Check that all published messages, and all reported as persisted, are in one of the logs."""
     there = {logged.body: logged for log in logs for logged in log}
     for publisher in publishers:
         for number, kept in enumerate(publisher.sent):
@@ -47,15 +47,15 @@ def all_there(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]])
                 promised = "and was promised" if number < publisher.promised else "and was taken"
                 assert kept.body in there, f"{publisher.name}: {kept.body[:40]!r} is lost, {promised}"
             if kept.body in there:
-                assert there[kept.body] == tuple(kept), f"{publisher.name}: not what was published"
+                assert there[kept.body] == tuple(kept), f"{publisher.name}: not the published message"
         for number in publisher.committed:
             for kept in publisher.transactions[number]:
                 assert kept.body in there, f"{publisher.name}: committed transaction {number} is lost"
-                assert there[kept.body] == tuple(kept), f"{publisher.name}: not what was committed"
+                assert there[kept.body] == tuple(kept), f"{publisher.name}: not the committed message"
 
 
 def each_once(publishers: Iterable[Publisher], log: Sequence[Logged]) -> None:
-    """What is in a log is there once, whole and in the order of its publisher."""
+    """Check that messages of a log are there once, whole and in the order of their publisher."""
     times = Counter(logged.body for logged in log)
     assert all(count == 1 for count in times.values()), "a message is in the log twice"
     place = {logged.body: at for at, logged in enumerate(log)}
@@ -63,26 +63,28 @@ def each_once(publishers: Iterable[Publisher], log: Sequence[Logged]) -> None:
         places = [place[kept.body] for kept in publisher.sent if kept.body in place]
         assert places == sorted(places), f"{publisher.name}: not in the order of its sequences"
         _transactions(publisher, place)
-        assert not publisher.dropped & place.keys(), f"{publisher.name}: what it dropped is there"
-        assert not publisher.refused & place.keys(), f"{publisher.name}: what was refused is there"
+        assert not publisher.dropped & place.keys(), f"{publisher.name}: a dropped message is in the log"
+        assert not publisher.refused & place.keys(), f"{publisher.name}: a refused message is in the log"
         silent = publisher.refused - publisher.rejected - publisher.untold
-        assert not silent, f"{publisher.name} was not told that {list(silent)[:2]} are refused"
+        assert not silent, f"{publisher.name} received no refusal of {list(silent)[:2]}"
     known = {kept.body for p in publishers for kept in p.sent}
     known |= {kept.body for p in publishers for plan in p.transactions for kept in plan}
-    assert set(place) <= known, "a message that nobody published"
+    assert set(place) <= known, "a message that was never published"
 
 
 def _transactions(publisher: Publisher, place: dict[bytes, int]) -> None:
-    """Each is there as a whole and in a row, or not at all."""
+    """Check that each transaction is stored whole and in a row, or not at all."""
     for number, plan in enumerate(publisher.transactions):
         found = [place[kept.body] for kept in plan if kept.body in place]
         assert len(found) in (0, len(plan)), f"{publisher.name}: a part of transaction {number}"
-        assert not found or found == list(range(found[0], found[0] + len(found))), "something stands within"
+        assert not found or found == list(range(found[0], found[0] + len(found))), "another message is within"
 
 
-def may_be_gone(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]]) -> frozenset[bytes]:
-    """What may have been shown before it was durable, and then lost: its publisher died with it, or took it
-    to another server."""
+def possibly_lost(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]]) -> frozenset[bytes]:
+    """Return bodies that may have been delivered before they were durable, and then lost.
+
+    Their publisher ended with the server, or moved the messages to another server.
+    """
     gone: set[bytes] = set()
     for publisher in publishers:
         for number, kept in enumerate(publisher.sent):
@@ -94,8 +96,10 @@ def may_be_gone(publishers: Iterable[Publisher], logs: Sequence[Sequence[Logged]
 def readings(
     readers: Iterable[Reader], log: Sequence[Logged], gone: frozenset[bytes], publishers: Sequence[Publisher]
 ) -> None:
-    """Everybody saw what there is to see, in order, and nothing else. Of `gone` those who asked for what is
-    not durable may have seen what is not in the log."""
+    """Check that every reader saw the covered messages, in order, and no others.
+
+    Readers that accept non-durable messages may also have seen messages of `gone`, which the log lacks.
+    """
     there = {logged.body for logged in log}
     for reader in readers:
         for reading in reader.readings:
@@ -105,7 +109,7 @@ def readings(
                 _of_nowhere(reading, publishers, label)
                 continue
             if reading.options["delivery"] == "live":
-                _strike_out(reading, gone - there)
+                _exclude(reading, gone - there)
             part = _part(reading, log)
             expected = [Seen(m.topic, m.body, "", m.labels) for m in part if _passes(reading, m)]
             if reading.conflated:
@@ -128,7 +132,7 @@ def readings(
 
 
 def has_all(reading: Reading, log: Sequence[Logged]) -> bool:
-    """Whether it has seen everything that its last process, or its last stream, has to see."""
+    """Return whether a reading has all messages for its last process, or its last stream."""
     if reading.plain or reading.past:
         return True
     if reading.conflated:
@@ -140,7 +144,7 @@ def has_all(reading: Reading, log: Sequence[Logged]) -> bool:
     return all(message.body in seen for message in log if _passes(reading, message))
 
 
-def _strike_out(reading: Reading, gone: frozenset[bytes]) -> None:
+def _exclude(reading: Reading, gone: frozenset[bytes]) -> None:
     before = reading.seen[:]
     reading.seen[:] = [one for one in before if one.body not in gone]
     for number, start in enumerate(reading.lives):
@@ -148,12 +152,12 @@ def _strike_out(reading: Reading, gone: frozenset[bytes]) -> None:
 
 
 def _life(reading: Reading, start: int, end: int | None, expected: Sequence[Seen], label: str) -> None:
-    """What a process saw that began at the beginning; one that was killed (`end`) may not have seen all."""
+    """Check the messages of a process that started from the beginning. A killed one (`end`) may lack some."""
     with_bookmarks = reading.seen[start:end]
     seen = [one._replace(bookmark="") for one in with_bookmarks]
     options = reading.options
     if not reading.past and options["taken by"] == "stream" and options["store"] == "none":
-        _begins_again(reading, start, end, expected, label)
+        _check_streams(reading, start, end, expected, label)
     elif options["delivery"] == "live":
         if end is None:
             assert Counter(seen) == Counter(expected), f"{label}: each once, and all of them"
@@ -167,8 +171,11 @@ def _life(reading: Reading, start: int, end: int | None, expected: Sequence[Seen
 
 
 def _by_publisher(seen: Sequence[Seen], label: str) -> None:
-    """Who asked for what is not on disk yet may have seen it in another order than the log came to have: a
-    server lost it, and its publisher sent it again. Transactions are never shown before they are durable."""
+    """Check the order per publisher for a reader of non-durable messages.
+
+    It may differ from the log: a server lost them, and the publisher resent them. Transactions are never
+    shown before they are durable.
+    """
     last: dict[str, int] = {}
     for one in seen:
         publisher, sequence, _ = one.bookmark.split("|")
@@ -187,16 +194,16 @@ def _wants(reading: Reading, body: bytes) -> bool:
 
 
 def _in_order(seen: Sequence[Seen], expected: Sequence[Seen], label: str) -> None:
-    """Live messages: what came is a part of the log, in its order, each once."""
+    """Check that live messages are a part of the log, in its order, each once."""
     at = {one: number for number, one in enumerate(expected)}
     places = [at[one] for one in seen]
     assert places == sorted(set(places)), f"{label}: not in the order of the log, or twice"
 
 
-def _begins_again(
+def _check_streams(
     reading: Reading, begin: int, end: int | None, expected: Sequence[Seen], label: str
 ) -> None:
-    """Without a store each stream begins at the beginning; the last one of all has everything."""
+    """Check streams without a store: each starts from the beginning, and the last one has everything."""
     until = len(reading.seen) if end is None else end
     starts = [start for start in reading.streams if begin <= start <= until]
     for first, last in pairwise([*starts, until]):
@@ -213,7 +220,7 @@ def _begins_again(
 
 
 def _part(reading: Reading, log: Sequence[Logged]) -> Sequence[Logged]:
-    """Of the log, what a reading covers."""
+    """Return the part of the log that a reading covers."""
     if reading.behind is None:
         return log
     bodies = [message.body for message in log]
@@ -224,24 +231,26 @@ def _part(reading: Reading, log: Sequence[Logged]) -> Sequence[Logged]:
 
 
 def _key(one: Logged | Seen) -> tuple[str, str]:
-    """What newer messages take the place of: each topic is conflated by itself."""
+    """Return the conflation key of a message: each topic is conflated by itself."""
     return one.topic, msgspec.json.decode(one.body)["by"]
 
 
 def _lacks(reading: Reading, expected: Iterable[Logged | Seen]) -> list[bytes]:
-    """The newest messages of their keys that a conflated reading has not."""
+    """Return the newest messages of their keys that a conflated reading lacks."""
     seen = {one.body for one in reading.seen}
     return [body for body in _newest_of(expected).values() if body not in seen]
 
 
 def _newest_of(messages: Iterable[Logged | Seen]) -> dict[tuple[str, str], bytes]:
-    """The newest body of each key."""
+    """Return the newest body of each key."""
     return {_key(one): one.body for one in messages}
 
 
 def _newest(reading: Reading, expected: Sequence[Seen], label: str) -> None:
-    """What is conflated: nothing but what is there, of each key in its order as long as nothing cut it short
-    (then an interval may come again), and in the end the newest of each key."""
+    """Check conflated messages: they are in the log, in order per key, and end with the newest of each key.
+
+    After an interruption an interval may repeat.
+    """
     place = {one.body: at for at, one in enumerate(expected)}
     for one in reading.seen:
         at = place.get(one.body)
@@ -259,7 +268,7 @@ def _newest(reading: Reading, expected: Sequence[Seen], label: str) -> None:
 
 
 def _newest_of_the_past(reading: Reading, part: Sequence[Logged], log: Sequence[Logged], label: str) -> None:
-    """Of each key that was there when it was asked for, the newest, or a newer one."""
+    """Check that a conflated replay has the newest message of each key at its request, or a newer one."""
     if not reading.whole:
         return
     known = {message.body for message in _asked_for(reading, log)}
@@ -273,29 +282,29 @@ def _newest_of_the_past(reading: Reading, part: Sequence[Logged], log: Sequence[
 
 
 def _asked_for(reading: Reading, log: Sequence[Logged]) -> Sequence[Logged]:
-    """What was in the log when it was asked for the last time."""
+    """Return the log at the time of the last request."""
     assert reading.asked is not None
     return log[: reading.asked.length]
 
 
 def _of_nowhere(reading: Reading, publishers: Sequence[Publisher], label: str) -> None:
-    """What is not recorded comes once, in the order of its publisher, or not at all."""
+    """Check messages of a non-persistent topic: each arrives at most once, in the order of its publisher."""
     for publisher in publishers:
         sent = [kept.body for kept in publisher.nowhere]
         known = {kept.body: kept for kept in publisher.nowhere}
         seen = [one for one in reading.seen if one.body in known]
         for one in seen:
-            assert (one.topic, one.labels) == known[one.body][::2], f"{label}: not what was published"
+            assert (one.topic, one.labels) == known[one.body][::2], f"{label}: not the published message"
             assert not one.bookmark, f"{label}: {one.bookmark} is in no log"
             assert _wants(reading, one.body), f"{label}: {one.body[:60]!r} does not pass its filter"
         places = [sent.index(one.body) for one in seen]
         assert places == sorted(set(places)), f"{label}: not in the order of {publisher.name}, or twice"
     all_sent = {kept.body for publisher in publishers for kept in publisher.nowhere}
-    assert {one.body for one in reading.seen} <= all_sent, f"{label}: a message that nobody published"
+    assert {one.body for one in reading.seen} <= all_sent, f"{label}: a message that was never published"
 
 
 def _replayed(reading: Reading, log: Sequence[Logged], label: str) -> None:
-    """What was in the log when it was asked for; and not sooner than it may come."""
+    """Check that a replay has the log at the time of its request, and keeps to its rate."""
     assert reading.asked is not None
     if not reading.whole:
         return
@@ -308,8 +317,10 @@ def _replayed(reading: Reading, log: Sequence[Logged], label: str) -> None:
 
 
 def plainly(reader: Reader, late: Sequence[Logged], nowhere: Sequence[bytes]) -> bool:
-    """Whether its plain subscriptions have seen what was published when they surely stood: in the log, and,
-    by one publisher, `nowhere`."""
+    """Return whether plain subscriptions saw the messages published while they certainly existed.
+
+    These are messages in the log, and, by one publisher, `nowhere`.
+    """
     for reading in reader.plain:
         if reading.final is None:
             return False
@@ -329,7 +340,7 @@ def plainly(reader: Reader, late: Sequence[Logged], nowhere: Sequence[bytes]) ->
 
 
 def work(workers: Sequence[Worker], jobs: Sequence[Logged]) -> None:
-    """Every job was settled by somebody who took it."""
+    """Check that every job was settled by a worker that had it."""
     settled = {body for worker in workers for body in (*worker.settled, *worker.perhaps)}
     for job in jobs:
-        assert job.body in settled, f"nobody has settled {job.body[:60]!r}"
+        assert job.body in settled, f"no worker has settled {job.body[:60]!r}"

@@ -1,6 +1,6 @@
-"""Owns whole lives: a world with its applications and faults, from the first start to the judgement.
+"""Whole simulations with applications and faults, from the first start to the checks.
 
-Must never decide what is right: `judge.py` does.
+Must never decide about correctness: `judge.py` does.
 """
 
 from __future__ import annotations
@@ -46,18 +46,19 @@ lease_period = "5s"
 max_per_subscription_backlog = 20
 """
 PACES: Final = (*[0.1] * 10, 1.0, 6.0)
-"""Seconds between two faults, one of these for each world: in the slow ones silence is noticed, and leases
-and calls end by their time."""
+"""Mean seconds between two faults, one value per simulation. With the slow ones, heartbeats, leases and
+calls reach their timeouts.
+"""
 CONNECTED_SECONDS: Final = TIMEOUT + 2.0
-"""In these everybody has a connection again: an attempt that hears nothing, and the next one."""
+"""Seconds in which every application reconnects: an attempt without an answer, and the next one."""
 LATE: Final = 4
-"""Messages for those who subscribe plainly, to each server, when nothing goes wrong any more."""
+"""Number of messages for plain subscriptions, to each server, after the faults."""
 PATIENCE: Final = 600.0
-"""Virtual seconds in which everything must come to its end once nothing goes wrong any more."""
+"""Virtual seconds in which all work must finish after the faults."""
 
 
 class Shape(NamedTuple):
-    """How large a world is."""
+    """The size of a simulation."""
 
     publishers: int = 1
     messages: int = 20
@@ -67,16 +68,16 @@ class Shape(NamedTuple):
     servers: int = 1
     faults: int = 2
     crashes: int = 0
-    """So many more, each of which ends a server."""
+    """Number of further faults that end a server."""
     kinds: tuple[str, ...] = FAULTS
     fixed: tuple[tuple[str, str], ...] = ()
-    """Options that everybody chooses."""
+    """Options that every application uses."""
     unlike: bool = False
     """Whether the last server records fewer topics than the others."""
 
-    def begin(self, seed: int, counts: Counter[str]) -> Life:
-        """A world of this shape."""
-        return Life(seed, self, counts)
+    def begin(self, seed: int, counts: Counter[str]) -> SystemRun:
+        """Return a simulation of this shape."""
+        return SystemRun(seed, self, counts)
 
 
 SMALL: Final = Shape()
@@ -92,7 +93,7 @@ PAIR: Final = Shape(publishers=2, readers=2, servers=2, faults=5, kinds=FAULTS +
 HARMED: Final = Shape(
     publishers=2, messages=30, workers=1, faults=5, kinds=("server killed", "power lost", *DISK_HARMS)
 )
-"""A server whose files are lost, whose directory moves, whose lock goes."""
+"""A server with lost files, a moved directory or a removed lock."""
 UNLIKE: Final = Shape(
     publishers=2,
     readers=0,
@@ -102,9 +103,9 @@ UNLIKE: Final = Shape(
     fixed=(("how", "one"),),
     unlike=True,
 )
-"""Publishers go to two servers, one of which does not record all topics."""
+"""Publishers use two servers, one without some of the persistent topics."""
 MACHINES: Final = MachineShape()
-"""The machines alone, without their drivers: in the time of one of the others there are several of these."""
+"""Only the state machines, without drivers: several of these run in the time of one other simulation."""
 SHAPES: Final[dict[str, Shape | MachineShape]] = {
     "machines": MACHINES, "small": SMALL, "trio": TRIO, "large": LARGE, "pair": PAIR,
     "unlike": UNLIKE, "harmed": HARMED,
@@ -112,8 +113,10 @@ SHAPES: Final[dict[str, Shape | MachineShape]] = {
 
 
 def kept(line: str) -> tuple[int, Shape | MachineShape]:
-    """Seed and shape of a line such as `7 small; server stopped; how=transaction # why`: faults and options
-    that are named are the only ones."""
+    """Return seed and shape of a line such as `7 small; server stopped; how=transaction # why`.
+
+    Only the named faults and options are used.
+    """
     first, *rest = (part.strip() for part in line.split("#", maxsplit=1)[0].split(";"))
     seed, name = first.split()
     shape = SHAPES[name]
@@ -123,8 +126,8 @@ def kept(line: str) -> tuple[int, Shape | MachineShape]:
     return int(seed), shape
 
 
-class Life:
-    """One world, lived to its end. `trace` says what happened, for equal seeds the same."""
+class SystemRun:
+    """One complete simulation. `trace` records its events, equal for equal seeds."""
 
     def __init__(self, seed: int, shape: Shape, counts: Counter[str]) -> None:
         self.world = World(
@@ -159,7 +162,7 @@ class Life:
         self.faults = Faults(self.world, each_seconds=each_seconds, kinds=shape.kinds)
 
     def live(self) -> str:
-        """Live it; returns the trace. Raises `AssertionError` for what must not be."""
+        """Run the simulation and return its trace. Raises `AssertionError` for a violation."""
         with self.world.living():
             try:
                 self.world.run(self._live())
@@ -175,22 +178,22 @@ class Life:
             server.start()
         for app in world.apps:
             app.start()
-        minding = world.loop.create_task(self.faults.mind())
+        minding = world.loop.create_task(self.faults.supervise())
         minding.add_done_callback(self._minder_ended)
         await self.faults.run(self.shape.faults, self.shape.crashes)
         self.faults.heal()
         try:
             async with asyncio.timeout(PATIENCE) as bound:
-                await self._come_to_the_end()
+                await self._finish_all()
         except TimeoutError:
             assert bound.expired()
             still = [app.name for app in world.apps if not app.finished.done()]
-            raise AssertionError(f"no end in {PATIENCE} s; still at work: {still or 'servers'}") from None
+            raise AssertionError(f"not finished in {PATIENCE} s, running: {still or 'servers'}") from None
         await self._silence_noticed()
         minding.cancel()
         self._judge()
 
-    async def _come_to_the_end(self) -> None:
+    async def _finish_all(self) -> None:
         await self._finish(self.publishers)
         await self._all_up()
         await self._last_call()
@@ -205,7 +208,7 @@ class Life:
         await self._all_up()
 
     def _minder_ended(self, minding: asyncio.Task[None]) -> None:
-        """A start that is refused is the end of this world: nothing here damages what is on a disk."""
+        """Fail the simulation if a start is refused: no fault here damages the disk."""
         if not minding.cancelled() and (error := minding.exception()) is not None:
             self.world.loop.stop()
             self.refused = error
@@ -219,7 +222,7 @@ class Life:
             await app.finished
 
     async def _last_call(self) -> None:
-        """Who subscribes plainly gets what is published from now on."""
+        """Let plain subscriptions receive the messages published from now on."""
         plain = [reader for reader in self.readers if reader.plain]
         if not plain:
             return
@@ -250,17 +253,19 @@ class Life:
     async def _seen_plainly(self, reader: Reader, new: Sequence[Logged], nowhere: Sequence[bytes]) -> None:
         deadline = self.world.loop.time() + NOTICED_SECONDS
         while not judge.plainly(reader, new, nowhere):
-            assert self.world.loop.time() < deadline, f"{reader.name} lacks what came while it stood"
+            assert self.world.loop.time() < deadline, (
+                f"{reader.name} lacks messages published during its subscription"
+            )
             await asyncio.sleep(0.1)
         self.world.counts["plain subscriptions judged"] += 1
 
     async def _silence_noticed(self) -> None:
-        """Long enough that nobody may believe any more in a connection on which nothing comes through."""
+        """Wait until both ends have noticed each half-open connection."""
         if any(link.half_open_since is not None and not link.over for link in self.world.network.links):
             await asyncio.sleep(NOTICED_SECONDS + 0.1)
 
     async def _until_worked_off(self) -> None:
-        """Every publisher has come to its end; what is in the log goes through the queue."""
+        """After the publishers have finished, wait until the queue is empty."""
         (server,) = self.servers
         while not server.up or server.queued(WORK):
             await asyncio.sleep(0.3)
@@ -286,7 +291,7 @@ class Life:
             isinstance(error, TopicNotRecorded) for app in self.world.apps for error in app.told
         )
         judge.all_there(self.publishers, logs)
-        gone = judge.may_be_gone(self.publishers, logs)
+        gone = judge.possibly_lost(self.publishers, logs)
         for number, log in enumerate(logs):
             for logged in log:
                 self.world.note(number, logged)
@@ -302,7 +307,7 @@ class Life:
 
 
 def _log(server: SimServer) -> list[Logged]:
-    """What it has recorded for applications."""
+    """Return the messages of applications that a server has recorded."""
     assert server.instance is not None
     return [
         Logged(
@@ -317,9 +322,9 @@ def _log(server: SimServer) -> list[Logged]:
 
 
 def live(seed: int, shape: Shape | MachineShape, counts: Counter[str]) -> str:
-    """One life; its trace."""
+    """Run one simulation and return its trace."""
     try:
         return shape.begin(seed, counts).live()
     except BaseException as error:
-        error.add_note(f"world {seed} of {shape}")
+        error.add_note(f"simulation {seed} of {shape}")
         raise

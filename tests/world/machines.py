@@ -1,7 +1,7 @@
-"""Owns the smallest worlds: the machines of the product alone, without an event loop between them. Publishers
-with stores and readers with stores, an engine and its log; one thing happens after the other, by chance.
+"""The smallest simulations: the state machines of the product, without an event loop.
 
-Must never judge by what the product says: what applications sent and saw is kept in plain lists.
+Publishers and readers with stores, an engine and its log take random steps, one after the other. Must never
+trust the product about correctness: plain lists keep the sent and received messages.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ MACHINE_FAULTS: Final = (
 CHEAP: Final = MACHINE_FAULTS[-3:]
 """Those that end no server."""
 CRASHES: Final = MACHINE_FAULTS[:5]
-"""Those that end the server; one of them comes in every world."""
+"""Faults that end the server. One of them occurs in every simulation."""
 TOPIC: Final = "t"
 FILTER: Final = "/n % 2 = 0"
 SLICES: Final = (9, 400, 1 << 20, 1 << 20)
 """How many bytes arrive at once."""
 REST_SECONDS_MAX: Final = 30.0
-"""In these too, of virtual time."""
+"""Virtual seconds in which all work must finish after the faults."""
 ROUNDS_MAX: Final = 400
-"""In which everything must come to its end once nothing goes wrong any more."""
+"""Steps in which all work must finish after the faults."""
 
 
 class Client:
-    """A client machine, its link, and who carries out what it asks for."""
+    """A client state machine, its link, and the code that performs its effects."""
 
     def __init__(self, engine: EngineWorld, name: str) -> None:
         self.engine = engine
@@ -62,7 +62,7 @@ class Client:
         self.name = name
         self.line: Line | None = None
         self.deaf = False
-        """Whether nothing arrives any more on its line, and nobody is told."""
+        """Whether data no longer arrives on its line, without a notification."""
 
     def connect(self) -> None:
         self.line, self.deaf = Line(self.engine), False
@@ -78,7 +78,7 @@ class Client:
         self.settle()
 
     def move(self, *, everything: bool = False) -> None:
-        """Some bytes arrive at either end."""
+        """Deliver some bytes to either end."""
         line = self.line
         if line is None or self.deaf:
             return
@@ -93,14 +93,14 @@ class Client:
 
     @property
     def busy(self) -> bool:
-        """Whether bytes are under way."""
+        """Return whether bytes are in flight."""
         line = self.line
         if line is None or self.deaf:
             return False
         return line.closed or bool(line.to_server or line.to_client)
 
     def settle(self) -> None:
-        """Carry out what the machine asks for."""
+        """Perform the effects of the state machine."""
         while self.core.waiting:
             for effect in self.core.effects():
                 if isinstance(effect, Send):
@@ -131,7 +131,7 @@ class Publisher(Client):
         self.core.set_store(MemoryPublishStore(), engine.now())
         self.sent: list[Sent] = []
         self.flushed = 0
-        """So many of them are said to be persisted."""
+        """Number of messages reported as persisted."""
         self._asked: dict[object, int] = {}
 
     def publish(self, count: int, sizes: Sequence[int] = (0, 0, 9, 700)) -> None:
@@ -166,7 +166,7 @@ class Publisher(Client):
 
 
 class Reader(Client, UnusedSink):
-    """Reads from the beginning with a bookmark store, and is done with what it has seen, sometimes later."""
+    """Reads from the beginning with a bookmark store, and discards messages, some of them later."""
 
     def __init__(self, engine: EngineWorld, name: str) -> None:
         super().__init__(engine, name)
@@ -217,24 +217,24 @@ class Reader(Client, UnusedSink):
 
 
 class MachineShape(NamedTuple):
-    """How large such a world is."""
+    """The size of such a simulation."""
 
     messages: int = 20
     faults: int = 1
-    """At most so many beside the crash."""
+    """Maximum number of faults beside the crash."""
     publishers: int = 2
     """At most."""
     readers: int = 1
     kinds: tuple[str, ...] = MACHINE_FAULTS
-    """What goes wrong in them, one of the crashes among it each time."""
+    """The kinds of faults. One of the crashes among them occurs each time."""
 
-    def begin(self, seed: int, counts: Counter[str]) -> MachineLife:
-        """A world of this shape."""
-        return MachineLife(seed, self, counts)
+    def begin(self, seed: int, counts: Counter[str]) -> MachineRun:
+        """Return a simulation of this shape."""
+        return MachineRun(seed, self, counts)
 
 
-class MachineLife:
-    """One world, lived to its end: faults, always a crash among them, and what is there afterwards."""
+class MachineRun:
+    """One complete simulation: faults, always a crash among them, and the checks after them."""
 
     def __init__(self, seed: int, shape: MachineShape, counts: Counter[str]) -> None:
         self.counts = counts
@@ -251,7 +251,7 @@ class MachineLife:
         self._left = shape.messages
         self._faults: dict[str, Callable[[], bool]] = {
             "power lost": lambda: self._crash(power=True),
-            "power lost in a disk operation": self._power_lost_inside,
+            "power lost in a disk operation": self._power_lost_in_write,
             "server killed": lambda: self._crash(power=False),
             "sync failed": lambda: self._fails("sync"),
             "write failed": lambda: self._fails("write"),
@@ -261,8 +261,8 @@ class MachineLife:
         }
 
     def live(self) -> str:
-        """Live it; returns the trace. Raises `AssertionError` for what must not be."""
-        gc.disable()  # a tenth of its time; what it leaves behind is collected between two worlds
+        """Run the simulation and return its trace. Raises `AssertionError` for a violation."""
+        gc.disable()  # saves a tenth of the time, garbage is collected between two simulations
         try:
             self._live()
         finally:
@@ -276,11 +276,11 @@ class MachineLife:
             self.counts[kind] += struck
             self.note(kind, struck)
         self._work(self._left)
-        self._come_to_rest()
+        self._run_until_idle()
         self._judge()
 
     def _chosen(self) -> list[str]:
-        """What goes wrong in this world, one after the other."""
+        """Return the faults of this simulation in order."""
         cheap = [kind for kind in self.shape.kinds if kind in CHEAP]
         crashes = [kind for kind in self.shape.kinds if kind in CRASHES]
         count = sum(self.rng.random() < 0.5 for _ in range(self.shape.faults))
@@ -293,7 +293,7 @@ class MachineLife:
         self._trace.update(repr((round(self.engine.mono, 9), *what)).encode())
 
     def _work(self, messages: int) -> None:
-        """Publish so many while the other things happen as they come."""
+        """Publish `messages` messages between other random steps."""
         until = self._left - messages
         rng = self.rng
         while self._left > until:
@@ -311,7 +311,7 @@ class MachineLife:
                 self._crash(power=rng.random() < 0.5)
 
     def _something(self) -> bool:
-        """One thing that can happen happens, if there is one."""
+        """Take one random step, if one is possible. Return whether it was."""
         engine = self.engine
         can: list[Callable[[], None]] = [client.move for client in self.clients if client.busy]
         if engine.jobs:
@@ -326,10 +326,10 @@ class MachineLife:
             self.rng.choice(can)()
         return bool(can)
 
-    # -- what goes wrong: each says whether it struck ---------------------------------------------------
+    # -- faults: each returns whether it took effect --------------------------------------------------
 
     def _crash(self, *, power: bool) -> bool:
-        """The server ends, and starts again; a start may end the same way."""
+        """Stop the server and start it again. The start may end the same way."""
         engine = self.engine
         promised = [body.body for one in self.publishers for body in one.sent[: one.flushed]]
         engine.disk = engine.disk.crash_clone(self.rng) if power else engine.disk.kill_clone(self.rng)
@@ -346,17 +346,17 @@ class MachineLife:
             engine.disk.forget_faults()
         engine.open()
         if promised:
-            assert {heard.body for heard in engine.log()} >= set(promised), "what was flushed is lost"
+            assert {heard.body for heard in engine.log()} >= set(promised), "a flushed message is lost"
         for client in self.clients:
             client.lose()
         return True
 
-    def _power_lost_inside(self) -> bool:
-        """Some of what it writes is there, nothing of it is synced; nobody hears of it any more."""
+    def _power_lost_in_write(self) -> bool:
+        """Lose power during a write: a part of it is stored, none of it synced, and none acknowledged."""
         return self._fails(self.rng.choice(("sync", "write"))) and self._crash(power=True)
 
     def _fails(self, operation: str) -> bool:
-        """The next one; what was acknowledged before the server ended is there."""
+        """Let the next operation fail. Messages acknowledged before must be in the log."""
         self.engine.disk.fail(operation, 1, self.rng.choice((errno.EIO, errno.ENOSPC, errno.EDQUOT)))
         self.publishers[0].publish(1)
         self._left -= 1
@@ -372,7 +372,7 @@ class MachineLife:
         raise AssertionError(f"no {operation} of the disk within {ROUNDS_MAX} steps")
 
     def _full(self) -> bool:
-        """More comes than the segment at hand has room for; some of it may find the room it needs again."""
+        """Publish more than the current segment has space for. Some messages may find space later."""
         disk, before = self.engine.disk, self.counts["no_space"]
         disk.space_bytes = disk.used_bytes + self.rng.choice((0, 1_000))
         count = max(0, min(4, self._left))
@@ -386,10 +386,10 @@ class MachineLife:
         return self.counts["no_space"] > before
 
     def _cut(self) -> bool:
-        """Anybody's, or a publisher's who is back before the disk has what it sent."""
-        standing = [client for client in self.clients if client.line is not None]
-        if standing and self.rng.random() < 0.3:
-            self.rng.choice(standing).lose()
+        """Cut any connection, or let a publisher reconnect before the disk has its messages."""
+        connected = [client for client in self.clients if client.line is not None]
+        if connected and self.rng.random() < 0.3:
+            self.rng.choice(connected).lose()
             return True
         publisher = self.rng.choice(self.publishers)
         if publisher.line is None:
@@ -406,7 +406,7 @@ class MachineLife:
         return stood
 
     def _half_open(self) -> bool:
-        """Nothing arrives for a while, then the ends hear of it."""
+        """Deliver nothing for a while, then report the loss to both ends."""
         client = self.rng.choice(self.clients)
         if client.line is None:
             client.connect()
@@ -415,10 +415,10 @@ class MachineLife:
         client.lose()
         return line is not None and bool(line.to_server or line.to_client)
 
-    # -- the end ----------------------------------------------------------------------------------------
+    # -- the end --------------------------------------------------------------------------------------
 
-    def _come_to_rest(self) -> None:
-        """Nothing goes wrong any more: everything comes to its end in bounded time."""
+    def _run_until_idle(self) -> None:
+        """After the faults, finish all work in bounded steps."""
         quiet, begun = 0, self.engine.mono
         for _ in range(ROUNDS_MAX):
             assert self.engine.mono < begun + REST_SECONDS_MAX, "does not come to its end in its time"
@@ -458,11 +458,11 @@ class MachineLife:
             own = [sent.body for sent in publisher.sent]
             assert _only(log, own) == own, f"{publisher.name}: once, in order"
             assert [sent.sequence for sent in publisher.sent] == sorted({s.sequence for s in publisher.sent})
-        assert len(log) == sum(len(one.sent) for one in self.publishers), "a message that nobody published"
+        assert len(log) == sum(len(one.sent) for one in self.publishers), "a message that was never published"
         for reader in self.readers:
             self.note(reader.name, *reader.bodies)
             wanted = [body for body in log if not reader.filtered or _even(body)]
-            if reader.live:  # what is shown before it is durable may come to stand elsewhere
+            if reader.live:  # messages shown before they are durable may end up at another position
                 assert sorted(reader.bodies) == sorted(wanted), f"{reader.name}: each once, and all of them"
                 for publisher in self.publishers:
                     own = [sent.body for sent in publisher.sent]

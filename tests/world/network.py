@@ -1,6 +1,6 @@
-"""Owns the links between simulated processes: what travels, how long it takes, and what becomes of it.
+"""Links between simulated processes: bytes in flight, their latency, and their loss.
 
-Must never look into what travels, reorder the bytes of one direction, or hand over a byte that was cut off.
+Must never look into the bytes, reorder those of one direction, or deliver one that was cut off.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from zlib import crc32
 from tests.world.process import Process, running
 
 SLICED: Final = (0, 0, 1, 3)
-"""At how many places, at the most, what is written at once is cut into pieces, one of these for each
-connection. That a frame may come byte by byte is tried where frames are read."""
+"""Maximum number of cuts that split a write into pieces, one value per connection. Tests of frames cover
+byte-by-byte arrival.
+"""
 LATENCIES: Final = (0.0001, 0.002, 0.05)
-"""Seconds, one of these for each connection; each piece takes up to so long."""
+"""Maximum latency of a piece in seconds, one value per connection."""
 WINDOWS: Final = (1 << 20, 65_536, 4_096)
 """Bytes on the way or unread in one direction."""
 SILENCE_SECONDS: Final = 1.0
 """Two of the shortest heartbeats."""
 NOTICED_SECONDS: Final = 15.0
-"""In these both ends of a connection on which nothing comes through know it: two of the longest heartbeats
-and what a stall adds, or what a server waits for a logon."""
+"""Seconds in which both ends notice a half-open connection: two of the longest heartbeats and the effect of
+a stall, or the logon timeout of a server.
+"""
 FORGOTTEN_SECONDS: Final = 120.0
-"""After this the system ends a connection on which nothing comes through."""
+"""Seconds after which the system ends a silent connection."""
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class _Socket(NamedTuple):
-    """What a transport says of its socket: there is none."""
+    """The socket of a transport, which has no file descriptor."""
 
     def fileno(self) -> int:
         return -1
@@ -50,7 +52,7 @@ class End(asyncio.Transport):
         self.protocol: Any = None
         self.other: End = self
         self.vanishes = False
-        """What is sent from here arrives nowhere."""
+        """Data sent from here is lost."""
         self._unsent = bytearray()
         self._flying: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._on_the_way = 0
@@ -62,10 +64,10 @@ class End(asyncio.Transport):
         self._closing = False
         self._eof_sent = self._eof_wanted = self._eof_came = False
         self.lost = False
-        """Its protocol was told that the connection is gone, or its process is."""
+        """The connection is reported to its protocol as lost, or its process has ended."""
         owner.holds[self] = None
 
-    # -- what a transport is asked ----------------------------------------------------------------------
+    # -- interface of a transport ---------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == "socket":
@@ -110,7 +112,7 @@ class End(asyncio.Transport):
         return self._reading
 
     def close(self) -> None:
-        """Send what was written, then end."""
+        """Send the written data, then close."""
         if self._closing:
             return
         self._closing = True
@@ -123,17 +125,17 @@ class End(asyncio.Transport):
             self._soon(self._end, None)
 
     def abort(self) -> None:
-        """End at once; the other end is told."""
+        """Close at once, and notify the other end."""
         self._closing = True
         self.link.given_up()
         self._unsent.clear()
         self._soon(self._end, None)
         self.other._lose_later(ConnectionResetError(104, "Connection reset by peer"))
 
-    # -- what happens to it -----------------------------------------------------------------------------
+    # -- events ---------------------------------------------------------------------------------------
 
     def process_ended(self) -> None:
-        """The process here is gone: the system tells the other end, unless it is gone as well."""
+        """End with the process: the system notifies the other end unless it is gone too."""
         self.lost = self._closing = True
         self.link.counts["connections of a process that ended"] += 1
         if not self.link.silent_end:
@@ -143,18 +145,18 @@ class End(asyncio.Transport):
             self.link.forget()
 
     def cut(self) -> None:
-        """The connection is gone: what is on its way is lost, and this end hears of it."""
+        """Cut the connection: data in flight is lost, and this end is notified."""
         self.vanishes = True
         self._lose_later(ConnectionResetError(104, "Connection reset by peer"))
 
-    # -- inside -----------------------------------------------------------------------------------------
+    # -- inside ---------------------------------------------------------------------------------------
 
     def _soon(self, function: Callable[..., None], *arguments: Any) -> None:
         if self.owner.alive:
             self.owner.run(self.link.loop.call_soon, function, *arguments)
 
     def _pump(self) -> None:
-        """Let what was written travel, as far as there is room."""
+        """Send written data as far as the window allows."""
         link = self.link
         cuts = link.rng.randint(0, link.sliced) if link.sliced else 0
         while self._unsent and self._on_the_way < link.window:
@@ -166,7 +168,7 @@ class End(asyncio.Transport):
             del self._unsent[:size]
             self._on_the_way += size
             if self.vanishes:
-                link.strikes("half open")
+                link.took_effect("half open")
             else:
                 self._travel(self.other._arrived, piece)
         if self._full and len(self._unsent) <= self._low:
@@ -182,15 +184,15 @@ class End(asyncio.Transport):
     def _travel(self, arrive: Callable[..., None], *what: Any) -> None:
         link = self.link
         if link.delay:
-            link.strikes("stalled")
+            link.took_effect("stalled")
         moment = link.loop.time() + link.rng.random() * link.latency + link.delay
         self._arrives_at = max(self._arrives_at, moment)
-        # Timers of one moment fire in any order; what travels does not overtake.
+        # Timers of equal times fire in any order, but data is not reordered.
         self._flying.append((arrive, what))
         link.world_at(self._arrives_at, self._deliver)
 
     def _deliver(self) -> None:
-        """The next one arrives, unless the connection was cut meanwhile."""
+        """Deliver the next piece, unless the connection was cut meanwhile."""
         arrive, what = self._flying.popleft()
         if not self.vanishes and self.other.owner.alive and not self.other.lost:
             arrive(*what)
@@ -207,7 +209,7 @@ class End(asyncio.Transport):
         self.owner.run(self._read)
 
     def _read(self) -> None:
-        """Hand over what has arrived."""
+        """Deliver arrived data."""
         while self._inbox and self._reading and not self.lost:
             buffer = self.protocol.get_buffer(-1)
             size = min(len(buffer), len(self._inbox))
@@ -259,9 +261,9 @@ class Link:
         """Seconds that everything takes longer just now."""
         self.half_open_since: float | None = None
         self._awaited: set[str] = set()
-        """What was done to it and has not struck yet."""
+        """Faults of this link without an effect until now."""
         self.silent_end = False
-        """Whether nobody tells an end that the other process is gone: its machine is, too."""
+        """Whether an end stays unaware that the other process is gone, because its machine is gone too."""
         self.client = End(self, client, "client")
         self.server = End(self, server, "server")
         self.client.other, self.server.other = self.server, self.client
@@ -269,22 +271,22 @@ class Link:
 
     @property
     def over(self) -> bool:
-        """Whether both ends are gone."""
+        """Return whether both ends are gone."""
         return self.client.lost and self.server.lost
 
     @property
     def stands(self) -> bool:
-        """Whether everything comes through, if late, and neither end is about to go."""
+        """Return whether data is delivered, if late, and neither end is about to close."""
         return not any(end.lost or end.vanishes or end.is_closing() for end in (self.client, self.server))
 
-    def strikes(self, what: str) -> None:
-        """What was done to it is felt now."""
+    def took_effect(self, what: str) -> None:
+        """Count a fault of this link when it takes effect."""
         if what in self._awaited:
             self._awaited.remove(what)
             self.counts[what] += 1
 
     def _look(self) -> None:
-        """Nobody believes for so long in a connection on which nothing comes through."""
+        """Check that both ends have noticed a half-open connection in time."""
         for end in (self.client, self.server):
             if not end.lost and end.owner.alive:
                 self.wrong.append(
@@ -292,7 +294,7 @@ class Link:
                 )
 
     def given_up(self) -> None:
-        """An end closes it. Where nothing has come through for so long it is because of that."""
+        """Count a close after a long silence, which is its cause."""
         since = self.half_open_since
         if since is not None and self.loop.time() - since > SILENCE_SECONDS:
             self.counts["silence noticed"] += 1
@@ -303,12 +305,12 @@ class Link:
         self._awaited.add("stalled")
 
     def cut(self) -> None:
-        """Both ends hear of it, each in its own time."""
+        """Notify both ends of the loss, each at a time of its own."""
         self.client.cut()
         self.server.cut()
 
     def half_open(self, *, to_server: bool, to_client: bool) -> None:
-        """From now on nothing comes through in these directions, and nobody is told until it is forgotten."""
+        """Lose all data in these directions from now on, without a notification until it is forgotten."""
         self.client.vanishes |= to_server
         self.server.vanishes |= to_client
         self.half_open_since = self.loop.time()
@@ -317,13 +319,16 @@ class Link:
         self.world_at(self.loop.time() + NOTICED_SECONDS, self._look)
 
     def forget(self) -> None:
-        """In the end the system notices by itself."""
+        """Let the system notice the loss in the end."""
         self.world_at(self.loop.time() + FORGOTTEN_SECONDS, self.cut)
 
 
 class Network:
-    """All links of a world. `at(moment, function, ...)` has the world itself do something later, `note(...)`
-    is told of what arrives, and what must not be comes into `wrong`."""
+    """All links of a simulation.
+
+    `at(time, function, ...)` schedules a call of the simulation itself, `note(...)` receives each arrival,
+    and violations are added to `wrong`.
+    """
 
     def __init__(
         self,
@@ -344,10 +349,10 @@ class Network:
         self._made = 0
         self._listening: dict[tuple[str, int], tuple[Process, Factory]] = {}
         self.unreachable: set[tuple[str, int]] = set()
-        """Where who connects hears nothing at all."""
+        """Addresses without any answer to a connection attempt."""
 
     def listen(self, host: str, port: int, owner: Process, factory: Factory) -> None:
-        """Take connections there from now on, as long as `owner` lives."""
+        """Accept connections at an address while `owner` runs."""
         self._listening[host, port] = owner, factory
 
     def close(self, host: str, port: int) -> None:
@@ -355,7 +360,7 @@ class Network:
         self._listening.pop((host, port), None)
 
     async def connect(self, factory: Factory, host: str, port: int) -> tuple[End, Any]:
-        """What `create_connection` does."""
+        """Connect, as `create_connection` does."""
         client = running()
         assert client is not None, "only processes connect"
         await asyncio.sleep(self.rng.random() * 0.002)

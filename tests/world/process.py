@@ -1,6 +1,6 @@
-"""Owns what a process is in a simulated world: everything that it set in motion, so that it can be killed.
+"""Simulated process: owns everything that it started, so that it can be killed.
 
-Must never let a killed process run another line: no `finally`, no timer, no answer that comes later.
+Must never let a killed process run another line: no `finally`, no timer, no late answer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ _RUNNING: Final[contextvars.ContextVar[Process | None]] = contextvars.ContextVar
 
 
 class Mortal(Protocol):
-    """What is told of the end of its process, outside of it."""
+    """An object outside of a process that is notified of its end."""
 
     def process_ended(self) -> None:
-        """The process is gone."""
+        """Handle the end of the process."""
 
 
 class Process:
-    """A client or a server. What is called by `run` and `spawn`, and whatever they set in motion, belongs to
-    it."""
+    """A client or a server. Calls through `run` and `spawn`, and everything that they start, belong to it."""
 
     def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
@@ -39,7 +38,7 @@ class Process:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call `function` in this process; not while another function of it runs."""
+        """Call `function` in this process, but not while another of its functions runs."""
         assert self.alive, f"{self.name} is dead"
         return self._context.copy().run(function, *arguments)
 
@@ -58,7 +57,7 @@ class Process:
                 handle.cancel()
         for task in asyncio.all_tasks(self._loop):
             if _process_of(task) is self:
-                # Nobody will ever run it again, and nobody is to complain of that.
+                # The task never runs again, and asyncio must not complain about that.
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 self._tasks.append(task)
                 _forget_wakeup(task)
@@ -68,7 +67,7 @@ class Process:
 
 
 def _forget_wakeup(task: Any) -> None:
-    """What it waits for may still come, from the world or from another process."""
+    """Detach a task from the future it awaits, which other processes may still complete."""
     waiter = task._fut_waiter
     for callback, context in [] if waiter is None else list(waiter._callbacks or ()):
         if context.get(_RUNNING) is _process_of(task):
@@ -76,7 +75,7 @@ def _forget_wakeup(task: Any) -> None:
 
 
 def running() -> Process | None:
-    """The process of the function that asks; None: the world's own."""
+    """Return the process of the running function. None: the simulation itself."""
     return _RUNNING.get()
 
 
@@ -95,7 +94,7 @@ def make_task(
     work: Coroutine[Any, Any, Any],
     context: contextvars.Context | None = None,
 ) -> asyncio.Task[Any]:
-    """The task factory of a world's loop."""
+    """Create a task: the task factory of a simulation's loop."""
     task = OwnedTask(work, loop=loop, context=context)
     task.process = context.get(_RUNNING) if context is not None else _RUNNING.get()
     return task

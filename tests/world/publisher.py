@@ -1,6 +1,6 @@
-"""Owns publishing in a world: in each way there is, and what its application knows of it.
+"""Publisher of a simulation: publishes in every way, and records the answers of its client.
 
-Must never know what became of it but by the client's answers.
+Must never know the outcome of a message but by the client's answers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.world.world import World
 
 STORES: Final = ("memory", "file", "synced file")
-"""Where a publisher keeps what is not persisted yet."""
+"""Kinds of stores for unpersisted messages."""
 
 
 class Sent(NamedTuple):
@@ -37,7 +37,7 @@ class Sent(NamedTuple):
 
 
 class Publisher(App):
-    """Publishes in each way there is, or as `fixed` says. `sent` is in the order of its sequences."""
+    """Publishes in every way, or as `fixed` requires. `sent` is in the order of its sequences."""
 
     def __init__(
         self, world: World, uris: list[str], name: str, messages: int, topics: tuple[str, ...], **fixed: str
@@ -47,26 +47,26 @@ class Publisher(App):
         self.messages = messages
         self.topics = topics
         self.sent: list[Sent] = []
-        """What was published under its own name."""
+        """Messages published under its own name."""
         self.promised = 0
-        """So many of them are persisted, as it was told."""
+        """Number of these messages reported as persisted."""
         self.transactions: list[list[Sent]] = []
         self.committed: set[int] = set()
-        """Of these the server said that they are committed."""
+        """Transactions that the server has reported as committed."""
         self.perhaps: set[int] = set()
         """Which of `sent` were under way, or in memory only, when its process ended."""
         self.dropped: set[bytes] = set()
-        """What was staged for transactions that were dropped."""
+        """Messages staged for dropped transactions."""
         self.nowhere: list[Sent] = []
-        """What was published to a topic that is not recorded."""
+        """Messages published to a non-persistent topic."""
         self.refused: set[bytes] = set()
-        """What is not what its topic says."""
+        """Messages that are invalid for their topic."""
         self.rejected: set[bytes] = set()
-        """Of these the server said that it refuses them."""
+        """Messages that the server has rejected."""
         self.untold: set[bytes] = set()
-        """What a process had sent to be refused when it ended."""
+        """Invalid messages that a process sent before it ended."""
         self._returned = 0
-        """So many of `sent` its client has taken."""
+        """Number of messages in `sent` that its client has accepted."""
         self._made = 0
         self._extra: dict[str, Any] = {}
         """Of the last transaction."""
@@ -75,7 +75,7 @@ class Publisher(App):
 
     @property
     def may_lose_power(self) -> bool:
-        return self.may_die and self._keeps != "file"
+        return self.restartable and self._keeps != "file"
 
     def forget(self) -> None:
         certain = self.promised if self._keeps == "memory" else self._returned
@@ -91,7 +91,7 @@ class Publisher(App):
 
     async def run(self) -> None:
         async with self.client(publish_store=self._store()) as client:
-            client.set_failed_write_handler(self._hears)
+            client.set_failed_write_handler(self._on_rejected)
             if self.transactions and len(self.transactions) - 1 not in self.committed:
                 await self._commit(client, len(self.transactions) - 1)
             while self._lasting() < self.messages:
@@ -103,11 +103,11 @@ class Publisher(App):
                 await self.again()
 
     async def _just_end(self, client: tt.AsyncHAClient) -> None:
-        """End the process without `close()`, as the end of `asyncio.run` does; another one goes on."""
+        """End the process without `close()`, as the end of `asyncio.run` does. Another process continues."""
         self._just_ended = True
         upto = len(self.sent)
         await self.ends(client._driver.flush_with_loop(TIMEOUT))
-        # A connection that was lost has nothing unsettled; the store still has what it did not send.
+        # A lost connection has no unsettled messages: the store still has the unsent ones.
         if client._publishing.unsettled() or client._publishing.unpersisted_count():
             self.world.counts["ended without close, not all sent"] += 1
         else:
@@ -118,7 +118,7 @@ class Publisher(App):
         await asyncio.Event().wait()
 
     def _lasting(self) -> int:
-        """How many messages are meant for the log; any, where none of them is."""
+        """Return the number of messages for the log, or of all messages if none is for the log."""
         if self._fixed.get("how") == "not recorded":
             return len(self.nowhere)
         return len(self.sent) + sum(map(len, self.transactions))
@@ -176,7 +176,9 @@ class Publisher(App):
                 sequence = await client.publish(topic, body, **extra)
             except tt.Disconnected:
                 # The last server may have been one that does not record it.
-                assert topic == UNRECORDED or len(self.uris) > 1, "it has a store for what is recorded"
+                assert topic == UNRECORDED or len(self.uris) > 1, (
+                    "a publisher to persistent topics has a store"
+                )
                 await self.again()
             else:
                 break
@@ -185,7 +187,7 @@ class Publisher(App):
             self.nowhere.append(self.sent.pop())
 
     async def _arrow(self, client: tt.AsyncHAClient, topic: str, bodies: list[bytes]) -> None:
-        """Publish an array, which may be a part of another one; sometimes an invalid one before."""
+        """Publish an array, which may be a slice of another one, sometimes after an invalid one."""
         if self.rng.random() < 0.5:
             places = pa.py_buffer(struct.pack("<4i", 0, 3, 2, 5))
             odd = pa.Array.from_buffers(pa.binary(), 3, [None, places, pa.py_buffer(b"wrong")])
@@ -202,8 +204,8 @@ class Publisher(App):
         )
         self.world.counts["array published"] += 1
 
-    def _hears(self, error: tt.TickertapeError, batch: tt.MessageBatch | None) -> None:
-        """Of what was refused."""
+    def _on_rejected(self, error: tt.TickertapeError, batch: tt.MessageBatch | None) -> None:
+        """Record rejected messages."""
         assert batch is not None, "it has a store"
         for number in range(batch.count):
             body = bytes(batch.body(number))
@@ -212,7 +214,7 @@ class Publisher(App):
                 self.world.wrong.append(f"{self.name}: {body[:40]!r} was refused: {error!r}")
 
     async def _transaction(self, client: tt.AsyncHAClient, options: Options) -> bool:
-        """Whether there was nothing in it."""
+        """Commit a transaction. Return whether it was empty."""
         plan = [self._next(options) for _ in range(self.rng.choice((0, 1, 5)))]
         self._extra = self._extras(options)
         labels = _labels(self._extra)
@@ -221,8 +223,7 @@ class Publisher(App):
         return not plan
 
     async def _drop(self, client: tt.AsyncHAClient, options: Options) -> None:
-        """Stage a part, as a writer does that has several processes, and drop it; whether it hears of that or
-        not."""
+        """Stage a part, as a writer of several processes does, and drop it, with or without an answer."""
         topic, body = self._next(options)
         self.dropped.add(body)
         builder = BatchBuilder()
@@ -235,7 +236,7 @@ class Publisher(App):
                 await self.ends(client._driver.ask(make, batch, TIMEOUT))
 
     async def _commit(self, client: tt.AsyncHAClient, number: int) -> None:
-        """The same transaction until it is committed: nobody is told that it failed without trying again."""
+        """Retry the same transaction until it is committed: no failure is final."""
         while True:
             try:
                 transaction = client.transaction(f"t{number}")

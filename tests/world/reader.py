@@ -1,6 +1,6 @@
-"""Owns reading in a world: subscriptions and replays in each way there is, and what they got.
+"""Reader of a simulation: subscriptions and replays in every way, and the received messages.
 
-Must never know what was published, but when it has all of it.
+Must never know the published messages, only whether it has all of them.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from tests.world.world import World
 
 QUIET: Final = 30.0
-"""Seconds in which whoever has lost its connection has got another one and what it missed."""
+"""Seconds in which a reader reconnects after a loss and receives the missed messages."""
 LINGER: Final = 0.5
-"""In these seconds nothing more comes to whoever has everything."""
+"""Seconds in which a reader with all messages must receive no more."""
 
 
 class Reader(App):
-    """Subscribes and replays in each way there is, one after the other."""
+    """Subscribes and replays in every way, one after the other."""
 
     def __init__(self, world: World, uris: list[str], name: str, readings: int) -> None:
         super().__init__(world, name, uris)
         self.readings: list[Reading] = []
         self._left = readings
         self._current: list[Reading] = []
-        """Of `readings`, what is not over."""
+        """The readings that are still running."""
         self._disk = self.rng.choice(("logged", "ring"))
         self.enough = asyncio.Event()
-        """Nothing more is published: who has everything may stop."""
+        """Set when publishing is over: a reader with all messages may stop."""
         self.has_all: Callable[[Reading], bool] = lambda _: False
-        """Whether that is so; known when it is enough."""
+        """Whether a reading has all messages, known when `enough` is set."""
         self.last_call = asyncio.Event()
-        """Nothing goes wrong any more: who subscribes plainly now gets what is published then."""
+        """Set when faults are over: new plain subscriptions get all messages published from then on."""
         self.length: Callable[[], int] = lambda: 0
         """How much of the log is there to be read."""
 
@@ -58,7 +58,7 @@ class Reader(App):
 
     @property
     def may_lose_power(self) -> bool:
-        return False  # what is left of a bookmark store then is tried elsewhere
+        return False  # other tests cover the remaining state of a bookmark store
 
     async def run(self) -> None:
         while self._current or self._left:
@@ -95,7 +95,7 @@ class Reader(App):
             self.chooser.done(options)
 
     async def _until_done(self, call: Callable[[], Awaitable[object]], *over: type[Exception]) -> None:
-        """Try again until it is answered; an error of `over` says that it was done before."""
+        """Retry until the call is answered. An error of `over` means that an earlier attempt took effect."""
         while True:
             try:
                 await self.ends(call())
@@ -114,29 +114,29 @@ class Reader(App):
     def _ids(self) -> list[str]:
         return [reading.sub_id for reading in self._current]
 
-    # -- what was there ---------------------------------------------------------------------------------
+    # -- stored messages ------------------------------------------------------------------------------
 
     async def _past(self, client: tt.AsyncHAClient, reading: Reading) -> None:
-        """Until one comes to its end."""
+        """Replay until one is complete."""
         while True:
-            reading.begins_anew()
+            reading.restart_reading()
             reading.asked = Asked(self.length(), self.world.loop.time())
             try:
                 if reading.options["command"] == "range" and reading.behind is None:
-                    await self._look_for_a_start(client, reading)
+                    await self._choose_start(client, reading)
                 if reading.options["command"] == "positions":
                     await self._positions(client, reading)
                 else:
                     await self._replay(client, reading)
-            except (*RETRIES, tt.SubscriptionUnknown):  # the latter: gone before it was resumed
+            except (*RETRIES, tt.SubscriptionUnknown):  # SubscriptionUnknown: it ended before it was resumed
                 self.world.counts["replay cut short"] += 1
                 await self.again()
                 continue
             reading.whole = True
             return
 
-    async def _look_for_a_start(self, client: tt.AsyncHAClient, reading: Reading) -> None:
-        """Wait until there is something, and choose of it."""
+    async def _choose_start(self, client: tt.AsyncHAClient, reading: Reading) -> None:
+        """Wait until messages are stored, and choose one of them as start point."""
         for _ in range(20):
             stream = await self.ends(client.replay(PATTERN, sub_id="looks"))
             known = [
@@ -189,7 +189,7 @@ class Reader(App):
             for message in batch:
                 self._saw(reading, message)
 
-    # -- with a handler ---------------------------------------------------------------------------------
+    # -- with a handler -------------------------------------------------------------------------------
 
     async def _handled(self, client: tt.AsyncHAClient) -> None:
         for reading in self._current:
@@ -205,24 +205,24 @@ class Reader(App):
                 reading.final = len(reading.seen)
         await self.enough.wait()
         for reading in self._current:
-            await self._until_it_has_all(reading)
+            await self._until_complete(reading)
             self._discard_late(reading)
 
     async def _place(self, client: tt.AsyncHAClient, reading: Reading, *, replaced: bool = False) -> None:
-        # What is replaced keeps what it has: its handler would be at work beside the other's.
+        # A replaced subscription keeps its messages: its handler would run beside the other one.
         slow = reading.options["on the way"] != "replaced" and self.rng.random() < 0.5
 
         async def take(message: tt.Message) -> None:
             self._saw(reading, message)
             if slow and self.rng.random() < 0.3:
-                await self.pause()  # more comes meanwhile, and waits
+                await self.pause()  # messages arrive meanwhile, and wait
             self._done_with(client, reading, message)
 
         given = reading.replacement() if replaced else reading.arguments()
         await client.subscribe(reading.topic, sub_id=reading.sub_id, on_message=take, **given)
 
     async def _on_the_way(self, client: tt.AsyncHAClient) -> None:
-        """Something is said of what runs."""
+        """Change a running subscription."""
         what = self._current[0].options["on the way"]
         if what == "nothing":
             return
@@ -249,10 +249,10 @@ class Reader(App):
                 return
             await self.again()
 
-    # -- as a stream ------------------------------------------------------------------------------------
+    # -- as a stream ----------------------------------------------------------------------------------
 
     async def _streamed(self, client: tt.AsyncHAClient, reading: Reading) -> None:
-        """A stream ends with its connection; who wants the rest asks again, at last until all is there."""
+        """Read one stream after the other, as connections end, until one has all messages."""
         whole = False
         while not whole:
             reading.streams.append(len(reading.seen))
@@ -271,7 +271,7 @@ class Reader(App):
                     await self.enough.wait()
                     enough = True
                 if enough:
-                    await self._until_it_has_all(reading)
+                    await self._until_complete(reading)
                     whole = True
                 else:
                     await asyncio.wait((taking,), timeout=0.3 * self.world.pace)
@@ -287,7 +287,7 @@ class Reader(App):
             self._saw(reading, message)
             self._done_with(client, reading, message)
 
-    # -- what it got ------------------------------------------------------------------------------------
+    # -- received messages ----------------------------------------------------------------------------
 
     def _done_with(self, client: tt.AsyncHAClient, reading: Reading, message: tt.Message) -> None:
         """Discard it, or, some time later, several of them, in any order."""
@@ -307,8 +307,8 @@ class Reader(App):
             reading.discarded.add(body)
         del late[keep:]
 
-    async def _until_it_has_all(self, reading: Reading) -> None:
-        """Or until it is clear that it will not; and a little longer, as nothing is to come twice."""
+    async def _until_complete(self, reading: Reading) -> None:
+        """Wait until a reading has all messages, or too long, then a little longer for duplicates."""
         deadline = self.world.loop.time() + QUIET
         while not self.has_all(reading) and self.world.loop.time() < deadline:
             await asyncio.sleep(0.05)
@@ -326,6 +326,6 @@ class Reader(App):
         if (message.timestamp is not None) != (options["times"] == "asked"):
             reading.wrong.append(body)
         if body in reading.discarded and not reading.conflated:
-            self.world.wrong.append(f"{self.name} {options}: {body!r} was discarded and comes again")
+            self.world.wrong.append(f"{self.name} {options}: {body!r} was discarded and is redelivered")
         reading.seen.append(Seen(message.topic, body, str(message.bookmark or ""), labels))
         reading.moments.append(self.world.loop.time())

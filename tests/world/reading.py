@@ -1,6 +1,6 @@
-"""Owns what one reading of a world is: what was asked for, and what its application got.
+"""One reading of a simulation: its options, and the messages that the application received.
 
-Must never ask for anything itself, nor judge.
+Must never request anything itself, nor judge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Asked(NamedTuple):
     """When a reading of the past was asked for."""
 
     length: int
-    """So much was in the log."""
+    """Length of the log."""
     at: float
     """Seconds of the loop."""
 
@@ -37,58 +37,58 @@ class Reading:
     start: str = tt.EPOCH
     """Where a reading of the past begins."""
     behind: bytes | None = None
-    """The body of the message behind which that is; None for the beginning of the log."""
+    """Body of the message after which it starts. None: the start of the log."""
     until: bytes | None = None
-    """The body of its last message, where it is a range with an end; it then begins with `behind`."""
+    """Body of the last message of a bounded range, which then includes `behind`."""
     seen: list[Seen] = field(default_factory=list)
     streams: list[int] = field(default_factory=list)
     """Where in `seen` each of its streams begins."""
     asked: Asked | None = None
     """Of a reading of the past: when it was asked for the last time."""
     whole: bool = False
-    """Of a reading of the past: whether it came to its end."""
+    """For a replay: whether it is complete."""
     wrong: list[bytes] = field(default_factory=list)
     """Bodies with something else than it asked for."""
     lives: list[int] = field(default_factory=list)
-    """Where in `seen` a process begins that knows nothing of what came before."""
+    """Indexes in `seen` at which a process starts without knowledge of earlier messages."""
     moments: list[float] = field(default_factory=list)
-    """When each of `seen` came."""
+    """Arrival time of each of `seen`."""
     late: list[tuple[bytes, tt.Message]] = field(default_factory=list)
     """Messages that it will discard, and their bodies."""
     discarded: set[bytes] = field(default_factory=set)
     final: int | None = None
-    """Of a plain subscription of this moment: what it had seen when it was placed after the last fault."""
+    """For a plain subscription: messages seen before it was placed after the last fault."""
 
     @property
     def plain(self) -> bool:
-        """Whether it begins with what comes."""
+        """Return whether it starts with new messages."""
         return self.options["command"] == "subscribe"
 
     @property
     def past(self) -> bool:
-        """Whether it ends with what was there."""
+        """Return whether it ends with the stored messages."""
         return self.options["command"] in PAST
 
     @property
     def conflated(self) -> bool:
-        """Whether messages may be left out for newer ones."""
+        """Return whether newer messages may replace older ones."""
         return self.options["pace"] == "conflated"
 
     def forget(self, *, all_discarded_again: bool) -> None:
-        """The process that read has ended."""
+        """Handle the end of the reading process."""
         if self.options["store"] != "disk":
             self.lives.append(len(self.seen))
         self.late.clear()
         if self.options["store"] != "disk" or all_discarded_again:
-            self.discarded.clear()  # all of it comes again, or what was discarded beyond a gap
+            self.discarded.clear()  # everything is redelivered, or messages discarded beyond a gap
 
-    def begins_anew(self) -> None:
-        """Nothing of it counts."""
+    def restart_reading(self) -> None:
+        """Discard all received messages."""
         for kept in (self.seen, self.lives, self.moments):
             kept.clear()
 
     def content(self) -> dict[str, Any]:
-        """Arguments that say what is sent."""
+        """Return the arguments that select the content."""
         options = self.options
         given: dict[str, Any] = {
             "filter": FILTER if options["filter"] == "field" else None,
@@ -109,27 +109,27 @@ class Reading:
         return {"conflation": 0.05, "conflation_key": "/by"} if pace == "conflated" else {}
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of what places it."""
+        """Return the arguments of the request."""
         options = self.options
         given = self.content()
         if not self.plain:
             given["fully_durable"] = options["delivery"] == "fully durable"
             given["pause"] = options["pace"] == "paused"
         if options["command"] in ("epoch", "most recent"):
-            # Who conflates and asks for the beginning again is not given a newer message that took the place
-            # of one that is discarded.
+            # A conflated subscription that restarts from the epoch misses newer messages of a key that it has
+            # discarded: it resumes instead.
             again = self.conflated and options["store"] != "none" and self.seen
             given["bookmark"] = tt.EPOCH if options["command"] == "epoch" and not again else tt.MOST_RECENT
             if options["delivery"] == "live":
                 given["live"] = True
                 if options["taken by"] == "stream":
-                    # What it was shown may be lost, and with it the place where it asks to go on. One with a
-                    # handler goes on by itself, and must never need this.
+                    # The server may lose delivered messages and with them the start point. A subscription
+                    # with a handler resumes by itself and never needs this.
                     given["bookmark_not_found"] = "epoch"
         return given
 
     def replacement(self) -> dict[str, Any]:
-        """Arguments of what takes its place, and goes on where it stands."""
+        """Return the arguments of a replacement that continues at the current position."""
         given = {**self.content(), "replace": True}
         if not self.plain:
             given["fully_durable"] = self.options["delivery"] == "fully durable"
@@ -138,14 +138,14 @@ class Reading:
 
 
 def topic_of(options: Options, rng: Random) -> str:
-    """What a reading asks for."""
+    """Return the topic of a reading."""
     if options["topic"] == "not recorded":
         return UNRECORDED
     return rng.choice(TOPICS) if options["topic"] == "literal" else PATTERN
 
 
 def somewhere(reading: Reading, known: list[Seen], rng: Random) -> None:
-    """Let a range begin behind one of these messages of the log, and perhaps end with another."""
+    """Start a range after one of these messages of the log, and perhaps end it at another."""
     first, last = sorted(rng.choices(range(len(known)), k=2), reverse=rng.random() < 0.1)
     reading.behind, reading.start = known[first].body, known[first].bookmark
     if rng.random() < 0.5:

@@ -1,7 +1,6 @@
-"""Owns the servers of a world: the product's own connections, engine and journal, on a strict disk and on
-simulated links, and what becomes of their machines.
+"""Servers of a simulation: connections, engine and journal of the product, on a strict disk and links.
 
-Must never know what is published, nor decide what a start does: the product does.
+Must never know the published messages, nor decide the outcome of a start: the product does.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ if TYPE_CHECKING:
 
 HOST: Final = "sim"
 ENDING: Final = ("fault_sync", "fault_write", "no_space")
-"""What a disk may do that ends a server."""
+"""Disk faults that end a server."""
 READ: Final = ("identity.json", "begun.bin", "end.json", "queues.bin")
-"""What a start reads beside the segments."""
+"""Files that a start reads beside the segments."""
 STOP_SECONDS_MAX: Final = 17.0
-"""Of a clean stop; what is not on disk then has no acknowledgement."""
+"""Seconds of a clean stop. Unsynced messages have no acknowledgement then."""
 JOB_SECONDS: Final = 0.003
-"""What the disk takes for a job at the most, when it is not slow."""
+"""Maximum seconds of a disk job, unless the disk is slow."""
 
 
 @lru_cache(maxsize=64)
 def config_of(text: str, segment_bytes: int) -> Config:
-    """The configuration that a file with `text` would be; segments may be smaller than in a file."""
+    """Return the configuration of a file with `text`. Segments may be smaller than a file allows."""
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(text)
         file.flush()
@@ -57,7 +56,7 @@ def config_of(text: str, segment_bytes: int) -> Config:
 
 
 class SimWorker:
-    """A lane without a thread: each thing takes its time, and they stand in a row."""
+    """A worker queue without a thread: items run in order, each after a delay."""
 
     def __init__(self, server: SimServer, work: Callable[[Any], None]) -> None:
         self._server = server
@@ -113,7 +112,7 @@ class SimPool(Executor):
             future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """What was submitted is forgotten."""
+        """Drop the submitted items."""
 
 
 class SimServer:
@@ -126,7 +125,7 @@ class SimServer:
         self.uri = f"tcp://{HOST}:{port}"
         self.config = config_of(text, segment_bytes)
         self.struck: Counter[str] = Counter()
-        """What its disks counted, faults that struck among it."""
+        """Counters of its disks, including faults that took effect."""
         self.disk = FailingDisk(StrictDisk(Random(world.rng.getrandbits(64)), counts=self.struck))
         self.process: Process | None = None
         self.instance: EngineDriver | None = None
@@ -145,22 +144,22 @@ class SimServer:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Return the listen address."""
         return HOST, self.port
 
     @property
     def up(self) -> bool:
-        """Whether it serves."""
+        """Return whether the server is ready."""
         return self.instance is not None
 
     def queued(self, name: str) -> int:
-        """Messages of a queue that are ready or leased."""
+        """Return the number of ready or leased messages of a queue."""
         assert self.instance is not None
         state = self.instance.broker.queues._workers[name].queue.state
         return len(state.ready) + len(state.inactive) + len(state.leased)
 
     def job_seconds(self) -> float:
-        """What the disk takes for the next thing."""
+        """Return the seconds that the next job takes."""
         slow = self.world.loop.time() < self.slow_until
         if slow and self.slow_awaited:
             self.slow_awaited = False
@@ -170,7 +169,7 @@ class SimServer:
     # -- its life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start on what the disk holds; it may lose power in the middle of that."""
+        """Start on the contents of the disk. Power may fail during the start."""
         assert self.process is None, f"{self.name} runs"
         world = self.world
         self.starts += 1
@@ -182,7 +181,7 @@ class SimServer:
         except PowerLost:
             world.counts.update(("power lost in a start", "power lost in a disk operation"))
             self.power_lost()
-        except (OSError, JournalFailed) as error:  # the process ends, and whoever minds it starts it again
+        except (OSError, JournalFailed) as error:  # the process ends, and a supervisor restarts it
             world.counts["a disk ended a start"] += 1
             world.note("start", self.name, str(error))
             self.sigkill()
@@ -198,7 +197,7 @@ class SimServer:
             salt=lambda: rng.getrandbits(64),
         )
         for line in opened.report:
-            world.counts["told at a start"] += 1
+            world.counts["reports of starts"] += 1
             world.note("start", self.name, line)
         instance = self.instance = EngineDriver(
             opened, world.loop, workers=Workers(lambda work, _: SimWorker(self, work), SimPool(self))
@@ -208,7 +207,7 @@ class SimServer:
         world.network.listen(HOST, self.port, self.process, lambda: ClientConnection(instance))
 
     def _stopped(self, instance: EngineDriver) -> None:
-        """It ended by itself: after a clean stop, or because its disk failed."""
+        """Handle the end of the server: after a clean stop, or because its disk failed."""
         if self.instance is not instance:
             return
         error = instance.stopped.result()
@@ -217,7 +216,7 @@ class SimServer:
             return
         self.failed = error
         if self._disk_faults() == self._faults_before:
-            self.world.wrong.append(f"{self.name} ended though its disk did what it was told: {error!r}")
+            self.world.wrong.append(f"{self.name} ended though its disk worked: {error!r}")
         self.world.counts["a disk ended a server"] += 1
         self.sigkill()
 
@@ -234,13 +233,15 @@ class SimServer:
             self.power_lost()
             return
         self.world.counts["stopped cleanly"] += 1
-        self._gone()
+        self._end_process()
 
     def _disk_faults(self) -> int:
         return sum(number for name, number in self.struck.items() if name in ENDING)
 
     def stop(self, patience_seconds: float) -> None:
-        """Ask it for a clean stop, as `server/app.py` does; it takes a while, and is cut short after that."""
+        """Start a clean stop, as `server/app.py` does. It takes some time, and is cut short at
+        `patience_seconds`.
+        """
         if self.instance is not None and self.process is not None:
             self.world.network.close(HOST, self.port)
             self.process.run(self.instance.close)
@@ -252,13 +253,15 @@ class SimServer:
             self.sigkill()
 
     def sigkill(self) -> None:
-        """Its process ends; what it wrote stands in the page cache."""
-        self._gone()
+        """End the process. Its written data is in the page cache."""
+        self._end_process()
         self.disk = FailingDisk(self.disk.disk.kill_clone())
 
     def harmed(self, how: str) -> bool:
-        """Its process ends, and the medium loses a file that a start reads. The start is refused, and goes on
-        when a copy is brought back; or nothing of the log is in that file."""
+        """End the process, and let the medium lose a file that a start reads.
+
+        The start is refused, and succeeds when a copy is restored, unless the file has no part of the log.
+        """
         disk = self.disk.disk
         if self.process is None or disk.faults_left or disk.space_bytes is not None:
             return False
@@ -275,7 +278,7 @@ class SimServer:
         try:
             self.start()
         except JournalError as error:
-            self.world.counts["a start refused what was lost"] += 1
+            self.world.counts["a start refused lost files"] += 1
             self.world.note("start", self.name, str(error))
             self.sigkill()
         else:
@@ -286,7 +289,7 @@ class SimServer:
         return True
 
     def renamed(self) -> bool:
-        """Its directory is renamed while it runs, and another server started on what has taken its place."""
+        """Rename the directory of a running server, and start another server on the new one in its place."""
         if not self.up:
             return False
         there = self.disk.disk.move_away()
@@ -297,7 +300,7 @@ class SimServer:
         return True
 
     def lock_removed(self) -> bool:
-        """Its lock is removed while it runs, and another server started on its directory."""
+        """Remove the lock of the running server, and start another server on its directory."""
         disk = self.disk.disk
         if not self.up or "lock" not in disk.names("."):
             return False
@@ -330,16 +333,16 @@ class SimServer:
             beside.kill()
 
     def power_lost(self) -> None:
-        """Its machine ends, and with it everything that was not synced, or some of it."""
+        """End the machine, with the loss of all or some unsynced data."""
         if self.process is not None:
             for link in self.world.network.links:
                 if link.server.owner is self.process:
                     link.silent_end = self.world.rng.random() < 0.5
-        self._gone()
+        self._end_process()
         rng = Random(self.world.rng.getrandbits(64))
         self.disk = FailingDisk(self.disk.disk.crash_clone(rng))
 
-    def _gone(self) -> None:
+    def _end_process(self) -> None:
         if self.process is not None:
             self.process.kill()
             self.world.dead.append(self.process)

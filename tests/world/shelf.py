@@ -1,7 +1,7 @@
-"""Owns the disk of one application's machine in a world: the files of its stores, and what is left of them.
+"""Disk of one application's machine: the files of its stores, and their remains.
 
-Must never know what is published or read. The stores work on real files, as they do anywhere; what survives
-the end of a process is what stands in them, and what survives a loss of power is what a `Platter` keeps.
+Must never know the published or read messages. The stores work on real files. Written data survives the end
+of a process. After a power loss, a `Platter` decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEVER: Final = 1 << 40
 
 
 class Shelf:
-    """A directory through any number of lives of one process."""
+    """A directory through any number of restarts of one process."""
 
     def __init__(self, room: Path, name: str, rng: Random) -> None:
         self._room = room
@@ -41,7 +41,7 @@ class Shelf:
         return self._room / f"{self._name}-{self._life}"
 
     def publish_store(self, sync: Literal["never", "always"]) -> tt.FilePublishStore:
-        """The one that it has; power may be lost under one that syncs always."""
+        """Return the publish store. Power may be lost under one that always syncs."""
         self._path.mkdir(exist_ok=True)
         path = self._path / "publishes"
         if sync == "never":
@@ -57,7 +57,7 @@ class Shelf:
         return store
 
     def bookmark_store(self, kind: str, number: int) -> tt.BookmarkStore:
-        """The `number`-th that it has: `logged` or `ring`."""
+        """Return the `number`-th bookmark store: `logged` or `ring`."""
         self._path.mkdir(exist_ok=True)
         path = self._path / f"bookmarks-{number}"
         make = tt.LoggedBookmarkStore if kind == "logged" else tt.RingBookmarkStore
@@ -66,11 +66,11 @@ class Shelf:
         return store
 
     def killed(self) -> None:
-        """The process ended: the system has what was written."""
+        """End the process: the system keeps the written data."""
         self._let_go()
 
     def power_lost(self) -> None:
-        """The machine ended: the publish store has what was synced, and perhaps some of the rest."""
+        """End the machine: the publish store keeps the synced data, and perhaps some of the rest."""
         old = self._path
         self._life += 1
         self._path.mkdir()
@@ -80,7 +80,7 @@ class Shelf:
         shutil.rmtree(old, ignore_errors=True)
 
     def _let_go(self) -> None:
-        """What the system does when a process is gone: its locks are free, and nothing is written."""
+        """Release the locks of an ended process, without a write."""
         for release in self._open:
             release()
         self._open.clear()

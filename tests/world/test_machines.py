@@ -1,4 +1,4 @@
-"""The worlds of the machines alone: what goes wrong in them, and what is counted of it."""
+"""Simulations of the state machines: their faults, and the counts of faults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.world.machines import CRASHES, MACHINE_FAULTS, MachineShape
     [("connection cut", "server killed"), ("disk full", "half open", "power lost"), ("connection cut",), ()],
     ids=str,
 )
-def test_only_what_a_shape_names_goes_wrong(kinds: tuple[str, ...]) -> None:
+def test_machine_simulation_has_exactly_the_faults_of_the_shape(kinds: tuple[str, ...]) -> None:
     counts: Counter[str] = Counter()
     shape = MachineShape(faults=4, kinds=kinds)
     for seed in range(10):
@@ -23,8 +23,8 @@ def test_only_what_a_shape_names_goes_wrong(kinds: tuple[str, ...]) -> None:
     assert sum(counts[name] for name in CRASHES) == (10 if set(kinds) & set(CRASHES) else 0)
 
 
-def test_a_fault_that_cannot_strike_does_not_count() -> None:
-    """Nobody publishes behind a disk that is full, nor on a line that is half open."""
+def test_machine_fault_without_an_effect_is_not_counted() -> None:
+    """No client publishes to a full disk or on a half-open line."""
     counts: Counter[str] = Counter()
     for seed in range(20):
         life = MachineShape(messages=0, kinds=()).begin(seed, counts)

@@ -1,4 +1,4 @@
-"""A killed process of a world runs nothing any more, whoever wakes what it waited for."""
+"""Killed processes of a simulation: another process does not wake them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.world.process import Process
 from tests.world.world import World
 
 
-def test_what_others_do_does_not_wake_a_killed_process() -> None:
+def test_killed_process_is_not_woken_by_events_of_other_processes() -> None:
     world = World(1, servers=0)
     done: list[str] = []
 

@@ -1,6 +1,6 @@
-"""Owns working off a queue in a world: what was taken of it, who held it when, and how it was settled.
+"""Worker of a simulation: takes messages of a queue, records their holders and settles them.
 
-Must never settle what it did not get.
+Must never settle a message that it did not receive.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ class Held(NamedTuple):
     since: float
 
     def surely(self) -> bool:
-        """Whether the lease lives, whatever is under way: the connection stands, and it is not over yet."""
+        """Return whether the lease is certainly valid: connected, and not expired."""
         world = self.worker.world
         return self.link.stands and not self.link.delay and world.loop.time() - self.since < LEASE_SECONDS
 
 
 class Worker(App):
-    """Takes messages of a queue and settles them; `every`: any of them."""
+    """Takes messages of a queue and settles them. `every`: without a filter."""
 
     def __init__(self, world: World, uris: list[str], name: str, *, every: bool) -> None:
         super().__init__(world, name, uris)
         self._fixed = {"filter": "none"} if every else {}
         self.got: list[Seen] = []
         self.settled: list[bytes] = []
-        """Bodies it acknowledged, in order; of the first `sure` it was told that the server has that."""
+        """Bodies it acknowledged, in order. The server has confirmed the first `sure` of them."""
         self.sure = 0
         self.perhaps: set[bytes] = set()
-        """Acknowledged by a process that ended before it was told that the server has that."""
+        """Bodies acknowledged by a process that ended before the confirmation."""
         self._options = self.chooser.draw(CONSUME, **self._fixed)
         self._did: set[str] = set()
-        """What its options say that comes sometimes, and came."""
+        """Occasional actions of its options that have happened."""
         self._placed = 0.0
         """When its stream was asked for."""
         self._on: Link | None = None
         """The connection that its stream is on."""
         self._acked: dict[bytes, Held] = {}
-        """Acknowledged, and nobody has said yet that the server has that."""
+        """Acknowledged bodies that the server has not confirmed yet."""
         self.enough = False
 
     def forget(self) -> None:
@@ -115,31 +115,31 @@ class Worker(App):
         self._lets_go()
         await self.again()
 
-    # -- what it has ------------------------------------------------------------------------------------
+    # -- held messages --------------------------------------------------------------------------------
 
     def _link(self) -> Link | None:
-        """The connection that it has now."""
+        """Return the current connection."""
         links = [link for link in self.world.network.links if link.client.owner is self.process]
         return links[-1] if links and links[-1].stands else None
 
     def _takes(self, message: tt.Message, options: Options) -> None:
-        """It has come: nobody else may have it, nor may it be done."""
+        """Check a delivery: no other worker may hold the message, and it must not be done."""
         world = self.world
         seen = Seen(message.topic, bytes(message.data), str(message.bookmark), Labels())
         self.got.append(seen)
         body = seen.body
         if options["filter"] == "field" and not msgspec.json.decode(body)["even"]:
-            world.wrong.append(f"{self.name} got what its filter does not let through: {body!r}")
+            world.wrong.append(f"{self.name} got a message that its filter excludes: {body!r}")
         if body in world.done:
             world.wrong.append(f"{self.name} got {body!r}, which is done: {world.done[body]}")
         link = self._link()
         if link is None or link is not self._on:
-            return  # it had come before its connection was lost
+            return  # it arrived before its connection was lost
         other = world.held.get(body)
         if other is not None and other.surely() and other.link is not link:
             world.wrong.append(f"{self.name} and {other.worker.name} have {body!r} at once")
         world.held[body] = Held(self, link, self._placed)
-        # What it acknowledged on an earlier connection, and has again, it lets go of when that is said again.
+        # Messages acknowledged on an earlier connection are released when the acknowledgement is repeated.
         mine = sum(
             one.worker is self and one.surely() for had, one in world.held.items() if had not in self.settled
         )
@@ -159,16 +159,16 @@ class Worker(App):
             self.world.counts["leases extended"] += 1
         held = self.world.held.pop(body, None)
         if options["gives back"] == "sometimes" and self._now("gives back", 0.2):
-            await self._say(client, message, options, "cancel")
+            await self._settle_message(client, message, options, "cancel")
             self._did.add("gives back")
             self.world.counts["given back"] += 1
             return
         if options["gives back"] == "expires" and self._now("gives back", 0.1):
-            await self._say(client, message, options, "expire")
+            await self._settle_message(client, message, options, "expire")
             self._did.add("gives back")
             self.world.counts["expired by a worker"] += 1
         else:
-            await self._say(client, message, options)
+            await self._settle_message(client, message, options)
         self.settled.append(body)
         if held is not None:
             self._acked[body] = held
@@ -176,13 +176,13 @@ class Worker(App):
             await self._flush(client)
 
     def _now(self, name: str, chance: float) -> bool:
-        """Whether it does now what it does sometimes: surely the first time."""
+        """Return whether to take an occasional action now: always the first time."""
         return self.rng.random() < chance or name not in self._did
 
-    async def _say(
+    async def _settle_message(
         self, client: tt.AsyncHAClient, message: tt.Message, options: Options, what: str | None = None
     ) -> None:
-        """What became of it: by itself, or by its bookmark."""
+        """Settle a message by itself, or by its bookmark."""
         if options["settles"] == "by bookmark":
             assert message.bookmark is not None
             await client.ack(WORK, str(message.bookmark), what)
@@ -194,7 +194,7 @@ class Worker(App):
             message.ack()
 
     async def _browse(self, client: tt.AsyncHAClient, options: Options) -> None:
-        """Look at what is there: nothing that was done before, and nobody has less for it."""
+        """Browse the queue: no message is done already, and browsing takes none away."""
         done = set(self.world.done)
         async with await self.ends(
             client.subscribe(
@@ -211,7 +211,7 @@ class Worker(App):
         self.world.counts["queue browsed"] += 1
 
     async def _sleeps(self) -> None:
-        """Longer than a lease lasts: it comes again, to somebody."""
+        """Sleep longer than a lease: the messages are redelivered to any worker."""
         self._did.add("gives back")
         self.world.counts["lease ended"] += 1
         self._lets_go()  # all it has is as old
@@ -228,6 +228,6 @@ class Worker(App):
         link = self._link()
         for body, held in acked.items():
             if held.link is link and held.surely():
-                # Acknowledged in time, on the connection that it came on.
+                # Acknowledged in time, on the connection of its delivery.
                 self.world.done[body] = f"acknowledged by {self.name} at {self.world.loop.time():.3f}"
         return True

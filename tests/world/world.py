@@ -1,6 +1,6 @@
-"""Owns a simulated world: its time, its chance, its servers and links, and what is remembered of it.
+"""A simulated system: its time, its random numbers, its servers and links, and its records.
 
-Must never judge. Equal seeds give equal worlds, in every process.
+Must never judge. Equal seeds give equal simulations, in every process.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ STAGE_FRAME_BYTES: Final = 400
 DAWDLING_SECONDS: Final = (0.0, 0.0, 0.01, 0.3)
 """Between two commands of a transaction, one of these."""
 MEMORY: Final = Path("/dev/shm")
-"""Where files cost no disk, if there is such a place."""
+"""Directory of files in memory, if the machine has one."""
 
 
 class WorldLoop(VirtualLoop):
-    """The loop of a world: connections are its links."""
+    """The event loop of a simulation, with links as connections."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock)
@@ -69,7 +69,7 @@ class WorldLoop(VirtualLoop):
 
 
 class World:
-    """Servers, links, time. `run` lets a coroutine live in it."""
+    """Servers, links and time. `run` runs a coroutine in it."""
 
     def __init__(
         self,
@@ -86,64 +86,64 @@ class World:
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.chooser = Chooser(seed, self.rng, self.counts)
         self._republished = self.rng.choice((1, 2_000, republish_bytes_max))
-        """What a client sends of its store at a time, bytes."""
+        """Bytes that a client resends from its store at a time."""
         self._between = Random(f"behind the first {seed}")
         self.clock = VirtualClock()
         self.loop = WorldLoop(self.clock)
         self._own = contextvars.copy_context()
         self._trace = sha256()
         self.errors: list[dict[str, Any]] = []
-        """What nobody caught."""
+        """Uncaught errors."""
         self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
         self.wrong: list[str] = []
-        """What somebody saw that must not be."""
+        """Violations seen by applications."""
         self.network = self.loop.network = Network(
             self.loop, self.rng, self.counts, self.at, self.note, self.wrong
         )
         configs = [config] * (servers - 1) + [config if last_config is None else last_config]
-        """Of each server; the last one may differ."""
+        """For each server. The last one may differ."""
         self.servers = [
             SimServer(self, f"s{n}", PORT + n, text, segment_bytes) for n, text in enumerate(configs)
         ]
         self.apps: list[App] = []
         self.pace = 1.0
-        """How many times as long everybody takes between two things."""
+        """Factor of the pauses of all applications."""
         self.held: dict[bytes, Held] = {}
-        """What workers have."""
+        """Messages held by workers."""
         self.done: dict[bytes, str] = {}
-        """Jobs that must not come again, and why."""
+        """Jobs that must not be redelivered, and the reason."""
         self.bodies: dict[tuple[str, int], bytes] = {}
-        """What was published, by its publisher and its number there."""
+        """Published bodies by publisher and number."""
         self._room: Path | None = None
-        """The directory of what applications keep in files."""
+        """The directory of the applications' files."""
         self.dead: list[Process] = []
-        """Kept, so that no step of theirs is taken while this world lives: not even their last."""
+        """Kept until the end of the simulation, so that no step of them runs, not even a finalizer."""
 
     def shelf(self, name: str) -> Shelf:
-        """The disk of an application."""
+        """Return the disk of an application."""
         if self._room is None:
             self._room = Path(tempfile.mkdtemp(prefix="world-", dir=MEMORY if MEMORY.is_dir() else None))
         return Shelf(self._room, name, self.rng)
 
     def at(self, moment: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Have the world itself do something then."""
+        """Schedule a call of the simulation itself."""
         self.loop.call_at(moment, function, *arguments, context=self._own)
 
     def note(self, *what: object) -> None:
-        """Something happened that a world of the same seed must do at the same moment."""
+        """Record an event that a simulation of the same seed must repeat at the same time."""
         self._trace.update(repr((round(self.clock.mono, 9), *what)).encode())
 
     def trace(self) -> str:
-        """A digest of everything noted."""
+        """Return a digest of all noted events."""
         return self._trace.hexdigest()
 
     @contextmanager
     def living(self) -> Iterator[None]:
-        """While it lasts the product reads the clock of this world."""
+        """Install the simulated clock in the product."""
         log = logging.getLogger("tickertape")
         level = log.level
-        log.setLevel(logging.CRITICAL + 1)  # what happens is counted and noted; nobody reads lines of it
-        gc.disable()  # a tenth of its time; what it leaves behind is collected between two worlds
+        log.setLevel(logging.CRITICAL + 1)  # events are counted and noted, log lines are not read
+        gc.disable()  # saves a tenth of the time, garbage is collected between two simulations
         try:
             with (
                 self.clock.installed(),
@@ -161,7 +161,7 @@ class World:
             gc.enable()
 
     def _counting(self, receive: Receive) -> Receive:
-        """The same, and commands that arrive are counted."""
+        """Return `receive` with a count of the arriving commands."""
 
         def received(connection: Connection, size: int) -> list[Event]:
             events = receive(connection, size)
@@ -173,8 +173,10 @@ class World:
         return received
 
     def _dawdling(self, ask: Ask) -> Ask:
-        """The same, and time passes between two commands of a transaction, as it does in a process that has
-        other work: the connection may be lost there, and another one made."""
+        """Return `ask` with time between two commands of a transaction, as in a busy process.
+
+        The connection may be lost there, and another one opened.
+        """
 
         async def asked(
             client: AsyncioDriver,
@@ -199,11 +201,11 @@ class World:
         return UUID(int=self.rng.getrandbits(128), version=4)
 
     def run(self, life: Coroutine[Any, Any, None]) -> None:
-        """Live it to its end; what nobody caught is raised."""
+        """Run a coroutine to its end, and raise uncaught errors."""
         self.loop.run_until_complete(life)
         if self.errors:
             context = self.errors[0]
-            raise AssertionError(f"nobody caught this: {context}") from context.get("exception")
+            raise AssertionError(f"uncaught: {context}") from context.get("exception")
 
     def _forget(self) -> None:
         for handle in self.loop.handles():
