@@ -71,7 +71,7 @@ def test_a_token_for_good_may_be_made_in_any_zone(file: Path, tmp_path: Path, mo
 
 def test_a_token_that_was_not_made_leaves_no_file(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.token"
-    assert new("a", "--add", str(file), "--out", str(out), "--clients", "(").exit_code == 1
+    assert new("a", "--add", str(file), "--out", str(out), "--clients", "(").exit_code == 2
     assert list(tmp_path.rglob("*.token*")) == list(tmp_path.rglob("*.new")) == []
     assert new("a", "--add", str(file), "--out", str(out)).exit_code == 0
 
@@ -107,7 +107,7 @@ def test_a_file_that_would_not_be_good_is_left_as_it_was(
     file.touch(mode=0o600)
     file.write_text(text)
     result = new(*arguments, "--add", str(file))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert says in result.stderr
     assert result.stdout == ""
     assert file.read_text() == text
@@ -118,7 +118,7 @@ def test_a_token_is_never_written_over_another(file: Path, tmp_path: Path) -> No
     out = tmp_path / "a.token"
     out.write_text("precious")
     result = new("a", "--add", str(file), "--out", str(out))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "the file exists" in result.stderr
     assert out.read_text() == "precious"
     assert not file.exists()

@@ -75,7 +75,7 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("dear aunt")
     for place in (tmp_path, tmp_path / "letters"):
         result = CliRunner().invoke(cli, ["pipeline", "init", str(place)])
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert result.stderr.startswith(f"tickertape: Cannot create a project: '{place}' is ")
     assert [path.name for path in tmp_path.iterdir()] == ["letters"]
     assert (tmp_path / "letters").read_text() == "dear aunt"
