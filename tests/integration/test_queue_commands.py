@@ -82,7 +82,8 @@ def test_a_purge_takes_what_passes_and_tells_how_much_it_was(server: RunningServ
     listed = CliRunner().invoke(cli, ["queue", "ls", "--admin", server.admin_url, "--output", "json"]).stdout
     (purged,) = [row for row in map(json.loads, listed.splitlines()) if row["name"] == "purged"]
     assert (purged["depth"], purged["ready"], purged["entered"], purged["acknowledged"]) == (15, 15, 20, 5)
-    assert run(server, *purge) == "15 messages left the queue\n"
+    purged = json.loads(run(server, *purge, "--output", "json"))
+    assert purged == {"queue": "purged", "purged": 15}
     assert run(server, *purge) == "0 messages left the queue\n"
 
 

@@ -76,3 +76,20 @@ def test_test_refuses_what_a_line_does_not_have() -> None:
         "tickertape: Cannot test the filter: it uses topics, user, which a line does not have. Remove them.\n"
     )
     assert result.exit_code == 2
+
+
+def test_lines_as_json_have_their_number_and_body() -> None:
+    lines = b'{"a":1}\n\n{"a": 2}\nnot json\n{"a":3}\n'
+    result = run("test", "/a > 1", "--output", "json", stdin=lines)
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"line": 3, "data": {"a": 2}},
+        {"line": 5, "data": {"a": 3}},
+    ]
+    assert json.loads(run("test", "/a > 1", "-c", "--output", "json", stdin=lines).stdout) == {"count": 2}
+
+
+def test_limit_stops_after_as_many_lines() -> None:
+    lines = b"".join(b'{"a":%d}\n' % n for n in range(2_000))
+    result = run("test", "/a > 9", "--limit", "1000", stdin=lines)
+    assert result.stdout.splitlines()[-1] == '{"a":1009}'
+    assert len(result.stdout.splitlines()) == 1000

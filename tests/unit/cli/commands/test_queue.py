@@ -136,6 +136,13 @@ def test_dead_letters_go_back_where_they_came_from_and_are_acknowledged_when_tha
     ]
 
 
+def test_requeue_as_json_counts_messages_without_a_label(client: Client) -> None:
+    client.waiting = [dead(label("orders"), "plain")]
+    result = run("queue", "requeue", "work-dead", "--output", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {"queue": "work-dead", "requeued": 1, "unlabelled": 1}
+
+
 def test_no_more_than_asked_for_and_all_to_one_topic(client: Client) -> None:
     client.waiting = [dead("plain", label("orders"), label("fills"))]
     result = run("queue", "requeue", "work-dead", "--to", "again", "--limit", "2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -129,3 +130,27 @@ def test_token_without_clients_is_warned_about(file: Path) -> None:
     assert result.exit_code == 0
     assert "warning: token 'desk' may use every client name" in result.stderr
     assert "warning" not in new("spark", "--add", str(file), "--clients", "^spark-").stderr
+
+
+def test_json_has_the_token_and_its_entry(file: Path, tmp_path: Path) -> None:
+    result = new("desk", "--clients", "^desk-", "--output", "json")
+    made = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr, made["name"]) == (0, "", "desk")
+    assert made["entry"].startswith(f'["desk"]\nsha256 = "{hash_of(made["token"]).hex()}"\n')
+    out = tmp_path / "desk.token"
+    result = new("desk", "--add", str(file), "--out", str(out), "--clients", "^d", "--output", "json")
+    assert json.loads(result.stdout)["token"] is None
+    assert hash_of(out.read_text().strip()).hex() in file.read_text()
+
+
+def test_expression_is_refused_with_the_text_of_check(file: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f"[authentication]\ntokens_file = '{file}'\n")
+    file.touch(mode=0o600)
+    file.write_text(f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n")
+    (line,) = CliRunner().invoke(cli, ["check", str(config)]).stdout.splitlines()
+    file.unlink()
+    result = new("a", "--clients", "(", "--add", str(file))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"tickertape: {line.removeprefix(f'{config}: ')}\n"
+    assert not file.exists()

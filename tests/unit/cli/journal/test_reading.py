@@ -364,3 +364,50 @@ def test_a_directory_that_is_no_journal_is_told(tmp_path: Path, command: list[st
     result = run(name, log.directory, *rest)
     assert result.exit_code == 1
     assert "identity.json" in result.stderr
+
+
+# -- text and JSON ------------------------------------------------------------------------------------
+
+
+def test_grep_json_is_the_json_of_dump_for_matching_messages(log: Log) -> None:
+    dumped = dump(log.directory).stdout.splitlines()
+    wanted = [line for line in dumped if "AAPL" in line]
+    assert run("grep", log.directory, "AAPL", "--output", "json").stdout.splitlines() == wanted
+    limited = run("grep", log.directory, "AAPL", "--output", "json", "--limit", 3)
+    assert limited.stdout.splitlines() == wanted[:3]
+    counted = run("grep", log.directory, "AAPL", "-c", "--output", "json")
+    assert json.loads(counted.stdout) == {"count": len(wanted)}
+
+
+def test_commits_as_text_have_the_fields_of_the_json(log: Log) -> None:
+    objects = [json.loads(line) for line in dump(log.directory, "--commits").stdout.splitlines()]
+    lines = run("dump", log.directory, "--commits").stdout.splitlines()
+    assert [line.split("\t") for line in lines] == [[str(v) for v in row.values()] for row in objects]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (
+            ["dump", "--topic", "ordrs"],
+            "tickertape: No messages of 'ordrs' in this range. Did you mean 'orders'?\n",
+        ),
+        (["dump", "--topic", "nothing-like-it"], ""),
+        (["dump", "--topic", "orders", "--from", "now"], ""),
+    ],
+)
+def test_topic_without_messages_names_a_near_topic_of_the_journal(
+    log: Log, arguments: list[str], hint: str
+) -> None:
+    name, *rest = arguments
+    result = run(name, log.directory, *rest)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", hint)
+
+
+def test_grep_of_a_missing_topic_names_a_near_topic(log: Log) -> None:
+    result = run("grep", log.directory, "x", "--topic", "ordrs")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "tickertape: No messages of 'ordrs' in this range. Did you mean 'orders'?",
+        "tickertape: No message matches.",
+    ]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import click
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.cli.support.test_command_group import commands
 from tests.unit.cli.test_reference import command_at
@@ -65,3 +69,9 @@ def test_options_have_no_second_spelling_of_output_and_limit(path: tuple[str, ..
     assert not {"--json", "--format", "--max-count", "--show", "-m", "-n"} & given.keys()
     count = given.get("--count")
     assert count is None or count.is_flag, "--count prints a number, as grep does"
+
+
+def test_files_of_monitoring_as_json_are_one_object_per_file(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["monitoring", str(tmp_path / "new"), "--output", "json"])
+    files = [json.loads(line)["file"] for line in result.stdout.splitlines()]
+    assert sorted(files) == sorted(str(path) for path in (tmp_path / "new").iterdir())
