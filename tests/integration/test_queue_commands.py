@@ -101,7 +101,7 @@ def test_a_purge_takes_what_passes_and_tells_how_much_it_was(server: RunningServ
 def test_topic_that_is_not_a_queue_is_refused_at_once_with_a_near_name(
     server: RunningServer, arguments: tuple[str, ...]
 ) -> None:
-    """There is no timeout: a command that waited for messages would never end."""
+    """Without a timeout, a command that waited for messages would not end."""
     asked = [*arguments, "--server", server.uri]
     result = CliRunner().invoke(cli, [*asked, "--admin", server.admin_url])
     assert (result.exit_code, result.stdout) == (2, "")

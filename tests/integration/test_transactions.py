@@ -221,7 +221,7 @@ def test_the_tools_show_no_transaction_without_its_end(tmp_path: Path) -> None:
     verified = runner.invoke(cli, ["journal", "verify", str(tmp_path)])
     assert verified.exit_code == 0, verified.stdout
     assert "15 messages of a transaction without an end. The next start cuts them off." in verified.stdout
-    dumped = runner.invoke(cli, ["journal", "dump", str(tmp_path), "--unsynced"])
+    dumped = runner.invoke(cli, ["journal", "dump", str(tmp_path), "--unsynced", "--output", "json"])
     assert dumped.exit_code == 0, dumped.stderr
     assert len(dumped.stdout.splitlines()) == written.messages
     with running_server(tmp_path) as server:
