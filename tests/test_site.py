@@ -107,7 +107,8 @@ def test_command_page_has_usage_help_and_each_option_of_a_command(path: tuple[st
         if isinstance(option, click.Option):
             row = next(line for line in section.splitlines() if line.startswith(f"| `{longest(option)}"))
             if option.show_default and isinstance(option.default, str):
-                assert f"| `{option.default}` |" in row
+                variable = f"`{option.envvar}`, or " if option.envvar else ""
+                assert f"| {variable}`{option.default}` |" in row
 
 
 def longest(option: click.Option) -> str:

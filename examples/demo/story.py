@@ -292,7 +292,7 @@ def next_commands(data: Path) -> Sequence[str]:
     return (
         f"{tickertape} journal verify {directory}",
         f"{tickertape} serve --data {directory}",
-        f"{tickertape} subscribe flights --bookmark epoch --count 3 --output json",
+        f"{tickertape} subscribe flights --bookmark epoch --limit 3 --output json",
     )
 
 

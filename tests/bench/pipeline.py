@@ -136,7 +136,8 @@ def archive_replay(room: Room) -> Reading:
         fill(server, count, body_of=lambda n: b'{"part":%d,"x":"%s"}' % (n % PART, b"x" * 178))
         _archived(server, archive, count)
     told = CliRunner().invoke(
-        cli, ["journal", "prune", str(room.directory / "data"), "--archived", str(archive), "--json"]
+        cli,
+        ["journal", "prune", str(room.directory / "data"), "--archived", str(archive), "--output", "json"],
     )
     assert told.exit_code == 0, told.output
     begin = msgspec.json.decode(told.stdout)["first_position"]

@@ -100,11 +100,77 @@ def test_what_is_published_is_read_back(server: RunningServer, tmp_path: Path) -
     assert (ranged.returncode, ranged.stdout) == (0, b'{"id": 1}\nplain\n')
 
 
+def test_messages_of_options_are_published_as_they_are(server: RunningServer) -> None:
+    publish(
+        server, "options", b"not read\n", "--message", '{"a": 1}', "--message", "", "--message", "two\nlines"
+    )
+    rows = everything(server, "options", "--output", "json").splitlines()
+    assert [json.loads(row).get("data", json.loads(row).get("text")) for row in rows] == [
+        {"a": 1},
+        "",
+        "two\nlines",
+    ]
+
+
+def test_variables_name_the_server_of_a_command(server: RunningServer) -> None:
+    publish(server, "variables", b"1\n")
+    done = run_with("", "topics", TICKERTAPE_ADMIN=server.admin_url)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"variables" in done.stdout
+    replay = ("subscribe", "variables", "--bookmark", "epoch", "--until-caught-up")
+    done = run_with("", *replay, TICKERTAPE_SERVER=server.uri)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"1\n", b"")
+
+
+@pytest.mark.parametrize("start", ["epoch", "[20260101T000000:20260101T000001]"])
+def test_empty_replay_of_a_missing_topic_names_a_near_topic(server: RunningServer, start: str) -> None:
+    publish(server, "replayed", b"1\n")
+    replay = ("--server", server.uri, "--bookmark", start, "--until-caught-up")
+    done = run("subscribe", "replaid", *replay, "--admin", server.admin_url)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr.decode() == (
+        "tickertape: No messages of 'replaid' were replayed. The server lists no topic 'replaid'. "
+        "Did you mean 'replayed'?\n"
+    )
+    done = run("subscribe", "replaid", *replay)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr.decode() == (
+        "tickertape: No messages of 'replaid' were replayed. Check the topic name: "
+        "`tickertape topics --admin URL` lists the topics of a server.\n"
+    )
+
+
+def test_empty_replay_of_a_topic_that_exists_has_no_hint(server: RunningServer) -> None:
+    publish(server, "filtered", b'{"a": 1}\n')
+    replay = ("--server", server.uri, "--bookmark", "epoch", "--until-caught-up", "--filter", "/a = 2")
+    done = run("subscribe", "filtered", *replay, "--admin", server.admin_url)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_timeout_of_a_missing_topic_names_a_near_topic(server: RunningServer) -> None:
+    publish(server, "waited-for", b"1\n")
+    asked = ("--server", server.uri, "--admin", server.admin_url, "--timeout", "200ms")
+    done = run("subscribe", "waited-fr", *asked)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert done.stderr.endswith(b" The server lists no topic 'waited-fr'. Did you mean 'waited-for'?\n")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_replay_with_messages_does_not_ask_the_admin_address(server: RunningServer) -> None:
+    publish(server, "not-asked", b"1\n")
+    with socket.create_server(("127.0.0.1", 0)) as admin:
+        url = f"http://127.0.0.1:{admin.getsockname()[1]}"
+        assert everything(server, "not-asked", "--admin", url) == b"1\n"
+        admin.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            admin.accept()
+
+
 def test_a_line_that_is_not_json_ends_with_1_and_what_stands_before_it_is_there(
     server: RunningServer,
 ) -> None:
     done = run(
-        "publish", "checked", "--server", server.uri, "--format", "json", stdin=b'{"id": 1}\n[2]\n{\n[3]\n'
+        "publish", "checked", "--server", server.uri, "--require-json", stdin=b'{"id": 1}\n[2]\n{\n[3]\n'
     )
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"tickertape: <stdin>: line 3 is not JSON: ")
@@ -114,7 +180,7 @@ def test_a_line_that_is_not_json_ends_with_1_and_what_stands_before_it_is_there(
 
 def test_live_messages_are_printed_as_they_come(server: RunningServer) -> None:
     publish(server, "live", b"0\n")
-    reader = begin("subscribe", "live", "--server", server.uri, "--bookmark", "epoch", "--count", "3")
+    reader = begin("subscribe", "live", "--server", server.uri, "--bookmark", "epoch", "--limit", "3")
     assert reader.stdout is not None
     assert reader.stdout.readline() == b"0\n"  # so it is subscribed
     publish(server, "live", b"1\n")
@@ -174,9 +240,10 @@ def test_the_journal_of_a_running_server_is_listed_and_whole(server: RunningServ
     done = run("journal", "verify", str(server.data))
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"whole: ")
-    report = json.loads(run("journal", "ls", str(server.data), "--json").stdout)
-    assert [s["state"] for s in report["segments"] if s["state"] != "reserved"] == ["active"]
-    assert (report["damage_outside_sealed_commits"], report["notes"]) == ([], [])
+    listed = run("journal", "ls", str(server.data), "--output", "json")
+    segments = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [s["state"] for s in segments if s["state"] != "reserved"] == ["active"]
+    assert listed.stderr == b"", "no damage and no notes"
 
 
 # -- servers of their own -----------------------------------------------------------------------------
@@ -188,7 +255,7 @@ def test_a_publisher_whose_server_dies_does_not_end_well(tmp_path: Path) -> None
         assert publisher.stdin is not None
         publisher.stdin.write(b"1\n")
         publisher.stdin.flush()
-        reader = run("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch", "--count", "1")
+        reader = run("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch", "--limit", "1")
         assert reader.stdout == b"1\n"
         listener = begin("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch")
         assert listener.stdout is not None
@@ -217,7 +284,7 @@ def test_a_publisher_says_which_server_it_lost_and_why(tmp_path: Path, how: str)
     with running_server(tmp_path / "data") as running:
         publisher = begin("publish", "orders", "--server", running.uri, "--name", "loader")
         assert takes_a_line(publisher)
-        reader = run("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch", "--count", "1")
+        reader = run("subscribe", "orders", "--server", running.uri, "--bookmark", "epoch", "--limit", "1")
         assert reader.returncode == 0
         if how == "killed":
             running.kill()
@@ -312,7 +379,7 @@ def test_serve_takes_its_configuration_from_a_file(tmp_path: Path) -> None:
     replay = ("--bookmark", "epoch", "--until-caught-up")
     assert run("subscribe", "orders", "--server", uri, *replay).stdout == b"1\n"
     refused = run("subscribe", "fills", "--server", uri, *replay)
-    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert (refused.returncode, refused.stdout) == (2, b"")
     assert stop(server)[0] == 0
 
 
@@ -332,7 +399,7 @@ def test_subscribe_asks_for_what_its_options_say(server: RunningServer) -> None:
 
 def test_subscribe_begins_paused_until_a_line_comes(server: RunningServer) -> None:
     publish(server, "paused", b"1\n2\n")
-    arguments = ("subscribe", "paused", "--server", server.uri, "--bookmark", "epoch", "--count", "2")
+    arguments = ("subscribe", "paused", "--server", server.uri, "--bookmark", "epoch", "--limit", "2")
     waiting = begin(*arguments, "--pause")
     assert waiting.stdin is not None
     waiting.stdin.write(b"go\n")
@@ -354,9 +421,16 @@ def test_what_the_server_refuses_is_one_line(
     server: RunningServer, arguments: tuple[str, ...], says: bytes
 ) -> None:
     done = run("subscribe", "refused", "--server", server.uri, "--bookmark", "epoch", *arguments)
-    assert (done.returncode, done.stdout) == (1, b"")
+    assert (done.returncode, done.stdout) == (2, b"")
     assert says in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+def test_invalid_filter_is_bad_usage_with_a_caret(server: RunningServer) -> None:
+    done = run("subscribe", "refused", "--server", server.uri, "--filter", "/a =")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"tickertape: Invalid filter at column 5: ")
+    assert done.stderr.endswith(b"\n  /a =\n      ^\n")
 
 
 def run_with(redirection: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
@@ -395,7 +469,7 @@ def test_doctor_measures_beside_a_running_server_and_leaves_nothing_behind(
     config = tmp_path / "c.toml"
     config.write_text(f'[instance]\ndata = "{server.data}"\n')
     before = sorted(os.listdir(server.data))
-    done = run("doctor", str(config), "--seconds", "50ms", "--json")
+    done = run("doctor", str(config), "--seconds", "50ms", "--output", "json")
     assert done.stderr == b""
     document = json.loads(done.stdout)
     assert done.returncode == int(document["failed"])
@@ -428,14 +502,14 @@ def test_doctor_of_a_broken_configuration_is_one_line(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[jornal]\n")
     done = run("doctor", str(config))
-    assert (done.returncode, done.stdout) == (1, b"")
+    assert (done.returncode, done.stdout) == (2, b"")
     assert b"Did you mean 'journal'" in done.stderr
 
 
 def test_health_is_ready_while_the_server_runs(server: RunningServer) -> None:
     done = run("health", "--admin", server.admin_url)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"ready\n", b"")
-    document = json.loads(run("health", "--admin", server.admin_url, "--json").stdout)
+    document = json.loads(run("health", "--admin", server.admin_url, "--output", "json").stdout)
     assert document["status"] == "ready"
 
 

@@ -69,7 +69,7 @@ def test_verify_has_no_note_after_every_feature_was_used(tmp_path: Path) -> None
         names = {path.name for path in data.iterdir()}
     assert names >= {"end.json", "identity.json", "journal", "lock", "retired.bin", "spill", "transactions"}
     assert "queues.bin" in names
-    result = CliRunner().invoke(cli, ["journal", "verify", str(data), "--json"])
+    result = CliRunner().invoke(cli, ["journal", "verify", str(data), "--output", "json"])
     assert (result.exit_code, result.stderr) == (0, "")
     report = json.loads(result.stdout)
     assert report["damage"] == []

@@ -28,7 +28,7 @@ def test_tools_read_what_a_running_server_has_persisted(tmp_path: Path) -> None:
             client.publish_flush(timeout=10)
             deadline = time.monotonic() + 10
             while True:  # a commit is known to be durable when a later one says so: 20 ms of rest at most
-                result = run("dump", data, "--topic", "orders")
+                result = run("dump", data, "--topic", "orders", "--output", "json")
                 assert result.exit_code == 0, result.stderr
                 seen = [json.loads(line)["data"]["n"] for line in result.stdout.splitlines()]
                 assert seen == list(range(len(seen)))
@@ -38,7 +38,7 @@ def test_tools_read_what_a_running_server_has_persisted(tmp_path: Path) -> None:
         assert run("grep", data, '"n":1[0-9]}', "-c").stdout == "10\n"
         assert run("verify", data).exit_code == 0
         bookmark = json.loads(result.stdout.splitlines()[7])["bookmark"]
-        found = json.loads(run("find", data, bookmark, "--json").stdout)
+        found = json.loads(run("find", data, bookmark, "--output", "json").stdout)
         assert found["topic"] == "orders"
         client.publish("orders", b"after the tools")
         client.publish_flush(timeout=10)

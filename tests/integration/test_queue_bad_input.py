@@ -160,14 +160,20 @@ def test_a_pattern_without_a_target_takes_no_publish(server: RunningServer, a: t
         ("options", "max_backlog=x", "max_backlog"),
         ("options", "browse,max_backlog=2", "browse"),
         ("options", "conflation=1s", "conflation"),
-        ("no-queue", "max_backlog=2", "max_backlog"),
-        ("no-queue", "browse", "browse"),
         ("^op", "browse", "browse"),
     ],
 )
 def test_options_without_a_meaning_are_refused(a: tt.Client, topic: str, options: str, word: str) -> None:
     with pytest.raises(tt.BadOption, match=word):
         a.subscribe(topic, options=options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("option", ["max_backlog=2", "browse"])
+def test_queue_option_for_a_topic_is_not_a_queue(a: tt.Client, option: str) -> None:
+    name = option.partition("=")[0]
+    with pytest.raises(tt.NotAQueue, match=f"Cannot use option {name}: 'no-queue' is not a queue"):
+        a.subscribe("no-queue", options=option)
 
 
 BAD = {

@@ -36,10 +36,10 @@ def publish(server: RunningServer, topic: str, *bodies: str) -> list[str]:
 
 def test_what_was_printed_is_acknowledged_and_no_more(server: RunningServer) -> None:
     publish(server, "read", "1", "2", "3", "4")
-    assert run(server, "subscribe", "read", "--count", "1", "--timeout", "20s") == "1\n"
+    assert run(server, "subscribe", "read", "--limit", "1", "--timeout", "20s") == "1\n"
     assert run(server, "queue", "browse", "read") == "1\n2\n3\n4\n"
     printed = run(
-        server, "subscribe", "read", "--ack", "--count", "3", "--max-backlog", "10", "--timeout", "20s",
+        server, "subscribe", "read", "--ack", "--limit", "3", "--max-backlog", "10", "--timeout", "20s",
         "--output", "json",
     )  # fmt: skip
     rows = [json.loads(line) for line in printed.splitlines()]
@@ -48,7 +48,7 @@ def test_what_was_printed_is_acknowledged_and_no_more(server: RunningServer) -> 
         ("read", "read", 2),
         ("read", "read", 3),
     ]
-    assert run(server, "queue", "browse", "read", "--count", "5") == "4\n"
+    assert run(server, "queue", "browse", "read", "--limit", "5") == "4\n"
     assert run(server, "subscribe", "read", "--ack", "--timeout", "2s", code=3) == "4\n"
     assert run(server, "queue", "browse", "read") == ""
 
@@ -65,7 +65,7 @@ def test_a_dead_letter_goes_back_to_work(server: RunningServer) -> None:
         ("work", "orders", first),
         ("work", "orders", second),
     ]
-    assert run(server, "queue", "requeue", "dead", "--count", "1") == "1 message requeued\n"
+    assert run(server, "queue", "requeue", "dead", "--limit", "1") == "1 message requeued\n"
     assert run(server, "queue", "browse", "dead") == '{"a":2}\n'
     (back,) = [
         json.loads(line) for line in run(server, "queue", "browse", "work", "--output", "json").splitlines()
@@ -79,17 +79,47 @@ def test_a_purge_takes_what_passes_and_tells_how_much_it_was(server: RunningServ
     publish(server, "purged", *(json.dumps({"n": n}) for n in range(20)))
     purge = ("queue", "purge", "purged", "--yes", "--admin", server.admin_url)
     assert run(server, *purge, "--filter", "/n < 5") == "5 messages left the queue\n"
-    listed = json.loads(
-        CliRunner().invoke(cli, ["queue", "ls", "--admin", server.admin_url, "--output", "json"]).stdout
-    )
-    (purged,) = [queue for queue in listed["queues"] if queue["name"] == "purged"]
+    listed = CliRunner().invoke(cli, ["queue", "ls", "--admin", server.admin_url, "--output", "json"]).stdout
+    (purged,) = [row for row in map(json.loads, listed.splitlines()) if row["name"] == "purged"]
     assert (purged["depth"], purged["ready"], purged["entered"], purged["acknowledged"]) == (15, 15, 20, 5)
-    assert run(server, *purge) == "15 messages left the queue\n"
+    purged = json.loads(run(server, *purge, "--output", "json"))
+    assert purged == {"queue": "purged", "purged": 15}
     assert run(server, *purge) == "0 messages left the queue\n"
 
 
-def test_what_is_no_queue_is_said(server: RunningServer) -> None:
-    result = CliRunner().invoke(cli, ["ack", "no-queue", "1|2|", "--server", server.uri])
-    assert result.exit_code == 1
-    assert "no-queue" in result.stderr
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("subscribe", "wrok", "--ack"),
+        ("subscribe", "wrok", "--max-backlog", "5"),
+        ("ack", "wrok", "1|2|"),
+        ("queue", "browse", "wrok"),
+        ("queue", "requeue", "wrok"),
+        ("queue", "purge", "wrok", "--yes"),
+    ],
+)
+def test_topic_that_is_not_a_queue_is_refused_at_once_with_a_near_name(
+    server: RunningServer, arguments: tuple[str, ...]
+) -> None:
+    """Without a timeout, a command that waited for messages would not end."""
+    asked = [*arguments, "--server", server.uri]
+    result = CliRunner().invoke(cli, [*asked, "--admin", server.admin_url])
+    assert (result.exit_code, result.stdout) == (2, "")
     assert len(result.stderr.splitlines()) == 1
+    assert "'wrok'" in result.stderr
+    assert "Did you mean 'work'?" in result.stderr
+    plain = CliRunner().invoke(cli, asked)
+    assert plain.exit_code == 2
+    assert "Did you mean" not in plain.stderr
+
+
+def test_ack_of_a_topic_that_is_not_a_queue_names_the_topic(server: RunningServer) -> None:
+    result = CliRunner().invoke(cli, ["subscribe", "orders", "--ack", "--server", server.uri])
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "tickertape: Cannot acknowledge messages: 'orders' is not a queue. Remove --ack, or name a queue.\n",
+    )
+    rejected = CliRunner().invoke(cli, ["ack", "no-queue", "1|2|", "--server", server.uri])
+    assert rejected.exit_code == 2
+    assert "no-queue" in rejected.stderr
+    assert len(rejected.stderr.splitlines()) == 1

@@ -34,7 +34,7 @@ def publish(server: RunningServer, rounds: int) -> None:
 
 def kept(data: Path) -> tuple[int, int]:
     """Position of the first message that is left, and after the last one; the log is whole."""
-    checked = CliRunner().invoke(cli, ["journal", "verify", "--json", str(data)])
+    checked = CliRunner().invoke(cli, ["journal", "verify", "--output", "json", str(data)])
     assert checked.exit_code == 0, checked.output
     report = json.loads(checked.output)
     segments = report["segments"]

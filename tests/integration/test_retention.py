@@ -87,13 +87,13 @@ def test_old_segments_go_and_everybody_is_told(tmp_path: Path) -> None:
         metrics = ask(server, "/metrics")[2].decode()
         assert f"tickertape_journal_removed_segments_total {numbers[0] - 1:.1f}" in metrics
         assert open_and_gone(server.pid, data) == []
-        listed = json.loads(run("ls", data, "--json").stdout)
+        listed = json.loads(run("verify", data, "--output", "json").stdout)
         assert listed["retired"]["through"] == numbers[0] - 1
         found = run("find", data, whole[0])
         assert found.exit_code == 1
         assert "removed by retention" in found.stderr
         assert run("dump", data, "--from", f"{first},{whole[1]}").exit_code == 1
-        dumped = run("dump", data, "--count", "1")
+        dumped = run("dump", data, "--limit", "1", "--output", "json")
         assert json.loads(dumped.stdout)["bookmark"] == first
         assert "removed by retention" in dumped.stderr
         server.kill()

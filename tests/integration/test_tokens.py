@@ -271,6 +271,6 @@ def test_a_server_whose_tokens_cannot_be_read_does_not_start(
         (tmp_path / "tokens.toml").write_text(text)
     arguments = ["serve", str(tmp_path / "tickertape.toml"), "--data", str(tmp_path / "data")]
     result = CliRunner().invoke(cli, [*arguments, "--listen", "tcp://127.0.0.1:0", "--admin", "off"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert says in result.stderr
     assert not (tmp_path / "data").exists()

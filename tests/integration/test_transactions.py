@@ -221,7 +221,7 @@ def test_the_tools_show_no_transaction_without_its_end(tmp_path: Path) -> None:
     verified = runner.invoke(cli, ["journal", "verify", str(tmp_path)])
     assert verified.exit_code == 0, verified.stdout
     assert "15 messages of a transaction without an end. The next start cuts them off." in verified.stdout
-    dumped = runner.invoke(cli, ["journal", "dump", str(tmp_path), "--unsynced"])
+    dumped = runner.invoke(cli, ["journal", "dump", str(tmp_path), "--unsynced", "--output", "json"])
     assert dumped.exit_code == 0, dumped.stderr
     assert len(dumped.stdout.splitlines()) == written.messages
     with running_server(tmp_path) as server:
@@ -238,7 +238,9 @@ def test_tools_beside_a_server_that_commits_see_each_transaction_whole(tmp_path:
             with client.transaction(str(number), space="s") as transaction:
                 transaction.publish_batch("t", [{"tx": number, "i": i} for i in range(20)])
                 transaction.publish("t", {"tx": number, "i": 20})
-            dumped = runner.invoke(cli, ["journal", "dump", str(data), "--unsynced", "--topic", "t"])
+            dumped = runner.invoke(
+                cli, ["journal", "dump", str(data), "--unsynced", "--topic", "t", "--output", "json"]
+            )
             assert dumped.exit_code == 0, dumped.stderr
             seen = [json.loads(line)["data"] for line in dumped.stdout.splitlines()]
             assert seen == [{"tx": n, "i": i} for n in range(number + 1) for i in range(21)]

@@ -97,7 +97,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled(
                     (os.kill if kill % 2 else os.killpg)(driver.pid, signal.SIGKILL)
                     driver.wait()
         done = subprocess.run(
-            command(server, location, "--once", "--json"),
+            command(server, location, "--once", "--output", "json"),
             env=environment,
             capture_output=True,
             text=True,

@@ -229,7 +229,7 @@ def run(*arguments: str) -> Result:
 
 @pytest.mark.usefixtures("spark")
 def test_a_log_that_is_whole_is_in_order(whole: RunningServer) -> None:
-    result = run(whole.uri, "--format", "json")
+    result = run(whole.uri, "--output", "json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["in_order"]
@@ -314,7 +314,7 @@ def test_an_archive_is_audited_and_compared_with_what_its_server_has_in_common(
     first = DeltaTable(table).to_pyarrow_table().slice(0, 1).to_pylist()[0]
     again = pa.Table.from_pylist([first | {"data": b"other"}], schema=arrow_schema())
     write_deltalake(table, again, mode="append")
-    result = run(table, "--against", whole.uri, "--format", "json")
+    result = run(table, "--against", whole.uri, "--output", "json")
     assert result.exit_code == 1
     report = json.loads(result.stdout)
     (here, there), (alone,) = report["equality"]["compared"], report["logs"]

@@ -139,7 +139,7 @@ def test_queries_that_a_queue_cannot_serve_are_refused(
         batch.load().count()
     with pytest.raises(PySparkException, match="Cannot use option topic with option queue"):
         run(source(spark, server, topic="jobs"), Sink(), tmp_path / "both")
-    with pytest.raises(PySparkException, match="max_backlog is for queues"):
+    with pytest.raises(PySparkException, match="is not a queue"):
         run(source(spark, server, queue="jobs"), Sink(), tmp_path / "jobs")
     once = (
         source(spark, server)

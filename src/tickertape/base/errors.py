@@ -100,7 +100,7 @@ class TopicNotRecorded(UsageError):
 
 
 class NotAQueue(UsageError):
-    """Acknowledgement for a name that is not a queue of this server."""
+    """Acknowledgement or queue option for a name that is not a queue of this server."""
 
 
 class BookmarkUnknown(UsageError):

@@ -13,7 +13,9 @@ from tickertape.base.bookmarks import BOOKMARK_FORM, AtBookmarks, parse_bookmark
 from tickertape.base.errors import BadBookmark
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval
+from tickertape.cli.support.admin_client import names_admin_option
 from tickertape.cli.support.connect_options import Server, server_options
+from tickertape.cli.support.name_hints import suggesting
 from tickertape.cli.support.option_types import answer_timeout_option, client_name, parsed, topic_name
 from tickertape.cli.support.terminal import remark
 
@@ -45,6 +47,7 @@ def _option(value: str) -> str:
 @click.argument("queue", callback=topic_name)
 @click.argument("bookmarks", required=False, callback=parsed(_bookmarks))
 @server_options
+@names_admin_option
 @click.option(
     "--option",
     callback=parsed(_option),
@@ -60,6 +63,7 @@ def ack(
     queue: str,
     bookmarks: list[str] | None,
     server: Server,
+    admin: str | None,
     option: str | None,
     filter: str | None,
     timeout: float,
@@ -80,7 +84,10 @@ def ack(
         raise click.UsageError("Pass either BOOKMARKS or --filter.")
     from tickertape.client.publish_store import MemoryPublishStore
 
-    with server.client(client_name("ack"), publish_store=MemoryPublishStore(), timeout=timeout) as client:
+    with (
+        suggesting(queue, admin),
+        server.client(client_name("ack"), publish_store=MemoryPublishStore(), timeout=timeout) as client,
+    ):
         if bookmarks is not None:
             client.ack(queue, bookmarks, option)
         else:

@@ -5,12 +5,15 @@ The command starts and creates nothing. It imports only the configuration packag
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 import click
 import msgspec
 
 from tickertape.base.errors import ConfigurationError
+from tickertape.cli.support.command_group import EXIT_ERROR, EXIT_USAGE
+from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import counted
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.server.config.addresses import ADMIN_DEFAULT
@@ -21,7 +24,7 @@ from tickertape.server.config.document import ConfigProblem, ConfigProblems, Sou
 
 @click.command(short_help="Check a configuration file.")
 @click.argument("config", type=click.Path(), metavar="CONFIG.toml")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@output_option
 @click.pass_context
 def check(ctx: click.Context, config: str, as_json: bool) -> None:
     """Check a configuration file without starting a server.
@@ -30,11 +33,11 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     variables. It also lists the first problem of the certificate and token files. For a valid file it prints
     a summary.
 
-    Exit codes: 0 valid, 1 problems found, 2 bad usage.
+    Exit codes: 0 valid, 1 problems found, 2 bad usage, or CONFIG is not a readable file.
 
     \b
     tickertape check tickertape.toml
-    tickertape check tickertape.toml --json | jq '.problems[] | "\\(.file):\\(.line) \\(.text)"'
+    tickertape check tickertape.toml --output json | jq '.problems[] | "\\(.file):\\(.line) \\(.text)"'
     """
     settings, problems = examine(config)
     warnings: list[str] = []
@@ -55,7 +58,8 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
         for line in problem_lines(problems):
             click.echo(line)
         click.echo(f"tickertape: {printable(config)}: {counted_problems(problems)}", err=True)
-    ctx.exit(0 if settings is not None else 1)
+    if settings is None:
+        ctx.exit(EXIT_ERROR if os.path.isfile(config) and os.access(config, os.R_OK) else EXIT_USAGE)
 
 
 def _check_credentials(settings: Config) -> tuple[str, list[str]]:

@@ -11,6 +11,7 @@ from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval
 from tickertape.cli.support.command_group import EXIT_ERROR
 from tickertape.cli.support.option_types import parsed
+from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import safe_whole
 from tickertape.cli.support.terminal import progress
 from tickertape.server.config.config import load_config
@@ -39,7 +40,7 @@ def _seconds(value: str) -> float:
     metavar="S",
     help="Duration of the write test.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@output_option
 @click.pass_context
 def doctor(ctx: click.Context, config: str | None, data: str | None, seconds: float, as_json: bool) -> None:
     """Check the machine on which a server with CONFIG runs or will run.
@@ -49,12 +50,12 @@ def doctor(ctx: click.Context, config: str | None, data: str | None, seconds: fl
     expiration of certificates and tokens. It lists versions. It is safe while a server runs: it writes only
     to an unnamed temporary file.
 
-    Exit codes: 0 no check failed (warnings do not count), 1 a check failed or CONFIG is invalid, 2 bad usage.
+    Exit codes: 0 no check failed (warnings do not count), 1 a check failed, 2 bad usage or invalid CONFIG.
 
     \b
     tickertape doctor
     tickertape doctor tickertape.toml --seconds 30s
-    tickertape doctor tickertape.toml --json | jq '.findings[] | select(.level != "ok")'
+    tickertape doctor tickertape.toml --output json | jq '.findings[] | select(.level != "ok")'
     """
     settings = load_config(config, data=data)
     with progress("measuring synced writes", seconds, timed=True) as advance:

@@ -8,9 +8,11 @@ from importlib.resources import files
 from typing import NamedTuple
 
 import click
+import msgspec
 
 from tickertape.base.errors import all_codes
 from tickertape.base.text_format import shown
+from tickertape.cli.support.output_options import output_option
 
 
 class ErrorExplanation(NamedTuple):
@@ -45,15 +47,21 @@ def explanations() -> dict[str, ErrorExplanation]:
 
 @click.command(short_help="Explain an error code.")
 @click.argument("code", required=False)
-def error(code: str | None) -> None:
+@output_option
+def error(code: str | None, as_json: bool) -> None:
     """Explain an error CODE from a log or from `TickertapeError.code`. Without CODE, list all codes.
 
     \b
     tickertape error
     tickertape error slow_client
+    tickertape error --output json | jq .code
     """
     known = explanations()
     if code is None:
+        if as_json:
+            for each in known.values():
+                click.echo(msgspec.json.encode(each._asdict()))
+            return
         width = max(map(len, known))
         for each in known.values():
             click.echo(f"{each.code:<{width}}  {each.family}: {each.name}")
@@ -63,6 +71,9 @@ def error(code: str | None) -> None:
         near = get_close_matches(code.lower(), known, n=1)
         guess = f" Did you mean {near[0]!r}?" if near else " Run `tickertape error` to list all codes."
         raise click.BadParameter(f"Unknown error code {shown(code)}.{guess}", param_hint="CODE")
+    if as_json:
+        click.echo(msgspec.json.encode(row._asdict()))
+        return
     click.echo(f"{row.code} ({row.name}, {row.family})\n")
     click.echo(f"Meaning: {row.meaning}")
     click.echo(f"Cause:   {row.cause}")

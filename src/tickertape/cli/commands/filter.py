@@ -10,8 +10,9 @@ from typing import BinaryIO, Final
 import click
 
 from tickertape.base.limits import message_bytes_max
-from tickertape.cli.support.command_group import Failure, end_of_search
-from tickertape.cli.support.json_lines import message_output
+from tickertape.cli.support.command_group import Failure, LazyGroup, UserMistake, end_of_search
+from tickertape.cli.support.json_lines import body_field, message_output
+from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.tables import counted
 from tickertape.filter import Filter, compile_filter
 from tickertape.filter.compiler.explain import explain as explain_filter
@@ -29,7 +30,11 @@ type_option = click.option(
 )
 
 
-@click.group(short_help="Explain a filter, or test it on lines.")
+@click.group(
+    cls=LazyGroup,
+    modules=dict.fromkeys(("explain", "test"), __name__),
+    short_help="Explain a filter, or test it on lines.",
+)
 def filter() -> None:  # noqa: A001 - the group finds a command by its name
     """Explain and test filters without a server.
 
@@ -43,12 +48,12 @@ def _compiled(text: str, kind: str) -> Filter:
     return compile_filter(text, message_type(kind))
 
 
-@filter.command(short_help="Explain the meaning, fields and cost of a filter.")
+@click.command(short_help="Explain the meaning, fields and cost of a filter.")
 @click.argument("text", metavar="FILTER")
 @type_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@output_option
 def explain(text: str, kind: str, as_json: bool) -> None:
-    """Explain the meaning, fields and cost of FILTER. Exit code 1 means an invalid filter.
+    """Explain the meaning, fields and cost of FILTER.
 
     \b
     tickertape filter explain "/a = 1 OR /b LIKE '^x' AND NOT /c IS NULL"
@@ -62,12 +67,14 @@ def explain(text: str, kind: str, as_json: bool) -> None:
         click.echo(line)
 
 
-@filter.command("test", short_help="Print the lines that a filter matches.")
+@click.command("test", short_help="Print the lines that a filter matches.")
 @click.argument("text", metavar="FILTER")
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
 @type_option
 @click.option("--count", "-c", "only_count", is_flag=True, help="Print only the number of matching lines.")
-def try_lines(text: str, file: BinaryIO, kind: str, only_count: bool) -> None:
+@limit_option("Stop after N matching lines.")
+@output_option
+def test(text: str, file: BinaryIO, kind: str, only_count: bool, limit: int | None, as_json: bool) -> None:
     """Print the lines of FILE that match FILTER. Each line is a message body. Empty lines are skipped.
 
     A line that is not of the message type matches only a filter without fields. The command prints the number
@@ -80,24 +87,32 @@ def try_lines(text: str, file: BinaryIO, kind: str, only_count: bool) -> None:
     found = _compiled(text, kind)
     if found.needs:
         needs = ", ".join(sorted(found.needs))
-        raise Failure(f"Cannot test the filter: it uses {needs}, which a line does not have. Remove them.")
+        raise UserMistake(
+            f"Cannot test the filter: it uses {needs}, which a line does not have. Remove them."
+        )
     matched, out = 0, message_output()
     lines = _lines(file)
-    while bodies := list(islice(lines, _LINES_AT_A_TIME)):
-        hits = found.select(bodies)
+    while matched != limit and (taken := list(islice(lines, _LINES_AT_A_TIME))):
+        hits = list(found.select([body for _, body in taken]))
+        hits = hits if limit is None else hits[: limit - matched]
         matched += len(hits)
         if not only_count:
-            out.write(b"".join(bodies[i] + b"\n" for i in hits))
+            out.write(b"".join(_printed(*taken[i], as_json=as_json) for i in hits))
     if found.unreadable:
         lines_read = counted(found.unreadable, "line")
         click.echo(f"tickertape: {lines_read} could not be read as {found.type.name}", err=True)
-    end_of_search(matched, only_count, "No line matches.")
+    end_of_search(matched, "No line matches.", only_count=only_count, as_json=as_json)
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
+def _printed(number: int, body: bytes, *, as_json: bool) -> bytes:
+    return b'{"line":%d,"%b":%b}\n' % (number, *body_field(body)) if as_json else body + b"\n"
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the body of each line that is not empty."""
     for number, line in enumerate(iter(lambda: file.readline(message_bytes_max + 2), b""), 1):
         body = line.rstrip(b"\r\n")
         if len(body) > message_bytes_max:
             raise Failure(f"Line {number} is too long for a message (limit {message_bytes_max:,} bytes).")
         if body:
-            yield body
+            yield number, body

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tickertape.cli.support.admin_client import admin_option, fetch, json_option
+from tickertape.cli.support.admin_client import admin_option, fetch
 from tickertape.cli.support.command_group import EXIT_ERROR, Failure
+from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import safe, safe_whole
 
 
@@ -19,7 +20,7 @@ class _State(msgspec.Struct):
 
 @click.command(short_help="Check whether a server is ready (for scripts and health checks).")
 @admin_option
-@json_option
+@output_option
 @click.pass_context
 def health(ctx: click.Context, admin: str, as_json: bool) -> None:
     """Print the state of the server: ready, or another state with its reason.
@@ -28,7 +29,7 @@ def health(ctx: click.Context, admin: str, as_json: bool) -> None:
 
     \b
     tickertape health
-    tickertape health --admin http://127.0.0.1:9008 --json
+    tickertape health --admin http://127.0.0.1:9008 --output json
     tickertape health && tickertape publish orders orders.jsonl
     """
     code, body = fetch(admin, "/ready", {200, 503})

@@ -1,4 +1,4 @@
-"""`publish`: publish the lines of a file or of standard input.
+"""`publish`: publish the lines of a file or of standard input, or messages of the command line.
 
 Exit code 0 means that the server has persisted every message.
 """
@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from tickertape.base.errors import (
     BadTopic,
@@ -24,7 +25,8 @@ from tickertape.base.errors import (
 )
 from tickertape.base.limits import message_bytes_max
 from tickertape.base.names import check_topic
-from tickertape.cli.support.command_group import Failure
+from tickertape.base.text_format import shown
+from tickertape.cli.support.command_group import Failure, failure_of
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.json_lines import NOT_JSON
 from tickertape.cli.support.option_types import answer_timeout_option, client_name
@@ -37,6 +39,13 @@ from tickertape.cli.support.terminal import progress, remark
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
 @server_options
 @click.option(
+    "--message",
+    "texts",
+    multiple=True,
+    metavar="TEXT",
+    help="Publish this text as one message, instead of FILE or standard input (may be repeated).",
+)
+@click.option(
     "--name",
     metavar="NAME",
     help="Client name, which determines the publisher id. Default: a unique name.",
@@ -47,50 +56,52 @@ from tickertape.cli.support.terminal import progress, remark
     metavar="N",
     help="Maximum number of messages per second.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["lines", "json"]),
-    default="lines",
-    show_default=True,
-    help="json: stop at a line that is not JSON.",
-)
+@click.option("--require-json", is_flag=True, help="Stop at a message that is not JSON.")
 @answer_timeout_option
+@click.pass_context
 def publish(
+    ctx: click.Context,
     topic: str,
     file: BinaryIO,
     server: Server,
+    texts: tuple[str, ...],
     name: str | None,
     rate: float | None,
-    form: str,
+    require_json: bool,
     timeout: float,
 ) -> None:
     """Publish each line of FILE, or of standard input, as a message to TOPIC.
 
-    Line ends are not part of a message. Empty lines are skipped. The command ends when the server has
-    persisted all messages.
+    Line ends are not part of a message. Empty lines are skipped. With --message, each TEXT is a message, and
+    an empty TEXT is a message with an empty body. The command ends when the server has persisted all
+    messages.
 
     \b
     echo '{"id": 1}' | tickertape publish orders
-    tickertape publish orders orders.jsonl --format json --name loader-1
+    tickertape publish orders --message '{"id": 1}' --message '{"id": 2}'
+    tickertape publish orders orders.jsonl --require-json --name loader-1
     tail -f access.log | tickertape publish access --rate 1000
     """
     try:
         check_topic(topic)
     except BadTopic as error:
         raise click.BadParameter(str(error), param_hint="TOPIC") from None
+    if texts and ctx.get_parameter_source("file") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--message excludes FILE. Remove one of them.")
+    bodies = _bodies(texts, json=require_json)
+    messages = iter(bodies) if bodies else _messages(file, json=require_json)
     from tickertape.client.publish_store import MemoryPublishStore
 
     with (
         server.client(
             name or client_name("publish"), publish_store=MemoryPublishStore(), timeout=timeout
         ) as client,
-        progress(f"publish {topic}", _size(file)) as advance,
+        progress(f"publish {topic}", None if bodies else _size(file)) as advance,
     ):
         published, bad_line = 0, ""
         try:
             try:
-                for message in _paced(_messages(file, json=form == "json"), rate):
+                for message in _paced(messages, rate):
                     client.publish(topic, message)
                     published += 1
                     advance(len(message) + 1)
@@ -102,7 +113,7 @@ def publish(
         except (Disconnected, PublishRejected) as error:
             client.set_exception_listener(_ignore)  # this command reports unsent messages itself
             left = f"{client.unpersisted_count()} of {published} messages may not be persisted"
-            raise Failure(f"{_reason(error, server.uri).rstrip('.')}. {left}.") from error
+            raise failure_of(error, f"{_reason(error, server.uri).rstrip('.')}. {left}.") from error
     if bad_line:
         raise Failure(f"{bad_line}. Messages published before this line: {published}.")
     remark(f"{counted(published, 'message')} persisted")
@@ -126,6 +137,24 @@ def _reason(error: TickertapeError, server: str) -> str:
         text = str(lost) if lost.code == Disconnected.code else closed
     shown = parse_uri(server).uri
     return text if shown in text else f"{shown}: {text}"
+
+
+def _bodies(texts: tuple[str, ...], *, json: bool) -> list[bytes]:
+    """Return the bodies of `--message`. Raises `click.BadParameter` before anything is published."""
+    bodies = [text.encode("utf-8", "surrogateescape") for text in texts]
+    for text, body in zip(texts, bodies, strict=True):
+        if len(body) > message_bytes_max:
+            raise click.BadParameter(
+                f"The message is too long (limit {message_bytes_max} bytes).", param_hint="'--message'"
+            )
+        if json:
+            try:
+                msgspec.json.decode(body)
+            except NOT_JSON as error:
+                raise click.BadParameter(
+                    f"The message {shown(text)} is not JSON: {error}.", param_hint="'--message'"
+                ) from None
+    return bodies
 
 
 def _messages(file: BinaryIO, *, json: bool) -> Iterator[bytes]:

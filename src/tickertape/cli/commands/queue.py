@@ -15,10 +15,11 @@ import msgspec
 from tickertape.base.errors import BadTopic, TimedOut
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
-from tickertape.cli.support.admin_client import admin_option, checked_admin, stats_of
-from tickertape.cli.support.command_group import Failure, LazyGroup
+from tickertape.cli.support.admin_client import admin_option, count_admin_option, names_admin_option, stats_of
+from tickertape.cli.support.command_group import Failure, LazyGroup, UserMistake
 from tickertape.cli.support.connect_options import Server, server_options
-from tickertape.cli.support.json_lines import NOT_JSON, message_output, output_option, print_batches
+from tickertape.cli.support.json_lines import NOT_JSON, message_output, print_batches
+from tickertape.cli.support.name_hints import near, suggesting
 from tickertape.cli.support.option_types import (
     answer_timeout_option,
     client_name,
@@ -26,6 +27,7 @@ from tickertape.cli.support.option_types import (
     interval,
     topic_name,
 )
+from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.tables import counted, echo_table, number, safe
 from tickertape.cli.support.terminal import confirmed
 
@@ -45,7 +47,7 @@ def queue() -> None:
 
     \b
     tickertape queue ls                                       list queues with their number of messages
-    tickertape queue browse work --count 10                   list waiting messages
+    tickertape queue browse work --limit 10                   list waiting messages
     tickertape queue purge work --filter "/test = TRUE"       acknowledge matching messages
     tickertape queue requeue work-dead                        republish dead letters
 
@@ -59,26 +61,32 @@ def queue() -> None:
 @click.command(short_help="List waiting messages without consuming them.")
 @click.argument("name", callback=topic_name)
 @server_options
+@names_admin_option
 @filter_option
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
+@limit_option("Stop after N messages.")
 @output_option
 @answer_timeout_option
 def browse(
-    name: str, server: Server, filter: str | None, count: int | None, output: str, timeout: float
+    name: str,
+    server: Server,
+    admin: str | None,
+    filter: str | None,
+    limit: int | None,
+    as_json: bool,
+    timeout: float,
 ) -> None:
     """List the waiting (not leased) messages of the queue NAME without consuming them.
 
     The messages stay in the queue. A consumer may get them meanwhile.
 
     \b
-    tickertape queue browse work --count 10 --output json
+    tickertape queue browse work --limit 10 --output json
     tickertape queue browse work-dead --output json | jq '.correlation_id | fromjson | .reason'
     """
-
-    with server.client(client_name("browse"), timeout=timeout) as client:
+    with suggesting(name, admin), server.client(client_name("browse"), timeout=timeout) as client:
         stream = client.subscribe(name, filter=filter, browse=True, options="timestamp")
         batches = stream.batches(timeout)
-        whole = print_batches(batches, count, message_output(), as_json=output == "json")
+        whole = print_batches(batches, limit, message_output(), as_json=as_json)
         if not whole and stream.end_error is not None:
             raise stream.end_error
 
@@ -94,29 +102,26 @@ _COLUMNS = (
 
 @click.command("ls", short_help="List the queues of a running server.")
 @admin_option
-@click.option(
-    "--output",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="table: text. json: one document with all queue statistics of /stats.",
-)
-def ls(admin: str, output: str) -> None:
+@limit_option("Print at most N queues.")
+@output_option
+def ls(admin: str, limit: int | None, as_json: bool) -> None:
     """List the queues of a running server with their numbers of messages.
 
     Ready messages wait for a consumer, leased messages are with a consumer, and inactive messages are beyond
     the target depth of the queue. The columns entered, acknowledged (or delivered, with at-most-once),
     returned and expired count since the server started. The column oldest is the age of the oldest message in
-    seconds. A queue that has stopped after a read error is reported below the table.
+    seconds. A queue that has stopped after a read error is reported below the table. The JSON of a queue has
+    all its statistics of /stats.
 
     \b
     tickertape queue ls
-    tickertape queue ls --output json | jq '.queues[] | select(.depth > 1000) | .name'
+    tickertape queue ls --output json | jq 'select(.depth > 1000) | .name'
     """
     _, report = stats_of(admin)
-    listed = sorted(report.queues, key=lambda queue: queue.name)
-    if output == "json":
-        click.echo(msgspec.json.encode({"queues": listed}))
+    listed = sorted(report.queues, key=lambda queue: queue.name)[:limit]
+    if as_json:
+        for queue in listed:
+            click.echo(msgspec.json.encode(queue))
         return
     if not listed:
         click.echo("no queues (queues are configured in [[queue]])")
@@ -155,15 +160,17 @@ _ALL = "TRUE"
 @server_options
 @filter_option
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
-@click.option(
-    "--admin",
-    metavar="URL",
-    callback=checked_admin,
-    help="Admin address of the server. With it the command prints the number of purged messages.",
-)
+@count_admin_option
+@output_option
 @answer_timeout_option
 def purge(
-    name: str, server: Server, filter: str | None, yes: bool, admin: str | None, timeout: float
+    name: str,
+    server: Server,
+    filter: str | None,
+    yes: bool,
+    admin: str | None,
+    as_json: bool,
+    timeout: float,
 ) -> None:
     """Acknowledge all messages of the queue NAME, or all that match --filter.
 
@@ -185,13 +192,17 @@ def purge(
             raise Failure("Nothing was purged.")
     from tickertape.client.publish_store import MemoryPublishStore
 
-    with server.client(client_name("purge"), publish_store=MemoryPublishStore(), timeout=timeout) as client:
+    with (
+        suggesting(name, admin),
+        server.client(client_name("purge"), publish_store=MemoryPublishStore(), timeout=timeout) as client,
+    ):
         client.sow_delete(name, filter=_ALL if filter is None else filter)
         client.publish_flush(timeout)
-    if admin is None or before is None:
-        click.echo("done")
+    purged = None if admin is None or before is None else _acknowledged(admin, name) - before
+    if as_json:
+        click.echo(msgspec.json.encode({"queue": name, "purged": purged}))
     else:
-        click.echo(f"{counted(_acknowledged(admin, name) - before, 'message')} left the queue")
+        click.echo("done" if purged is None else f"{counted(purged, 'message')} left the queue")
 
 
 def _acknowledged(admin: str, name: str) -> int:
@@ -199,7 +210,8 @@ def _acknowledged(admin: str, name: str) -> int:
     for queue in report.queues:
         if queue.name == name:
             return queue.acknowledged
-    raise Failure(f"The server at {admin} has no queue {shown(name)}. Run `tickertape queue ls`.")
+    guess = near(name, [queue.name for queue in report.queues]) or " Run `tickertape queue ls`."
+    raise UserMistake(f"The server at {admin} has no queue {shown(name)}.{guess}")
 
 
 # -- requeue ------------------------------------------------------------------------------------------
@@ -227,15 +239,14 @@ class Moved(NamedTuple):
 @click.command(short_help="Republish dead letters to their original topics.")
 @click.argument("name", callback=topic_name)
 @server_options
+@names_admin_option
 @click.option(
     "--to",
     callback=topic_name,
     metavar="TOPIC",
     help="Publish all messages to TOPIC. Default: each to its original topic.",
 )
-@click.option(
-    "--count", type=click.IntRange(min=1), metavar="N", help="Requeue at most the N oldest messages."
-)
+@limit_option("Requeue at most the N oldest messages.")
 @click.option(
     "--idle",
     callback=interval,
@@ -244,9 +255,17 @@ class Moved(NamedTuple):
     metavar="S",
     help="Stop after this time without a message, for example if other consumers have the messages.",
 )
+@output_option
 @answer_timeout_option
 def requeue(
-    name: str, server: Server, to: str | None, count: int | None, idle: float, timeout: float
+    name: str,
+    server: Server,
+    admin: str | None,
+    to: str | None,
+    limit: int | None,
+    idle: float,
+    as_json: bool,
+    timeout: float,
 ) -> None:
     """Republish the dead letters in the queue NAME to their original topics, or to --to TOPIC.
 
@@ -260,29 +279,37 @@ def requeue(
 
     \b
     tickertape queue requeue work-dead
-    tickertape queue requeue work-dead --to orders --count 100
+    tickertape queue requeue work-dead --to orders --limit 100
     """
     from tickertape.client.publish_store import MemoryPublishStore
 
     store = MemoryPublishStore()
-    with server.client(client_name("requeue"), publish_store=store, timeout=timeout) as client:
-        wanted = _waiting(client, name, count)
+    with (
+        suggesting(name, admin),
+        server.client(client_name("requeue"), publish_store=store, timeout=timeout) as client,
+    ):
+        wanted = _waiting(client, name, limit)
         moved = _move(client, name, to, wanted, idle) if wanted else Moved(0, 0)
-    click.echo(f"{counted(moved.published, 'message')} requeued")
+    if as_json:
+        click.echo(
+            msgspec.json.encode({"queue": name, "requeued": moved.published, "unlabelled": moved.unlabelled})
+        )
+    else:
+        click.echo(f"{counted(moved.published, 'message')} requeued")
     if moved.unlabelled:
         left = f"{counted(moved.unlabelled, 'message')} without a dead-letter label"
         raise Failure(f"{left} left in {shown(name)}. Pass --to to requeue them.")
 
 
-def _waiting(client: Client, name: str, count: int | None) -> int:
-    """Return the number of waiting messages in the queue, up to `count`, without consuming them."""
+def _waiting(client: Client, name: str, limit: int | None) -> int:
+    """Return the number of waiting messages in the queue, up to `limit`, without consuming them."""
     found = 0
     with client.subscribe(name, browse=True) as stream:
         for batch in stream.batches():
             _check_leases(batch, name)
             found += batch.count
-            if count is not None and found >= count:
-                return count
+            if limit is not None and found >= limit:
+                return limit
         if stream.end_error is not None:
             raise stream.end_error
     return found
@@ -291,7 +318,7 @@ def _waiting(client: Client, name: str, count: int | None) -> int:
 def _check_leases(batch: MessageBatch, name: str) -> None:
     lease = None if batch.context is None else batch.context.lease
     if lease is not None and lease.once:
-        raise Failure(
+        raise UserMistake(
             f"Cannot requeue messages of {shown(name)}: the queue is at-most-once, so a crash would lose "
             "messages. Configure it as at-least-once."
         )

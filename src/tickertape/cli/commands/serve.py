@@ -11,7 +11,9 @@ from collections.abc import Sequence
 import click
 
 from tickertape.base.errors import ConfigurationError
+from tickertape.base.text_format import shown
 from tickertape.cli.commands.check import counted_problems, printable, problem_lines
+from tickertape.cli.support.command_group import UserMistake
 from tickertape.server.config.config import COMMAND_LINE, Config, examine
 from tickertape.server.config.document import ConfigProblem
 
@@ -59,14 +61,21 @@ def serve(
     tickertape serve tickertape.toml
     tickertape serve --data /var/lib/tickertape --listen tcp://127.0.0.1:0 --listen unix:///run/tt.sock
 
-    Exit codes: 0 clean stop, 1 invalid configuration or unusable address, 4 disk failure (at the start or
-    later, the server stops acknowledging), 5 data directory corrupt, in use, not a journal, or of another
-    instance (the directory is not changed).
+    Exit codes: 0 clean stop, 1 unusable address, 2 bad usage or invalid configuration, 4 disk failure (at the
+    start or later, the server stops acknowledging), 5 data directory corrupt, in use, not a journal, or of
+    another instance (the directory is not changed).
     """
     settings = _settings(config, data, listen, admin, name)
     from tickertape.server.app import run_server
 
-    ctx.exit(run_server(settings, _say_ready))
+    try:
+        ctx.exit(run_server(settings, _say_ready))
+    except OSError as error:
+        if error.filename != settings.instance.data:
+            raise
+        raise UserMistake(
+            f"Cannot open data directory {shown(error.filename)}: {error.strerror}. Use another directory."
+        ) from error
 
 
 def _settings(

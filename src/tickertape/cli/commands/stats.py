@@ -11,8 +11,9 @@ import click
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval
 from tickertape.cli.limits import watch_seconds_min
-from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
+from tickertape.cli.support.admin_client import admin_option, stats_of
 from tickertape.cli.support.option_types import parsed
+from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import counted, echo_table, number, safe
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.server.admin.schema import (
@@ -35,12 +36,12 @@ def _watched(value: str) -> float:
 
 @click.command(short_help="Show statistics of a running server.")
 @admin_option
-@json_option
+@output_option
 @click.option(
     "--watch",
     metavar="S",
     callback=parsed(_watched),
-    help="Repeat every S seconds (at least 0.1) until Ctrl-C. With --json: one object per line.",
+    help="Repeat every S seconds (at least 0.1) until Ctrl-C. With --output json: one object per line.",
 )
 def stats(admin: str, as_json: bool, watch: float | None) -> None:
     """Show statistics of a running server: log, rates, syncs, memory, connections and subscriptions.
@@ -51,7 +52,7 @@ def stats(admin: str, as_json: bool, watch: float | None) -> None:
     \b
     tickertape stats
     tickertape stats --admin http://127.0.0.1:9008 --watch 2s
-    tickertape stats --json | jq .journal.syncs.p99_seconds
+    tickertape stats --output json | jq .journal.syncs.p99_seconds
     """
     while True:
         body, report = stats_of(admin)

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tickertape.base.errors import TimedOut
+from tickertape.base.errors import NotAQueue, TimedOut
+from tickertape.base.text_format import shown
+from tickertape.cli.support.admin_client import names_admin_option
 from tickertape.cli.support.connect_options import Server, server_options
-from tickertape.cli.support.json_lines import Written, message_output, output_option, print_batches
+from tickertape.cli.support.json_lines import Written, message_output, print_batches
+from tickertape.cli.support.name_hints import missing_topic, suggesting, warn_of_wildcard
 from tickertape.cli.support.option_types import client_name, filter_option, interval, start
+from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.terminal import remark
 from tickertape.client.limits import client_timeout_seconds
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Print the messages of a topic, live or from any point of the log.")
 @click.argument("topic")
 @server_options
+@names_admin_option
 @click.option(
     "--bookmark",
     callback=start,
@@ -81,7 +86,7 @@ if TYPE_CHECKING:
     metavar="S",
     help="With --bookmark: pause at START. Start after this time.",
 )
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
+@limit_option("Stop after N messages.")
 @click.option("--until-caught-up", is_flag=True, help="With --bookmark: stop at the current end of the log.")
 @click.option(
     "--timeout",
@@ -106,13 +111,14 @@ if TYPE_CHECKING:
 def subscribe(
     topic: str,
     server: Server,
+    admin: str | None,
     bookmark: str | None,
     pause: bool,
     resume_after: float | None,
-    count: int | None,
+    limit: int | None,
     until_caught_up: bool,
     timeout: float | None,
-    output: str,
+    as_json: bool,
     ack: bool,
     max_backlog: int | None,
     **options: str | bool | None,
@@ -133,7 +139,7 @@ def subscribe(
     \b
     tickertape subscribe orders --bookmark epoch --until-caught-up > orders.jsonl
     tickertape subscribe orders --bookmark 20261120T090000 --output json | jq .data.symbol
-    tickertape subscribe orders --count 1 --timeout 10s
+    tickertape subscribe orders --limit 1 --timeout 10s
     tickertape subscribe '^orders/' --filter "/symbol = 'IBM' AND /price > 10"
     tickertape subscribe orders --bookmark epoch --rate 10x --rate-max-gap 5s
     tickertape subscribe prices --bookmark epoch --conflation 1s --conflation-key /symbol
@@ -150,26 +156,53 @@ def subscribe(
     """
     _check(bookmark, until_caught_up=until_caught_up, consumes=ack or max_backlog is not None)
     paused = pause or resume_after is not None
+    if ack and max_backlog is None:
+        max_backlog = 1  # the default, which a server refuses at once for a topic that is not a queue
     wanted = _client_options(replays=bookmark is not None, pause=paused, max_backlog=max_backlog, **options)
+    warn_of_wildcard(topic)
     from tickertape.client.publish_store import MemoryPublishStore
 
     waiting = client_timeout_seconds if timeout is None else timeout
     # With a publish store, `publish_flush` waits for acknowledgements.
     store = MemoryPublishStore() if ack else None
-    with server.client(client_name("subscribe"), publish_store=store, timeout=waiting) as client:
-        stream = _open(client, topic, bookmark, wanted, until_caught_up=until_caught_up)
+    with (
+        suggesting(topic, admin),
+        server.client(client_name("subscribe"), publish_store=store, timeout=waiting) as client,
+    ):
+        stream = _open(client, topic, bookmark, wanted, until_caught_up=until_caught_up, ack=ack)
         if paused:
             _wait_to_resume(resume_after)
             client.resume(stream.sub_id)
         with _acknowledgements(client) if ack else nullcontext() as acknowledge:
-            _print(stream, timeout, count, as_json=output == "json", written=acknowledge)
+            batches = stream.batches(timeout)
+            first = _first(batches, topic, admin)
+            if first is not None:
+                batches = chain((first,), batches)
+            _print(stream, batches, limit, as_json=as_json, written=acknowledge)
+    if first is None and bookmark is not None:
+        hint = missing_topic(topic, admin)
+        if hint:
+            click.echo(f"tickertape: No messages of {shown(topic)} were replayed. {hint}", err=True)
+
+
+def _first(batches: Iterator[MessageBatch], topic: str, admin: str | None) -> MessageBatch | None:
+    """Return the first batch, or None at the end of the stream. A timeout suggests similar topics."""
+    try:
+        return next(batches, None)
+    except TimedOut as error:
+        hint = "" if admin is None else missing_topic(topic, admin)
+        raise TimedOut(f"{error} {hint}".rstrip()) from None
 
 
 def _print(
-    stream: MessageStream, timeout: float | None, count: int | None, *, as_json: bool, written: Written | None
+    stream: MessageStream,
+    batches: Iterable[MessageBatch],
+    limit: int | None,
+    *,
+    as_json: bool,
+    written: Written | None,
 ) -> None:
-    batches = stream.batches(timeout)
-    whole = print_batches(batches, count, message_output(), as_json=as_json, written=written)
+    whole = print_batches(batches, limit, message_output(), as_json=as_json, written=written)
     if not whole and stream.end_error is not None:
         raise stream.end_error
 
@@ -215,10 +248,23 @@ def _client_options(*, replays: bool, **options: str | int | None) -> dict[str, 
 
 
 def _open(
-    client: Client, topic: str, bookmark: str | None, wanted: dict[str, Any], *, until_caught_up: bool
+    client: Client,
+    topic: str,
+    bookmark: str | None,
+    wanted: dict[str, Any],
+    *,
+    until_caught_up: bool,
+    ack: bool,
 ) -> MessageStream:
     if bookmark is None:
-        return client.subscribe(topic, options="bookmark,timestamp", **wanted)
+        try:
+            return client.subscribe(topic, options="bookmark,timestamp", **wanted)
+        except NotAQueue:
+            if not ack:
+                raise
+            raise NotAQueue(
+                f"Cannot acknowledge messages: {shown(topic)} is not a queue. Remove --ack, or name a queue."
+            ) from None
     if until_caught_up:
         flags = ",".join(name for name in ("live", "pause") if wanted.pop(name, False))
         return client.replay(topic, bookmark, options=flags, **wanted)

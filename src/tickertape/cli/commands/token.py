@@ -13,17 +13,23 @@ from pathlib import Path
 from typing import TextIO
 
 import click
+import msgspec
 
 from tickertape.base.errors import BadName, ConfigurationError
-from tickertape.cli.support.command_group import Failure
+from tickertape.cli.support.command_group import LazyGroup, UserMistake, given_paths
+from tickertape.cli.support.output_options import output_option
 from tickertape.security.tokens import new_token
-from tickertape.server.access.tokens import read_tokens
+from tickertape.server.access.tokens import read_tokens, tokens_in
 
 _OWNER_ONLY = 0o600
 _MINUTE = timedelta(minutes=1)
 
 
-@click.group(short_help="Create access tokens for clients.")
+@click.group(
+    cls=LazyGroup,
+    modules={"new": __name__},
+    short_help="Create access tokens for clients.",
+)
 def token() -> None:
     """Create access tokens for clients of a server with [authentication].
 
@@ -32,7 +38,7 @@ def token() -> None:
     """
 
 
-@token.command(short_help="Create an access token (shown only once).")
+@click.command(short_help="Create an access token (shown only once).")
 @click.argument("name")
 @click.option(
     "--add",
@@ -55,7 +61,15 @@ def token() -> None:
     help='Restrict the token to client names that match this regular expression, such as "^spark-".',
 )
 @click.option("--expires", metavar="WHEN", help="Expiration time of the token, such as 2027-01-31T00:00:00Z.")
-def new(name: str, file: str | None, path: str | None, clients: str | None, expires: str | None) -> None:
+@output_option
+def new(
+    name: str,
+    file: str | None,
+    path: str | None,
+    clients: str | None,
+    expires: str | None,
+    as_json: bool,
+) -> None:
     """Create an access token for the user NAME: 256 random bits, shown only once.
 
     The server stores only a hash of the token. A running server reloads its tokens on SIGHUP.
@@ -75,12 +89,17 @@ def new(name: str, file: str | None, path: str | None, clients: str | None, expi
     if expires is not None:
         lines.append(f"expires = {_moment(expires)}")
     table = "\n".join([*lines, ""])
-    with _output(path) as out:
-        if file is None:
-            click.echo(f"# add this to the tokens_file of the server:\n{table}", err=True, nl=False)
-        else:
+    tokens_in(table.encode(), file or "<stderr>")  # the errors of `check`
+    with given_paths(), _output(path) as out:
+        if file is not None:
             _add(Path(file), name, table)
-        click.echo(made.text, out)
+        elif not as_json:
+            click.echo(f"# add this to the tokens_file of the server:\n{table}", err=True, nl=False)
+        if not as_json or out is not None:
+            click.echo(made.text, out)
+    if as_json:
+        fields = {"name": name, "token": made.text if path is None else None, "entry": table}
+        click.echo(msgspec.json.encode(fields))
     if clients is None:
         click.echo(
             f"tickertape: warning: token {name!r} may use every client name, including those of other "
@@ -115,7 +134,7 @@ def _add(file: Path, name: str, table: str) -> None:
     before, mode = "", _OWNER_ONLY
     if file.exists():
         if name in read_tokens(str(file)):  # raises before anything is written
-            raise Failure(
+            raise UserMistake(
                 f"Cannot add token '{name}': '{file}' already has it. Remove it, or use another name."
             )
         before, mode = file.read_text(encoding="utf-8").rstrip("\n"), file.stat().st_mode & 0o777
@@ -130,7 +149,7 @@ def _add(file: Path, name: str, table: str) -> None:
         read_tokens(str(beside))
     except ConfigurationError as error:
         beside.unlink()
-        raise Failure(str(error).replace(str(beside), str(file))) from None
+        raise UserMistake(str(error).replace(str(beside), str(file))) from None
     beside.replace(file)
 
 
@@ -145,7 +164,7 @@ def _output(path: str | None) -> Iterator[TextIO | None]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
     except FileExistsError:
-        raise Failure(f"Cannot write '{path}': the file exists. Use another name.") from None
+        raise UserMistake(f"Cannot write '{path}': the file exists. Use another name.") from None
     try:
         with open(descriptor, "w") as out:
             yield out

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import msgspec
 
-from tickertape.cli.support.admin_client import admin_option, json_option, stats_of
+from tickertape.cli.support.admin_client import admin_option, stats_of
+from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.tables import echo_table, number, safe
 from tickertape.server.admin.schema import TopicState
 
@@ -14,20 +15,22 @@ _COLUMNS = ("topic", "recorded", "last bookmark", "last message", "messages", "b
 
 @click.command(short_help="List the topics of a running server.")
 @admin_option
-@json_option
-def topics(admin: str, as_json: bool) -> None:
+@output_option
+@limit_option("Print at most N topics.")
+def topics(admin: str, as_json: bool, limit: int | None) -> None:
     """List the topics of a running server.
 
     Messages, bytes and the last bookmark are those since the server started. The log may have more messages.
 
     \b
     tickertape topics
-    tickertape topics --json | jq '.topics[].name'
+    tickertape topics --output json | jq .name
     """
     _, report = stats_of(admin)
-    listed = sorted(report.topics, key=lambda topic: topic.name)
+    listed = sorted(report.topics, key=lambda topic: topic.name)[:limit]
     if as_json:
-        click.echo(msgspec.json.encode({"topics": listed}))
+        for topic in listed:
+            click.echo(msgspec.json.encode(topic))
         return
     if not listed:
         click.echo("no topics yet")

@@ -14,6 +14,7 @@ import msgspec
 from tickertape.base.bookmarks import Range, StartPoint, format_timestamp
 from tickertape.cli.journal.log_range import LogExtent, directory_argument, extent_options
 from tickertape.cli.support.json_lines import Output, json_lines, message_output
+from tickertape.cli.support.output_options import limit_option, output_option
 
 if TYPE_CHECKING:
     from tickertape.journal.format.segment import CommitHeader
@@ -23,23 +24,17 @@ if TYPE_CHECKING:
 @click.command(short_help="Print messages or commit headers.")
 @directory_argument
 @extent_options
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
-@click.option(
-    "--output",
-    type=click.Choice(["json", "data"]),
-    default="json",
-    show_default=True,
-    help="json: one object per line, with position and header fields. data: the message and a line end.",
-)
-@click.option("--commits", is_flag=True, help="Print commit headers as JSON instead of messages.")
+@limit_option("Stop after N messages, or with --commits after N commits.")
+@output_option
+@click.option("--commits", is_flag=True, help="Print commit headers instead of messages.")
 def dump(
     directory: str,
     first: int | StartPoint | Range | None,
     last: int | StartPoint | None,
     topic: str | None,
     unsynced: bool,
-    count: int | None,
-    output: str,
+    limit: int | None,
+    as_json: bool,
     commits: bool,
 ) -> None:
     """Print the messages of the journal in DIR, in the order of the log.
@@ -48,27 +43,27 @@ def dump(
     Both ends are included. Control records of the server are left out, so positions may have gaps. At
     corruption the command stops with an error that names file and byte. It prints the messages before it.
 
+    The text of a commit has the fields of its JSON, separated by tabs.
+
     \b
-    tickertape journal dump data > log.jsonl
+    tickertape journal dump data --output json > log.jsonl
     tickertape journal dump data --topic orders --from 20261120T090000 --to 20261120T100000
-    tickertape journal dump data --from 1000000 --count 10 --output data
-    tickertape journal dump data --commits | jq -r .kind | sort | uniq -c
+    tickertape journal dump data --from 1000000 --limit 10
+    tickertape journal dump data --commits --output json | jq -r .kind | sort | uniq -c
     """
     if commits:
         if first is not None or last is not None or topic is not None or unsynced:
-            raise click.UsageError("--commits accepts no other option except --count. Remove the others.")
-        if output != "json":
-            raise click.UsageError("--commits always prints JSON. Remove --output.")
-        _dump_commits(directory, count, message_output())
+            raise click.UsageError("--commits accepts only --limit and --output. Remove the others.")
+        _dump_commits(directory, limit, message_output(), as_json=as_json)
         return
     extent = LogExtent(directory, first, last, topic, unsynced)
-    _dump(extent.selected("dump"), count, message_output(), as_json=output == "json")
+    _dump(extent.selected("dump"), limit, message_output(), as_json=as_json)
 
 
-def _dump(parts: Iterator[SelectedMessages], count: int | None, out: Output, *, as_json: bool) -> None:
-    left = count
+def _dump(parts: Iterator[SelectedMessages], limit: int | None, out: Output, *, as_json: bool) -> None:
+    left = limit
     for positions, batch in parts:
-        lines = _numbered(positions.tolist(), json_lines(batch)) if as_json else batch.bodies_list()
+        lines = numbered(positions.tolist(), json_lines(batch)) if as_json else batch.bodies_list()
         taken = lines if left is None else lines[:left]
         out.write(b"\n".join([*taken, b""]))
         if left is not None:
@@ -77,21 +72,22 @@ def _dump(parts: Iterator[SelectedMessages], count: int | None, out: Output, *, 
                 return
 
 
-def _numbered(positions: list[int], lines: Iterator[bytes]) -> list[bytes]:
+def numbered(positions: list[int], lines: Iterator[bytes]) -> list[bytes]:
+    """Return JSON lines with the position of each message as first field."""
     return [b'{"position":%d,%b' % (at, line[1:]) for at, line in zip(positions, lines, strict=True)]
 
 
-def _dump_commits(directory: str, count: int | None, out: Output) -> None:
+def _dump_commits(directory: str, limit: int | None, out: Output, *, as_json: bool) -> None:
     from tickertape.journal.disk import SystemDisk
     from tickertape.journal.offline.snapshot import commit_headers
 
     for number, (file, header) in enumerate(commit_headers(SystemDisk(directory))):
-        if number == count:
+        if number == limit:
             return
-        out.write(_commit_line(file, header))
+        out.write(_commit_line(file, header, as_json=as_json))
 
 
-def _commit_line(file: str, header: CommitHeader) -> bytes:
+def _commit_line(file: str, header: CommitHeader, *, as_json: bool) -> bytes:
     fields = {
         "file": file,
         "offset": header.offset,
@@ -104,4 +100,5 @@ def _commit_line(file: str, header: CommitHeader) -> bytes:
         "timestamp": format_timestamp(header.timestamp),
         "epoch": header.epoch,
     }
-    return msgspec.json.encode(fields) + b"\n"
+    line = msgspec.json.encode(fields) if as_json else "\t".join(map(str, fields.values())).encode()
+    return line + b"\n"

@@ -10,13 +10,14 @@ import msgspec
 from tickertape.base.bookmarks import AtBookmarks, AtTime, Epoch, StartPoint, format_timestamp
 from tickertape.cli.journal.log_range import Point, Role, directory_argument
 from tickertape.cli.support.command_group import Failure
+from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import counted
 
 
 @click.command(short_help="Locate a message in the journal.")
 @directory_argument
 @click.argument("point", type=Point(Role.SINGLE))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@output_option
 @click.option("--unsynced", is_flag=True, help="Include data that may not be synced yet.")
 def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool) -> None:
     """Print file, commit and position of a message of the journal in DIR.
@@ -28,7 +29,7 @@ def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool)
     \b
     tickertape journal find data '4031722713208431|1700000000000|'
     tickertape journal find data 20261120T090000
-    tickertape journal find data 1000000 --json
+    tickertape journal find data 1000000 --output json
     """
     from tickertape.journal.disk import SystemDisk
     from tickertape.journal.offline.snapshot import (

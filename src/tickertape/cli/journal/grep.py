@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tickertape.base.bookmarks import Range, StartPoint
+from tickertape.cli.journal.dump import numbered
 from tickertape.cli.journal.log_range import LogExtent, directory_argument, extent_options
 from tickertape.cli.support.command_group import end_of_search
-from tickertape.cli.support.json_lines import message_output
+from tickertape.cli.support.json_lines import json_lines, message_output
+from tickertape.cli.support.output_options import limit_option, output_option
 
 if TYPE_CHECKING:
     from tickertape.journal.offline.snapshot import SelectedMessages
@@ -37,7 +39,8 @@ _SEES_EDGES: Final = re.compile(r"[\^$]|\\[AzbBC]|\(\?[^:]")
     show_default=True,
     help="Text to search.",
 )
-@click.option("--max-count", "-m", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
+@limit_option("Stop after N matching messages.")
+@output_option
 def grep(
     directory: str,
     pattern: str,
@@ -48,7 +51,8 @@ def grep(
     only_count: bool,
     ignore_case: bool,
     where: str,
-    max_count: int | None,
+    limit: int | None,
+    as_json: bool,
 ) -> None:
     """Print bookmark, topic and body (separated by tabs) of the messages in DIR that match PATTERN.
 
@@ -58,21 +62,21 @@ def grep(
     \b
     tickertape journal grep data 'AAPL|MSFT' --topic orders
     tickertape journal grep data -c '"price":1[0-9]{3}\\b' --from 20261120T090000
-    tickertape journal grep data --in topic '^orders/eu/' -m 1
+    tickertape journal grep data --in topic '^orders/eu/' --limit 1
     """
     search = GrepSearch(_compiled(pattern, ignore_case), pattern, where)
     matched = 0
     out = message_output()
     for selected in LogExtent(directory, first, last, topic, unsynced).selected("grep"):
         hits = search.hits(selected)
-        if max_count is not None:
-            hits = hits[: max_count - matched]
+        if limit is not None:
+            hits = hits[: limit - matched]
         matched += len(hits)
         if hits and not only_count:
-            out.write(b"".join(_lines(selected, hits)))
-        if matched == max_count:
+            out.write(b"".join(_json(selected, hits) if as_json else _lines(selected, hits)))
+        if matched == limit:
             break
-    end_of_search(matched, only_count, "No message matches.")
+    end_of_search(matched, "No message matches.", only_count=only_count, as_json=as_json)
 
 
 def _compiled(pattern: str, ignore_case: bool) -> Any:
@@ -141,6 +145,15 @@ class GrepSearch:
             begin, at = int(offsets[i]), int(offsets[i + 1])
             if match.end() <= at or search(text[begin:at]) is not None:
                 yield i
+
+
+def _json(selected: SelectedMessages, hits: list[int]) -> Iterator[bytes]:
+    from tickertape.batch import select
+
+    chosen = selected.positions < 0  # a mask without a message
+    chosen[hits] = True
+    lines = json_lines(select(selected.batch, chosen))
+    return (line + b"\n" for line in numbered(selected.positions[hits].tolist(), lines))
 
 
 def _lines(selected: SelectedMessages, hits: list[int]) -> Iterator[bytes]:

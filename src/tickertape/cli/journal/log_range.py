@@ -9,6 +9,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
@@ -29,7 +30,8 @@ from tickertape.base.bookmarks import (
 from tickertape.base.errors import BadBookmark
 from tickertape.base.text_format import shown
 from tickertape.cli.support.command_group import Failure
-from tickertape.cli.support.option_types import START_WORDS
+from tickertape.cli.support.name_hints import near
+from tickertape.cli.support.option_types import START_WORDS, topic_name
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress, remark
 
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 else:
     ParamType = click.ParamType
 
+_HINT_PARTS_MAX: Final = 1_000
+"""Commits that are read for a hint about a topic without messages."""
 _POSITION: Final = re.compile(r"[0-9]{1,20}")
 
 directory_argument = click.argument("directory", type=click.Path(exists=True, file_okay=False), metavar="DIR")
@@ -104,7 +108,9 @@ def extent_options(command: F) -> F:
     """Add the options of the range to a command."""
     for option in (
         click.option("--unsynced", is_flag=True, help="Include data that may not be synced yet."),
-        click.option("--topic", metavar="TOPIC", help="Only messages of this topic."),
+        click.option(
+            "--topic", metavar="TOPIC", callback=topic_name, help="Only messages of this topic (a name)."
+        ),
         click.option(
             "--to",
             "last",
@@ -147,12 +153,16 @@ class LogExtent(NamedTuple):
             _report_removed(reader, self.first)
             start, stop = self._positions(reader)
             begin = done = reader.bytes_before(start)
+            empty = True
             with progress(what, max(0, reader.bytes_before(stop) - begin)) as advance:
                 for selected in reader.selected(start, stop, self.topic):
+                    empty = False
                     yield selected
                     passed = reader.bytes_before(selected.end_position)
                     advance(passed - done)
                     done = passed
+            if empty and self.topic is not None:
+                _hint_topic(reader, self.topic)
         if snapshot.damage is not None and stop >= snapshot.view.end_position:
             raise snapshot.damage
         if snapshot.unproven and stop >= snapshot.view.end_position:
@@ -173,6 +183,17 @@ class LogExtent(NamedTuple):
             return start, min(end, _position(reader, first.end, after=first.end_inclusive))
         start = reader.view.first_position if first is None else _position(reader, first, after=False)
         return start, end if last is None else min(end, _position(reader, last, after=True))
+
+
+def _hint_topic(reader: SnapshotReader, topic: str) -> None:
+    """Print a hint if the start of the log does not have the topic, but similar ones."""
+    view = reader.view
+    names: set[str] = set()
+    for part in islice(reader.parts(view.first_position, view.end_position), _HINT_PARTS_MAX):
+        names.update(part.batch.topics)
+    guess = "" if topic in names else near(topic, names)
+    if guess:
+        click.echo(f"tickertape: No messages of {shown(topic)} in this range.{guess}", err=True)
 
 
 def _position(reader: SnapshotReader, point: int | StartPoint, *, after: bool) -> int:

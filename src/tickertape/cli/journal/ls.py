@@ -14,7 +14,8 @@ import msgspec
 
 from tickertape.base.bookmarks import format_timestamp
 from tickertape.cli.journal.log_range import directory_argument
-from tickertape.cli.journal.verify import print_findings, report_json_option
+from tickertape.cli.journal.verify import print_findings, sockets_in
+from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.tables import echo_table
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ _COLUMNS = ("segment", "state", "epoch", "first", "end", "messages", "publishers
 
 @click.command("ls", short_help="List the segments.")
 @directory_argument
-@report_json_option
-def ls(directory: str, as_json: bool) -> None:
+@limit_option("List only the N newest segments.")
+@output_option
+def ls(directory: str, limit: int | None, as_json: bool) -> None:
     """List the segments of the journal in DIR.
 
     The columns are: state, epoch (number of the server start that wrote it), positions of the first message
@@ -35,24 +37,24 @@ def ls(directory: str, as_json: bool) -> None:
     reserved (preallocated and empty) or unreadable.
 
     For a sealed segment only the header and the seal are read. "journal verify" also checks its messages. In
-    the JSON, corruption is listed in damage_outside_sealed_commits. begun and last are microseconds since
-    1970, UTC.
+    the JSON, begun and last are microseconds since 1970, UTC. Corruption and notes are then printed on
+    standard error.
 
     \b
     tickertape journal ls data
-    tickertape journal ls data --json | jq '.segments[].messages'
+    tickertape journal ls data --output json | jq .messages
     """
     from tickertape.journal.disk import SystemDisk
     from tickertape.journal.offline.verify import survey
 
-    report = survey(SystemDisk(directory))
+    report = survey(SystemDisk(directory), sockets_in(directory))
+    listed = report.segments if limit is None else report.segments[-limit:]
     if as_json:
-        seen = msgspec.to_builtins(report)
-        seen["damage_outside_sealed_commits"] = seen.pop("damage")
-        click.echo(msgspec.json.encode(seen))
-        return
-    echo_table(_COLUMNS, [_row(segment) for segment in report.segments], left=0)
-    print_findings(report)
+        for segment in listed:
+            click.echo(msgspec.json.encode(segment))
+    else:
+        echo_table(_COLUMNS, [_row(segment) for segment in listed], left=0)
+    print_findings(report, err=as_json)
 
 
 def _row(segment: SegmentSummary) -> Sequence[str]:

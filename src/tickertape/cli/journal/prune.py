@@ -14,8 +14,14 @@ import msgspec
 
 from tickertape.base.units import parse_size
 from tickertape.cli.journal.log_range import directory_argument
-from tickertape.cli.support.archive_options import archive_location, require_deltalake, storage_option
+from tickertape.cli.support.archive_options import (
+    archive_location,
+    existing_archive,
+    require_deltalake,
+    storage_option,
+)
 from tickertape.cli.support.option_types import interval, parsed
+from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress
 
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
 )
 @click.option("--dry-run", is_flag=True, help="Compare and report, but remove nothing.")
 @storage_option
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@output_option
 def prune(
     directory: str,
     location: str,
@@ -74,7 +80,8 @@ def prune(
     where = archive_location(location, storage)
 
     def opened(journal: str) -> ArchiveWriter:
-        return ArchiveWriter(where, journal)
+        with existing_archive():
+            return ArchiveWriter(where, journal)
 
     with closing(OfflinePrune(directory, opened)) as pruning:
         plan = pruning.plan(RetentionPolicy(keep_age, keep_size), time.time_ns() // 1000)

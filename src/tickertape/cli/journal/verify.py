@@ -5,28 +5,28 @@ The directory is not locked or changed, because a server may run on it.
 
 from __future__ import annotations
 
+import os
+import stat
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from tickertape.cli.journal.log_range import directory_argument
+from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress
 
 if TYPE_CHECKING:
     from tickertape.journal.offline.report import VerifyReport
 
-report_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
-)
-
 
 @click.command("verify", short_help="Verify all checksums and report corruption.")
 @directory_argument
-@report_json_option
+@limit_option("Print at most N corruptions and N notes.")
+@output_option
 @click.pass_context
-def verify(ctx: click.Context, directory: str, as_json: bool) -> None:
+def verify(ctx: click.Context, directory: str, limit: int | None, as_json: bool) -> None:
     """Verify all checksums of the journal in DIR and report corruption.
 
     The command reads every commit. It checks the checksums of segments, commits and messages, the chain of
@@ -37,18 +37,19 @@ def verify(ctx: click.Context, directory: str, as_json: bool) -> None:
 
     \b
     tickertape journal verify data
-    tickertape journal verify data --json | jq .damage
+    tickertape journal verify data --output json | jq .damage
     """
     from tickertape.journal.disk import SystemDisk
     from tickertape.journal.offline.verify import segment_bytes, verify
 
     disk = SystemDisk(directory)
     with progress("verify", segment_bytes(disk)) as advance:
-        report = verify(disk, advance)
+        report = verify(disk, advance, sockets_in(directory))
     if as_json:
-        click.echo(msgspec.json.encode(msgspec.to_builtins(report) | {"whole": report.whole}))
+        found = {"damage": report.damage[:limit], "notes": report.notes[:limit], "whole": report.whole}
+        click.echo(msgspec.json.encode(msgspec.to_builtins(report) | found))
     else:
-        print_findings(report)
+        print_findings(report, limit)
         click.echo(_total(report))
     if not report.whole:
         places = counted(len(report.damage), "place")
@@ -56,12 +57,18 @@ def verify(ctx: click.Context, directory: str, as_json: bool) -> None:
         ctx.exit(1)
 
 
-def print_findings(report: VerifyReport) -> None:
-    """Print corruption and notes, one finding per line."""
-    for finding in report.damage:
-        click.echo(f"DAMAGE  {finding}")
-    for finding in report.notes:
-        click.echo(f"note    {finding}")
+def sockets_in(directory: str) -> set[str]:
+    """Return the names of sockets in a data directory: a server creates those of its unix:// addresses."""
+    with os.scandir(directory) as entries:
+        return {entry.name for entry in entries if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)}
+
+
+def print_findings(report: VerifyReport, limit: int | None = None, *, err: bool = False) -> None:
+    """Print corruption and notes, one finding per line, up to `limit` of each."""
+    for finding in report.damage[:limit]:
+        click.echo(f"DAMAGE  {finding}", err=err)
+    for finding in report.notes[:limit]:
+        click.echo(f"note    {finding}", err=err)
 
 
 def _total(report: VerifyReport) -> str:

@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from tickertape.archive.limits import batch_messages_default
+from tickertape.archive.limits import batch_messages_default, keep_seconds_min
+from tickertape.base.errors import BadOption
+from tickertape.base.text_format import shown
+from tickertape.base.units import parse_interval
 from tickertape.cli.limits import keep_seconds_default
 from tickertape.cli.pipeline.session import require_spark, session_options, spark_session, stop_signals_to
 from tickertape.cli.support.archive_options import (
     archive_location,
-    report_json_option,
+    existing_archive,
     require_deltalake,
     storage_option,
 )
 from tickertape.cli.support.connect_options import Server, server_options
-from tickertape.cli.support.option_types import answer_timeout_option, interval
+from tickertape.cli.support.name_hints import warn_of_wildcard
+from tickertape.cli.support.option_types import answer_timeout_option, interval, parsed
+from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress, remark
 
@@ -72,7 +77,7 @@ _INTERVAL_SECONDS_DEFAULT: Final = 30.0
 @storage_option
 @session_options
 @answer_timeout_option
-@report_json_option
+@output_option
 def archive(
     server: Server,
     location: str,
@@ -100,6 +105,7 @@ def archive(
     """
     if once and interval_seconds is not None:
         raise click.UsageError("--once excludes --interval. Remove one of them.")
+    warn_of_wildcard(topics)
     require_spark()
     require_deltalake()
     from tickertape.spark.archive.job import ArchiveJobOptions, archive_log, prepare
@@ -164,11 +170,18 @@ def stop_flag() -> Iterator[StopFlag]:
 # -- compact ------------------------------------------------------------------------------------------
 
 
+def _kept(value: str) -> float:
+    seconds = parse_interval(value)
+    if seconds < keep_seconds_min:
+        raise BadOption(f"Invalid duration {shown(value)}. Use at least {keep_seconds_min / 3600:g}h.")
+    return seconds
+
+
 @click.command(short_help="Merge small files of an archive, and remove unused files.")
 @click.argument("location")
 @click.option(
     "--keep",
-    callback=interval,
+    callback=parsed(_kept),
     default=f"{keep_seconds_default / 86_400:.0f}d",
     show_default=True,
     metavar="S",
@@ -176,7 +189,7 @@ def stop_flag() -> Iterator[StopFlag]:
     "for at least a day.",
 )
 @storage_option
-@report_json_option
+@output_option
 def compact(location: str, keep: float, storage: dict[str, str], as_json: bool) -> None:
     """Merge the small files of the archive at LOCATION, and remove unused files.
 
@@ -193,7 +206,9 @@ def compact(location: str, keep: float, storage: dict[str, str], as_json: bool) 
     from tickertape.archive.compact import compact as merge
     from tickertape.archive.compact import vacuum
 
-    opened = ArchiveWriter(archive_location(location, storage))
+    place = archive_location(location, storage)
+    with existing_archive():
+        opened = ArchiveWriter(place)
     with progress("compact", None) as advance:
         done = merge(opened, wrote=advance)
     removed = vacuum(opened, keep)

@@ -13,18 +13,20 @@ import msgspec
 
 from tickertape.cli.pipeline.session import session_options, spark_session
 from tickertape.cli.support.command_group import EXIT_ERROR
-from tickertape.cli.support.connect_options import access_options
+from tickertape.cli.support.connect_options import SERVER_VARIABLE, access_options
+from tickertape.cli.support.name_hints import warn_of_wildcard
 from tickertape.cli.support.option_types import answer_timeout_option, start
+from tickertape.cli.support.output_options import limit_option, output_option
 
 if TYPE_CHECKING:
     from tickertape.spark.audit import AuditReport
 
-SHOWN_DEFAULT: Final = 20
+LISTED_DEFAULT: Final = 20
 _PIPE_CHARACTERS: Final = 300
 
 
 @click.command(short_help="Find gaps and duplicates of each publisher, or compare two logs.")
-@click.argument("log")
+@click.argument("log", envvar=SERVER_VARIABLE)
 @click.option(
     "--against",
     metavar="OTHER",
@@ -39,22 +41,8 @@ _PIPE_CHARACTERS: Final = 300
     help="epoch, a bookmark, a timestamp, or a range such as [20260101T000000:20260102T000000).",
 )
 @click.option("--topic", metavar="TOPIC", help="Only publishers of this topic or pattern.")
-@click.option(
-    "--show",
-    type=click.IntRange(min=0),
-    metavar="N",
-    default=SHOWN_DEFAULT,
-    show_default=True,
-    help="Maximum number of listed publishers, findings and differences.",
-)
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="table: text. json: one object.",
-)
+@limit_option("List at most N publishers, N findings and N differences.", LISTED_DEFAULT)
+@output_option
 @access_options
 @answer_timeout_option
 @session_options
@@ -65,8 +53,8 @@ def audit(
     against: str | None,
     bookmark: str,
     topic: str | None,
-    show: int,
-    form: str,
+    limit: int,
+    as_json: bool,
     access: dict[str, str],
     timeout: float,
     master: str,
@@ -75,8 +63,9 @@ def audit(
     """Find gaps, duplicates and broken order in the sequences of each publisher in LOG, with Spark.
 
     LOG is a server (tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH, several separated by commas) or the
-    location of an archive. A publisher numbers its messages over all topics, so the audit reads all topics,
-    also with --topic. A server or publish store that restarts its numbering from the clock causes no gap.
+    location of an archive. Default: the environment variable TICKERTAPE_SERVER. A publisher numbers its
+    messages over all topics, so the audit reads all topics, also with --topic. A server or publish store that
+    restarts its numbering from the clock causes no gap.
 
     --against compares the messages of two logs: topic, body, key, correlation id and expiration for each
     publisher and sequence. For two logs of the same journal (a server and its archive) it compares the common
@@ -87,8 +76,10 @@ def audit(
     \b
     tickertape pipeline audit tcp://127.0.0.1:9007
     tickertape pipeline audit tcp://127.0.0.1:9007 --bookmark '[20260101T000000:20260102T000000)'
-    tickertape pipeline audit tcp://127.0.0.1:9007 --against /srv/archive --format json
+    tickertape pipeline audit tcp://127.0.0.1:9007 --against /srv/archive --output json
     """
+    if topic is not None:
+        warn_of_wildcard(topic)
     with spark_session("audit", master=master, driver_memory=driver_memory) as spark:
         from tickertape.spark.audit import examine
 
@@ -98,11 +89,11 @@ def audit(
             against=against,
             start=bookmark,
             topic=topic,
-            show=show,
+            show=limit,
             access=access,
             timeout_seconds=timeout,
         )
-    if form == "json":
+    if as_json:
         click.echo(msgspec.json.encode(msgspec.to_builtins(report) | {"in_order": report.in_order}))
     else:
         _print(report)

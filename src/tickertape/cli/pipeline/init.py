@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 
 import tickertape
-from tickertape.cli.support.command_group import Failure
-from tickertape.cli.support.connect_options import SERVER_DEFAULT
+from tickertape.cli.support.command_group import UserMistake, given_paths
+from tickertape.cli.support.connect_options import server_option
+from tickertape.cli.support.output_options import output_option
 
 EXAMPLES: Final = ("state", "delays", "weather")
 _PROJECT: Final = Path(tickertape.__file__).parent / "spark" / "project"
@@ -31,14 +33,9 @@ _WORD: Final = re.compile(r"\{\{ [a-z ]+ \}\}")
     help="state: the last value of each key, as of any bookmark. delays: hourly means, published to a topic. "
     "weather: a join of two streams.",
 )
-@click.option(
-    "--server",
-    metavar="URI",
-    default=SERVER_DEFAULT,
-    show_default=True,
-    help="The server that the project reads from.",
-)
-def init(directory: Path, example: str, server: str) -> None:
+@server_option("The server that the project reads from.")
+@output_option
+def init(directory: Path, example: str, server: str, as_json: bool) -> None:
     """Create a project for Spark Declarative Pipelines in DIR, a new or empty directory.
 
     The project has the pipeline (transformations/), its functions (flights/), their tests (tests/) and a
@@ -65,7 +62,10 @@ def init(directory: Path, example: str, server: str) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
             made += 1
-    click.echo(f"{directory}: {made} files created. See README.md for the next steps.")
+    if as_json:
+        click.echo(msgspec.json.encode({"directory": str(directory), "files": made}))
+    else:
+        click.echo(f"{directory}: {made} files created. See README.md for the next steps.")
 
 
 def _quoted(text: str) -> str:
@@ -81,7 +81,12 @@ def _escaped(character: str) -> str:
 
 def _make_room(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
-        raise Failure(f"Cannot create a project: '{directory}' is not a directory. Use a new or empty one.")
+        raise UserMistake(
+            f"Cannot create a project: '{directory}' is not a directory. Use a new or empty one."
+        )
     if directory.exists() and any(directory.iterdir()):
-        raise Failure(f"Cannot create a project: '{directory}' is not empty. Use a new or empty directory.")
-    directory.mkdir(parents=True, exist_ok=True)
+        raise UserMistake(
+            f"Cannot create a project: '{directory}' is not empty. Use a new or empty directory."
+        )
+    with given_paths():
+        directory.mkdir(parents=True, exist_ok=True)

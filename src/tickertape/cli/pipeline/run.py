@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import IO, Final
 
 import click
+import msgspec
 
 from tickertape.cli.pipeline.session import OUR_ERROR, error_line, require_spark, stop_signals_to
-from tickertape.cli.support.command_group import EXIT_USAGE, Failure
+from tickertape.cli.support.command_group import Failure, UserMistake
+from tickertape.cli.support.output_options import output_option
 
 SPEC_NAMES: Final = ("spark-pipeline.yml", "spark-pipeline.yaml")
 INSTALL: Final = "pip install 'tickertape[pipelines]'"
@@ -32,12 +34,6 @@ _ERROR: Final = re.compile(r"(?:[\w.]+: )?(\[[A-Z][A-Z0-9_.]+\].*)")
 _KEPT_LINES: Final = 500
 _STOP_SECONDS: Final = 20.0
 """Time limit for a stop of the runner. Afterwards it is killed."""
-
-
-class UserMistake(Failure):
-    """A usage error found before Spark is started."""
-
-    exit_code = EXIT_USAGE
 
 
 @click.command(short_help="Run a declarative pipeline project.")
@@ -57,6 +53,7 @@ class UserMistake(Failure):
 @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Spark setting (may be repeated).")
 @click.option("--master", metavar="URL", help="Spark master URL.  [default: this machine]")
 @click.option("--verbose", is_flag=True, help="Show all output of Spark, not only the progress.")
+@output_option
 def run(
     directory: Path,
     dry_run: bool,
@@ -66,6 +63,7 @@ def run(
     conf: tuple[str, ...],
     master: str | None,
     verbose: bool,
+    as_json: bool,
 ) -> None:
     """Run the pipeline project in DIR. Default: the project of the working directory or of a parent
     directory.
@@ -98,6 +96,9 @@ def run(
     if code:
         more = "" if verbose else " Use --verbose to see all output."
         raise Failure(f"Cannot run the pipeline {spec}: {reason(lines, code).rstrip('.')}.{more}")
+    if as_json:
+        click.echo(msgspec.json.encode({"directory": str(spec.parent), "dry_run": dry_run}))
+        return
     click.echo(f"{spec.parent}: {'the definitions are valid' if dry_run else 'done'}")
 
 
@@ -128,7 +129,7 @@ def require_runner() -> Path:
     """Return the directory of Spark and its runner. Raises `UserMistake` if a package or Java is missing."""
     try:
         require_spark()
-    except Failure as error:
+    except UserMistake as error:
         raise UserMistake(error.message.replace("tickertape[spark]", "tickertape[pipelines]")) from None
     missing = missing_packages()
     if missing:

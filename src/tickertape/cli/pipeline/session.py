@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from tickertape.cli.support.archive_options import INSTALL
-from tickertape.cli.support.command_group import Failure
+from tickertape.cli.support.command_group import Failure, UserMistake
 from tickertape.cli.support.option_types import parsed
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def _memory(value: str) -> str:
 def spark_session(name: str, *, master: str, driver_memory: str) -> Iterator[SparkSession]:
     """Provide a Spark session named `tickertape NAME`. Stop it at the end if it was started here.
 
-    An active session of this process is used unchanged. Raises `Failure` if Spark or Java is missing or does
-    not start, and for exceptions of Spark inside the block.
+    An active session of this process is used unchanged. Raises `UserMistake` if Spark or Java is missing.
+    Raises `Failure` if it does not start, and for exceptions of Spark inside the block.
     """
     require_spark()
     from py4j.protocol import Py4JError
@@ -95,16 +95,16 @@ def spark_session(name: str, *, master: str, driver_memory: str) -> Iterator[Spa
 
 
 def require_spark() -> None:
-    """Raise `Failure` if PySpark or Java is not installed."""
+    """Raise `UserMistake` if PySpark or Java is not installed."""
     try:
         import pyspark.sql  # noqa: F401
     except ImportError as error:
-        raise Failure(f"Cannot run a Spark job: {error}. Run: {INSTALL}") from None
+        raise UserMistake(f"Cannot run a Spark job: {error}. Run: {INSTALL}") from None
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
         cause = f"JAVA_HOME ({home}) has no bin/java" if home else "java is not on the PATH"
-        raise Failure(f"Cannot start Spark: {cause}. Install Java 17 or later, or set JAVA_HOME.")
+        raise UserMistake(f"Cannot start Spark: {cause}. Install Java 17 or later, or set JAVA_HOME.")
 
 
 def error_line(text: str) -> str:

@@ -5,9 +5,8 @@ The time and size of an answer are limited, because the address may belong to an
 
 from __future__ import annotations
 
-from collections.abc import Container
-from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -20,6 +19,11 @@ from tickertape.server.config.addresses import ADMIN_DEFAULT, parse_admin
 if TYPE_CHECKING:
     from tickertape.server.admin.schema import Stats
 
+ADMIN_VARIABLE: Final = "TICKERTAPE_ADMIN"
+"""Environment variable with the admin address, for commands without `--admin`."""
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 _SECONDS_MAX: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 64 * MIB
 
@@ -29,18 +33,28 @@ def _admin(value: str) -> str:
     return value
 
 
-checked_admin = parsed(_admin)
-"""Callback of an option that validates an admin address."""
+def _admin_option(text: str, default: str | None) -> Callable[[Command], Command]:
+    return click.option(
+        "--admin",
+        metavar="URL",
+        default=default,
+        show_default=default is not None,
+        envvar=ADMIN_VARIABLE,
+        show_envvar=True,
+        callback=parsed(_admin),
+        help=text,
+    )
 
-admin_option = click.option(
-    "--admin",
-    metavar="URL",
-    default=ADMIN_DEFAULT,
-    show_default=True,
-    callback=checked_admin,
-    help="Admin address of the server (see its ready line).",
+
+admin_option = _admin_option("Admin address of the server (see its ready line).", ADMIN_DEFAULT)
+names_admin_option = _admin_option(
+    "Admin address of the server. Errors then suggest the names of existing topics or queues.", None
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+count_admin_option = _admin_option(
+    "Admin address of the server. The command then prints the number of purged messages, and suggests names "
+    "of existing queues.",
+    None,
+)
 
 
 def stats_of(url: str) -> tuple[bytes, Stats]:
@@ -64,6 +78,8 @@ def fetch(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
     """Return status and body of a page of the admin address `url`.
 
     Raises `Failure` without an answer with one of `statuses`, or `TimedOutFailure`."""
+    from http.client import HTTPConnection, HTTPException  # slow, and commands often need no answer
+
     address = parse_admin(url)
     connection = HTTPConnection(address.host, address.port, timeout=_SECONDS_MAX)
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from tickertape.base.errors import BadOption
-from tickertape.cli.support.command_group import Failure
+from tickertape.base.errors import ArchiveFailed, BadOption
+from tickertape.cli.support.command_group import UserMistake
 from tickertape.cli.support.option_types import parsed
 
 if TYPE_CHECKING:
@@ -36,9 +38,6 @@ storage_option = click.option(
     help="Object store option with its delta-rs name, such as AWS_REGION or AWS_ENDPOINT_URL (may be "
     "repeated). Environment variables with these names are also used.",
 )
-report_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print the report as one JSON object."
-)
 
 
 def archive_location(location: str, storage: dict[str, str]) -> ArchiveLocation:
@@ -51,9 +50,22 @@ def archive_location(location: str, storage: dict[str, str]) -> ArchiveLocation:
         raise click.UsageError(str(error)) from None
 
 
+@contextmanager
+def existing_archive() -> Iterator[None]:
+    """Report a location without an archive as a mistake of the user."""
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        yield
+    except ArchiveFailed as error:
+        if isinstance(error.__cause__, TableNotFoundError):
+            raise UserMistake(str(error)) from error
+        raise
+
+
 def require_deltalake() -> None:
-    """Raise `Failure` if the package `deltalake` is not installed."""
+    """Raise `UserMistake` if the package `deltalake` is not installed."""
     try:
         import deltalake  # noqa: F401
     except ImportError as error:
-        raise Failure(f"Cannot open an archive: {error}. Run: {INSTALL}") from None
+        raise UserMistake(f"Cannot open an archive: {error}. Run: {INSTALL}") from None

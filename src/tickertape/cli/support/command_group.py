@@ -8,13 +8,30 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Final
 
 import click
 
-from tickertape.base.errors import TickertapeError, TimedOut
+from tickertape.base.errors import (
+    BadBookmark,
+    BadFilter,
+    BadMessage,
+    BadName,
+    BadOption,
+    BadTopic,
+    ConfigurationError,
+    MessageTooLarge,
+    NotAJournal,
+    NotAQueue,
+    PublishRejected,
+    TickertapeError,
+    TimedOut,
+    TopicNotRecorded,
+    WrongJournal,
+)
 from tickertape.base.version import __version__
 
 EXIT_DONE: Final = 0
@@ -27,6 +44,25 @@ EXIT_INTERRUPTED: Final = 130
 
 DEBUG_VARIABLE: Final = "TICKERTAPE_DEBUG"
 """Environment variable that makes a command print the traceback of an unexpected exception."""
+
+
+_MISTAKES: Final = (
+    BadBookmark,
+    BadFilter,
+    BadMessage,
+    BadName,
+    BadOption,
+    BadTopic,
+    ConfigurationError,
+    MessageTooLarge,
+    NotAJournal,
+    NotAQueue,
+    TopicNotRecorded,
+    WrongJournal,
+)
+"""Errors that report a mistake of the user, whether this process or the server found it."""
+
+_WRONG_PATH: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 
 
 _CARET: Final = re.compile(r"\n[^\n]*\n *\^\Z")
@@ -48,12 +84,18 @@ class Failure(click.ClickException):
         click.echo(f"tickertape: {self.message}", file=file or sys.stderr)
 
 
-def end_of_search(matched: int, only_count: bool, nothing: str) -> None:
+class UserMistake(Failure):
+    """A `Failure` that is a mistake of the user: a wrong option, argument or file."""
+
+    exit_code = EXIT_USAGE
+
+
+def end_of_search(matched: int, nothing: str, *, only_count: bool, as_json: bool) -> None:
     """Print the number of matches with `only_count`. End the command with exit code 1 without a match."""
     if not matched and not only_count:
         raise Failure(nothing)
     if only_count:
-        click.echo(matched)
+        click.echo(f'{{"count":{matched}}}' if as_json else matched)
         if not matched:
             raise click.exceptions.Exit(EXIT_ERROR)
 
@@ -62,6 +104,30 @@ class TimedOutFailure(Failure):
     """A `Failure` after a timeout."""
 
     exit_code = EXIT_TIMED_OUT
+
+
+def failure_of(error: TickertapeError, text: str = "") -> Failure:
+    """Return the failure of a command, with the exit code of `error` and its text, or `text`."""
+    kind = Failure
+    if isinstance(error, TimedOut):
+        kind = TimedOutFailure
+    elif isinstance(error.__cause__ if isinstance(error, PublishRejected) else error, _MISTAKES):
+        kind = UserMistake
+    return kind(text or str(error) or error.code)
+
+
+@contextmanager
+def given_paths() -> Iterator[None]:
+    """Report a missing or unsuitable path of an option or argument as a mistake of the user."""
+    try:
+        yield
+    except _WRONG_PATH as error:
+        raise UserMistake(_os_text(error)) from error
+
+
+def _os_text(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
 
 
 class LazyGroup(click.Group):
@@ -101,17 +167,14 @@ class LazyGroup(click.Group):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except TimedOut as error:
-            raise TimedOutFailure(str(error)) from error
         except TickertapeError as error:
-            raise Failure(str(error) or error.code) from error
+            raise failure_of(error) from error
         except BrokenPipeError:
             # The reader has closed the pipe. Drop buffered output, too.
             _forget_stdout()
             raise click.exceptions.Exit(EXIT_DONE) from None
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            raise Failure(f"{where}{error.strerror or error}") from error
+            raise Failure(_os_text(error)) from error
         except KeyboardInterrupt:
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):

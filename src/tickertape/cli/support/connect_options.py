@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from tickertape.base.errors import BadOption
+from tickertape.cli.support.option_types import parsed
 from tickertape.security.contexts import TLS
 from tickertape.security.tokens import TOKEN_VARIABLE, read_token
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tickertape.client.blocking.client import Client
 
 SERVER_DEFAULT: Final = "tcp://127.0.0.1:9007"
+SERVER_VARIABLE: Final = "TICKERTAPE_SERVER"
+"""Environment variable with the server address, for commands without `--server`."""
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -65,14 +68,29 @@ def _file(name: str, metavar: str, text: str) -> Callable[[_Command], _Command]:
     return click.option(name, type=click.Path(dir_okay=False), metavar=metavar, help=text)
 
 
-_OPTIONS: Final = (
-    click.option(
+def _address(uri: str) -> str:
+    from tickertape.client.common.address import parse_uri
+
+    parse_uri(uri)
+    return uri
+
+
+def server_option(text: str) -> Callable[[_Command], _Command]:
+    """Return the option `--server` with the help `text`."""
+    return click.option(
         "--server",
         metavar="URI",
         default=SERVER_DEFAULT,
         show_default=True,
-        help="Address of the server: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH.",
-    ),
+        envvar=SERVER_VARIABLE,
+        show_envvar=True,
+        callback=parsed(_address),
+        help=text,
+    )
+
+
+_OPTIONS: Final = (
+    server_option("Address of the server: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH."),
     _file(
         "--token-file",
         "FILE",
@@ -151,9 +169,5 @@ def _server(uri: str, files: Mapping[str, str | None]) -> Server:
     if token_file is not None:
         token = read_token(token_file, BadOption)
     tls = TLS(**of_tls) if of_tls else None
-    try:
-        address = parse_uri(uri)
-    except BadOption as error:
-        raise click.BadParameter(str(error), param_hint="--server") from None
-    credentials_of(tls, token).check(address)
+    credentials_of(tls, token).check(parse_uri(uri))
     return Server(uri, token, tls, _absolute(files))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
-import click
 import msgspec
 
 from tickertape.base.bookmarks import format_timestamp, to_micros
@@ -37,7 +36,7 @@ def json_lines(batch: MessageBatch) -> Iterator[bytes]:
     for i, (data, micros) in enumerate(zip(batch.bodies_list(), batch.timestamps.tolist(), strict=True)):
         if micros != stamp:
             stamp, time = micros, format_timestamp(micros).encode()
-        name, body = _body(data)
+        name, body = body_field(data)
         yield (
             b'{"topic":%b,"bookmark":"%d|%d|","publisher":"%d","sequence":%d,"timestamp":"%b"%b,"%b":%b}'
             % (
@@ -78,7 +77,7 @@ def _labels(batch: MessageBatch, i: int) -> bytes:
     )
 
 
-def _body(data: bytes) -> tuple[bytes, bytes]:
+def body_field(data: bytes) -> tuple[bytes, bytes]:
     """Return the name and value of the field for a body."""
     try:
         text = data.decode("utf-8")
@@ -93,14 +92,6 @@ def _body(data: bytes) -> tuple[bytes, bytes]:
 
 Written = Callable[["MessageBatch", int], object]
 """Callback with a batch and the number of its messages, from the first, that were written and flushed."""
-
-output_option = click.option(
-    "--output",
-    type=click.Choice(["data", "json"]),
-    default="data",
-    show_default=True,
-    help="data: the message and a line end. json: one object per line, with the header fields.",
-)
 
 
 class Output(Protocol):
@@ -144,14 +135,14 @@ def message_output() -> Output:
 
 def print_batches(
     batches: Iterable[MessageBatch],
-    count: int | None,
+    limit: int | None,
     out: Output,
     *,
     as_json: bool,
     written: Written | None = None,
 ) -> bool:
-    """Write each batch when it arrives, up to `count` messages. Return False if the stream ends before."""
-    left = count
+    """Write each batch when it arrives, up to `limit` messages. Return False if the stream ends before."""
+    left = limit
     for batch in batches:
         lines = json_lines(batch) if as_json else iter(batch.bodies_list())
         taken = list(lines)[:left]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tickertape.base.bookmarks import (
     BOOKMARK_FORM,
@@ -30,15 +31,24 @@ _START_FORMS: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM}, o
 
 
 def parsed(parse: Callable[[Any], T]) -> Callable[[click.Context, click.Parameter, Any], T | None]:
-    """Return the callback of an option that parses its value with `parse`. A `UsageError` is bad usage."""
+    """Return the callback of an option that parses its value with `parse`. A `UsageError` is bad usage.
 
-    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> T | None:  # noqa: ARG001
+    The error names the environment variable if the value is from there, else the option.
+    """
+
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> T | None:
         try:
             return None if value is None else parse(value)
         except UsageError as error:
-            raise click.BadParameter(str(error)) from None
+            raise click.BadParameter(str(error), param_hint=_source(ctx, param)) from None
 
     return callback
+
+
+def _source(ctx: click.Context, param: click.Parameter) -> str | None:
+    if ctx.get_parameter_source(param.name or "") is ParameterSource.ENVIRONMENT:
+        return str(param.envvar)
+    return f"'{param.opts[0]}'" if isinstance(param, click.Option) else None
 
 
 interval = parsed(parse_interval)

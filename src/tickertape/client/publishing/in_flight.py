@@ -42,13 +42,15 @@ class Rejections:
         self._effects.append(FailedWrite(error, messages, batch))
 
     def take(self) -> TickertapeError | None:
-        """Return one error for all rejections since the last call, or None."""
+        """Return one error for all rejections since the last call, or None. Its cause is the first reason."""
         first, count = self._first, self.count
         self._first, self.count = None, 0
         if first is None or count == 0:
             return None
         messages = "1 message" if count == 1 else f"{count} messages"
-        return PublishRejected(f"The server rejected {messages}. First reason: {first}")
+        error = PublishRejected(f"The server rejected {messages}. First reason: {first}")
+        error.__cause__ = first
+        return error
 
 
 def part(batch: MessageBatch, command: Rejected) -> tuple[MessageBatch, MessageBatch] | None:

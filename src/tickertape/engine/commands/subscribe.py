@@ -142,7 +142,7 @@ class SubscribeHandler:
         interest, options = self._check(session, command)
         queues = self.services.queues
         workers = [] if replay else queues.named(interest)
-        check_queue_options(options, queue=bool(workers))
+        check_queue_options(options, command.topic, queue=bool(workers))
         if options.browse and interest.topic_name is None:
             raise BadOption("Cannot browse a pattern. Name one queue.")
         backlog = queues.check(session, workers, options.max_backlog)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tickertape.base.errors import BadOption
+from tickertape.base.errors import BadOption, NotAQueue
 from tickertape.base.limits import conflation_seconds_max, conflation_seconds_min, queue_backlog_max
 from tickertape.base.options import list_value, parse_options
 from tickertape.base.text_format import shown
@@ -274,12 +274,14 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
     )
 
 
-def check_queue_options(options: SubscribeOptions, *, queue: bool) -> None:
-    """Raise `BadOption` for options that a queue excludes or requires."""
+def check_queue_options(options: SubscribeOptions, topic: str, *, queue: bool) -> None:
+    """Raise `NotAQueue` for options that require a queue, and `BadOption` for those that a queue excludes."""
     if not queue:
         for name, given in (("browse", options.browse), ("max_backlog", options.max_backlog is not None)):
             if given:
-                raise BadOption(f"Option {name} is for queues only, and the topic is not a queue. Remove it.")
+                raise NotAQueue(
+                    f"Cannot use option {name}: {shown(topic)} is not a queue. Remove it, or name a queue."
+                )
     elif options.conflation is not None:
         raise BadOption(
             "Option conflation excludes queues: each message is acknowledged separately. Remove it."

@@ -7,6 +7,7 @@ therefore read again, and counts only if it persists.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Container
 from typing import Final
 
 from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
@@ -52,26 +53,27 @@ _LOOKS_MAX: Final = 5
 """Attempts to survey a directory while a server removes segments."""
 
 
-def survey(disk: Disk) -> VerifyReport:
+def survey(disk: Disk, known: Container[str] = ()) -> VerifyReport:
     """Survey a journal: sealed segments by their seals, other segments by reading them.
 
-    Raises `NotAJournal` without a journal, `OSError` if the disk cannot be read."""
-    return _looked(disk, through=False, progress=_unseen)
+    Names in `known` are not reported as foreign files. Raises `NotAJournal` without a journal, `OSError` if
+    the disk cannot be read."""
+    return _looked(disk, known, through=False, progress=_unseen)
 
 
-def verify(disk: Disk, progress: Progress | None = None) -> VerifyReport:
+def verify(disk: Disk, progress: Progress | None = None, known: Container[str] = ()) -> VerifyReport:
     """Read and check every commit of every segment.
 
-    Raises `NotAJournal` without a journal, `OSError` if the disk cannot be read. Damage does not raise: it is
-    in the report."""
-    return _looked(disk, through=True, progress=progress or _unseen)
+    Names in `known` are not reported as foreign files. Raises `NotAJournal` without a journal, `OSError` if
+    the disk cannot be read. Damage does not raise: it is in the report."""
+    return _looked(disk, known, through=True, progress=progress or _unseen)
 
 
-def _looked(disk: Disk, *, through: bool, progress: Progress) -> VerifyReport:
+def _looked(disk: Disk, known: Container[str], *, through: bool, progress: Progress) -> VerifyReport:
     for _ in range(_LOOKS_MAX):
         with contextlib.suppress(FileNotFoundError):  # a server may remove segments meanwhile
-            return _Verifier(disk, through=through, progress=progress).run()
-    return _Verifier(disk, through=through, progress=progress).run()
+            return _Verifier(disk, known, through=through, progress=progress).run()
+    return _Verifier(disk, known, through=through, progress=progress).run()
 
 
 def segment_bytes(disk: Disk) -> int:
@@ -84,8 +86,9 @@ def segment_bytes(disk: Disk) -> int:
 class _Verifier:
     """One pass over a directory."""
 
-    def __init__(self, disk: Disk, *, through: bool, progress: Progress) -> None:
+    def __init__(self, disk: Disk, known: Container[str], *, through: bool, progress: Progress) -> None:
         self._disk = disk
+        self._known = known
         self._through = through
         self._progress = progress
         self._report = VerifyReport()
@@ -98,7 +101,7 @@ class _Verifier:
             neither = f"it has neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/"
             raise NotAJournal(f"No journal in {self._disk.where}: {neither}.")
         for name in names:
-            if name not in DATA_NAMES:
+            if name not in DATA_NAMES and name not in self._known:
                 self._note(name, 0, "not a Tickertape file, ignored by the server")
         if QUARANTINE_DIRECTORY in names:
             for name in self._disk.names(QUARANTINE_DIRECTORY):

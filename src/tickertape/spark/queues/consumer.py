@@ -73,7 +73,7 @@ class QueueConsumer:
         """Return messages for a micro-batch, as many as the options allow. None if none arrive in
         `wait_seconds`.
 
-        Raises `Disconnected` if no server answers, `BadOption` if the queue does not exist, and the error
+        Raises `Disconnected` if no server answers, `NotAQueue` if the queue does not exist, and the error
         with which the server ended the subscription."""
         connection = self._subscribed()
         with self._changed:

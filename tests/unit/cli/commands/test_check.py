@@ -87,7 +87,7 @@ def test_all_that_is_wrong_is_told_at_once_over_files_lines_and_variables(tmp_pa
 def test_for_programs_it_is_one_document(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("x = 1\n[journal]\ncreate = 5\n")
-    result = run("check", str(file), "--json")
+    result = run("check", str(file), "--output", "json")
     found = json.loads(result.stdout)
     assert (result.exit_code, result.stderr) == (1, "")
     assert (found["file"], found["in_order"]) == (str(file), False)
@@ -98,14 +98,14 @@ def test_for_programs_it_is_one_document(tmp_path: Path) -> None:
         "text": "must be true or false, not 5",
     }
     file.write_text("[instance]\nname = 'a'\n")
-    result = run("check", str(file), "--json")
+    result = run("check", str(file), "--output", "json")
     found = json.loads(result.stdout)
     assert (result.exit_code, found["in_order"], found["problems"]) == (0, True, [])
     assert found["configuration"]["instance"]["name"] == "a"
     assert found["configuration"]["instance"]["drain_timeout"] == 10.0
     assert "drain_seconds" not in result.stdout
     assert found["configuration"]["admin"]["listen"] == "http://127.0.0.1:9008"
-    absent = json.loads(run("check", str(tmp_path / "absent"), "--json").stdout)
+    absent = json.loads(run("check", str(tmp_path / "absent"), "--output", "json").stdout)
     assert absent["problems"][0]["line"] is None
 
 
@@ -124,7 +124,7 @@ def test_bad_usage_is_2_and_a_name_that_is_no_text_is_told_all_the_same(tmp_path
     assert run("check", "a", "b").exit_code == 2
     odd = os.fsdecode(bytes(tmp_path) + b"/\xff.toml")
     result = run("check", odd)
-    assert (result.exit_code, "Cannot read the file: No such file" in result.stdout) == (1, True)
+    assert (result.exit_code, "Cannot read the file: No such file" in result.stdout) == (2, True)
 
 
 def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
     result = run("check", str(file))
     assert result.exit_code == 1
     assert result.stdout == f"{file}: Cannot read tokens_file '{tokens}': No such file or directory.\n"
-    assert json.loads(run("check", str(file), "--json").stdout)["in_order"] is False
+    assert json.loads(run("check", str(file), "--output", "json").stdout)["in_order"] is False
     tokens.touch(mode=0o600)
     assert run("check", str(file)).exit_code == 0
 
@@ -149,7 +149,7 @@ def test_check_json_masks_every_storage_option(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("ARCHIVE_SECRET", "topsecret123")
     file = tmp_path / "c.toml"
     file.write_text(ARCHIVE)
-    result = run("check", str(file), "--json")
+    result = run("check", str(file), "--output", "json")
     assert result.exit_code == 0
     assert "topsecret123" not in result.stdout
     options = json.loads(result.stdout)["configuration"]["archive"]["storage_options"]
@@ -186,6 +186,6 @@ def test_tokens_for_every_client_name_are_warned_about_beside_others(tmp_path: P
             "tokens. Add clients = to it."
         )
     ]
-    document = json.loads(run("check", str(file), "--json").stdout)
+    document = json.loads(run("check", str(file), "--output", "json").stdout)
     assert len(document["warnings"]) == 1
     assert document["in_order"] is True

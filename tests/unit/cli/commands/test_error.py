@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -43,3 +44,11 @@ def test_unknown_code_suggests_a_near_one() -> None:
     result = CliRunner().invoke(cli, ["error", "slow_clint"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Did you mean 'slow_client'?" in result.stderr
+
+
+def test_codes_as_json_are_one_object_per_line() -> None:
+    listed = CliRunner().invoke(cli, ["error", "--output", "json"]).stdout.splitlines()
+    rows = [json.loads(line) for line in listed]
+    assert [row["code"] for row in rows] == list(explanations())
+    one = CliRunner().invoke(cli, ["error", "slow_client", "--output", "json"]).stdout
+    assert json.loads(one) == next(row for row in rows if row["code"] == "slow_client")

@@ -34,15 +34,15 @@ def test_explain_names_the_keys_that_an_index_can_use() -> None:
 
 
 def test_explain_for_programs() -> None:
-    found = json.loads(run("explain", "1 = 2", "--json").stdout)
+    found = json.loads(run("explain", "1 = 2", "--output", "json").stdout)
     assert (found["always"], found["fields"], found["meaning"]) == ("false", [], "FALSE")
-    assert json.loads(run("explain", "NULL", "--json").stdout)["always"] == "unknown"
+    assert json.loads(run("explain", "NULL", "--output", "json").stdout)["always"] == "unknown"
     assert "no fields (the body is not decoded)" in run("explain", "1 = 1").stdout
 
 
 def test_explain_error_shows_caret_on_own_line() -> None:
     result = run("explain", "/a = AND")
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == (
         "tickertape: Invalid filter at column 6: expected a value, not 'AND'.\n  /a = AND\n       ^\n"
     )
@@ -75,4 +75,21 @@ def test_test_refuses_what_a_line_does_not_have() -> None:
     assert result.stderr == (
         "tickertape: Cannot test the filter: it uses topics, user, which a line does not have. Remove them.\n"
     )
-    assert result.exit_code == 1
+    assert result.exit_code == 2
+
+
+def test_lines_as_json_have_their_number_and_body() -> None:
+    lines = b'{"a":1}\n\n{"a": 2}\nnot json\n{"a":3}\n'
+    result = run("test", "/a > 1", "--output", "json", stdin=lines)
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"line": 3, "data": {"a": 2}},
+        {"line": 5, "data": {"a": 3}},
+    ]
+    assert json.loads(run("test", "/a > 1", "-c", "--output", "json", stdin=lines).stdout) == {"count": 2}
+
+
+def test_limit_stops_after_as_many_lines() -> None:
+    lines = b"".join(b'{"a":%d}\n' % n for n in range(2_000))
+    result = run("test", "/a > 9", "--limit", "1000", stdin=lines)
+    assert result.stdout.splitlines()[-1] == '{"a":1009}'
+    assert len(result.stdout.splitlines()) == 1000

@@ -71,7 +71,9 @@ def test_without_a_rate_nobody_waits() -> None:
         (["orders", "/no/such/file"], "'/no/such/file': No such file or directory"),
         (["orders", "--rate", "0"], "0"),
         (["orders", "--timeout", "soon"], "Invalid interval 'soon'"),
-        (["orders", "--format", "xml"], "'xml'"),
+        (["orders", "--message", "x", "-"], "--message excludes FILE"),
+        (["orders", "--message", "{", "--require-json"], "The message '{' is not JSON"),
+        (["orders", "--message", "x" * (message_bytes_max + 1)], "The message is too long"),
         (["orders", "--name"], "--name"),
     ],
 )

@@ -136,9 +136,16 @@ def test_dead_letters_go_back_where_they_came_from_and_are_acknowledged_when_tha
     ]
 
 
+def test_requeue_as_json_counts_messages_without_a_label(client: Client) -> None:
+    client.waiting = [dead(label("orders"), "plain")]
+    result = run("queue", "requeue", "work-dead", "--output", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {"queue": "work-dead", "requeued": 1, "unlabelled": 1}
+
+
 def test_no_more_than_asked_for_and_all_to_one_topic(client: Client) -> None:
     client.waiting = [dead("plain", label("orders"), label("fills"))]
-    result = run("queue", "requeue", "work-dead", "--to", "again", "--count", "2")
+    result = run("queue", "requeue", "work-dead", "--to", "again", "--limit", "2")
     assert result.stdout == "2 messages requeued\n"
     assert client.calls[1:] == [
         ("subscribe", "work-dead", {"max_backlog": 2}),
@@ -179,7 +186,7 @@ def test_what_dies_again_meanwhile_stays(client: Client) -> None:
 def test_a_queue_that_keeps_nothing_is_not_requeued_from(client: Client) -> None:
     client.waiting = [out_of("work-dead", dead(label("a")), once=True)]
     result = run("queue", "requeue", "work-dead")
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert "'work-dead': the queue is at-most-once" in result.stderr
     assert client.calls == [("browse", "work-dead", {})]
 
@@ -264,7 +271,7 @@ def test_a_server_without_the_queue_is_told_before_anything_is_purged(
 ) -> None:
     reporting(monkeypatch, commands, stats_of(IDLE))
     result = run("queue", "purge", "work", "--yes", "--admin", "http://127.0.0.1:9008")
-    assert (result.exit_code, client.calls) == (1, [])
+    assert (result.exit_code, client.calls) == (2, [])
     assert (
         result.stderr
         == "tickertape: The server at http://127.0.0.1:9008 has no queue 'work'. Run `tickertape queue ls`.\n"
@@ -290,17 +297,17 @@ def test_queues_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_queues_as_json_and_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     reporting(monkeypatch, commands, stats_of(WORK, IDLE), stats_of(), stats_of())
-    report = json.loads(run("queue", "ls", "--output", "json").stdout)
-    assert [queue["name"] for queue in report["queues"]] == ["idle", "work"]
-    assert report["queues"][1] == msgspec.to_builtins(stats_of(WORK).queues[0])
-    assert run("queue", "ls", "--output", "json").stdout == '{"queues":[]}\n'
+    listed = [json.loads(line) for line in run("queue", "ls", "--output", "json").stdout.splitlines()]
+    assert [queue["name"] for queue in listed] == ["idle", "work"]
+    assert listed[1] == msgspec.to_builtins(stats_of(WORK).queues[0])
+    assert run("queue", "ls", "--output", "json").stdout == ""
     assert run("queue", "ls").stdout.startswith("no queues (")
 
 
 def test_browsing_prints_what_waits_and_ends(client: Client) -> None:
     client.waiting = [dead("a", "b", "c")]
     assert run("queue", "browse", "work", "--filter", "/x = 1").stdout == "1\n2\n3\n"
-    assert run("queue", "browse", "work", "--count", "2").stdout == "1\n2\n"
+    assert run("queue", "browse", "work", "--limit", "2").stdout == "1\n2\n"
     assert client.calls == [
         ("browse", "work", {"filter": "/x = 1", "options": "timestamp"}),
         ("browse", "work", {"options": "timestamp"}),
@@ -354,7 +361,7 @@ def test_what_became_of_messages_is_persisted(
         (["ack", "work", "1|2|", "--option", "lease_extension=0"], "Use cancel, expire or lease_ext"),
         (["ack", "work", "1|2|", "--option", "lease_extension=soon"], "Invalid interval 'soon'"),
         (["queue", "requeue", "work", "--to", "a*"], "Invalid topic 'a*': '*' makes it a pattern"),
-        (["queue", "browse", "work", "--count", "0"], "0"),
+        (["queue", "browse", "work", "--limit", "0"], "0"),
         (["queue", "purge", "work", "--admin", "tcp://127.0.0.1:9007"], "tcp://127.0.0.1:9007"),
         (["subscribe", "work", "--ack", "--bookmark", "epoch"], "exclude --bookmark"),
         (["subscribe", "work", "--max-backlog", "5", "--bookmark", "now"], "exclude --bookmark"),
@@ -374,7 +381,7 @@ def test_bad_usage(arguments: list[str], says: str) -> None:
 def test_what_was_written_out_is_acknowledged_and_that_is_persisted(client: Client) -> None:
     settled = Settled()
     client.waiting = [out_of("work", dead(*"ab", first=n), settled=settled) for n in (1, 3, 5)]
-    result = run("subscribe", "work", "--ack", "--max-backlog", "9", "--count", "3")
+    result = run("subscribe", "work", "--ack", "--max-backlog", "9", "--limit", "3")
     assert (result.exit_code, result.stdout) == (0, "1\n2\n3\n")
     assert settled.told == [("work", "ack", 7, 1), ("work", "ack", 7, 2), ("work", "ack", 7, 3)]
     assert client.calls == [
@@ -395,6 +402,6 @@ def test_it_is_persisted_also_when_no_more_comes_in_time(client: Client) -> None
 def test_without_it_nothing_is_acknowledged(client: Client) -> None:
     settled = Settled()
     client.waiting = [out_of("work", dead("a"), settled=settled)]
-    assert run("subscribe", "work", "--count", "1").stdout == "1\n"
+    assert run("subscribe", "work", "--limit", "1").stdout == "1\n"
     assert (settled.told, client.connected_to) == ([], ("tcp://127.0.0.1:9007", False))
     assert len(client.calls) == 1

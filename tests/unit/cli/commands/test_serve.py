@@ -86,7 +86,7 @@ def test_a_bad_option_is_bad_usage_and_a_bad_file_is_an_error(started: list[Conf
     assert result.stderr.endswith("Error: 5 problems, server not started\n")
     file.write_text("x = 1\ny = 2\n")
     result = run("serve", str(file))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.startswith(f"{file}:1: x: unknown key. ")
     assert result.stderr.splitlines()[1].startswith(f"{file}:2: y: unknown key. ")
     assert result.stderr.endswith(f"tickertape: {file}: 2 problems, server not started\n")

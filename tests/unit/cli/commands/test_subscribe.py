@@ -121,7 +121,7 @@ def test_json_of_a_queue_says_which_and_how_long(ends: int, more: dict[str, str]
         (["--server", "http://127.0.0.1:9007"], "Use tcp://host:port, tls://host:port or unix:///path"),
         (["--bookmark", "[0:1"], "a range ends with ] (inclusive) or ) (exclusive)"),
         (["--bookmark", "recent"], "only a client with a bookmark store resolves"),
-        (["--count", "0"], "0"),
+        (["--limit", "0"], "0"),
         (["--timeout", "-1"], "Invalid interval '-1'"),
         (["--output", "xml"], "'xml'"),
         (["--rate", "2x"], "--rate requires --bookmark"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_a_token_for_good_may_be_made_in_any_zone(file: Path, tmp_path: Path, mo
 
 def test_a_token_that_was_not_made_leaves_no_file(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.token"
-    assert new("a", "--add", str(file), "--out", str(out), "--clients", "(").exit_code == 1
+    assert new("a", "--add", str(file), "--out", str(out), "--clients", "(").exit_code == 2
     assert list(tmp_path.rglob("*.token*")) == list(tmp_path.rglob("*.new")) == []
     assert new("a", "--add", str(file), "--out", str(out)).exit_code == 0
 
@@ -107,7 +108,7 @@ def test_a_file_that_would_not_be_good_is_left_as_it_was(
     file.touch(mode=0o600)
     file.write_text(text)
     result = new(*arguments, "--add", str(file))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert says in result.stderr
     assert result.stdout == ""
     assert file.read_text() == text
@@ -118,7 +119,7 @@ def test_a_token_is_never_written_over_another(file: Path, tmp_path: Path) -> No
     out = tmp_path / "a.token"
     out.write_text("precious")
     result = new("a", "--add", str(file), "--out", str(out))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "the file exists" in result.stderr
     assert out.read_text() == "precious"
     assert not file.exists()
@@ -129,3 +130,27 @@ def test_token_without_clients_is_warned_about(file: Path) -> None:
     assert result.exit_code == 0
     assert "warning: token 'desk' may use every client name" in result.stderr
     assert "warning" not in new("spark", "--add", str(file), "--clients", "^spark-").stderr
+
+
+def test_json_has_the_token_and_its_entry(file: Path, tmp_path: Path) -> None:
+    result = new("desk", "--clients", "^desk-", "--output", "json")
+    made = json.loads(result.stdout)
+    assert (result.exit_code, result.stderr, made["name"]) == (0, "", "desk")
+    assert made["entry"].startswith(f'["desk"]\nsha256 = "{hash_of(made["token"]).hex()}"\n')
+    out = tmp_path / "desk.token"
+    result = new("desk", "--add", str(file), "--out", str(out), "--clients", "^d", "--output", "json")
+    assert json.loads(result.stdout)["token"] is None
+    assert hash_of(out.read_text().strip()).hex() in file.read_text()
+
+
+def test_expression_is_refused_with_the_text_of_check(file: Path, tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text(f"[authentication]\ntokens_file = '{file}'\n")
+    file.touch(mode=0o600)
+    file.write_text(f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n")
+    (line,) = CliRunner().invoke(cli, ["check", str(config)]).stdout.splitlines()
+    file.unlink()
+    result = new("a", "--clients", "(", "--add", str(file))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"tickertape: {line.removeprefix(f'{config}: ')}\n"
+    assert not file.exists()

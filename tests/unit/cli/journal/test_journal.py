@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -65,33 +67,39 @@ def test_ls_lists_segments_in_columns(directory: Path) -> None:
     assert contents(directory) == before
 
 
-def test_ls_as_json(directory: Path) -> None:
-    report = json.loads(run("ls", directory, "--json").stdout)
-    assert report.keys() == {"journal", "segments", "retired", "damage_outside_sealed_commits", "notes"}
-    assert report["journal"] == bytes(range(16)).hex()
-    assert report["damage_outside_sealed_commits"] == []
-    assert sum(segment["messages"] for segment in report["segments"]) == 60
-    assert report["segments"][0]["file"] == "journal/0000000001.segment"
+def segments(directory: Path, *arguments: object) -> list[dict[str, Any]]:
+    result = run("ls", directory, "--output", "json", *arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_ls_as_json_claims_nothing_about_what_it_does_not_read(directory: Path) -> None:
-    flip(directory / "journal/0000000001.segment", 700)
-    report = json.loads(run("ls", directory, "--json").stdout)
-    assert not {"whole", "damage"} & report.keys()
-    assert json.loads(run("verify", directory, "--json").stdout)["whole"] is False
+def test_ls_as_json_is_one_object_per_segment(directory: Path) -> None:
+    listed = segments(directory)
+    assert sum(segment["messages"] for segment in listed) == 60
+    assert listed[0]["file"] == "journal/0000000001.segment"
     for name in ("begun", "last"):
-        assert all(1_700_000_000_000_000 <= s[name] < 1_700_000_001_000_000 for s in report["segments"][:2])
+        assert all(1_700_000_000_000_000 <= s[name] < 1_700_000_001_000_000 for s in listed[:2])
+    assert "begun and last are microseconds since 1970, UTC" in " ".join(run("ls", "--help").stdout.split())
+
+
+def test_ls_with_a_limit_lists_the_newest_segments(directory: Path) -> None:
+    assert segments(directory, "--limit", 1) == segments(directory)[-1:]
+    assert len(run("ls", directory, "--limit", 1).stdout.splitlines()) == 2
+
+
+def test_ls_does_not_read_the_messages_of_a_sealed_segment(directory: Path) -> None:
+    flip(directory / "journal/0000000001.segment", 700)
+    assert len(segments(directory)) >= 2
+    assert json.loads(run("verify", directory, "--output", "json").stdout)["whole"] is False
     text = " ".join(run("ls", "--help").stdout.split())
     assert '"journal verify" also checks its messages' in text
-    assert "begun and last are microseconds since 1970, UTC" in text
 
 
-def test_ls_tells_the_damage_that_it_sees(directory: Path) -> None:
+def test_ls_as_json_reports_damage_on_standard_error(directory: Path) -> None:
     flip(directory / "journal/0000000002.segment", 3)
-    report = json.loads(run("ls", directory, "--json").stdout)
-    assert [(f["file"], f["offset"]) for f in report["damage_outside_sealed_commits"]] == [
-        ("journal/0000000002.segment", 0)
-    ]
+    result = run("ls", directory, "--output", "json")
+    assert result.stderr.startswith("DAMAGE  journal/0000000002.segment at 0: ")
+    assert all(json.loads(line)["number"] for line in result.stdout.splitlines())
 
 
 def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
@@ -116,6 +124,24 @@ def test_verify_of_a_whole_journal(directory: Path) -> None:
     assert contents(directory) == before
 
 
+@pytest.mark.parametrize("command", ["ls", "verify"])
+def test_files_of_the_server_are_known(
+    directory: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("identity.json", "lock", "end.json", "begun.bin", "retired.bin", "queues.bin"):
+        (directory / f"{name}.new").touch() if name != "lock" else (directory / name).touch()
+    for name in ("spill", "transactions", "quarantine", "lost+found"):
+        (directory / name).mkdir(exist_ok=True)
+    monkeypatch.chdir(directory)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("tickertape.sock")
+        result = run(command, directory)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "note" not in result.stdout
+    (directory / "tokens.toml").touch()
+    assert "note    tokens.toml at 0: not a Tickertape file" in run(command, directory).stdout
+
+
 def test_verify_tells_damage_with_file_and_offset(directory: Path) -> None:
     flip(directory / "journal/0000000001.segment", 700)
     (directory / "journal/mine.txt").write_text("?")
@@ -130,7 +156,7 @@ def test_verify_tells_damage_with_file_and_offset(directory: Path) -> None:
 def test_verify_as_json(directory: Path) -> None:
     flip(directory / "journal/0000000002.segment", 3)
     flip(directory / "journal/0000000001.segment", 600)
-    result = run("verify", directory, "--json")
+    result = run("verify", directory, "--output", "json")
     assert (result.exit_code, result.stderr) == (1, f"tickertape: {directory}: damaged in 2 places\n")
     report = json.loads(result.stdout)
     assert report["whole"] is False
@@ -140,10 +166,20 @@ def test_verify_as_json(directory: Path) -> None:
     ]
 
 
+def test_verify_with_a_limit_prints_as_many_findings(directory: Path) -> None:
+    flip(directory / "journal/0000000002.segment", 3)
+    flip(directory / "journal/0000000001.segment", 600)
+    result = run("verify", directory, "--limit", 1)
+    assert (result.exit_code, result.stderr) == (1, f"tickertape: {directory}: damaged in 2 places\n")
+    assert result.stdout.count("DAMAGE  ") == 1
+    report = json.loads(run("verify", directory, "--limit", 1, "--output", "json").stdout)
+    assert (len(report["damage"]), report["whole"]) == (1, False)
+
+
 @pytest.mark.parametrize("command", ["ls", "verify"])
 def test_a_directory_without_a_journal_is_an_error(tmp_path: Path, command: str) -> None:
     result = run(command, tmp_path)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert (
         result.stderr == f"tickertape: No journal in {tmp_path}: it has neither identity.json nor journal/.\n"
     )

@@ -98,6 +98,10 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["journal", *map(str, arguments)])
 
 
+def dump(directory: Path, *arguments: object) -> Result:
+    return run("dump", directory, "--output", "json", *arguments)
+
+
 def positions(result: Result) -> list[int]:
     assert result.exit_code == 0, result.stderr
     return [json.loads(line)["position"] for line in result.stdout.splitlines()]
@@ -108,7 +112,7 @@ def positions(result: Result) -> list[int]:
 
 def test_dump_prints_every_message_with_its_header(log: Log) -> None:
     before = contents(log.directory)
-    result = run("dump", log.directory)
+    result = dump(log.directory)
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     for line, (at, sent) in zip(lines, log.messages(), strict=True):
@@ -125,7 +129,7 @@ def test_dump_prints_every_message_with_its_header(log: Log) -> None:
 
 
 def test_dump_of_bodies_alone(log: Log) -> None:
-    result = run("dump", log.directory, "--output", "data", "--topic", "fills", "--count", 9)
+    result = run("dump", log.directory, "--topic", "fills", "--limit", 9)
     wanted = [sent.body for _, sent in log.messages() if sent.topic == "fills"][:9]
     assert result.stdout_bytes == b"\n".join([*wanted, b""])
 
@@ -136,22 +140,20 @@ def test_every_kind_of_extent(log: Log) -> None:
     for _ in range(12):
         (low, first), (high, last) = sorted(rng.sample(messages, 2))
         between = [at for at, _ in messages if low <= at <= high]
-        assert positions(run("dump", log.directory, "--from", low, "--to", high)) == between
-        assert (
-            positions(run("dump", log.directory, "--from", first.bookmark, "--to", last.bookmark)) == between
-        )
+        assert positions(dump(log.directory, "--from", low, "--to", high)) == between
+        assert positions(dump(log.directory, "--from", first.bookmark, "--to", last.bookmark)) == between
         timed = [at for at, sent in messages if first.micros <= sent.micros <= last.micros]
         begin, end = format_timestamp(first.micros), format_timestamp(last.micros)
-        assert positions(run("dump", log.directory, "--from", begin, "--to", end)) == timed
+        assert positions(dump(log.directory, "--from", begin, "--to", end)) == timed
         inside = [at for at, sent in messages if first.micros < sent.micros < last.micros]
-        assert positions(run("dump", log.directory, "--from", f"({begin}:{end})")) == inside
-        assert positions(run("dump", log.directory, "--from", f"[{first.bookmark}:{last.bookmark})")) == [
+        assert positions(dump(log.directory, "--from", f"({begin}:{end})")) == inside
+        assert positions(dump(log.directory, "--from", f"[{first.bookmark}:{last.bookmark})")) == [
             at for at in between if at < high
         ]
     for now in ("0|1|", "now"):
-        assert positions(run("dump", log.directory, "--from", now)) == []
-    assert positions(run("dump", log.directory, "--from", "EPOCH")) == [at for at, _ in messages]
-    assert len(positions(run("dump", log.directory, "--from", "0", "--count", 3))) == 3
+        assert positions(dump(log.directory, "--from", now)) == []
+    assert positions(dump(log.directory, "--from", "EPOCH")) == [at for at, _ in messages]
+    assert len(positions(dump(log.directory, "--from", "0", "--limit", 3))) == 3
 
 
 @pytest.mark.parametrize(
@@ -165,21 +167,21 @@ def test_every_kind_of_extent(log: Log) -> None:
         (["--to", "garbage"], "Use a position (a number), a bookmark ("),
         (["--to", "epoch"], "Invalid start point 'epoch': not a timestamp"),
         (["--commits", "--topic", "orders"], "Remove the others"),
-        (["--commits", "--output", "data"], "Remove --output"),
-        (["--count", "0"], "--count"),
+        (["--topic", "or*"], "makes it a pattern"),
+        (["--limit", "0"], "--limit"),
     ],
 )
 def test_bad_usage_of_dump(log: Log, arguments: list[str], what: str) -> None:
-    result = run("dump", log.directory, *arguments)
+    result = dump(log.directory, *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert what in result.stderr
 
 
 def test_dump_stops_at_damage_with_an_error_and_prints_what_is_before(log: Log) -> None:
-    whole = positions(run("dump", log.directory))
+    whole = positions(dump(log.directory))
     path = log.directory / segment_path(2)
     flip(path, path.stat().st_size // 2)
-    result = run("dump", log.directory)
+    result = dump(log.directory)
     assert result.exit_code == 1
     printed = [json.loads(line)["position"] for line in result.stdout.splitlines()]
     assert printed == whole[: len(printed)]
@@ -188,9 +190,9 @@ def test_dump_stops_at_damage_with_an_error_and_prints_what_is_before(log: Log) 
 
 
 def test_dump_goes_up_to_a_segment_that_is_missing(log: Log) -> None:
-    whole = positions(run("dump", log.directory))
+    whole = positions(dump(log.directory))
     (log.directory / segment_path(2)).unlink()
-    result = run("dump", log.directory)
+    result = dump(log.directory)
     printed = [json.loads(line)["position"] for line in result.stdout.splitlines()]
     assert printed == whole[: len(printed)]
     assert printed
@@ -200,16 +202,16 @@ def test_dump_goes_up_to_a_segment_that_is_missing(log: Log) -> None:
 
 
 def test_dump_of_commits(log: Log) -> None:
-    result = run("dump", log.directory, "--commits")
+    result = dump(log.directory, "--commits")
     assert result.exit_code == 0
     commits = [json.loads(line) for line in result.stdout.splitlines()]
     assert [commit["commit"] for commit in commits] == list(range(1, len(commits) + 1))
     assert sum(commit["messages"] for commit in commits) == len(log.sent)
     assert {commit["kind"] for commit in commits} == {"data", "seal"}
-    assert len(run("dump", log.directory, "--commits", "--count", 4).stdout.splitlines()) == 4
+    assert len(dump(log.directory, "--commits", "--limit", 4).stdout.splitlines()) == 4
     path = log.directory / segment_path(1)
     flip(path, commits[3]["offset"] + 5)
-    damaged = run("dump", log.directory, "--commits")
+    damaged = dump(log.directory, "--commits")
     assert damaged.exit_code == 1
     assert f"at {commits[3]['offset']}: no valid commit header" in damaged.stderr
 
@@ -220,17 +222,17 @@ def test_dump_of_commits(log: Log) -> None:
 def test_of_an_unsealed_segment_only_what_is_known_to_be_durable(tmp_path: Path) -> None:
     log = make(tmp_path / "data", stop=False)
     everything = [at for at, _ in log.messages()]
-    printed = positions(run("dump", log.directory))
+    printed = positions(dump(log.directory))
     assert printed == everything[: len(printed)]
     assert len(printed) < len(everything), "no later commit speaks for the last one"
-    assert positions(run("dump", log.directory, "--unsynced")) == everything
+    assert positions(dump(log.directory, "--unsynced")) == everything
     absent = run("find", log.directory, everything[-1])
     assert absent.exit_code == 1
     assert "may not be synced yet" in absent.stderr
     assert run("find", log.directory, everything[-1], "--unsynced").exit_code == 0
     log.written.rest()
     log.save()
-    assert positions(run("dump", log.directory)) == everything
+    assert positions(dump(log.directory)) == everything
 
 
 # -- grep ---------------------------------------------------------------------------------------------
@@ -275,7 +277,7 @@ def test_grep_in_topics(log: Log) -> None:
 
 
 def test_grep_options(log: Log) -> None:
-    first = run("grep", log.directory, "aapl", "-i", "-m", 2, "--topic", "orders")
+    first = run("grep", log.directory, "aapl", "-i", "--limit", 2, "--topic", "orders")
     wanted = [s for _, s in log.messages() if b"AAPL" in s.body and s.topic == "orders"][:2]
     assert [line.split("\t")[0] for line in first.stdout.splitlines()] == [sent.bookmark for sent in wanted]
     nothing = run("grep", log.directory, "GOOG")
@@ -291,17 +293,17 @@ def test_grep_options(log: Log) -> None:
 
 
 def test_find_by_bookmark_position_and_time_says_the_same(log: Log) -> None:
-    commits = [json.loads(line) for line in run("dump", log.directory, "--commits").stdout.splitlines()]
+    commits = [json.loads(line) for line in dump(log.directory, "--commits").stdout.splitlines()]
     for at, sent in log.messages()[::37]:
-        found = json.loads(run("find", log.directory, sent.bookmark, "--json").stdout)
-        assert found == json.loads(run("find", log.directory, at, "--json").stdout)
+        found = json.loads(run("find", log.directory, sent.bookmark, "--output", "json").stdout)
+        assert found == json.loads(run("find", log.directory, at, "--output", "json").stdout)
         holder = [c for c in commits if c["first_position"] <= at < c["first_position"] + c["messages"]]
         assert [(found["file"], found["offset"], found["commit"])] == [
             (c["file"], c["offset"], c["commit"]) for c in holder
         ]
         assert (found["position"], found["topic"], found["bookmark"]) == (at, sent.topic, sent.bookmark)
         assert (found["data_bytes"], found["control"]) == (len(sent.body), False)
-        timed = json.loads(run("find", log.directory, found["timestamp"], "--json").stdout)
+        timed = json.loads(run("find", log.directory, found["timestamp"], "--output", "json").stdout)
         assert timed["timestamp"] == found["timestamp"]
         assert timed["position"] <= at
     text = run("find", log.directory, 0).stdout
@@ -342,7 +344,7 @@ def test_a_directory_that_is_no_journal_is_told(tmp_path: Path, command: list[st
     name, *rest = command
     (tmp_path / "empty").mkdir()
     result = run(name, tmp_path / "empty", *rest)
-    assert (result.exit_code, result.stdout) == (1, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     told = f"No journal in {tmp_path / 'empty'}: identity.json is missing."
     assert told in result.stderr
     log = make(tmp_path / "data", commits=3)
@@ -362,3 +364,50 @@ def test_a_directory_that_is_no_journal_is_told(tmp_path: Path, command: list[st
     result = run(name, log.directory, *rest)
     assert result.exit_code == 1
     assert "identity.json" in result.stderr
+
+
+# -- text and JSON ------------------------------------------------------------------------------------
+
+
+def test_grep_json_is_the_json_of_dump_for_matching_messages(log: Log) -> None:
+    dumped = dump(log.directory).stdout.splitlines()
+    wanted = [line for line in dumped if "AAPL" in line]
+    assert run("grep", log.directory, "AAPL", "--output", "json").stdout.splitlines() == wanted
+    limited = run("grep", log.directory, "AAPL", "--output", "json", "--limit", 3)
+    assert limited.stdout.splitlines() == wanted[:3]
+    counted = run("grep", log.directory, "AAPL", "-c", "--output", "json")
+    assert json.loads(counted.stdout) == {"count": len(wanted)}
+
+
+def test_commits_as_text_have_the_fields_of_the_json(log: Log) -> None:
+    objects = [json.loads(line) for line in dump(log.directory, "--commits").stdout.splitlines()]
+    lines = run("dump", log.directory, "--commits").stdout.splitlines()
+    assert [line.split("\t") for line in lines] == [[str(v) for v in row.values()] for row in objects]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (
+            ["dump", "--topic", "ordrs"],
+            "tickertape: No messages of 'ordrs' in this range. Did you mean 'orders'?\n",
+        ),
+        (["dump", "--topic", "nothing-like-it"], ""),
+        (["dump", "--topic", "orders", "--from", "now"], ""),
+    ],
+)
+def test_topic_without_messages_names_a_near_topic_of_the_journal(
+    log: Log, arguments: list[str], hint: str
+) -> None:
+    name, *rest = arguments
+    result = run(name, log.directory, *rest)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", hint)
+
+
+def test_grep_of_a_missing_topic_names_a_near_topic(log: Log) -> None:
+    result = run("grep", log.directory, "x", "--topic", "ordrs")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "tickertape: No messages of 'ordrs' in this range. Did you mean 'orders'?",
+        "tickertape: No message matches.",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,15 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("dear aunt")
     for place in (tmp_path, tmp_path / "letters"):
         result = CliRunner().invoke(cli, ["pipeline", "init", str(place)])
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert result.stderr.startswith(f"tickertape: Cannot create a project: '{place}' is ")
     assert [path.name for path in tmp_path.iterdir()] == ["letters"]
     assert (tmp_path / "letters").read_text() == "dear aunt"
+
+
+def test_result_as_json_counts_the_files(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["pipeline", "init", str(tmp_path / "new"), "--output", "json"])
+    assert json.loads(result.stdout) == {
+        "directory": str(tmp_path / "new"),
+        "files": sum(path.is_file() for path in (tmp_path / "new").rglob("*")),
+    }

@@ -54,7 +54,7 @@ class OneCommand(LazyGroup):
     [
         (Disconnected("nobody\n  answers"), 1, "tickertape: nobody answers\n"),
         (TimedOut("nothing came"), 3, "tickertape: nothing came\n"),
-        (NotAJournal(), 1, "tickertape: not_a_journal\n"),
+        (NotAJournal(), 2, "tickertape: not_a_journal\n"),
         (PermissionError(13, "Permission denied", "data"), 1, "tickertape: data: Permission denied\n"),
         (OSError("something"), 1, "tickertape: something\n"),
         (KeyboardInterrupt(), 130, ""),
@@ -144,8 +144,27 @@ def test_a_command_does_not_import_another() -> None:
     assert modules & {"tickertape.server", "tickertape.client", "numpy", "rich"} == set()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["publish", "subscribe", "ack"])
+def test_hints_import_nothing_before_they_are_needed(name: str) -> None:
+    modules = imported(
+        "from tickertape.cli.support.command_group import cli; import click; "
+        f"cli.get_command(click.Context(cli), {name!r})"
+    )
+    slow = {"difflib", "http.client", "email", "re2", "tickertape.server.admin", "tickertape.engine"}
+    assert modules & slow == set()
+
+
 @pytest.mark.parametrize(
-    ("arguments", "near"), [(["publsh", "t"], "publish"), (["journal", "verfy"], "verify")]
+    ("arguments", "near"),
+    [
+        (["publsh", "t"], "publish"),
+        (["journal", "verfy"], "verify"),
+        (["queue", "brows"], "browse"),
+        (["pipeline", "adit"], "audit"),
+        (["filter", "explian"], "explain"),
+        (["token", "nw"], "new"),
+    ],
 )
 def test_unknown_command_suggests_a_near_name(arguments: list[str], near: str) -> None:
     result = CliRunner().invoke(cli, arguments)

@@ -158,5 +158,5 @@ def test_what_is_available_and_where_it_lies(
 
 
 def test_what_is_no_queue_is_refused(consumers: Callable[..., QueueConsumer]) -> None:
-    with pytest.raises(tt.BadOption, match="is for queues"):
+    with pytest.raises(tt.NotAQueue, match="is not a queue"):
         consumers(queue="jobs").take()

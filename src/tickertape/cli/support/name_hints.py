@@ -1,0 +1,110 @@
+"""Hints about names: similar topics and queues, and patterns that look like shell wildcards.
+
+The names of existing topics are read from the admin address, and only after a command found nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+import click
+
+from tickertape.base.errors import NotAQueue, PublishRejected, TopicNotRecorded
+from tickertape.base.names import is_pattern
+from tickertape.base.text_format import shown
+from tickertape.cli.support.admin_client import stats_of
+from tickertape.cli.support.command_group import Failure, UserMistake
+
+_NEAR_MAX: Final = 3
+_EXPRESSION: Final = re.compile(r"[\^$|()\[\]{}\\+]|\.\*")
+"""Syntax of regular expressions that shell wildcards lack."""
+
+
+class _Names(NamedTuple):
+    """Names that a server lists."""
+
+    topics: list[str]
+    queues: list[str]
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """Return a question that suggests those of `names` that are similar to `name`, or an empty text."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(name, list(names), n=_NEAR_MAX)
+    return f" Did you mean {' or '.join(map(shown, found))}?" if found else ""
+
+
+def missing_topic(topic: str, admin: str | None) -> str:
+    """Return a hint about a topic or pattern that the server at `admin` does not list.
+
+    Empty if the server lists it. Without an answer from `admin` the hint names the command to use."""
+    names = _names(admin)
+    if names is None:
+        return "Check the topic name: `tickertape topics --admin URL` lists the topics of a server."
+    known = [*names.topics, *names.queues]
+    if not is_pattern(topic):
+        return "" if topic in known else f"The server lists no topic {shown(topic)}.{near(topic, known)}"
+    from tickertape.filter.compiler.regex import compile_pattern
+
+    if any(map(compile_pattern(topic).search, known)):
+        return ""
+    return f"The server lists no topic that matches {shown(topic)}.{near(topic, known)}"
+
+
+def near_queue(name: str, admin: str | None) -> str:
+    """Return a question that suggests similar queues of the server at `admin`, or an empty text."""
+    names = _names(admin)
+    return "" if names is None else near(name, names.queues)
+
+
+@contextmanager
+def suggesting(name: str, admin: str | None) -> Iterator[None]:
+    """Add similar names to the error of a topic or queue that the server does not have."""
+    try:
+        yield
+    except (NotAQueue, PublishRejected) as error:
+        if not isinstance(error, NotAQueue) and not isinstance(error.__cause__, NotAQueue):
+            raise
+        raise UserMistake(f"{error}{near_queue(name, admin)}") from error
+    except TopicNotRecorded as error:
+        names = _names(admin)
+        near_topics = "" if names is None or name in names.topics else near(name, names.topics)
+        raise UserMistake(f"{error}{near_topics}") from error
+
+
+def _names(admin: str | None) -> _Names | None:
+    """Return the names that the server at `admin` lists. None without an address or an answer."""
+    from tickertape.engine.runtime.statistics import OTHER_TOPICS
+
+    if admin is None:
+        return None
+    try:
+        _, report = stats_of(admin)
+    except Failure:
+        return None
+    topics = [topic.name for topic in report.topics if topic.name != OTHER_TOPICS]
+    return _Names(topics, [queue.name for queue in report.queues])
+
+
+def warn_of_wildcard(topic: str) -> None:
+    """Print a warning if a topic pattern looks like a shell wildcard."""
+    meant = meant_by_wildcard(topic)
+    if meant is not None:
+        click.echo(
+            f"tickertape: warning: {shown(topic)} looks like a shell wildcard, but a topic pattern is a "
+            f"regular expression. Did you mean {shown(meant)}?",
+            err=True,
+        )
+
+
+def meant_by_wildcard(topic: str) -> str | None:
+    """Return the regular expression for a shell wildcard. None if `topic` does not look like one."""
+    if "*" not in topic or _EXPRESSION.search(topic):
+        return None
+    begin, end = "" if topic.startswith("*") else "^", "" if topic.endswith("*") else "$"
+    inner = "".join({"*": ".*", "?": ".", ".": r"\."}.get(c, c) for c in topic.strip("*"))
+    return f"{begin}{inner}{end}" or "^"

@@ -1,0 +1,37 @@
+"""Options of output, the same in every command: `--output` and `--limit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _is_json(ctx: click.Context, param: click.Parameter, value: str) -> bool:  # noqa: ARG001 - click's form
+    return value == "json"
+
+
+output_option = click.option(
+    "--output",
+    "as_json",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    callback=_is_json,
+    help="Output format. json: one object, or for a list one object per line.",
+)
+
+
+def limit_option(text: str, default: int | None = None) -> Callable[[Command], Command]:
+    """Return the option `--limit` with the help `text`. Without `default` the output has no limit."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=default,
+        show_default=default is not None,
+        help=text,
+    )
