@@ -44,9 +44,9 @@ BOUND_MUTATIONS: Final = (
         "journal/recovery/recovery.py",
         "    fold.count(highest)\n",
         "",
-        ("faults/test_sigkill.py",),
+        ("unit/journal/commit/test_chains.py", "faults/test_sigkill.py"),
         promise="R6",
-        tier="faults",
+        tier="unit",
     ),
     Mutation(
         "descending offsets are accepted",

@@ -53,9 +53,9 @@ WORLD_MUTATIONS: Final = (
         "client/aio/driver.py",
         "            async with asyncio.timeout(seconds):\n                await connection.dial()",
         "            async with asyncio.timeout(None):\n                await connection.dial()",
-        (_LARGE, _PAIR),
+        ("unit/client/blocking/test_tls_connection.py", _LARGE, _PAIR),
         promise="R22",
-        tier="world",
+        tier="unit",
     ),
     Mutation(
         "the task that keeps a connection misses its loss",
@@ -91,9 +91,9 @@ WORLD_MUTATIONS: Final = (
         "client/protocol/calls.py",
         "        tokens.extend(token for _, token in self._flushes)",
         "        self._effects.extend(ResolveCall(token, None) for _, token in self._flushes)",
-        (_PAIR, _LARGE),
+        ("unit/client/protocol/test_core.py", _PAIR, _LARGE),
         promise="R9",
-        tier="world",
+        tier="unit",
     ),
     Mutation(
         "a message discarded while it waits in the batch is delivered",
