@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tickertape.cli.support.command_group import EXIT_USAGE
 from tickertape.server.app import EXIT_DISK_FAILED, EXIT_JOURNAL_REFUSED
 from tickertape.server.config.config import examine
 from tickertape.server.limits import connections_max
@@ -38,7 +39,7 @@ def test_image_copies_files_that_exist() -> None:
 
 def test_unit_restarts_unless_a_restart_is_useless() -> None:
     text = (DEPLOY / "tickertape.service").read_text(encoding="utf-8")
-    assert f"RestartPreventExitStatus={EXIT_DISK_FAILED} {EXIT_JOURNAL_REFUSED}\n" in text
+    assert f"RestartPreventExitStatus={EXIT_USAGE} {EXIT_DISK_FAILED} {EXIT_JOURNAL_REFUSED}\n" in text
     limit = re.search(r"^LimitNOFILE=(\d+)$", text, re.MULTILINE)
     assert limit is not None
     assert int(limit[1]) > connections_max
