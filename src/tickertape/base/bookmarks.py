@@ -22,7 +22,7 @@ import msgspec
 
 from tickertape.base.errors import BadBookmark
 from tickertape.base.limits import bookmarks_per_list_max
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import shown, wrong_type
 
 TIMESTAMP_FORM: Final = "YYYYmmddTHHMMSS in UTC, with an optional fraction (1 to 6 digits) and an optional Z"
 
@@ -224,11 +224,9 @@ def bookmark_text(value: str | datetime | Bookmark | Sequence[str | Bookmark]) -
     if isinstance(value, list | tuple):
         for member in value:
             if not isinstance(member, str | Bookmark):
-                raise BadBookmark(f"Invalid bookmark: expected str or Bookmark, got {type(member).__name__}.")
+                raise BadBookmark(wrong_type("bookmark", member, "str or Bookmark"))
         return ",".join(map(str, value))
-    raise BadBookmark(
-        f"Invalid start point: expected str, datetime, Bookmark or list, got {type(value).__name__}."
-    )
+    raise BadBookmark(wrong_type("start point", value, "str, datetime, Bookmark or list"))
 
 
 def _parse_range(text: str, at: int) -> Range:

@@ -12,7 +12,7 @@ from typing import Final
 
 from tickertape.base.errors import BadName, BadOption, BadTopic
 from tickertape.base.limits import client_name_bytes_max, topic_bytes_max, transaction_name_bytes_max
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import shown, wrong_type
 
 PATTERN_CHARACTERS: Final = "*+?[](){}^$\\|"
 """Characters that make a topic a regular expression. A topic without them is literal. A dot is literal."""
@@ -43,7 +43,7 @@ def is_pattern(topic: str) -> bool:
 def check_topic(topic: str) -> None:
     """Raise `BadTopic` unless `topic` is a literal name of 1 to `topic_bytes_max` bytes in UTF-8."""
     if not isinstance(topic, str):
-        raise BadTopic(f"Invalid topic: expected str, got {type(topic).__name__}.")
+        raise BadTopic(wrong_type("topic", topic, "str"))
     pattern = _PATTERN.search(topic)
     if pattern is not None:
         raise BadTopic(
@@ -58,7 +58,7 @@ def check_topic(topic: str) -> None:
 def check_client_name(name: str) -> None:
     """Raise `BadName` unless `name` is a valid client name of 1 to `client_name_bytes_max` bytes in UTF-8."""
     if not isinstance(name, str):
-        raise BadName(f"Invalid client name: expected str, got {type(name).__name__}.")
+        raise BadName(wrong_type("client name", name, "str"))
     problem = _problem(name, client_name_bytes_max)
     if problem:
         raise BadName(f"Invalid client name {shown(name)}: it {problem}.")
@@ -71,7 +71,7 @@ def check_transaction(space: str, name: str) -> None:
     """
     for what, text in (("space", space), ("name", name)):
         if not isinstance(text, str):
-            raise BadOption(f"Invalid {what} of a transaction: expected str, got {type(text).__name__}.")
+            raise BadOption(wrong_type(f"transaction {what}", text, "str"))
         try:
             size = len(text.encode())
         except UnicodeEncodeError:

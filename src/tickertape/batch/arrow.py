@@ -13,6 +13,7 @@ import numpy as np
 
 from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
+from tickertape.base.text_format import wrong_type
 from tickertape.batch.encode import EncodedBodies, check_body_bytes, topic_bytes
 from tickertape.batch.format import I1, I4, I8, AnyArray, Int32s, Int64s, Labels, lengths_of, run_crc
 
@@ -175,7 +176,7 @@ def body_arrays(source: object, column: str | None = None) -> Iterator[pa.Array]
         for batch in reader:
             yield batch.column(name)
     else:
-        raise UsageError(f"Cannot publish {type(source).__name__}. Use an Arrow array or table.")
+        raise UsageError(wrong_type("messages", source, "an Arrow array or table"))
 
 
 def _column_name(schema: pa.Schema, column: str | None) -> str:

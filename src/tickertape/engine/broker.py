@@ -525,4 +525,4 @@ class Broker:
         self._publish_handler.publish(session, command, batch)
 
     def _close_slow_consumer(self, session: Session, why: str) -> None:
-        self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}. Read messages faster."))
+        self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}"))

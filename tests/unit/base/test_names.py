@@ -128,8 +128,8 @@ def test_client_names_may_be_anything_printable(name: str) -> None:
         ("ä" * 128, "1", "Invalid space of a transaction .* Use at most"),
         ("", "\ud800", "Invalid name of a transaction .* must be valid Unicode"),
         ("\udcff", "1", "Invalid space of a transaction .* must be valid Unicode"),
-        ("", 5, "Invalid name of a transaction: expected str, got int"),
-        (b"s", "1", "Invalid space of a transaction: expected str, got bytes"),
+        ("", 5, "Invalid transaction name of type int. Use str"),
+        (b"s", "1", "Invalid transaction space of type bytes. Use str"),
         *[
             ("s", name, "Use a number of up to 18 digits")
             for name in ("x", "-1", "1.0", "+1", " 1", "²", "1" * 19)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tickertape.base.errors import UsageError
+from tickertape.base.text_format import wrong_type
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.batch.queue_lease import Lease
 from tickertape.client.api.auto_ack import lease_in
@@ -99,7 +100,7 @@ class QueueCalls(ABC, Generic[Done]):
     @auto_ack.setter
     def auto_ack(self, automatic: bool) -> None:
         if not isinstance(automatic, bool):
-            raise UsageError(f"Invalid auto_ack: expected True or False, got {type(automatic).__name__}.")
+            raise UsageError(wrong_type("auto_ack", automatic, "True or False"))
         self._driver.acks.set_automatic(enabled=automatic)
 
     def ack(self, topic: str, bookmarks: Bookmarks, option: str | None = None) -> Done:
