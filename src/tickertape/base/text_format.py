@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Final
 
 shown_characters_max: Final = 80
@@ -37,6 +38,8 @@ def is_finite(value: float) -> bool:
 
 near_name_characters_max: Final = 64
 """Length above which a word has no near name: the search is quadratic."""
+near_names_max: Final = 500
+"""Number of names that are compared, because a server does it on its event loop."""
 
 
 def near_name(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
@@ -48,14 +51,29 @@ def near_name(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
         return ""
     from difflib import get_close_matches  # imported late: only errors need it
 
-    names = {name.lower(): name for name in known}
+    names = {name.lower(): name for name in islice(known, near_names_max)}
     return next((names[near] for near in get_close_matches(word.lower(), names, 1, likeness)), "")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'NAME'?` with the near name of `word` in the closed set `known`, or ""."""
     near = near_name(word, known)
-    return f" Did you mean {near!r}?" if near else ""
+    return f" Did you mean {near!r}?" if near not in ("", word) else ""
+
+
+def not_one_of(problem: str, word: object, known: Collection[str]) -> str:
+    """Return the error text for a `word` outside the closed set `known`: near name, and all names.
+
+    `problem` is its first words, such as "Unknown option".
+    """
+    text = word if isinstance(word, str) else repr(word)
+    return f"{problem} {shown(text)}.{did_you_mean(text, known)} Use {listed(known)}."
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the names as `a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def wrong_type(name: str, value: object, use: str) -> str:

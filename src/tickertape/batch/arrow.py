@@ -13,7 +13,7 @@ import numpy as np
 
 from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
-from tickertape.base.text_format import wrong_type
+from tickertape.base.text_format import did_you_mean, listed, not_one_of, wrong_type
 from tickertape.batch.encode import EncodedBodies, check_body_bytes, topic_bytes
 from tickertape.batch.format import I1, I4, I8, AnyArray, Int32s, Int64s, Labels, lengths_of, run_crc
 
@@ -79,7 +79,7 @@ def _kit() -> _Kit:
 def _schema(names: tuple[str, ...]) -> pa.Schema:
     unknown = [name for name in names if name not in _COLUMNS]
     if unknown:
-        raise UsageError(f"Unknown column {unknown[0]!r}. Use one of {', '.join(_COLUMNS)}.")
+        raise UsageError(not_one_of("Unknown column", unknown[0], _COLUMNS))
     kit = _kit()
     return kit.schema([(name, getattr(kit, _COLUMNS[name][0])) for name in names])
 
@@ -186,8 +186,8 @@ def _column_name(schema: pa.Schema, column: str | None) -> str:
     wanted = "data" if column is None else column
     if names.count(wanted) != 1:
         raise UsageError(
-            f"Cannot publish column {wanted!r}: the table has {names.count(wanted)} columns of this name. "
-            f"Use one of {', '.join(names)}."
+            f"Cannot publish column {wanted!r}: the table has {names.count(wanted)} columns of this name."
+            f"{did_you_mean(wanted, names)} Use {listed(names)}."
         )
     return wanted
 

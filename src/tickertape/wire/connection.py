@@ -23,7 +23,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import frame_bytes_before_logon_max, frame_bytes_max
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.batch import MessageBatch
 from tickertape.wire.commands import (
     CARRIES_BATCH,
@@ -61,6 +61,12 @@ Event = Received | Violation
 _Decoder = msgspec.msgpack.Decoder[ClientCommand] | msgspec.msgpack.Decoder[ServerCommand]
 _FROM_CLIENT: Final = msgspec.msgpack.Decoder[ClientCommand](ClientCommand)
 _FROM_SERVER: Final = msgspec.msgpack.Decoder[ServerCommand](ServerCommand)
+_TAG_FIELD: Final = "c"
+_TAGS: Final[dict[Role, list[str]]] = {
+    "server": [str(kind.__struct_config__.tag) for kind in ClientCommand.__args__],
+    "client": [str(kind.__struct_config__.tag) for kind in ServerCommand.__args__],
+}
+"""Names of the commands that each role receives."""
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _VERSION_DIGITS: Final = b"0123456789"
 _TLS_BEGINS: Final = b"\x16\x03"
@@ -292,8 +298,20 @@ def _header_error(role: Role, header: bytes, error: Exception) -> PeerError:
     try:
         command = other.decode(header)
     except _DECODE_ERRORS:
-        return BadCommand(f"Invalid command header: {shown(str(error))}")
+        return _unknown_command(role, header) or BadCommand(f"Invalid command header: {shown(str(error))}")
     return BadCommand(f"Invalid command {_name(command)}: only a {role} sends it, and this is the {role}.")
+
+
+def _unknown_command(role: Role, header: bytes) -> PeerError | None:
+    """Return the error of a `header` with an unknown command name, or None."""
+    try:
+        tag = msgspec.msgpack.decode(header, type=dict[str, object]).get(_TAG_FIELD)
+    except _DECODE_ERRORS:
+        return None
+    known = _TAGS[role]
+    if not isinstance(tag, str) or tag in known:
+        return None
+    return BadCommand(f"Unknown command {shown(tag)}.{did_you_mean(tag, known)} Update the older side.")
 
 
 def _name(command: Command) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.options import parse_options
-from tickertape.base.text_format import wrong_type
+from tickertape.base.text_format import not_one_of, wrong_type
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import StartPoint, check_sub_ids, make_request
 
@@ -97,7 +97,7 @@ def check_command(command: Command) -> None:
     used = BUILT.get(command.command)
     if used is None:
         kind = "Unsupported" if command.command in NOT_BUILT else "Unknown"
-        raise BadOption(f"{kind} command {command.command!r}. Use one of {', '.join(BUILT)}.")
+        raise BadOption(not_one_of(f"{kind} command", command.command, BUILT))
     for name, default in _DEFAULTS.items():
         value = getattr(command, name)
         if name not in used and value is not default and (name == "data" or value != default):

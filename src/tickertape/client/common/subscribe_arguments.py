@@ -13,7 +13,7 @@ from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark, bookmark_tex
 from tickertape.base.errors import BadOption, BadTopic, SubscriptionUnknown, UsageError
 from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
 from tickertape.base.options import format_options, list_value, parse_options
-from tickertape.base.text_format import is_finite, shown, shown_number, wrong_type
+from tickertape.base.text_format import is_finite, not_one_of, shown, shown_number, wrong_type
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.limits import credit_bytes_default
@@ -40,9 +40,7 @@ def merge_options(text: str, given: Mapping[str, object]) -> dict[str, str | Non
     options = parse_options(text)
     for name, value in options.items():
         if name not in _FORMS:
-            raise BadOption(
-                f"Invalid option {shown(name)}: {_why_not(name)}. Use one of {', '.join(_FORMS)}."
-            )
+            raise BadOption(_unknown_option(name))
         if (_FORMS[name] is _flag) != (value is None):
             takes = f"needs a value ({name}=...)" if value is None else "takes no value"
             raise BadOption(f"Invalid option {name!r}: it {takes}.")
@@ -62,10 +60,10 @@ def merge_options(text: str, given: Mapping[str, object]) -> dict[str, str | Non
     return options
 
 
-def _why_not(name: str) -> str:
+def _unknown_option(name: str) -> str:
     if name == "filter":
-        return "pass a filter separately as filter="
-    return "it is not implemented yet" if name in NOT_BUILT else "it does not exist"
+        return "Invalid option 'filter'. Pass the filter separately as filter=."
+    return not_one_of("Unsupported option" if name in NOT_BUILT else "Unknown option", name, _FORMS)
 
 
 def _flag(name: str, value: object) -> None:
@@ -222,7 +220,7 @@ def make_request(
     if bookmark is not None:
         wire["bookmark_not_found"] = not_found = not_found or NOT_FOUND[0]
         if not_found not in NOT_FOUND:
-            raise BadOption(f"Invalid bookmark_not_found {not_found!r}. Use one of {', '.join(NOT_FOUND)}.")
+            raise BadOption(not_one_of("Invalid bookmark_not_found", not_found, NOT_FOUND))
     elif not_found is not None:
         raise BadOption("bookmark_not_found needs a bookmark. Pass bookmark= or remove bookmark_not_found.")
     for name in ("max_backlog", "browse"):

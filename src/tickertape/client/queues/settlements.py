@@ -12,7 +12,7 @@ from tickertape.base.bookmarks import AtBookmarks, Bookmark, parse_bookmark
 from tickertape.base.errors import BadBookmark, BadFilter, BadOption, UsageError
 from tickertape.base.names import check_topic
 from tickertape.base.options import parse_options
-from tickertape.base.text_format import shown, wrong_type
+from tickertape.base.text_format import did_you_mean, shown, wrong_type
 from tickertape.batch.message_batch import Message, MessageBatch, marks_of
 from tickertape.batch.queue_lease import Action, Gathered, extension_ms
 from tickertape.wire.settlement import Settlement, encode_settlement, runs_of
@@ -41,8 +41,13 @@ def action_of(option: str | None) -> tuple[Action, int]:
     if list(options) == [_EXTENSION] and length is not None:
         return "extend", extension_ms(length)
     raise BadOption(
-        f"Invalid option of an acknowledgement {shown(option or '')}. Use cancel, expire or {_EXTENSION}=60s."
+        f"Invalid acknowledgement option {shown(option or '')}.{_near_action(options)} "
+        f"Use cancel, expire or {_EXTENSION}=60s."
     )
+
+
+def _near_action(options: dict[str, str | None]) -> str:
+    return did_you_mean(next(iter(options)), ("cancel", "expire", _EXTENSION)) if len(options) == 1 else ""
 
 
 def bookmarks_in(bookmarks: object) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut, UsageError
+from tickertape.base.text_format import not_one_of
 from tickertape.base.units import within
 from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.derive import message_costs, select, slice_batch
@@ -105,7 +106,7 @@ class StreamConflation:
 
     def __init__(self, by: str) -> None:
         if by not in _KEYS:
-            raise UsageError(f"Invalid key {by!r} for conflate(). Use one of {', '.join(map(repr, _KEYS))}.")
+            raise UsageError(not_one_of("Unknown conflation key", by, _KEYS))
         self._keys = _KEYS[by]
         self._newest: dict[Key, tuple[WaitingMessage, int]] = {}
 

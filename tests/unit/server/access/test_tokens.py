@@ -167,7 +167,7 @@ def test_nobody_is_another_user_than_his_token_says(tokens: Tokens, token: Token
         (f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n", "is an invalid regular expression"),
         (
             f"[a]\nsha256 = '{'0' * 64}'\ntopics = []\n",
-            "unknown key 'topics'. Use sha256, expires, clients",
+            "unknown key 'topics'. Use sha256, expires or clients",
         ),
     ],
 )
