@@ -39,7 +39,9 @@ def answering(answer: bytes) -> Iterator[str]:
 def test_http_server_is_reported_as_not_tickertape(front: Front) -> None:
     with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as uri:
         client = front.make("c", uri)
-        with pytest.raises(tt.NotTickertape, match="Check host and port"):
+        with pytest.raises(
+            tt.NotTickertape, match="Use the listen address of the server, not its admin address"
+        ):
             client.connect()
         client.close()
 
@@ -57,7 +59,9 @@ def test_wire_version_not_offered_raises_bad_version(front: Front) -> None:
 def test_connect_to_admin_address_raises_and_names_the_cause(front: Front) -> None:
     with running_server() as server:
         client = front.make("c", server.admin_url.replace("http://", "tcp://"))
-        with pytest.raises(tt.NotTickertape, match="Is it the admin address"):
+        with pytest.raises(
+            tt.NotTickertape, match="Use the listen address of the server, not its admin address"
+        ):
             client.connect()
         client.close()
 

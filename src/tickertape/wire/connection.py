@@ -72,6 +72,14 @@ _VERSION_DIGITS: Final = b"0123456789"
 _TLS_BEGINS: Final = b"\x16\x03"
 _TLS_ANSWERS: Final = (b"\x15\x03", b"\x16\x03")
 """First bytes of a TLS alert and of a TLS handshake."""
+_HTTP_BEGINS: Final = (
+    b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"TRACE ", b"CONNECT ",
+    b"PRI * ",
+)  # fmt: skip
+HTTP_TEXT: Final = (
+    "Cannot serve HTTP: this is an address for Tickertape clients. Use the admin address of the server."
+)
+"""Error text for an HTTP client."""
 _TEXT: Final = b"\t\r\n" + bytes(range(32, 127))
 _JUDGED_BYTES: Final = 4
 _SHOWN_BYTES: Final = 24
@@ -101,6 +109,7 @@ class Connection:
         "_reader",
         "_room",
         "role",
+        "speaks_http",
     )
 
     def __init__(self, role: Role, *, scratch: memoryview | None = None) -> None:
@@ -118,6 +127,8 @@ class Connection:
         self._room = memoryview(b"")
         self._begun = False  # whether the logon (server) or its answer (client) arrived
         self._broken = False
+        self.speaks_http = False
+        """Whether the peer is an HTTP client, which cannot read frames."""
 
     # -- sending --------------------------------------------------------------------------------------
 
@@ -216,8 +227,13 @@ class Connection:
             error = BadVersion(f"Unsupported protocol version {chr(found[-1])}. Use version {WIRE_VERSION}.")
         elif found.startswith(_TLS_BEGINS):
             error = NotTickertape("Cannot log on: this address does not use TLS. Connect to tcp://.")
+        elif is_http(found):
+            self.speaks_http = True
+            error = NotTickertape(HTTP_TEXT)
         else:
-            error = NotTickertape(f"Invalid connection preface {found!r}. Expected {PREFACE!r}.")
+            error = NotTickertape(
+                f"Cannot log on: the client sent {found!r} instead of {PREFACE!r}. Use a Tickertape client."
+            )
         return [self._violation(error)]
 
     def _judge_server(self, first: bytes) -> PeerError | None:
@@ -227,13 +243,17 @@ class Connection:
             return None
         self._first, self._room = None, memoryview(b"")
         if first.startswith(_TLS_ANSWERS):
-            return NotTickertape("Cannot log on: this address expects TLS. Connect to tls://.")
+            return NotTickertape("Cannot log on: this address requires TLS. Connect to tls://.")
         if not all(byte in _TEXT for byte in first[:_JUDGED_BYTES]):
             return None
-        hint = " Is it the admin address?" if first.startswith(b"HTTP") else ""
+        if first.startswith(b"HTTP"):
+            return NotTickertape(
+                "Cannot log on: the peer is an HTTP server, not a Tickertape server. Use the listen address of "
+                "the server, not its admin address."
+            )
         return NotTickertape(
             f"Cannot log on: the peer is not a Tickertape server, it sent {first[:_SHOWN_BYTES]!r}. "
-            f"Check host and port.{hint}"
+            "Check host and port."
         )
 
     def _event(self, frame: Frame) -> Event:
@@ -274,6 +294,11 @@ class Connection:
     def _violation(self, error: PeerError) -> Violation:
         self._broken = True
         return Violation(error)
+
+
+def is_http(first: bytes) -> bool:
+    """Return whether the first eight bytes of a client start an HTTP request."""
+    return any(first.startswith(method[: len(PREFACE)]) for method in _HTTP_BEGINS)
 
 
 def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, size: int) -> PeerError | None:
