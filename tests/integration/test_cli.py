@@ -135,7 +135,10 @@ def test_a_server_that_does_not_answer_is_exit_code_3_after_the_time_given() -> 
         address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
         done = run("subscribe", "orders", "--server", address, "--timeout", "200ms")
     assert (done.returncode, done.stdout) == (3, b"")
-    expected = f"tickertape: No Tickertape server answered at {address} within 0.2 s. Check host and port.\n"
+    expected = (
+        f"tickertape: Cannot log on: no Tickertape server answered at {address} within 0.2 s. "
+        "Check host and port.\n"
+    )
     assert done.stderr.decode() == expected
 
 

@@ -197,7 +197,9 @@ def _loaded(place: ArchiveLocation) -> DeltaTable:
         return DeltaTable(place.location, storage_options=place.options or None)
     except TableNotFoundError as error:
         raise ArchiveFailed(
-            f"{place.location} has no Delta table. Create it with `tickertape pipeline archive`."
+            f"Cannot open an archive at {place.location!r}: it has no "
+            "Delta table. Create it with `tickertape "
+            "pipeline archive`."
         ) from error
     except Exception as error:
         raise _failed(place, error) from error

@@ -48,11 +48,11 @@ def check_topic(topic: str) -> None:
     if pattern is not None:
         raise BadTopic(
             f"Invalid topic {shown(topic)}: {pattern[0]!r} makes it a pattern. "
-            f"Use a name without any of {PATTERN_CHARACTERS}"
+            f"Use a name without pattern characters ({PATTERN_CHARACTERS})."
         )
     problem = _problem(topic, topic_bytes_max)
     if problem:
-        raise BadTopic(f"Invalid topic {shown(topic)}: it {problem}.")
+        raise BadTopic(f"Invalid topic {shown(topic)}: it {problem}. Use another name.")
 
 
 def check_client_name(name: str) -> None:
@@ -61,7 +61,7 @@ def check_client_name(name: str) -> None:
         raise BadName(wrong_type("client name", name, "str"))
     problem = _problem(name, client_name_bytes_max)
     if problem:
-        raise BadName(f"Invalid client name {shown(name)}: it {problem}.")
+        raise BadName(f"Invalid client name {shown(name)}: it {problem}. Use another name.")
 
 
 def check_transaction(space: str, name: str) -> None:
@@ -84,7 +84,7 @@ def check_transaction(space: str, name: str) -> None:
                 f"Use at most {transaction_name_bytes_max} bytes."
             )
     if not name:
-        raise BadOption("Invalid name of a transaction '': it must not be empty.")
+        raise BadOption("Invalid name of a transaction '': it must not be empty. Use another name.")
     if space and (not (name.isascii() and name.isdecimal()) or len(name) > _NUMBER_DIGITS_MAX):
         raise BadOption(
             f"Invalid name of a transaction in space {shown(space)}: {shown(name)}. "

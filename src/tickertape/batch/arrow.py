@@ -287,7 +287,7 @@ def encode_array(array: pa.Array) -> EncodedBodies:
     longest = int(lengths.max(initial=0))
     if longest > message_bytes_max:
         raise MessageTooLarge(
-            f"Message of {longest} bytes is too large. Use at most {message_bytes_max} bytes."
+            f"Invalid message: {longest} bytes is too large. Use at most {message_bytes_max} bytes."
         )
     return EncodedBodies(len(lengths), bodies, offsets.tobytes(), run_crc(lengths.data, bodies))
 

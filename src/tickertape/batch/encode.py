@@ -183,7 +183,7 @@ def lengths_in(bodies: Sequence[bytes]) -> Int32s:
         return np.frombuffer(pack(f"<{len(bodies)}i", *map(len, bodies)), I4)
     except struct_error:
         raise MessageTooLarge(
-            f"Message of 2 GiB or more is too large. Use at most {message_bytes_max} bytes."
+            f"Invalid message: 2 GiB or more is too large. Use at most {message_bytes_max} bytes."
         ) from None
 
 
@@ -197,7 +197,7 @@ def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> Enc
         joined = bodies[0]
         if len(joined) > message_bytes_max:
             raise MessageTooLarge(
-                f"Message of {len(joined)} bytes is too large. Use at most {message_bytes_max} bytes."
+                f"Invalid message: {len(joined)} bytes is too large. Use at most {message_bytes_max} bytes."
             )
         offsets = PAIR.pack(0, len(joined))
         return EncodedBodies(1, joined, offsets, run_crc(offsets[4:], joined))
@@ -211,7 +211,7 @@ def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> Enc
         longest = int(lengths.max())
         if longest > message_bytes_max:
             raise MessageTooLarge(
-                f"Message of {longest} bytes is too large. Use at most {message_bytes_max} bytes."
+                f"Invalid message: {longest} bytes is too large. Use at most {message_bytes_max} bytes."
             )
     return EncodedBodies(count, joined, offsets_from(lengths).tobytes(), run_crc(lengths.data, joined))
 

@@ -224,7 +224,9 @@ class Connection:
             return []
         error: PeerError
         if found[:-1] == PREFACE[:-1] and found[-1] in _VERSION_DIGITS:
-            error = BadVersion(f"Unsupported protocol version {chr(found[-1])}. Use version {WIRE_VERSION}.")
+            error = BadVersion(
+                f"Unsupported protocol version '{chr(found[-1])}'. Use a client with version {WIRE_VERSION}."
+            )
         elif found.startswith(_TLS_BEGINS):
             error = NotTickertape("Cannot log on: this address does not use TLS. Connect to tcp://.")
         elif is_http(found):
@@ -248,8 +250,8 @@ class Connection:
             return None
         if first.startswith(b"HTTP"):
             return NotTickertape(
-                "Cannot log on: the peer is an HTTP server, not a Tickertape server. Use the listen address of "
-                "the server, not its admin address."
+                "Cannot log on: the peer is an HTTP server, not a Tickertape server. "
+                "Use the listen address of the server, not its admin address."
             )
         return NotTickertape(
             f"Cannot log on: the peer is not a Tickertape server, it sent {first[:_SHOWN_BYTES]!r}. "
@@ -289,7 +291,9 @@ class Connection:
             return LogonRequired(f"Unexpected {name} before the logon. Log on first.")
         if isinstance(command, _BEFORE_LOGGED_ON):
             return None
-        return LogonRequired(f"Unexpected {name} from the server before its answer to the logon.")
+        return LogonRequired(
+            f"Unexpected {name} from the server before its answer to the logon. Update the server."
+        )
 
     def _violation(self, error: PeerError) -> Violation:
         self._broken = True
@@ -313,7 +317,9 @@ def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, si
     if type(command) not in CARRIES_BATCH:
         return BadFrame(_batch_problem(command))
     return (
-        None if total is None else BadBatch(f"Invalid batch: it claims {total} bytes, its frame has {size}.")
+        None
+        if total is None
+        else BadBatch(f"Invalid batch: it claims {total} bytes, its frame has {size}. Report the defect.")
     )
 
 
@@ -323,7 +329,9 @@ def _header_error(role: Role, header: bytes, error: Exception) -> PeerError:
     try:
         command = other.decode(header)
     except _DECODE_ERRORS:
-        return _unknown_command(role, header) or BadCommand(f"Invalid command header: {shown(str(error))}")
+        return _unknown_command(role, header) or BadCommand(
+            f"Invalid command header: {shown(str(error))}. Update the older side."
+        )
     return BadCommand(f"Invalid command {_name(command)}: only a {role} sends it, and this is the {role}.")
 
 
@@ -345,4 +353,4 @@ def _name(command: Command) -> str:
 
 def _batch_problem(command: Command) -> str:
     need = "requires a batch, but has none" if type(command) in CARRIES_BATCH else "must not have a batch"
-    return f"Invalid command: {_name(command)} {need}."
+    return f"Invalid command: {_name(command)} {need}. Update the older side."

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from tickertape.base.text_format import said, said_characters_max, shown, shown_characters_max
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tickertape
+from tickertape.base.bookmarks import bookmark_text
+from tickertape.base.errors import TickertapeError
+from tickertape.base.names import check_client_name, check_topic, check_transaction
+from tickertape.base.text_format import (
+    did_you_mean,
+    near_name,
+    near_names_max,
+    not_one_of,
+    said,
+    said_characters_max,
+    shown,
+    shown_characters_max,
+    wrong_type,
+)
+from tickertape.base.units import parse_interval, parse_size
 
 
 def test_library_error_text_is_one_line_without_colours() -> None:
@@ -14,3 +35,46 @@ def test_shown_text_is_bounded_and_escaped() -> None:
     assert len(said(OSError("x" * 10_000))) == said_characters_max
     assert len(shown("x" * 10_000)) == shown_characters_max + len("''")
     assert shown("a\x1b[31m") == r"'a\x1b[31m'"
+
+
+def test_near_name_ignores_case_and_is_bounded() -> None:
+    assert near_name("RAET", ["bookmark", "rate"]) == "rate"
+    assert near_name("colour", ["bookmark", "rate"]) == near_name("", ["rate"]) == ""
+    assert near_name("rat", ["rate"], likeness=0.9) == ""
+    assert near_name("x" * 65, ["x" * 65]) == ""
+    assert near_name("rat", [*map(str, range(near_names_max)), "rate"]) == ""
+    assert did_you_mean("rate", ["rate"]) == ""
+
+
+def test_word_outside_of_a_set_is_reported_with_all_names() -> None:
+    assert not_one_of("Unknown option", "rat", ["live", "rate"]) == (
+        "Unknown option 'rat'. Did you mean 'rate'? Use live or rate."
+    )
+    assert not_one_of("Invalid level", 5, ("a",)) == "Invalid level '5'. Use a."
+
+
+def test_only_one_form_reports_wrong_types() -> None:
+    source = Path(tickertape.__file__).parent
+    forms = re.compile(r"expected [\w ,]+, got|of type \{|\{type\([^)]*\)\.__name__\}\. Use")
+    found = [p.name for p in sorted(source.rglob("*.py")) if forms.search(p.read_text("utf-8"))]
+    assert found == ["text_format.py", "arrow.py"]
+    assert wrong_type("topic", 5, "str") == "Invalid topic of type int. Use str."
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: check_topic(5), "Invalid topic of type int. Use str."),  # type: ignore[arg-type]
+        (lambda: check_client_name(None), "Invalid client name of type NoneType. Use str."),  # type: ignore[arg-type]
+        (lambda: check_transaction("s", 1), "Invalid transaction name of type int. Use str."),  # type: ignore[arg-type]
+        (
+            lambda: parse_size(True),
+            "Invalid size of type bool. Use a number of bytes or text such as '64MB'.",
+        ),
+        (lambda: parse_interval([1]), "Invalid interval of type list. Use a number of seconds or text "),  # type: ignore[arg-type]
+        (lambda: bookmark_text(5), "Invalid start point of type int. Use str, datetime, Bookmark or list."),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_type_is_reported_in_one_form(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(TickertapeError, match=re.escape(text)):
+        call()

@@ -173,12 +173,12 @@ class QueueCalls(ABC, Generic[Done]):
         if filter is None:
             if bookmark is None:
                 raise UsageError(
-                    "sow_delete requires a bookmark or a filter of queue messages. Other forms are not "
-                    "supported yet."
+                    "Cannot delete without a bookmark or a filter of queue messages. Pass one of them. Other "
+                    "forms are not supported yet."
                 )
             return self._settle_call(self._acknowledging(topic, bookmark, options))
         if bookmark is not None:
-            raise UsageError("sow_delete accepts a bookmark or a filter, not both.")
+            raise UsageError("Cannot delete with both a bookmark and a filter. Pass one of them.")
         action, extend_ms = action_of(options)
         return self._settle_call(
             partial(self._driver.acks.settle_all, check_queue(topic), action, check_filter(filter), extend_ms)

@@ -315,9 +315,9 @@ def check_known(sub_ids: Sequence[str], running: Container[str], consequence: st
     """Raise `SubscriptionUnknown` unless all of them are running."""
     for sub_id in sub_ids:
         if sub_id not in running:
-            cure = " Pass each id separately." if "," in sub_id else ""
+            cure = "Pass each id separately." if "," in sub_id else "Use the id of an active subscription."
             raise SubscriptionUnknown(
-                f"Unknown subscription {sub_id!r} on this connection: {consequence}.{cure}"
+                f"Unknown subscription {sub_id!r} on this connection: {consequence}. {cure}"
             )
 
 

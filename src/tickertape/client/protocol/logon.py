@@ -105,7 +105,7 @@ class LogonState:
     def check_ready(self) -> LoggedOn:
         """Return the answer to the logon. Raises `Closed` or `Disconnected` unless calls are possible."""
         if self.closed:
-            raise Closed(f"Client {self.command.name!r} is closed.")
+            raise Closed(f"Cannot use client {self.command.name!r}: it is closed. Create a new client.")
         if self.logged_on is None:
             if self.loss is not None:
                 raise self.loss.with_traceback(None)  # otherwise the traceback grows with each call

@@ -109,7 +109,8 @@ def taken_over(name: str, held: Sequence[Stored], sent: int, last: int) -> Publi
         return None
     count = sum(stored.batch.count for stored in held)
     return PublisherTakenOver(
-        f"Another process published under the client name {name!r}: the server holds its sequence {last}, "
+        f"Cannot publish under the client name {name!r}: another process "
+        f"did, the server holds sequence {last}, "
         f"and this client sent none above {sent}. {count} message(s) of this client, sequences "
         f"{held[0].first} to {held[-1].last}, may be stored or not. They stay in the publish store and are "
         "not sent. Use a unique client name for each process. Then publish the batches of held() again "

@@ -423,19 +423,29 @@ class MessageBuffer:
             return
         if self.end_reason is not None:
             why = self.end_error or self.end_reason
-            raise StreamEnded(f"Stream {self.sub_id!r} ended before the replay caught up: {why}")
+            raise StreamEnded(
+                f"Cannot catch up: stream {self.sub_id!r} ended before: {why}. Subscribe again."
+            )
         hint = " Its buffer is full, so read messages meanwhile." if self._full else ""
-        raise TimedOut(f"Stream {self.sub_id!r} has not caught up {within(timeout)}.{hint}")
+        raise TimedOut(
+            f"Cannot catch up: stream {self.sub_id!r} did not {within(timeout)}.{hint} Wait longer."
+        )
 
     # -- errors of both clients -------------------------------------------------------------------------
 
     def over(self) -> StreamEnded:
         """Return the error of `get` at the end of the stream."""
-        return StreamEnded(f"Stream {self.sub_id!r} has ended: {self.end_error or self.end_reason}")
+        return StreamEnded(
+            f"Cannot read stream {self.sub_id!r}: it has ended "
+            f"({str(self.end_error or self.end_reason).rstrip('.')}). "
+            "Subscribe again."
+        )
 
     def late(self, timeout: float | None) -> TimedOut:
         """Return the error for a timeout without a message."""
-        return TimedOut(f"No message received {within(timeout)} (stream {self.sub_id!r}).")
+        return TimedOut(
+            f"Cannot read stream {self.sub_id!r}: no message received {within(timeout)}. Wait longer."
+        )
 
     # -- inside -----------------------------------------------------------------------------------------
 

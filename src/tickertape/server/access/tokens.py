@@ -31,7 +31,7 @@ _HASH_CHARACTERS: Final = 64
 _HEX: Final = frozenset("0123456789abcdef")
 _NOTHING: Final = bytes(_HASH_CHARACTERS // 2)
 """Hash compared with a token of an unknown name, so that the check takes the same time."""
-_WRONG: Final = "Authentication failed: unknown token."
+_WRONG: Final = "Authentication failed: unknown token. Check the token."
 
 
 class KnownToken(NamedTuple):

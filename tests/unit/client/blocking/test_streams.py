@@ -99,7 +99,7 @@ def test_iteration_continues_in_the_batch_started_by_get() -> None:
 
 def test_get_without_message_times_out() -> None:
     fed = Fed()
-    with pytest.raises(TimedOut, match=r"No message received within 0 s .stream 'sub'"):
+    with pytest.raises(TimedOut, match=r"Cannot read stream 'sub': no message received within 0 s"):
         fed.stream.get(0)
     with pytest.raises(TimedOut):
         fed.stream.get(0.01)
