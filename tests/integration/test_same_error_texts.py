@@ -80,11 +80,6 @@ MISTAKES: dict[str, tuple[Callable[[tt.Client], object], list[str], bytes]] = {
     ),
     "queue option of a topic": (subscribe(max_backlog=5), ["subscribe", "orders", "--max-backlog", "5"], b""),
     "pattern": (publish("a.*", b"1"), ["publish", "a.*"], b"1\n"),
-    "client name": (
-        lambda _: tt.Client("x" * 300, "tcp://127.0.0.1:1"),
-        ["subscribe", "orders", "--name", "x" * 300],
-        b"",
-    ),
 }
 
 

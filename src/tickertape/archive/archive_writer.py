@@ -116,7 +116,9 @@ class ArchiveWriter:
             ):
                 return True
         raise ArchiveFailed(
-            f"Cannot commit to {self.place.location}: other writers keep changing the table. Try again later."
+            f"Cannot commit to archive {self.place.location!r}: other writers "
+            "keep changing the table. Stop them, or "
+            "try again later."
         )
 
     def _check_begin(self, begin: int, end: int) -> None:
@@ -128,7 +130,9 @@ class ArchiveWriter:
                     f"{what}: positions {covered} to {begin} would be missing. "
                     "Archive them first, or create a new archive at another location."
                 )
-            raise ArchiveFailed(f"{what}: another process archives this journal. Nothing was added.")
+            raise ArchiveFailed(
+                f"{what}: another process archives this journal. Nothing was added. Stop one of them."
+            )
 
     def commit(
         self,

@@ -76,7 +76,7 @@ def check_transaction(space: str, name: str) -> None:
             size = len(text.encode())
         except UnicodeEncodeError:
             raise BadOption(
-                f"Invalid {what} of a transaction {shown(text)}: it must be valid Unicode."
+                f"Invalid {what} of a transaction {shown(text)}: it is not valid Unicode. Use another {what}."
             ) from None
         if size > transaction_name_bytes_max:
             raise BadOption(

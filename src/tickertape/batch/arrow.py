@@ -296,7 +296,7 @@ def _offsets_and_bodies(array: pa.Array) -> tuple[Int32s, memoryview]:
     """Return offsets from 0 and the bytes they reference."""
     array, offsets = _checked(array)
     if not len(array):
-        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
+        raise UsageError("Cannot encode an empty batch. Pass at least one message.")
     first, last = int(offsets[0]), int(offsets[-1])
     check_body_bytes(last - first)
     data = array.buffers()[2]

@@ -202,7 +202,7 @@ def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> Enc
         offsets = PAIR.pack(0, len(joined))
         return EncodedBodies(1, joined, offsets, run_crc(offsets[4:], joined))
     if not count:
-        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
+        raise UsageError("Cannot encode an empty batch. Pass at least one message.")
     joined = b"".join(bodies)
     check_body_bytes(len(joined))
     if lengths is None:
@@ -231,7 +231,7 @@ def batch_from_bodies(
 def new_run(publisher: int, first_sequence: int, timestamp: int, count: int, crc: int) -> bytes:
     """Return the encoded run of `count` messages. Raises `UsageError` for a number out of range."""
     if not count:
-        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
+        raise UsageError("Cannot encode an empty batch. Pass at least one message.")
     if not (0 <= publisher < SEQUENCE_END and 0 <= first_sequence <= SEQUENCE_END - count):
         raise UsageError(
             f"Invalid publisher {publisher} or first sequence {first_sequence}. Use unsigned 64-bit numbers."

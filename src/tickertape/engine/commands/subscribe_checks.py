@@ -93,7 +93,7 @@ def _check_subscription(
     if command.positions is not None:
         _check_positions(command, command.positions, journal)
         if command.numbered and (options.conflation is not None or options.live):
-            raise BadOption("Option numbered excludes conflation and live. Remove one of them.")
+            raise BadOption("Cannot use option numbered with conflation or live. Remove one of them.")
     elif command.numbered:
         raise BadOption("Option numbered requires positions.")
     elif command.until_caught_up and command.bookmark is None:

@@ -146,7 +146,9 @@ def _topic(options: Mapping[str, str]) -> str:
         # Parentheses make it a pattern even without other pattern characters.
         return pattern if is_pattern(pattern) else f"({pattern})"
     if not topic:
-        raise BadOption("Option topic is missing. Set the name of a persistent topic, or set topicPattern.")
+        raise BadOption(
+            "Cannot read without option topic. Set it to the name of a persistent topic, or set topicPattern."
+        )
     if is_pattern(topic):
         raise BadTopic(f"Invalid option topic {topic!r}: it is a pattern. Use option topicPattern.")
     check_topic(topic)
