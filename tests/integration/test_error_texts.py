@@ -474,7 +474,7 @@ PROVOKED: dict[str, Provoke] = {
     "bad_filter": of_client(lambda c: c.subscribe("orders", filter="/price >")),
     "bad_path": of_place(lambda _: parse_path("")),
     "message_too_large": of_client(lambda c: c.publish("orders", bytes(17 * MIB))),
-    "bad_message": of_client(lambda c: c.publish("orders", object())),  # type: ignore[arg-type]
+    "bad_message": of_client(lambda c: c.publish("orders", object())),
     "bad_body": cause_of(lambda c: c.publish("checked", b"{")),
     "bad_configuration": of_place(configuration),
     "topic_not_recorded": of_client(lambda c: c.bookmark_subscribe("odrers", tt.EPOCH)),

@@ -25,7 +25,7 @@ from tickertape.payload.registry import message_type
 from tickertape.server.access.tokens import tokens_in
 from tickertape.server.config.config import load_config
 from tickertape.testing.fault_proxy import FaultProxy
-from tickertape.wire.commands import Subscribe
+from tickertape.wire.commands import Ack, Subscribe
 from tickertape.wire.connection import _header_error
 
 SOURCE = Path(tt.__file__).parent
@@ -64,7 +64,9 @@ def topic() -> None:
     peer = world.connect("c")
     peer.send(Subscribe(id=1, topic="odrers", bookmark="0", options="bookmark", credit=1 << 20, sub_id="s"))
     world.settle()
-    raise ValueError(peer.answers[1].text)
+    answer = peer.answers[1]
+    assert isinstance(answer, Ack)
+    raise ValueError(answer.text)
 
 
 SETS: dict[str, tuple[Callable[[], object], str]] = {

@@ -61,7 +61,7 @@ class ConnectionHandler(Protocol):
 
 
 _HTTP_REFUSAL: Final = (
-    "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"  # language: HTTP, not prose
     f"content-length: {len(HTTP_TEXT) + 1}\r\nconnection: close\r\n\r\n{HTTP_TEXT}\n"
 ).encode()
 

@@ -74,7 +74,7 @@ def test_whatever_is_wrong_is_told_alike(tokens: Tokens, token: Token) -> None:
         "\ud800",
     ]
     assert {refusal(tokens, Logon(name="any", password=text)) for text in wrong} == {
-        "Authentication failed: unknown token."
+        "Authentication failed: unknown token. Check the token."
     }
 
 

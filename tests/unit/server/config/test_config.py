@@ -480,7 +480,7 @@ TAKES = (
         ),
         (
             "[[journal.topic]]\nname = ''\n",
-            ["2: journal.topic.name: Invalid topic '': it must not be empty."],
+            ["2: journal.topic.name: Invalid topic '': it must not be empty. Use another name."],
         ),
         (
             "[[journal.topic]]\nname = 'a'\n[[journal.topic]]\nname = 'a'\n",
