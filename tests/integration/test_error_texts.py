@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -105,8 +106,8 @@ class Place:
     silent: Peer
     path: Path
 
-    def client(self, **options: object) -> tt.Client:
-        made = tt.Client(f"client-{os.urandom(4).hex()}", self.server.uri, timeout=SECONDS, **options)  # type: ignore[arg-type]
+    def client(self, **options: Any) -> tt.Client:
+        made = tt.Client(f"client-{os.urandom(4).hex()}", self.server.uri, timeout=SECONDS, **options)
         made.connect()
         return made
 

@@ -24,6 +24,7 @@ from tickertape.filter.functions.registry import unsupported_reason
 from tickertape.payload.registry import message_type
 from tickertape.server.access.tokens import tokens_in
 from tickertape.server.config.config import load_config
+from tickertape.spark.source.options import read_names
 from tickertape.testing.fault_proxy import FaultProxy
 from tickertape.wire.commands import Ack, Subscribe
 from tickertape.wire.connection import _header_error
@@ -48,9 +49,8 @@ def configuration(text: str) -> None:
         load_config(file)
 
 
-def spark(module: str, **options: str) -> None:
-    source = pytest.importorskip(f"tickertape.spark.{module}.options")
-    source.read_names(options, ("servers", "topic", "startingBookmark"), {})
+def spark(**options: str) -> None:
+    read_names(options, ("servers", "topic", "startingBookmark"), {})
 
 
 def fault() -> None:
@@ -95,7 +95,7 @@ SETS: dict[str, tuple[Callable[[], object], str]] = {
     "conflation keys": (lambda: StreamConflation("topc"), "topic"),
     "store policies": (lambda: tt.MemoryPublishStore(when_full="blok"), "block"),  # type: ignore[arg-type]
     "topics": (topic, "orders"),
-    "Spark options": (lambda: spark("source", startingBokmark="epoch"), "startingBookmark"),
+    "Spark options": (lambda: spark(startingBokmark="epoch"), "startingBookmark"),
     "faults": (fault, "reset"),
 }
 

@@ -98,7 +98,7 @@ def _problem(name: str, bytes_max: int) -> str:
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError:
-        return "must be valid Unicode"
+        return "is not valid Unicode"
     if size > bytes_max:
         return f"must have at most {bytes_max} bytes in UTF-8, but has {size}"
     control = _CONTROL.search(name)

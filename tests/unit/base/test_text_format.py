@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,20 +62,21 @@ def test_only_one_form_reports_wrong_types() -> None:
     assert wrong_type("topic", 5, "str") == "Invalid topic of type int. Use str."
 
 
+def of_a_transaction(name: Any) -> None:
+    check_transaction("s", name)
+
+
 @pytest.mark.parametrize(
-    ("call", "text"),
+    ("call", "value", "text"),
     [
-        (lambda: check_topic(5), "Invalid topic of type int. Use str."),  # type: ignore[arg-type]
-        (lambda: check_client_name(None), "Invalid client name of type NoneType. Use str."),  # type: ignore[arg-type]
-        (lambda: check_transaction("s", 1), "Invalid transaction name of type int. Use str."),  # type: ignore[arg-type]
-        (
-            lambda: parse_size(True),
-            "Invalid size of type bool. Use a number of bytes or text such as '64MB'.",
-        ),
-        (lambda: parse_interval([1]), "Invalid interval of type list. Use a number of seconds or text "),  # type: ignore[arg-type]
-        (lambda: bookmark_text(5), "Invalid start point of type int. Use str, datetime, Bookmark or list."),  # type: ignore[arg-type]
+        (check_topic, 5, "topic of type int. Use str."),
+        (check_client_name, None, "client name of type NoneType. Use str."),
+        (of_a_transaction, 1, "transaction name of type int. Use str."),
+        (parse_size, True, "size of type bool. Use a number of bytes or text such as '64MB'."),
+        (parse_interval, [1], "interval of type list. Use a number of seconds or text such as '500ms'."),
+        (bookmark_text, 5, "start point of type int. Use str, datetime, Bookmark or list."),
     ],
 )
-def test_wrong_type_is_reported_in_one_form(call: Callable[[], object], text: str) -> None:
-    with pytest.raises(TickertapeError, match=re.escape(text)):
-        call()
+def test_wrong_type_is_reported_in_one_form(call: Callable[[Any], object], value: object, text: str) -> None:
+    with pytest.raises(TickertapeError, match=re.escape(f"Invalid {text}")):
+        call(value)

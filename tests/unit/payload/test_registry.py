@@ -32,7 +32,7 @@ def test_binary_message_type_has_no_fields() -> None:
     assert binary.unreadable([b"", b"\xff"]) == ([], "")
     assert binary.reader([]).decode(b"\xff") is None
     assert binary.reader([]).quick(b"\xff") is None
-    with pytest.raises(BadPath, match="/a: messages of type binary have no fields"):
+    with pytest.raises(BadPath, match="/a': messages of type binary have no fields"):
         binary.reader([parse_path("/a")])
     with pytest.raises(BadPath, match="no fields"):
         binary.projector(parse_select("-/a"))

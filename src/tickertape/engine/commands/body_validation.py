@@ -101,9 +101,8 @@ def _text(command: Publish, batch: MessageBatch, bad: list[int], reason: str) ->
     which = f"with sequence {batch.sequences[first]}" if command.sequenced else f"number {first}"
     return (
         f"Cannot store {len(bad)} of {batch.count} messages: their bodies are invalid. The first is the one "
-        f"{which} to {shown(batch.topic(first))}: its body of "
-        f"{int(batch.offsets[first + 1] - batch.offsets[first])} bytes is not {reason.rstrip('.')}. Correct "
-        "the bodies and publish them again."
+        f"{which}: a body of {int(batch.offsets[first + 1] - batch.offsets[first])} bytes for "
+        f"{shown(batch.topic(first))} is not {reason.rstrip('.')}. Correct the bodies and publish them again."
     )
 
 

@@ -132,7 +132,7 @@ def read_servers(options: Mapping[str, str]) -> tuple[str, ...]:
     servers = tuple(uri for uri in map(str.strip, options.get("servers", "").split(",")) if uri)
     if not servers:
         raise BadOption(
-            "Option servers is missing. Set one or more servers, comma-separated, such as "
+            "Cannot connect without option servers. Set one or more servers, comma-separated, such as "
             "tcp://127.0.0.1:9007."
         )
     return tuple(server_text(uri, options) for uri in servers)

@@ -165,7 +165,7 @@ def test_wait_caught_up_returns_no_credit_beyond_the_limit(monkeypatch: pytest.M
 
 def test_wait_caught_up_raises_timed_out_or_stream_ended() -> None:
     fed = Fed()
-    with pytest.raises(TimedOut, match="not caught up"):
+    with pytest.raises(TimedOut, match="Cannot catch up"):
         fed.stream.wait_caught_up(0)
     fed.receiver.end("disconnected", Disconnected("gone"))
     with pytest.raises(StreamEnded, match="gone"):

@@ -112,7 +112,7 @@ def test_message_type_without_the_conflation_key_is_not_conflated() -> None:
             "b",
             {"options": "conflation=1s,conflation_key=[/x]"},
             "bad_option",
-            "conflation_key: Invalid field /x: messages",
+            "conflation_key: Invalid field '/x': messages",
         ),
     ],
 )
