@@ -275,7 +275,7 @@ def test_serve_says_one_line_when_it_is_ready_and_stops_cleanly(tmp_path: Path) 
     assert run("publish", "orders", "--server", unix.decode(), stdin=b"1\n").returncode == 0
     again = run("serve", "--data", str(tmp_path / "data"), "--listen", "tcp://127.0.0.1:0")
     assert (again.returncode, again.stdout) == (5, b"")
-    assert f"process {server.pid}".encode() in again.stderr
+    assert f"(pid {server.pid})".encode() in again.stderr
     assert again.stderr.count(b"\n") == 1
     code, output, log = stop(server)
     assert (code, output) == (0, b"")
