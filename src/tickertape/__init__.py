@@ -307,7 +307,10 @@ _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in name
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'tickertape' has no attribute {name!r}")
+        # Python suggests a near name from `name` and `obj` when it prints the error.
+        raise AttributeError(
+            f"module 'tickertape' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+        )
     value: object = getattr(import_module(_HOME_OF.get(name, "tickertape.base.errors")), name)
     globals()[name] = value
     return value

@@ -180,9 +180,9 @@ def test_plain_client_calls_each_connection_state_listener_once_per_state(
         ({}, "either servers or server_chooser"),
         ({"servers": "tcp://a:1", "server_chooser": tt.DefaultServerChooser("tcp://a:1")}, "either"),
         ({"servers": ["http://a"]}, "Invalid server address"),
-        ({"server_chooser": "tcp://a:1"}, "lacks methods of ServerChooser"),
+        ({"server_chooser": "tcp://a:1"}, "all methods of ServerChooser"),
         ({"servers": "tcp://a:1", "reconnect_delay": "often"}, "Invalid interval 'often'"),
-        ({"servers": "tcp://a:1", "subscription_manager": 1}, "lacks methods of SubscriptionManager"),
+        ({"servers": "tcp://a:1", "subscription_manager": 1}, "all methods of SubscriptionManager"),
     ],
 )
 def test_ha_client_with_invalid_options_raises(front: Front, options: dict[str, Any], says: str) -> None:

@@ -296,7 +296,7 @@ def test_nobody_answers(command: str, server: RunningServer) -> None:
     assert errors.startswith(f"tickertape: Cannot connect to {url}: connection refused. ")
     code, _, errors = run_tickertape(command, "--admin", server.uri.replace("tcp", "http"))
     assert (code, errors.count("\n")) == (1, 1)
-    assert "not HTTP" in errors
+    assert "Cannot serve HTTP" in errors
     assert run_tickertape(command, "--admin", server.uri)[0] == 2
 
 

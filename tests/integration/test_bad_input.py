@@ -263,7 +263,7 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
         code, output, errors = run_tickertape("serve", "--data", str(path), "--listen", "tcp://127.0.0.1:0")
         assert (code, output) == (EXIT_REFUSED, "")
         assert f" start_refused code=not_a_journal data={path} text=" in errors
-        assert f"{path}: not a directory" in errors
+        assert f"'{path}': it is not a directory" in errors.replace("\\'", "'")
     assert file.read_bytes() == b"mine"
 
 

@@ -201,7 +201,10 @@ def test_a_server_that_does_not_answer_is_exit_code_3_after_the_time_given() -> 
         address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
         done = run("subscribe", "orders", "--server", address, "--timeout", "200ms")
     assert (done.returncode, done.stdout) == (3, b"")
-    expected = f"tickertape: No Tickertape server answered at {address} within 0.2 s. Check host and port.\n"
+    expected = (
+        f"tickertape: Cannot log on: no Tickertape server answered at {address} within 0.2 s. "
+        "Check host and port.\n"
+    )
     assert done.stderr.decode() == expected
 
 
@@ -339,7 +342,7 @@ def test_serve_says_one_line_when_it_is_ready_and_stops_cleanly(tmp_path: Path) 
     assert run("publish", "orders", "--server", unix.decode(), stdin=b"1\n").returncode == 0
     again = run("serve", "--data", str(tmp_path / "data"), "--listen", "tcp://127.0.0.1:0")
     assert (again.returncode, again.stdout) == (5, b"")
-    assert f"process {server.pid}".encode() in again.stderr
+    assert f"(pid {server.pid})".encode() in again.stderr
     assert again.stderr.count(b"\n") == 1
     code, output, log = stop(server)
     assert (code, output) == (0, b"")

@@ -74,7 +74,6 @@ PUBLISH = frame(Publish(frame=1), batch_of(3))
 STRANGERS: dict[str, tuple[bytes, str]] = {
     "garbage": (Random(7).randbytes(5000), "not_tickertape"),
     "zeros": (bytes(4096), "not_tickertape"),
-    "an HTTP request": (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", "not_tickertape"),
     "a TLS hello": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), "not_tickertape"),
     "another version": (b"tktape/9" + LOGON, "bad_version"),
     "no common version": (PREFACE + frame(Logon(name="stranger", versions=(7, 9))), "bad_version"),

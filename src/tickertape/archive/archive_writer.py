@@ -116,7 +116,9 @@ class ArchiveWriter:
             ):
                 return True
         raise ArchiveFailed(
-            f"Cannot commit to {self.place.location}: other writers keep changing the table. Try again later."
+            f"Cannot commit to archive {self.place.location!r}: other writers "
+            "keep changing the table. Stop them, or "
+            "try again later."
         )
 
     def _check_begin(self, begin: int, end: int) -> None:
@@ -128,7 +130,9 @@ class ArchiveWriter:
                     f"{what}: positions {covered} to {begin} would be missing. "
                     "Archive them first, or create a new archive at another location."
                 )
-            raise ArchiveFailed(f"{what}: another process archives this journal. Nothing was added.")
+            raise ArchiveFailed(
+                f"{what}: another process archives this journal. Nothing was added. Stop one of them."
+            )
 
     def commit(
         self,
@@ -197,7 +201,9 @@ def _loaded(place: ArchiveLocation) -> DeltaTable:
         return DeltaTable(place.location, storage_options=place.options or None)
     except TableNotFoundError as error:
         raise ArchiveFailed(
-            f"{place.location} has no Delta table. Create it with `tickertape pipeline archive`."
+            f"Cannot open an archive at {place.location!r}: it has no "
+            "Delta table. Create it with `tickertape "
+            "pipeline archive`."
         ) from error
     except Exception as error:
         raise _failed(place, error) from error

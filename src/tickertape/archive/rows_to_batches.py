@@ -88,7 +88,7 @@ def rows_of(batch: pa.RecordBatch, topic: str) -> Rows:
 
     missing = [name for name in FILE_COLUMNS if name not in batch.schema.names]
     if missing:
-        raise ArchiveFailed(f"it has no column {missing[0]}")
+        raise ArchiveFailed(f"it has no column {missing[0]!r}")
     for name in _NEVER_NULL:
         if batch.column(name).null_count:
             raise ArchiveFailed(f"column {name} is null in some rows")

@@ -22,7 +22,7 @@ import msgspec
 
 from tickertape.base.errors import BadBookmark
 from tickertape.base.limits import bookmarks_per_list_max
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown, wrong_type
 
 TIMESTAMP_FORM: Final = "YYYYmmddTHHMMSS in UTC, with an optional fraction (1 to 6 digits) and an optional Z"
 
@@ -109,7 +109,7 @@ BOOKMARK_FORM: Final = "a bookmark (publisher|sequence|)"
 LIST_FORM: Final = "a comma-separated list of bookmarks"
 TIME_FORM: Final = "a UTC timestamp (20261120T090000)"
 RANGE_FORM: Final = "a range such as [A:B)"
-_ALLOWED: Final = f"{BOOKMARK_FORM}, {LIST_FORM}, {EPOCH} (EPOCH), {NOW} (NOW), {TIME_FORM}, or {RANGE_FORM}"
+_ALLOWED: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM} or {RANGE_FORM}"
 
 
 class Bookmark(NamedTuple):
@@ -195,7 +195,8 @@ def parse_bookmark(text: str, allowed: str = _ALLOWED) -> StartPoint | Range:
     try:
         return _parse(text)
     except BadBookmark as error:
-        raise BadBookmark(f"{error} Use {allowed}.") from None
+        word = did_you_mean(text, START_WORDS) if allowed is _ALLOWED else ""
+        raise BadBookmark(f"{error}{word} Use {allowed}.") from None
 
 
 def _parse(text: str) -> StartPoint | Range:
@@ -224,11 +225,9 @@ def bookmark_text(value: str | datetime | Bookmark | Sequence[str | Bookmark]) -
     if isinstance(value, list | tuple):
         for member in value:
             if not isinstance(member, str | Bookmark):
-                raise BadBookmark(f"Invalid bookmark: expected str or Bookmark, got {type(member).__name__}.")
+                raise BadBookmark(wrong_type("bookmark", member, "str or Bookmark"))
         return ",".join(map(str, value))
-    raise BadBookmark(
-        f"Invalid start point: expected str, datetime, Bookmark or list, got {type(value).__name__}."
-    )
+    raise BadBookmark(wrong_type("start point", value, "str, datetime, Bookmark or list"))
 
 
 def _parse_range(text: str, at: int) -> Range:
@@ -291,7 +290,7 @@ def _parse_one(text: str, at: int) -> StartPoint:
     try:
         return AtTime(_timestamp_micros(text))
     except ValueError as error:
-        raise BadBookmark(f"Invalid start point {shown(text)}: {error} (at position {at}).") from None
+        _refuse(text, at, str(error))
 
 
 def _parse_list(text: str, at: int) -> tuple[tuple[Bookmark, ...], bool, bool, bool]:
@@ -335,4 +334,5 @@ def _trimmed(text: str, start: int, stop: int) -> tuple[int, str]:
 
 
 def _refuse(part: str, at: int, why: str) -> NoReturn:
-    raise BadBookmark(f"Invalid start point {shown(part)}: {why} (at position {at}).")
+    place = f" (at position {at})" if at else ""
+    raise BadBookmark(f"Invalid start point {shown(part)}: {why}{place}.") from None

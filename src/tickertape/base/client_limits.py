@@ -34,7 +34,7 @@ MOST: Final = DEFAULT._replace(filter_bytes_max=filter_bytes_most)
 def message_too_large(size: int, most: int) -> MessageTooLarge:
     """Return the error for a body of `size` bytes."""
     return MessageTooLarge(
-        f"Message of {size:,} bytes is too large. Use at most {most:,} bytes (message_bytes_max)."
+        f"Invalid message: {size:,} bytes is too large. Use at most {most:,} bytes (message_bytes_max)."
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from tickertape.base.errors import BadName, BadOption, BadTopic
 from tickertape.base.limits import client_name_bytes_max, topic_bytes_max, transaction_name_bytes_max
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import shown, wrong_type
 
 PATTERN_CHARACTERS: Final = "*+?[](){}^$\\|"
 """Characters that make a topic a regular expression. A topic without them is literal. A dot is literal."""
@@ -43,25 +43,25 @@ def is_pattern(topic: str) -> bool:
 def check_topic(topic: str) -> None:
     """Raise `BadTopic` unless `topic` is a literal name of 1 to `topic_bytes_max` bytes in UTF-8."""
     if not isinstance(topic, str):
-        raise BadTopic(f"Invalid topic: expected str, got {type(topic).__name__}.")
+        raise BadTopic(wrong_type("topic", topic, "str"))
     pattern = _PATTERN.search(topic)
     if pattern is not None:
         raise BadTopic(
             f"Invalid topic {shown(topic)}: {pattern[0]!r} makes it a pattern. "
-            f"Use a name without any of {PATTERN_CHARACTERS}"
+            f"Use a name without pattern characters ({PATTERN_CHARACTERS})."
         )
     problem = _problem(topic, topic_bytes_max)
     if problem:
-        raise BadTopic(f"Invalid topic {shown(topic)}: it {problem}.")
+        raise BadTopic(f"Invalid topic {shown(topic)}: it {problem}. Use another name.")
 
 
 def check_client_name(name: str) -> None:
     """Raise `BadName` unless `name` is a valid client name of 1 to `client_name_bytes_max` bytes in UTF-8."""
     if not isinstance(name, str):
-        raise BadName(f"Invalid client name: expected str, got {type(name).__name__}.")
+        raise BadName(wrong_type("client name", name, "str"))
     problem = _problem(name, client_name_bytes_max)
     if problem:
-        raise BadName(f"Invalid client name {shown(name)}: it {problem}.")
+        raise BadName(f"Invalid client name {shown(name)}: it {problem}. Use another name.")
 
 
 def check_transaction(space: str, name: str) -> None:
@@ -71,12 +71,12 @@ def check_transaction(space: str, name: str) -> None:
     """
     for what, text in (("space", space), ("name", name)):
         if not isinstance(text, str):
-            raise BadOption(f"Invalid {what} of a transaction: expected str, got {type(text).__name__}.")
+            raise BadOption(wrong_type(f"transaction {what}", text, "str"))
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
             raise BadOption(
-                f"Invalid {what} of a transaction {shown(text)}: it must be valid Unicode."
+                f"Invalid {what} of a transaction {shown(text)}: it is not valid Unicode. Use another {what}."
             ) from None
         if size > transaction_name_bytes_max:
             raise BadOption(
@@ -84,7 +84,7 @@ def check_transaction(space: str, name: str) -> None:
                 f"Use at most {transaction_name_bytes_max} bytes."
             )
     if not name:
-        raise BadOption("Invalid name of a transaction '': it must not be empty.")
+        raise BadOption("Invalid name of a transaction '': it must not be empty. Use another name.")
     if space and (not (name.isascii() and name.isdecimal()) or len(name) > _NUMBER_DIGITS_MAX):
         raise BadOption(
             f"Invalid name of a transaction in space {shown(space)}: {shown(name)}. "
@@ -98,7 +98,7 @@ def _problem(name: str, bytes_max: int) -> str:
     try:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError:
-        return "must be valid Unicode"
+        return "is not valid Unicode"
     if size > bytes_max:
         return f"must have at most {bytes_max} bytes in UTF-8, but has {size}"
     control = _CONTROL.search(name)

@@ -1,9 +1,11 @@
-"""Format external text for error messages: escaped and shortened."""
+"""Parts of error messages: external text (escaped and shortened), near names, and wrong types."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Final
 
 shown_characters_max: Final = 80
@@ -32,6 +34,51 @@ def is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+near_name_characters_max: Final = 64
+"""Length above which a word has no near name: the search is quadratic."""
+near_names_max: Final = 500
+"""Number of names that are compared, because a server does it on its event loop."""
+
+
+def near_name(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
+    """Return the name in `known` that resembles `word` most, ignoring case, or "".
+
+    `likeness` is the least accepted similarity, from 0 to 1.
+    """
+    if not 0 < len(word) <= near_name_characters_max:
+        return ""
+    from difflib import get_close_matches  # imported late: only errors need it
+
+    names = {name.lower(): name for name in islice(known, near_names_max)}
+    return next((names[near] for near in get_close_matches(word.lower(), names, 1, likeness)), "")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'NAME'?` with the near name of `word` in the closed set `known`, or ""."""
+    near = near_name(word, known)
+    return f" Did you mean {near!r}?" if near not in ("", word) else ""
+
+
+def not_one_of(problem: str, word: object, known: Collection[str]) -> str:
+    """Return the error text for a `word` outside the closed set `known`: near name, and all names.
+
+    `problem` is its first words, such as "Unknown option".
+    """
+    text = word if isinstance(word, str) else repr(word)
+    return f"{problem} {shown(text)}.{did_you_mean(text, known)} Use {listed(known)}."
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the names as `a, b or c`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def wrong_type(name: str, value: object, use: str) -> str:
+    """Return the error text for the argument `name` whose `value` has a wrong type."""
+    return f"Invalid {name} of type {type(value).__name__}. Use {use}."
 
 
 said_characters_max: Final = 2000

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Final
 
 from tickertape.base.errors import BadOption
-from tickertape.base.text_format import is_finite, shown, shown_number
+from tickertape.base.text_format import is_finite, shown, shown_number, wrong_type
 
 SIZE_UNITS: Final = {"": 1, "B": 1, "KB": 1024, "MB": 1024**2, "GB": 1024**3, "TB": 1024**4}
 """Bytes per unit of size."""
@@ -36,7 +36,7 @@ def parse_size(value: str | int) -> int:
     Raises `BadOption` for any other value, and for a negative or fractional number of bytes.
     """
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise BadOption(f"Invalid size {value!r}. Use a number of bytes or text such as '64MB'.")
+        raise BadOption(wrong_type("size", value, "a number of bytes or text such as '64MB'"))
     if isinstance(value, int):
         if value < 0:
             raise BadOption(f"Invalid size {shown_number(value)}. Use a number of bytes >= 0.")
@@ -59,7 +59,7 @@ def parse_interval(value: str | float) -> float:
     Raises `BadOption` for any other value, and for a negative or infinite number.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadOption(f"Invalid interval {value!r}. Use a number of seconds or text such as '500ms'.")
+        raise BadOption(wrong_type("interval", value, "a number of seconds or text such as '500ms'"))
     if isinstance(value, int | float):
         if not (value >= 0 and is_finite(value)):
             raise BadOption(f"Invalid interval {shown_number(value)}. Use a finite number of seconds >= 0.")

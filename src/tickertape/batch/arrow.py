@@ -13,6 +13,7 @@ import numpy as np
 
 from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
 from tickertape.base.limits import message_bytes_max, message_cost_bytes
+from tickertape.base.text_format import did_you_mean, listed, not_one_of, wrong_type
 from tickertape.batch.encode import EncodedBodies, check_body_bytes, topic_bytes
 from tickertape.batch.format import I1, I4, I8, AnyArray, Int32s, Int64s, Labels, lengths_of, run_crc
 
@@ -78,7 +79,7 @@ def _kit() -> _Kit:
 def _schema(names: tuple[str, ...]) -> pa.Schema:
     unknown = [name for name in names if name not in _COLUMNS]
     if unknown:
-        raise UsageError(f"Unknown column {unknown[0]!r}. Use one of {', '.join(_COLUMNS)}.")
+        raise UsageError(not_one_of("Unknown column", unknown[0], _COLUMNS))
     kit = _kit()
     return kit.schema([(name, getattr(kit, _COLUMNS[name][0])) for name in names])
 
@@ -175,7 +176,7 @@ def body_arrays(source: object, column: str | None = None) -> Iterator[pa.Array]
         for batch in reader:
             yield batch.column(name)
     else:
-        raise UsageError(f"Cannot publish {type(source).__name__}. Use an Arrow array or table.")
+        raise UsageError(wrong_type("messages", source, "an Arrow array or table"))
 
 
 def _column_name(schema: pa.Schema, column: str | None) -> str:
@@ -185,8 +186,8 @@ def _column_name(schema: pa.Schema, column: str | None) -> str:
     wanted = "data" if column is None else column
     if names.count(wanted) != 1:
         raise UsageError(
-            f"Cannot publish column {wanted!r}: the table has {names.count(wanted)} columns of this name. "
-            f"Use one of {', '.join(names)}."
+            f"Cannot publish column {wanted!r}: the table has {names.count(wanted)} columns of this name."
+            f"{did_you_mean(wanted, names)} Use {listed(names)}."
         )
     return wanted
 
@@ -286,7 +287,7 @@ def encode_array(array: pa.Array) -> EncodedBodies:
     longest = int(lengths.max(initial=0))
     if longest > message_bytes_max:
         raise MessageTooLarge(
-            f"Message of {longest} bytes is too large. Use at most {message_bytes_max} bytes."
+            f"Invalid message: {longest} bytes is too large. Use at most {message_bytes_max} bytes."
         )
     return EncodedBodies(len(lengths), bodies, offsets.tobytes(), run_crc(lengths.data, bodies))
 
@@ -295,7 +296,7 @@ def _offsets_and_bodies(array: pa.Array) -> tuple[Int32s, memoryview]:
     """Return offsets from 0 and the bytes they reference."""
     array, offsets = _checked(array)
     if not len(array):
-        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
+        raise UsageError("Cannot encode an empty batch. Pass at least one message.")
     first, last = int(offsets[0]), int(offsets[-1])
     check_body_bytes(last - first)
     data = array.buffers()[2]

@@ -183,7 +183,7 @@ def lengths_in(bodies: Sequence[bytes]) -> Int32s:
         return np.frombuffer(pack(f"<{len(bodies)}i", *map(len, bodies)), I4)
     except struct_error:
         raise MessageTooLarge(
-            f"Message of 2 GiB or more is too large. Use at most {message_bytes_max} bytes."
+            f"Invalid message: 2 GiB or more is too large. Use at most {message_bytes_max} bytes."
         ) from None
 
 
@@ -197,12 +197,12 @@ def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> Enc
         joined = bodies[0]
         if len(joined) > message_bytes_max:
             raise MessageTooLarge(
-                f"Message of {len(joined)} bytes is too large. Use at most {message_bytes_max} bytes."
+                f"Invalid message: {len(joined)} bytes is too large. Use at most {message_bytes_max} bytes."
             )
         offsets = PAIR.pack(0, len(joined))
         return EncodedBodies(1, joined, offsets, run_crc(offsets[4:], joined))
     if not count:
-        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
+        raise UsageError("Cannot encode an empty batch. Pass at least one message.")
     joined = b"".join(bodies)
     check_body_bytes(len(joined))
     if lengths is None:
@@ -211,7 +211,7 @@ def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> Enc
         longest = int(lengths.max())
         if longest > message_bytes_max:
             raise MessageTooLarge(
-                f"Message of {longest} bytes is too large. Use at most {message_bytes_max} bytes."
+                f"Invalid message: {longest} bytes is too large. Use at most {message_bytes_max} bytes."
             )
     return EncodedBodies(count, joined, offsets_from(lengths).tobytes(), run_crc(lengths.data, joined))
 
@@ -231,7 +231,7 @@ def batch_from_bodies(
 def new_run(publisher: int, first_sequence: int, timestamp: int, count: int, crc: int) -> bytes:
     """Return the encoded run of `count` messages. Raises `UsageError` for a number out of range."""
     if not count:
-        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
+        raise UsageError("Cannot encode an empty batch. Pass at least one message.")
     if not (0 <= publisher < SEQUENCE_END and 0 <= first_sequence <= SEQUENCE_END - count):
         raise UsageError(
             f"Invalid publisher {publisher} or first sequence {first_sequence}. Use unsigned 64-bit numbers."

@@ -193,7 +193,9 @@ def check_head(head: Buffer, nbytes: int) -> Checked:
     source = _settled(head)
     checked = _check(source, nbytes)
     if checked[3] != len(source):
-        raise BadBatch(f"Invalid batch: its head claims {checked[3]} bytes, but has {len(source)}.")
+        raise BadBatch(
+            f"Invalid batch: its head claims {checked[3]} bytes, but has {len(source)}. Report the defect."
+        )
     return checked
 
 
@@ -202,7 +204,7 @@ def _check(source: memoryview, size: int) -> Checked:
         HEADER.unpack_from(source)
     )
     if total != size:
-        raise BadBatch(f"Invalid batch: it claims {total} bytes, but has {size}.")
+        raise BadBatch(f"Invalid batch: it claims {total} bytes, but has {size}. Report the defect.")
     if version != VERSION or codec != CODEC_NONE or columns & ~COLUMNS_KNOWN or reserved:
         raise BadBatch(
             f"Unsupported batch of version {version}, codec {codec}, columns {columns:#x}, reserved "
@@ -210,23 +212,27 @@ def _check(source: memoryview, size: int) -> Checked:
         )
     if head_bytes & 7 or pad8(head_bytes + body_bytes) != size:
         raise BadBatch(
-            f"Invalid batch of {size} bytes: head of {head_bytes} and bodies of {body_bytes} do not fill it."
+            f"Invalid batch of {size} bytes: head of {head_bytes} and bodies of "
+            f"{body_bytes} do not fill it. Report the defect."
         )
     if not 1 <= run_count <= count or not topic_count:
         raise BadBatch(
-            f"Invalid batch: it has {count} messages in {run_count} runs and {topic_count} topics."
+            f"Invalid batch: it has {count} messages in {run_count} runs and "
+            f"{topic_count} topics. Report the defect."
         )
     offsets_at = HEADER_BYTES + RUN_BYTES * run_count
     topics_at = pad8(offsets_at + 4 * (count + 1))
     names_at = topics_at + 4 * (topic_count + 1)
     if names_at > head_bytes or head_bytes > len(source):
         raise BadBatch(
-            f"Invalid batch head of {head_bytes} bytes: too short for {count} messages in {run_count} runs."
+            f"Invalid batch head of {head_bytes} bytes: too short for {count} "
+            f"messages in {run_count} runs. Report the defect."
         )
     if count == 1:
         if PAIR.unpack_from(source, offsets_at) != (0, body_bytes) or body_bytes > message_bytes_max:
             raise BadBatch(
-                f"Invalid batch: a message of {body_bytes} bytes is too large or contradicts its offsets."
+                f"Invalid batch: a message of {body_bytes} bytes is too large or "
+                "contradicts its offsets. Report the defect."
             )
     else:
         _check_offsets(_frombuffer(source, I4, count + 1, offsets_at), body_bytes, message_bytes_max, "body")
@@ -240,7 +246,10 @@ def _check(source: memoryview, size: int) -> Checked:
         places, end = _places(source, pad8(end), head_bytes, count, topic_count, columns)
         _check_columns(source, count, run_count, topic_count, places)
     if pad8(end) != head_bytes:
-        raise BadBatch(f"Invalid batch: its head has {head_bytes} bytes, but its sections end at {end}.")
+        raise BadBatch(
+            f"Invalid batch: its head has {head_bytes} bytes, but its "
+            f"sections end at {end}. Report the defect."
+        )
     return source, count, run_count, head_bytes, body_bytes, columns, topics, places
 
 
@@ -270,12 +279,15 @@ def _settled(buffer: Buffer) -> memoryview:
 def _check_offsets(offsets: Int32s, end: int, entry_max: int, noun: str) -> None:
     if offsets[0] != 0 or offsets[-1] != end:
         raise BadBatch(
-            f"Invalid batch: {noun} offsets go from {offsets[0]} to {offsets[-1]}, not from 0 to {end}."
+            f"Invalid batch: {noun} offsets go from {offsets[0]} to "
+            f"{offsets[-1]}, not from 0 to {end}. Report the defect."
         )
     falls = offsets[1:] < offsets[:-1]  # comparison instead of subtraction, which could overflow
     at = falls.argmax()
     if falls[at]:
-        raise BadBatch(f"Invalid batch: {noun} offset {at + 1} is below the previous offset.")
+        raise BadBatch(
+            f"Invalid batch: {noun} offset {at + 1} is below the previous offset. Report the defect."
+        )
     if end > entry_max:
         longest = int(lengths_of(offsets).max())
         if longest > entry_max:
@@ -298,7 +310,8 @@ def _check_runs(source: memoryview, run_count: int, count: int) -> None:
         reserved = int(runs["reserved"].max())
     if wrong:
         raise BadBatch(
-            f"Invalid batch: runs have {messages} of {count} messages, or a run is empty or exceeds 64 bits."
+            f"Invalid batch: runs have {messages} of {count} messages, or a run is "
+            "empty or exceeds 64 bits. Report the defect."
         )
     if flags & ~RUN_BY_SERVER or reserved:
         raise BadBatch(
@@ -312,12 +325,13 @@ def _one_topic(source: memoryview, at: int, head_bytes: int) -> tuple[tuple[str,
     end = begin + size
     if first or not 0 <= size <= topic_bytes_max or end > head_bytes:
         raise BadBatch(
-            f"Invalid batch: a topic name has offsets {first} to {size} in a head of {head_bytes} bytes."
+            f"Invalid batch: a topic name has offsets {first} to {size} in a head "
+            f"of {head_bytes} bytes. Report the defect."
         )
     try:
         return (str(source[begin:end], "utf-8"),), end
     except UnicodeDecodeError as error:
-        raise BadBatch(f"Invalid batch: a topic name is not UTF-8: {error}.") from None
+        raise BadBatch(f"Invalid batch: a topic name is not UTF-8: {error}. Report the defect.") from None
 
 
 def _many_topics(source: memoryview, at: int, n: int, head_bytes: int) -> tuple[tuple[str, ...], int]:
@@ -332,9 +346,9 @@ def _many_topics(source: memoryview, at: int, n: int, head_bytes: int) -> tuple[
         else:
             topics = tuple([text[a:b].decode("utf-8") for a, b in pairs])
     except UnicodeDecodeError as error:
-        raise BadBatch(f"Invalid batch: a topic name is not UTF-8: {error}.") from None
+        raise BadBatch(f"Invalid batch: a topic name is not UTF-8: {error}. Report the defect.") from None
     if len(set(topics)) != n:
-        raise BadBatch(f"Invalid batch: two of its {n} topic names are equal.")
+        raise BadBatch(f"Invalid batch: two of its {n} topic names are equal. Report the defect.")
     return topics, end
 
 
@@ -344,11 +358,15 @@ def _text_table(
     """Return offsets, start and end of the text of a table of `n` entries at `at`, all inside the head."""
     begin = at + 4 * (n + 1)
     if begin > head_bytes:
-        raise BadBatch(f"Invalid batch: {noun} offsets end at {begin}, its head at {head_bytes}.")
+        raise BadBatch(
+            f"Invalid batch: {noun} offsets end at {begin}, its head at {head_bytes}. Report the defect."
+        )
     offsets = _frombuffer(source, I4, n + 1, at)
     size = int(offsets[-1])
     if not 0 <= size <= head_bytes - begin:
-        raise BadBatch(f"Invalid batch: {noun}s have {size} bytes in a head of {head_bytes}.")
+        raise BadBatch(
+            f"Invalid batch: {noun}s have {size} bytes in a head of {head_bytes}. Report the defect."
+        )
     _check_offsets(offsets, size, entry_max, noun)
     return offsets, begin, begin + size
 
@@ -373,7 +391,10 @@ def _places(
         begins[5] = pad8(end)
         end = begins[5] + n
     if end > head_bytes:
-        raise BadBatch(f"Invalid batch: its head has {head_bytes} bytes, but its columns end at {end}.")
+        raise BadBatch(
+            f"Invalid batch: its head has {head_bytes} bytes, but its "
+            f"columns end at {end}. Report the defect."
+        )
     return Places(*begins), end
 
 
@@ -384,23 +405,27 @@ def _check_label_text(text: bytes, offsets: Int32s, noun: str) -> None:
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadBatch(f"Invalid batch: a {noun} is not UTF-8: {error}.") from None
+        raise BadBatch(f"Invalid batch: a {noun} is not UTF-8: {error}. Report the defect.") from None
     begins = offsets[offsets < len(text)]
     if ((_frombuffer(text, I1)[begins] & _CONTINUATION_MASK) == _CONTINUATION).any():
-        raise BadBatch(f"Invalid batch: a {noun} is not UTF-8: it starts inside a character.")
+        raise BadBatch(
+            f"Invalid batch: a {noun} is not UTF-8: it starts inside a character. Report the defect."
+        )
 
 
 def _check_columns(source: memoryview, n: int, run_count: int, topic_count: int, places: Places) -> None:
     if places.topic_index:
         index = _frombuffer(source, I4, n, places.topic_index)
         if int(index.min()) < 0 or int(index.max()) >= topic_count:
-            raise BadBatch(f"Invalid batch: a topic index is outside 0 to {topic_count - 1}.")
+            raise BadBatch(
+                f"Invalid batch: a topic index is outside 0 to {topic_count - 1}. Report the defect."
+            )
     if places.sequences:
         _check_sequences(source, n, _frombuffer(source, RUN_DTYPE, run_count, HEADER_BYTES), places.sequences)
     if places.expirations and int(_frombuffer(source, I8, n, places.expirations).min()) < 0:
-        raise BadBatch("Invalid batch: an expiration is below 0.")
+        raise BadBatch("Invalid batch: an expiration is below 0. Report the defect.")
     if places.kinds and int(_frombuffer(source, I1, n, places.kinds).max()) > KIND_CONTROL:
-        raise BadBatch(f"Invalid batch: a message kind is above {KIND_CONTROL}.")
+        raise BadBatch(f"Invalid batch: a message kind is above {KIND_CONTROL}. Report the defect.")
 
 
 def _check_sequences(source: memoryview, n: int, runs: Runs, at: int) -> None:
@@ -408,7 +433,8 @@ def _check_sequences(source: memoryview, n: int, runs: Runs, at: int) -> None:
     starts = runs["count"].cumsum(dtype=np.int64) - runs["count"]
     if (sequences[starts] != runs["first_sequence"]).any():
         raise BadBatch(
-            "Invalid batch: the sequence column does not start with the first sequence of its run."
+            "Invalid batch: the sequence column does not start with the first "
+            "sequence of its run. Report the defect."
         )
     if n == 1:
         return
@@ -416,5 +442,6 @@ def _check_sequences(source: memoryview, n: int, runs: Runs, at: int) -> None:
     stays[starts[1:] - 1] = False  # sequences may decrease from one run to the next
     if stays.any():
         raise BadBatch(
-            f"Invalid batch: sequence {sequences[1:][stays][0]} is not above the previous one in its run."
+            f"Invalid batch: sequence {sequences[1:][stays][0]} is not above the "
+            "previous one in its run. Report the defect."
         )

@@ -211,7 +211,7 @@ class MessageBatch:
         raise CorruptBatch(
             f"Corrupt batch: run {i} of {self.run_count} (publisher {run.publisher}, "
             f"first sequence {run.first_sequence}, {run.message_count} messages) "
-            f"does not match its checksum {run.crc:#010x}."
+            f"does not match its checksum {run.crc:#010x}. Read again."
         )
 
     @_Lazy

@@ -452,7 +452,7 @@ class Broker:
         session, old = self._sessions.logon(conn, command, user)
         if old is not None:
             taken = (
-                f"Another connection took over the client name {shown(old.name)}. "
+                f"Cannot keep the connection: another one took over the client name {shown(old.name)}. "
                 "Use a unique client name for each client."
             )
             self.goodbye(old.conn, NameInUse(taken))
@@ -525,4 +525,4 @@ class Broker:
         self._publish_handler.publish(session, command, batch)
 
     def _close_slow_consumer(self, session: Session, why: str) -> None:
-        self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}. Read messages faster."))
+        self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}"))

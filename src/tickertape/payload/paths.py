@@ -63,7 +63,7 @@ def parse_path(text: str) -> Path:
         steps.append(_subscript(found[2], text, at) if found[1] is None else found[1])
         at = found.end()
     if not steps:
-        raise BadPath("The path is empty. Use /name, /parent/child or /name[0].")
+        raise BadPath("Invalid path '': it is empty. Use /name, /parent/child or /name[0].")
     return Path(tuple(steps))
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from tickertape.base.errors import BadOption
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import not_one_of
 from tickertape.payload.types import MessageType
 
 MESSAGE_TYPES: Final = ("json", "messagepack", "nvfix", "fix", "bson", "binary")
@@ -24,7 +24,7 @@ def message_type(name: str) -> MessageType:
     """
     known = MESSAGE_TYPE_ALIASES.get(name, name)
     if known not in MESSAGE_TYPES:
-        raise BadOption(f"Invalid message type {shown(name)}. Use {', '.join(MESSAGE_TYPES)}.")
+        raise BadOption(not_one_of("Unknown message type", name, MESSAGE_TYPES))
     return _made(known)
 
 

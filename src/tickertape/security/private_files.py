@@ -25,7 +25,9 @@ def check_private(path: str | Path, what: str, refuse: type[UsageError]) -> None
     try:
         status = os.stat(path)
     except OSError as error:
-        raise refuse(f"Cannot read {what} '{path}': {error.strerror or error}.") from None
+        raise refuse(
+            f"Cannot read {what} '{path}': {error.strerror or error}. Check the path and its permissions."
+        ) from None
     except ValueError:
         raise refuse(f"Invalid {what}: it is not a file name. Use the path of a file.") from None
     _judge(status, path, what, refuse)
@@ -39,7 +41,9 @@ def read_private(path: str | Path, what: str, refuse: type[UsageError]) -> bytes
             data = file.read(secret_file_bytes_max + 1)
             status = os.fstat(file.fileno())
     except OSError as error:
-        raise refuse(f"Cannot read {what} '{path}': {error.strerror or error}.") from None
+        raise refuse(
+            f"Cannot read {what} '{path}': {error.strerror or error}. Check the path and its permissions."
+        ) from None
     _judge(status, path, what, refuse)  # Another process may have replaced the file.
     if len(data) > secret_file_bytes_max:
         raise refuse(f"Cannot read {what} '{path}': it is larger than {secret_file_bytes_max} bytes.")

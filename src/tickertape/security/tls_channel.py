@@ -25,6 +25,10 @@ _UNKNOWN_CA: Final = (18, 19, 20, 21)
 """OpenSSL verification codes for certificates of a CA that is not trusted."""
 
 
+FAILED: Final = "Cannot use TLS: "
+"""First words of the errors of a channel."""
+
+
 class TlsChannel:
     """One end of a TLS connection: `feed` received bytes, `take` bytes to send.
 
@@ -158,17 +162,20 @@ def portions(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
 def _explained(error: ssl.SSLError, peer: str) -> str:
     """Return the text of a TLS error with a `peer` ("client" or "server")."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        cure = ""
+        cure = f"Check the certificate and the clock of the {peer}."
         if peer == "server" and error.verify_code in _UNKNOWN_CA:
-            cure = ". Pass the CA certificate with TLS(ca=...) or --ca"
-        return f"the certificate of the {peer} is not accepted: {error.verify_message}{cure}"
+            cure = "Pass the CA certificate with TLS(ca=...) or --ca."
+        message = error.verify_message.rstrip(".")
+        return f"{FAILED}the certificate of the {peer} is not accepted: {message}. {cure}"
     reason = error.reason or str(error)
     if reason in _NO_TLS:
-        return f"the {peer} does not use TLS"
+        cure = "Use tcp://, or check the port." if peer == "server" else "Use tls:// in the client."
+        return f"{FAILED}the {peer} does not use TLS. {cure}"
     alert = reason.partition("ALERT_")[2]
     if alert:
-        return f"the {peer} refused the connection: {_words(alert)}"
-    return f"TLS with the {peer} failed: {_words(reason)}"
+        cure = f"Check the certificates and the TLS settings of the {peer}."
+        return f"{FAILED}the {peer} refused the connection: {_words(alert)}. {cure}"
+    return f"{FAILED}{_words(reason)} with the {peer}. Check the network and the TLS settings of both sides."
 
 
 def _words(reason: str) -> str:

@@ -66,8 +66,9 @@ from tickertape.wire.connection import Received, Violation
 _CLOSE_SECONDS_MAX: Final = 5.0
 """Time limit for closing a connection. Afterwards it is aborted."""
 _STALLED: Final = (
-    f"A large frame stalled for {inbound_stall_seconds_max:g} s while other frames waited for its memory. "
-    "Send frames without pauses, and connect again."
+    "Cannot wait longer for a large frame: it stalled for "
+    f"{inbound_stall_seconds_max:g} s while other frames "
+    "waited for its memory. Send frames without pauses, and connect again."
 )
 _ENGINE_REASONS: Final[tuple[str, ...]] = (*get_args(PauseReason), "scheduler")
 """Reasons of the server not to read from a connection. A frame does not count as stalled meanwhile."""
@@ -144,7 +145,10 @@ class EngineDriver:
             self.violated(conn, NotReady(text))
         else:
             event("connection_open", conn=conn, address=connection.address or None)
-            late = LogonTimeout(f"No logon received within {logon_seconds_max:g} s. Log on after connecting.")
+            late = LogonTimeout(
+                "Cannot wait longer for a logon: none came within "
+                f"{logon_seconds_max:g} s. Log on after connecting."
+            )
             self._logon_timers[conn] = self._loop.call_later(logon_seconds_max, self.violated, conn, late)
         return conn
 
@@ -447,7 +451,9 @@ class EngineDriver:
                 and (self.broker.subscriptions.owed(conn) or connection.outbox_bytes)
             ):
                 continue
-            self.broker.goodbye(conn, NotReady("The server has stopped. Connect again when it is running."))
+            self.broker.goodbye(
+                conn, NotReady("Cannot continue: the server has stopped. Connect again when it is running.")
+            )
         self.flush()
 
     def release(self) -> None:

@@ -9,7 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -42,9 +41,7 @@ from tickertape.server.startup import read_all, salt
 Advance = Callable[[int], object]
 """Callback with the number of compared bytes."""
 
-_RUNNING: Final = (
-    "A running server removes archived segments itself. Configure [archive], and retain in [journal]."
-)
+_RUNNING: Final = "Or let that server remove archived segments: configure [archive], and retain in [journal]."
 
 
 class PrunePlan(NamedTuple):
@@ -152,11 +149,9 @@ class OfflinePrune:
 
     def _opened(self) -> tuple[bytes, LogView]:
         try:
-            identity = open_identity(
-                self._disk, owner=f"journal prune, process {os.getpid()}", create=False, new_id=b""
-            )
+            identity = open_identity(self._disk, owner="journal prune", create=False, new_id=b"")
         except JournalLocked as error:
-            raise JournalLocked(f"{str(error).rstrip('.')}. {_RUNNING}") from None
+            raise JournalLocked(f"{error} {_RUNNING}") from None
         snapshot = take_snapshot(self._disk, unsynced=True)
         if snapshot.damage is not None:
             raise snapshot.damage

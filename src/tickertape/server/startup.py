@@ -71,7 +71,7 @@ def open_instance(config: Config, rights: LogonPolicy | None = None) -> OpenedIn
     Raises `JournalError`, `WrongJournal` or `OSError`.
     """
     disk = _data_directory(config)
-    owner = f"instance {config.instance.name}, process {os.getpid()}"
+    owner = f"instance {config.instance.name}"
     return open_on(disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt)
 
 
@@ -152,12 +152,12 @@ def _data_directory(config: Config) -> SystemDisk:
         return disk
     if os.path.lexists(disk.root):
         raise NotAJournal(
-            f"Cannot open data directory {disk.where}: not a directory. Use the directory of a journal, or a "
-            "new one."
+            f"Cannot open data directory {disk.where!r}: it is not a directory. "
+            "Use the directory of a journal, or a new one."
         )
     if not config.journal.create:
         raise NotAJournal(
-            f"Cannot open data directory {disk.where}: it does not exist and `create` is false. Check that "
+            f"Cannot open data directory {disk.where!r}: it does not exist and `create` is false. Check that "
             "the disk is mounted."
         )
     disk.make_directory("")

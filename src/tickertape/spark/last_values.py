@@ -37,7 +37,9 @@ def last_values(messages: DataFrame, *keys: Key, as_of: str | datetime | None = 
             evaluated, because its position is not known before.
     """
     if not keys:
-        raise UsageError("last_values needs a key. Pass the name of a column, or an expression.")
+        raise UsageError(
+            "Cannot find last values without a key. Pass the name of a column, or an expression."
+        )
     seen = messages if as_of is None else _up_to(messages, as_of)
     columns = [f.col(key) if isinstance(key, str) else key for key in keys]
     keyed = seen.where(reduce(Column.__or__, (column.isNotNull() for column in columns)))

@@ -27,6 +27,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from tickertape.base.interfaces import Buffer
+from tickertape.base.text_format import not_one_of
 from tickertape.journal.disk import lock_held, path_parts
 from tickertape.testing.names import DiskDirectory, NameLog, Node
 from tickertape.testing.pages import FileState, Harm
@@ -149,7 +150,7 @@ class StrictDisk:
         until all of them are overwritten.
         """
         if how not in HARMS:
-            raise ValueError(f"Unknown damage {how!r}. Use one of {', '.join(HARMS)}.")
+            raise ValueError(not_one_of("Unknown damage", how, HARMS))
         file = self._found(path)[2]
         if not isinstance(file, FileState):
             raise _error(errno.ENOENT, path)
@@ -169,11 +170,10 @@ class StrictDisk:
         failing sync drops the data that it should have written, except a directory sync without a free
         descriptor. Any other failing call has no effect.
         """
-        if operation not in OPERATIONS or nth < 1:
-            raise ValueError(
-                f"Cannot make call {nth} of {operation!r} to fail. Use a call number of 1 or more and one of "
-                f"{', '.join(OPERATIONS)}."
-            )
+        if operation not in OPERATIONS:
+            raise ValueError(not_one_of("Unknown operation", operation, OPERATIONS))
+        if nth < 1:
+            raise ValueError(f"Invalid call number {nth} of {operation!r}. Use 1 or more.")
         fault = _Fault(self.calls[operation] + nth, error, written)
         self._faults.setdefault(operation, []).append(fault)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar, get_args
 
+from tickertape.base.text_format import not_one_of
 from tickertape.client.common.address import Address, parse_uri
 from tickertape.testing.ports import ReservedPort
 
@@ -64,7 +65,7 @@ class Way:
         fault and a negative count.
         """
         if fault not in _FAULTS:
-            raise ValueError(f"Unknown fault {fault!r}. Use one of {', '.join(map(repr, _FAULTS))}.")
+            raise ValueError(not_one_of("Unknown fault", fault, _FAULTS))
         if count < 0:
             raise ValueError(f"Invalid count {count!r}. Use 0 or more bytes.")
         self._struck = threading.Event()

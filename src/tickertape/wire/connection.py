@@ -23,7 +23,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import frame_bytes_before_logon_max, frame_bytes_max
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.batch import MessageBatch
 from tickertape.wire.commands import (
     CARRIES_BATCH,
@@ -61,11 +61,25 @@ Event = Received | Violation
 _Decoder = msgspec.msgpack.Decoder[ClientCommand] | msgspec.msgpack.Decoder[ServerCommand]
 _FROM_CLIENT: Final = msgspec.msgpack.Decoder[ClientCommand](ClientCommand)
 _FROM_SERVER: Final = msgspec.msgpack.Decoder[ServerCommand](ServerCommand)
+_TAG_FIELD: Final = "c"
+_TAGS: Final[dict[Role, list[str]]] = {
+    "server": [str(kind.__struct_config__.tag) for kind in ClientCommand.__args__],
+    "client": [str(kind.__struct_config__.tag) for kind in ServerCommand.__args__],
+}
+"""Names of the commands that each role receives."""
 _DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _VERSION_DIGITS: Final = b"0123456789"
 _TLS_BEGINS: Final = b"\x16\x03"
 _TLS_ANSWERS: Final = (b"\x15\x03", b"\x16\x03")
 """First bytes of a TLS alert and of a TLS handshake."""
+_HTTP_BEGINS: Final = (
+    b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"TRACE ", b"CONNECT ",
+    b"PRI * ",
+)  # fmt: skip
+HTTP_TEXT: Final = (
+    "Cannot serve HTTP: this is an address for Tickertape clients. Use the admin address of the server."
+)
+"""Error text for an HTTP client."""
 _TEXT: Final = b"\t\r\n" + bytes(range(32, 127))
 _JUDGED_BYTES: Final = 4
 _SHOWN_BYTES: Final = 24
@@ -95,6 +109,7 @@ class Connection:
         "_reader",
         "_room",
         "role",
+        "speaks_http",
     )
 
     def __init__(self, role: Role, *, scratch: memoryview | None = None) -> None:
@@ -112,6 +127,8 @@ class Connection:
         self._room = memoryview(b"")
         self._begun = False  # whether the logon (server) or its answer (client) arrived
         self._broken = False
+        self.speaks_http = False
+        """Whether the peer is an HTTP client, which cannot read frames."""
 
     # -- sending --------------------------------------------------------------------------------------
 
@@ -207,11 +224,18 @@ class Connection:
             return []
         error: PeerError
         if found[:-1] == PREFACE[:-1] and found[-1] in _VERSION_DIGITS:
-            error = BadVersion(f"Unsupported protocol version {chr(found[-1])}. Use version {WIRE_VERSION}.")
+            error = BadVersion(
+                f"Unsupported protocol version '{chr(found[-1])}'. Use a client with version {WIRE_VERSION}."
+            )
         elif found.startswith(_TLS_BEGINS):
             error = NotTickertape("Cannot log on: this address does not use TLS. Connect to tcp://.")
+        elif is_http(found):
+            self.speaks_http = True
+            error = NotTickertape(HTTP_TEXT)
         else:
-            error = NotTickertape(f"Invalid connection preface {found!r}. Expected {PREFACE!r}.")
+            error = NotTickertape(
+                f"Cannot log on: the client sent {found!r} instead of {PREFACE!r}. Use a Tickertape client."
+            )
         return [self._violation(error)]
 
     def _judge_server(self, first: bytes) -> PeerError | None:
@@ -221,13 +245,17 @@ class Connection:
             return None
         self._first, self._room = None, memoryview(b"")
         if first.startswith(_TLS_ANSWERS):
-            return NotTickertape("Cannot log on: this address expects TLS. Connect to tls://.")
+            return NotTickertape("Cannot log on: this address requires TLS. Connect to tls://.")
         if not all(byte in _TEXT for byte in first[:_JUDGED_BYTES]):
             return None
-        hint = " Is it the admin address?" if first.startswith(b"HTTP") else ""
+        if first.startswith(b"HTTP"):
+            return NotTickertape(
+                "Cannot log on: the peer is an HTTP server, not a Tickertape server. "
+                "Use the listen address of the server, not its admin address."
+            )
         return NotTickertape(
             f"Cannot log on: the peer is not a Tickertape server, it sent {first[:_SHOWN_BYTES]!r}. "
-            f"Check host and port.{hint}"
+            "Check host and port."
         )
 
     def _event(self, frame: Frame) -> Event:
@@ -263,11 +291,18 @@ class Connection:
             return LogonRequired(f"Unexpected {name} before the logon. Log on first.")
         if isinstance(command, _BEFORE_LOGGED_ON):
             return None
-        return LogonRequired(f"Unexpected {name} from the server before its answer to the logon.")
+        return LogonRequired(
+            f"Unexpected {name} from the server before its answer to the logon. Update the server."
+        )
 
     def _violation(self, error: PeerError) -> Violation:
         self._broken = True
         return Violation(error)
+
+
+def is_http(first: bytes) -> bool:
+    """Return whether the first eight bytes of a client start an HTTP request."""
+    return any(first.startswith(method[: len(PREFACE)]) for method in _HTTP_BEGINS)
 
 
 def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, size: int) -> PeerError | None:
@@ -282,7 +317,9 @@ def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, si
     if type(command) not in CARRIES_BATCH:
         return BadFrame(_batch_problem(command))
     return (
-        None if total is None else BadBatch(f"Invalid batch: it claims {total} bytes, its frame has {size}.")
+        None
+        if total is None
+        else BadBatch(f"Invalid batch: it claims {total} bytes, its frame has {size}. Report the defect.")
     )
 
 
@@ -292,8 +329,22 @@ def _header_error(role: Role, header: bytes, error: Exception) -> PeerError:
     try:
         command = other.decode(header)
     except _DECODE_ERRORS:
-        return BadCommand(f"Invalid command header: {shown(str(error))}")
+        return _unknown_command(role, header) or BadCommand(
+            f"Invalid command header: {shown(str(error))}. Update the older side."
+        )
     return BadCommand(f"Invalid command {_name(command)}: only a {role} sends it, and this is the {role}.")
+
+
+def _unknown_command(role: Role, header: bytes) -> PeerError | None:
+    """Return the error of a `header` with an unknown command name, or None."""
+    try:
+        tag = msgspec.msgpack.decode(header, type=dict[str, object]).get(_TAG_FIELD)
+    except _DECODE_ERRORS:
+        return None
+    known = _TAGS[role]
+    if not isinstance(tag, str) or tag in known:
+        return None
+    return BadCommand(f"Unknown command {shown(tag)}.{did_you_mean(tag, known)} Update the older side.")
 
 
 def _name(command: Command) -> str:
@@ -302,4 +353,4 @@ def _name(command: Command) -> str:
 
 def _batch_problem(command: Command) -> str:
     need = "requires a batch, but has none" if type(command) in CARRIES_BATCH else "must not have a batch"
-    return f"Invalid command: {_name(command)} {need}."
+    return f"Invalid command: {_name(command)} {need}. Update the older side."

@@ -325,10 +325,12 @@ class FrameReader:
             self.error = _checksum_error(header, header_bytes, header_crc)
             return False
         if len(padded) != header_bytes and padded[header_bytes:] != _PADDING[len(padded) - header_bytes]:
-            self.error = BadFrame("Invalid frame: the padding after the header is not zero.")
+            self.error = BadFrame(
+                "Invalid frame: the padding after the header is not zero. Check the network."
+            )
             return False
         if (crc32c(batch) if batch is not None else 0) != batch_crc:
-            self.error = BadFrame("Invalid frame: the batch does not match its checksum.")
+            self.error = BadFrame("Invalid frame: the batch does not match its checksum. Check the network.")
             return False
         frames.append(Frame(header, batch))
         return True
@@ -349,19 +351,23 @@ def _header_that_ends(part: memoryview, header_bytes: int, header_crc: int) -> B
         end = int(trailing[1])
     if crc32c(part[:end]) != header_crc:
         return None
-    return BadFrame(f"Invalid frame: its header has {end} bytes, but claims {header_bytes} bytes.")
+    return BadFrame(
+        f"Invalid frame: its header has {end} bytes, but claims {header_bytes} bytes. Check the network."
+    )
 
 
 def _checksum_error(header: bytes, header_bytes: int, header_crc: int) -> BadFrame:
     """Return the error for a complete header with another checksum, alike for every split of the bytes."""
     part = memoryview(header)[:_JUDGED_BYTES_MAX]
     ends = _header_that_ends(part, header_bytes, header_crc)
-    return ends or BadFrame("Invalid frame: the header does not match its checksum.")
+    return ends or BadFrame("Invalid frame: the header does not match its checksum. Check the network.")
 
 
 def _length_error(frame_bytes: int, header_bytes: int, frame_bytes_limit: int) -> PeerError:
     if frame_bytes > frame_bytes_limit:
-        return FrameTooLarge(f"Frame of {frame_bytes} bytes is too large. Send at most {frame_bytes_limit}.")
+        return FrameTooLarge(
+            f"Invalid frame: {frame_bytes} bytes is too large. Send at most {frame_bytes_limit}."
+        )
     if header_bytes > header_bytes_max:
         return FrameTooLarge(
             f"Frame header of {header_bytes} bytes is too large. Send at most {header_bytes_max} bytes."

@@ -60,7 +60,8 @@ def decode_settlement(body: bytes) -> tuple[Settlement, Runs]:
     """Return a settlement and its runs. Raises `BadCommand` for invalid or too large input."""
     if len(body) > settlement_bytes_max:
         raise BadCommand(
-            f"Settlement of {len(body):,} bytes is too large. Send at most {settlement_bytes_max:,} bytes."
+            f"Invalid settlement: {len(body):,} bytes is too large. Send "
+            f"at most {settlement_bytes_max:,} bytes."
         )
     try:
         settlement = _DECODE(body)
@@ -101,7 +102,7 @@ def runs_in(data: bytes) -> Runs:
     runs = np.frombuffer(data, _U8).reshape(-1, _RUN)
     if len(runs) > settlement_runs_max:
         raise BadCommand(
-            f"Settlement of {len(runs):,} runs is too large. Use at most {settlement_runs_max:,}."
+            f"Invalid settlement: {len(runs):,} runs is too large. Use at most {settlement_runs_max:,}."
         )
     if len(runs) == 1:  # fast path for the most common case
         _, first, count = runs[0].tolist()
@@ -112,7 +113,7 @@ def runs_in(data: bytes) -> Runs:
         raise BadCommand(f"Invalid bookmark run. Use 1 to {settlement_messages_max:,} bookmarks per run.")
     if int(counts.sum()) > settlement_messages_max:
         raise BadCommand(
-            f"Settlement of {int(counts.sum()):,} bookmarks is too large. "
+            f"Invalid settlement: {int(counts.sum()):,} bookmarks is too large. "
             f"Use at most {settlement_messages_max:,}."
         )
     if (runs[:, 1] == 0).any() or (runs[:, 1] > np.uint64(2**64 - 1) - counts).any():

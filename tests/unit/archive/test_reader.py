@@ -245,7 +245,7 @@ def rewritten(path: Path, rows: pa.Table) -> None:
             "column position is null",
         ),
         (lambda rows: rows.set_column(1, "publisher", pa.array(["x"] * rows.num_rows)), "cannot be read"),
-        (lambda rows: rows.drop_columns(["data"]), "no column data"),
+        (lambda rows: rows.drop_columns(["data"]), "no column 'data'"),
     ],
 )
 def test_rows_that_are_not_as_they_should_be_are_told(tmp_path: Path, damage: object, expected: str) -> None:

@@ -66,7 +66,7 @@ def test_to_arrow_fills_missing_optional_columns_with_null_or_zero() -> None:
 
 
 def test_to_arrow_refuses_unknown_column_and_lists_the_known() -> None:
-    with pytest.raises(UsageError, match=r"Unknown column 'body'\. Use one of topic, publisher"):
+    with pytest.raises(UsageError, match=r"Unknown column 'body'\. Use topic, publisher"):
         batch_from_bodies("t", [b"1"]).to_arrow(["data", "body"])
 
 

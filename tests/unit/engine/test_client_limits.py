@@ -32,7 +32,7 @@ def test_messages_above_the_limit_are_refused_and_the_others_stored() -> None:
     found = validation.split(Publish(frame=1, sequenced=True), batch)
     assert found is not None
     assert isinstance(found.error, MessageTooLarge)
-    assert "Message of 11 bytes is too large. Use at most 10 bytes (message_bytes_max)" in str(found.error)
+    assert "message: 11 bytes is too large. Use at most 10 bytes (message_bytes_max)" in str(found.error)
     assert [number for one in found.rejections for number in one.refused] == [101, 102]
     assert {one.code for one in found.rejections} == {"message_too_large"}
     assert found.rest is not None

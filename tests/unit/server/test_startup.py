@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tickertape.base.errors import JournalCorrupt
+from tickertape.base.errors import JournalCorrupt, JournalLocked
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
 from tickertape.journal.format.log_end import CLEAN_SHUTDOWN_FILE, LAST_SEGMENT_FILE
@@ -79,4 +79,16 @@ def test_the_engine_knows_the_message_types_of_topics(tmp_path: Path) -> None:
     topics = [TopicConfig(name="a", message_type="fix"), TopicConfig(name="b", validate=True)]
     opened = open_instance(Config(instance=InstanceConfig(data=str(tmp_path / "data")), topics=topics))
     assert opened.broker.catalog.message_types == {"a": "fix", "b": "json"}
+    persisted(opened)
+
+
+def test_directory_of_another_process_names_it_once_with_a_cure(tmp_path: Path) -> None:
+    config = Config(instance=InstanceConfig(data=str(tmp_path / "data")))
+    opened = open_instance(config)
+    with pytest.raises(JournalLocked) as refused:
+        open_instance(config)
+    assert str(refused.value) == (
+        f"Cannot open data directory '{tmp_path / 'data'}': it is in use by instance tickertape "
+        f"(pid {os.getpid()}). Stop that process first."
+    )
     persisted(opened)

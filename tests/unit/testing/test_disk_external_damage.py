@@ -62,7 +62,7 @@ def test_unreadable_bytes_fail_each_read_until_rewritten(disk: StrictDisk) -> No
 
 def test_damage_of_unknown_kind_or_to_missing_file_is_rejected(disk: StrictDisk) -> None:
     durable_file(disk, "a", OLD)
-    with pytest.raises(ValueError, match=r"Unknown damage 'burned'\. Use one of zeros, empty, unreadable"):
+    with pytest.raises(ValueError, match=r"Unknown damage 'burned'\. Use zeros, empty or unreadable"):
         disk.harm("a", "burned")
     with pytest.raises(FileNotFoundError):
         disk.harm("b", "zeros")

@@ -288,7 +288,9 @@ def test_proxy_close_ends_connections_in_every_state(echo: Echo) -> None:
 
 def test_proxy_rejects_unknown_fault_and_schedules_nothing(proxy: FaultProxy) -> None:
     misspelt: Any = "resett"
-    with pytest.raises(ValueError, match=r"'resett'\. Use one of 'cut', 'reset', 'stall', 'half_open'"):
+    with pytest.raises(
+        ValueError, match=r"'resett'\. Did you mean 'reset'\? Use cut, reset, stall or half_open"
+    ):
         proxy.to_server.after(3, misspelt)
     with pytest.raises(ValueError, match="0 or more bytes"):
         proxy.to_server.after(-1, "cut")

@@ -238,7 +238,7 @@ def header_of(**fields: object) -> bytes:
 @pytest.mark.parametrize(
     ("header", "match"),
     [
-        (header_of(c="nonsense"), "Invalid command header"),
+        (header_of(c="nonsense"), "Unknown command 'nonsense'"),
         (header_of(c="p"), "missing required field `frame`"),
         (header_of(c="p", frame="1"), "Expected `int`"),
         (header_of(c="p", frame=-1), ">= 0"),

@@ -180,7 +180,8 @@ class BatchBuilder:
         """Handle the uncommon cases of `add`. Validation precedes every change."""
         if size > message_bytes_max:
             raise MessageTooLarge(
-                f"Message of {size} bytes to {topic!r} is too large. Use at most {message_bytes_max} bytes."
+                f"Invalid message to {topic!r}: {size} bytes is too large. "
+                f"Use at most {message_bytes_max} bytes."
             )
         if sequence != self._next:
             self._check_sequence(sequence)

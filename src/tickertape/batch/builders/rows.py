@@ -64,7 +64,7 @@ def batch_from_rows(rows: Sequence[PlainRow]) -> MessageBatch:
     Raises `UsageError` without rows, `MessageTooLarge` for 2 GiB or more in a body or in total.
     """
     if not rows:
-        raise UsageError("Cannot encode an empty batch: a batch has at least one message.")
+        raise UsageError("Cannot encode an empty batch. Pass at least one message.")
     if len(rows) == 1 and rows[0][5:] == _PLAIN:
         return _one_row(*rows[0][:5])
     publishers, sequences, timestamps, topics, bodies, expirations, correlation_ids, keys = zip(

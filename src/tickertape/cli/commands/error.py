@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -11,7 +10,7 @@ import click
 import msgspec
 
 from tickertape.base.errors import all_codes
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.cli.support.output_options import output_option
 
 
@@ -68,8 +67,7 @@ def error(code: str | None, as_json: bool) -> None:
         return
     row = known.get(code) or next((each for each in known.values() if each.name == code), None)
     if row is None:
-        near = get_close_matches(code.lower(), known, n=1)
-        guess = f" Did you mean {near[0]!r}?" if near else " Run `tickertape error` to list all codes."
+        guess = did_you_mean(code, known) or " Run `tickertape error` to list all codes."
         raise click.BadParameter(f"Unknown error code {shown(code)}.{guess}", param_hint="CODE")
     if as_json:
         click.echo(msgspec.json.encode(row._asdict()))

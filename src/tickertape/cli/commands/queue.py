@@ -14,12 +14,12 @@ import msgspec
 
 from tickertape.base.errors import BadTopic, TimedOut
 from tickertape.base.names import check_topic
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.cli.support.admin_client import admin_option, count_admin_option, names_admin_option, stats_of
 from tickertape.cli.support.command_group import Failure, LazyGroup, UserMistake
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.json_lines import NOT_JSON, message_output, print_batches
-from tickertape.cli.support.name_hints import near, suggesting
+from tickertape.cli.support.name_hints import suggesting
 from tickertape.cli.support.option_types import (
     answer_timeout_option,
     client_name,
@@ -210,7 +210,7 @@ def _acknowledged(admin: str, name: str) -> int:
     for queue in report.queues:
         if queue.name == name:
             return queue.acknowledged
-    guess = near(name, [queue.name for queue in report.queues]) or " Run `tickertape queue ls`."
+    guess = did_you_mean(name, [queue.name for queue in report.queues]) or " Run `tickertape queue ls`."
     raise UserMistake(f"The server at {admin} has no queue {shown(name)}.{guess}")
 
 

@@ -28,9 +28,8 @@ from tickertape.base.bookmarks import (
     parse_bookmark,
 )
 from tickertape.base.errors import BadBookmark
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.cli.support.command_group import Failure
-from tickertape.cli.support.name_hints import near
 from tickertape.cli.support.option_types import START_WORDS, topic_name
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress, remark
@@ -191,7 +190,7 @@ def _hint_topic(reader: SnapshotReader, topic: str) -> None:
     names: set[str] = set()
     for part in islice(reader.parts(view.first_position, view.end_position), _HINT_PARTS_MAX):
         names.update(part.batch.topics)
-    guess = "" if topic in names else near(topic, names)
+    guess = "" if topic in names else did_you_mean(topic, names)
     if guess:
         click.echo(f"tickertape: No messages of {shown(topic)} in this range.{guess}", err=True)
 

@@ -32,6 +32,7 @@ from tickertape.base.errors import (
     TopicNotRecorded,
     WrongJournal,
 )
+from tickertape.base.text_format import did_you_mean
 from tickertape.base.version import __version__
 
 EXIT_DONE: Final = 0
@@ -155,11 +156,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of `args`, or suggest one with a similar name."""
         if args and args[0] not in self._modules and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0].lower(), self.list_commands(ctx), n=1)
-            if near:
-                ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+            hint = did_you_mean(args[0], self.list_commands(ctx))
+            if hint:
+                ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

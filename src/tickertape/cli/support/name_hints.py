@@ -6,19 +6,18 @@ The names of existing topics are read from the admin address, and only after a c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 import click
 
-from tickertape.base.errors import NotAQueue, PublishRejected, TopicNotRecorded
+from tickertape.base.errors import NotAQueue, PublishRejected, TickertapeError, TopicNotRecorded
 from tickertape.base.names import is_pattern
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.cli.support.admin_client import stats_of
 from tickertape.cli.support.command_group import Failure, UserMistake
 
-_NEAR_MAX: Final = 3
 _EXPRESSION: Final = re.compile(r"[\^$|()\[\]{}\\+]|\.\*")
 """Syntax of regular expressions that shell wildcards lack."""
 
@@ -30,14 +29,6 @@ class _Names(NamedTuple):
     queues: list[str]
 
 
-def near(name: str, names: Iterable[str]) -> str:
-    """Return a question that suggests those of `names` that are similar to `name`, or an empty text."""
-    from difflib import get_close_matches
-
-    found = get_close_matches(name, list(names), n=_NEAR_MAX)
-    return f" Did you mean {' or '.join(map(shown, found))}?" if found else ""
-
-
 def missing_topic(topic: str, admin: str | None) -> str:
     """Return a hint about a topic or pattern that the server at `admin` does not list.
 
@@ -47,18 +38,20 @@ def missing_topic(topic: str, admin: str | None) -> str:
         return "Check the topic name: `tickertape topics --admin URL` lists the topics of a server."
     known = [*names.topics, *names.queues]
     if not is_pattern(topic):
-        return "" if topic in known else f"The server lists no topic {shown(topic)}.{near(topic, known)}"
+        return (
+            "" if topic in known else f"The server lists no topic {shown(topic)}.{did_you_mean(topic, known)}"
+        )
     from tickertape.filter.compiler.regex import compile_pattern
 
     if any(map(compile_pattern(topic).search, known)):
         return ""
-    return f"The server lists no topic that matches {shown(topic)}.{near(topic, known)}"
+    return f"The server lists no topic that matches {shown(topic)}.{did_you_mean(topic, known)}"
 
 
 def near_queue(name: str, admin: str | None) -> str:
     """Return a question that suggests similar queues of the server at `admin`, or an empty text."""
     names = _names(admin)
-    return "" if names is None else near(name, names.queues)
+    return "" if names is None else did_you_mean(name, names.queues)
 
 
 @contextmanager
@@ -69,11 +62,16 @@ def suggesting(name: str, admin: str | None) -> Iterator[None]:
     except (NotAQueue, PublishRejected) as error:
         if not isinstance(error, NotAQueue) and not isinstance(error.__cause__, NotAQueue):
             raise
-        raise UserMistake(f"{error}{near_queue(name, admin)}") from error
+        raise UserMistake(_with_hint(error, near_queue(name, admin))) from error
     except TopicNotRecorded as error:
         names = _names(admin)
-        near_topics = "" if names is None or name in names.topics else near(name, names.topics)
-        raise UserMistake(f"{error}{near_topics}") from error
+        known = [] if names is None or name in names.topics else names.topics
+        raise UserMistake(_with_hint(error, did_you_mean(name, known))) from error
+
+
+def _with_hint(error: TickertapeError, hint: str) -> str:
+    """Return the text of an error with a hint, unless the server suggested a name already."""
+    return str(error) if "Did you mean" in str(error) else f"{error}{hint}"
 
 
 def _names(admin: str | None) -> _Names | None:

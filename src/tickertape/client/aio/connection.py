@@ -18,7 +18,7 @@ from tickertape.base.limits import KIB, receive_buffer_bytes
 from tickertape.client.aio.waiting import Notifier
 from tickertape.client.common.address import Address
 from tickertape.client.common.fork_safety import detach
-from tickertape.client.common.sockets import cut_off, tls_error, unread_bytes
+from tickertape.client.common.sockets import cut_off, tls_closed, tls_error, unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.security.tls_channel import TlsChannel, portions
 from tickertape.wire.heartbeat import Liveness
@@ -266,8 +266,7 @@ class AsyncioTlsConnection(AsyncioConnection):
         uri = self._address.uri
         shaken = self._shaken
         if shaken is not None and not shaken.done():
-            why = "" if exc is None else f": {exc}"
-            shaken.set_exception(TlsFailed(f"TLS handshake failed: {uri} closed the connection{why}"))
+            shaken.set_exception(tls_closed(uri))
         if exc is None and not self._channel.closed:
             self._lose(Disconnected(cut_off(uri)))
         super().connection_lost(exc)

@@ -12,6 +12,7 @@ import msgspec
 
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.options import parse_options
+from tickertape.base.text_format import not_one_of, wrong_type
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import StartPoint, check_sub_ids, make_request
 
@@ -90,13 +91,13 @@ _DEFAULTS: Final = {
 def check_command(command: Command) -> None:
     """Raise `BadOption` for a command that does not exist or a field that it does not use."""
     if not isinstance(command, Command):
-        raise UsageError(f"Cannot execute a {type(command).__name__}: expected a Command.")
+        raise UsageError(wrong_type("command", command, "a Command"))
     if not isinstance(command.command, str):
-        raise BadOption(f"Invalid command: expected str, got {type(command.command).__name__}.")
+        raise BadOption(wrong_type("command name", command.command, "str"))
     used = BUILT.get(command.command)
     if used is None:
         kind = "Unsupported" if command.command in NOT_BUILT else "Unknown"
-        raise BadOption(f"{kind} command {command.command!r}. Use one of {', '.join(BUILT)}.")
+        raise BadOption(not_one_of(f"{kind} command", command.command, BUILT))
     for name, default in _DEFAULTS.items():
         value = getattr(command, name)
         if name not in used and value is not default and (name == "data" or value != default):
@@ -108,9 +109,7 @@ def check_command(command: Command) -> None:
 def request_of(command: Command, sub_id: str) -> SubscribeRequest:
     """Return the subscription request of a subscribe."""
     if not isinstance(command.until_caught_up, bool):
-        raise BadOption(
-            f"Invalid until_caught_up: expected True or False, got {type(command.until_caught_up).__name__}."
-        )
+        raise BadOption(wrong_type("until_caught_up", command.until_caught_up, "True or False"))
     if command.until_caught_up and command.bookmark is None:
         raise BadOption("until_caught_up requires a bookmark.")
     return make_request(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any, Final
 
+from tickertape.base.text_format import near_name
 from tickertape.base.version import __version__
 from tickertape.client.api.driver import ClientDriver, DriverSettings
 from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
@@ -30,11 +30,9 @@ class StrictAttributes:
     def __setattr__(self, name: str, value: object) -> None:
         kind = type(self)
         if not (name.startswith("_") or hasattr(kind, name)):
-            near = get_close_matches(
-                name, [one for one in dir(kind) if is_settable(kind, one)], n=1, cutoff=0.8
-            )
+            near = near_name(name, [one for one in dir(kind) if is_settable(kind, one)], likeness=0.8)
             if near or kind.__module__.startswith("tickertape."):
-                hint = f" Did you mean {near[0]!r}?" if near else ""
+                hint = f" Did you mean {near!r}?" if near else ""
                 raise AttributeError(f"Cannot set {name!r}: {kind.__name__} has no such attribute.{hint}")
         super().__setattr__(name, value)
 

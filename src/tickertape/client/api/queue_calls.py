@@ -10,6 +10,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from tickertape.base.errors import UsageError
+from tickertape.base.text_format import wrong_type
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.batch.queue_lease import Lease
 from tickertape.client.api.auto_ack import lease_in
@@ -99,7 +100,7 @@ class QueueCalls(ABC, Generic[Done]):
     @auto_ack.setter
     def auto_ack(self, automatic: bool) -> None:
         if not isinstance(automatic, bool):
-            raise UsageError(f"Invalid auto_ack: expected True or False, got {type(automatic).__name__}.")
+            raise UsageError(wrong_type("auto_ack", automatic, "True or False"))
         self._driver.acks.set_automatic(enabled=automatic)
 
     def ack(self, topic: str, bookmarks: Bookmarks, option: str | None = None) -> Done:
@@ -172,12 +173,12 @@ class QueueCalls(ABC, Generic[Done]):
         if filter is None:
             if bookmark is None:
                 raise UsageError(
-                    "sow_delete requires a bookmark or a filter of queue messages. Other forms are not "
-                    "supported yet."
+                    "Cannot delete without a bookmark or a filter of queue messages. Pass one of them. Other "
+                    "forms are not supported yet."
                 )
             return self._settle_call(self._acknowledging(topic, bookmark, options))
         if bookmark is not None:
-            raise UsageError("sow_delete accepts a bookmark or a filter, not both.")
+            raise UsageError("Cannot delete with both a bookmark and a filter. Pass one of them.")
         action, extend_ms = action_of(options)
         return self._settle_call(
             partial(self._driver.acks.settle_all, check_queue(topic), action, check_filter(filter), extend_ms)

@@ -22,7 +22,7 @@ from tickertape.base.limits import receive_buffer_bytes
 from tickertape.base.units import within
 from tickertape.client.common.address import Address
 from tickertape.client.common.fork_safety import detach
-from tickertape.client.common.sockets import cut_off, not_connected, tls_error, unread_bytes
+from tickertape.client.common.sockets import cut_off, not_connected, tls_closed, tls_error, unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.security.limits import encrypted_at_once_bytes_max
 from tickertape.security.tls_channel import TlsChannel
@@ -395,14 +395,16 @@ def shake(
                 connection.settimeout(_left(deadline))
                 data = connection.recv(_HANDSHAKE_BYTES)
                 if not data:
-                    raise TlsFailed(f"TLS handshake failed: {uri} closed the connection")
+                    raise tls_closed(uri)
                 channel.feed(data)
     except TlsFailed as error:
         raise TlsFailed(tls_error(uri, error)) from None
     except TimeoutError as error:
-        raise TimedOut(f"TLS handshake failed: no answer from {uri} {within(seconds)}") from error
+        raise TimedOut(
+            f"Cannot use TLS with {uri}: no answer {within(seconds)}. Check that this is a tls:// address."
+        ) from error
     except OSError as error:
-        raise Disconnected(f"TLS handshake with {uri} failed: {error.strerror or error}") from error
+        raise Disconnected(f"Cannot use TLS with {uri}: {error.strerror or error}. Connect again.") from error
 
 
 def _left(deadline: float | None) -> float | None:

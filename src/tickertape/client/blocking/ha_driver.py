@@ -13,6 +13,7 @@ from threading import current_thread, get_ident
 from typing import Any
 
 from tickertape.base.errors import Disconnected, TickertapeError, TimedOut, UsageError
+from tickertape.base.text_format import wrong_type
 from tickertape.client.api.driver import DriverSettings
 from tickertape.client.api.ha_driver import GetPassword, HADriver, Hangup, LogOn, Place, Step
 from tickertape.client.blocking.connection import SocketConnection
@@ -235,9 +236,7 @@ class HAThreadDriver(HADriver, ThreadDriver):
         if isinstance(step, GetPassword):
             given = step.given
             if not (given is None or isinstance(given, str)):
-                raise UsageError(
-                    f"Invalid password from the authenticator: expected str, got {type(given).__name__}."
-                )
+                raise UsageError(wrong_type("password from the authenticator", given, "str"))
             return given
         if isinstance(step, LogOn):
             return self._log_on(seconds)

@@ -202,10 +202,11 @@ class LoggedBookmarkStore(FileBackedStore):
         try:
             log = records.read_log(content, self._salt)
         except BadRecord as error:
-            raise StoreCorrupt(f"The bookmark store {path!r} is damaged: {error}. {_REMEDY}") from error
+            raise StoreCorrupt(f"Cannot read the bookmark store {path!r}: {error}. {_REMEDY}") from error
         if log.beyond is not None and boot == boot_id():
             raise StoreCorrupt(
-                f"The bookmark store {path!r} is damaged between bytes {log.end} and {log.beyond}. {_REMEDY}"
+                f"Cannot read the bookmark store {path!r}: bytes {log.end} "
+                f"to {log.beyond} are damaged. {_REMEDY}"
             )
         self._progress = log.subscriptions
         return log.end

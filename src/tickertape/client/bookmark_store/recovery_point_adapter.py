@@ -64,7 +64,9 @@ class ConflatingRecoveryPointAdapter:
     ) -> None:
         self._seconds = min(parse_interval(seconds), threading.TIMEOUT_MAX / 2)
         if self._seconds <= 0 or updates < 1:
-            raise BadOption(f"Invalid seconds={seconds!r} or updates={updates!r}. Use values above 0.")
+            raise BadOption(
+                f"Invalid seconds={seconds!r} or updates={updates!r}. Use seconds and updates above 0."
+            )
         self.inner = inner
         """The other adapter."""
         self._updates = updates

@@ -21,6 +21,7 @@ from typing import ClassVar, Final, Literal
 from crc32c import crc32c
 
 from tickertape.base.errors import BadOption, StoreCorrupt, StoreFailed, StoreLocked, StoreOwnerMismatch
+from tickertape.base.text_format import not_one_of
 from tickertape.client.bookmark_store.base import ProgressStore
 from tickertape.client.bookmark_store.protocol import RecoveryPointAdapter
 from tickertape.client.common import fork_safety as forks
@@ -268,7 +269,7 @@ class FileBackedStore(ProgressStore, ABC):
     def __init__(self, adapter: RecoveryPointAdapter | None, sync: Sync) -> None:
         super().__init__(adapter)
         if sync not in ("never", "always"):
-            raise BadOption(f"Invalid sync {sync!r}. Use 'never' or 'always'.")
+            raise BadOption(not_one_of("Invalid sync", sync, ("never", "always")))
         self._always = sync == "always"
         self._owner = b""
         self._salt = 0

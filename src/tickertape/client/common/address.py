@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from tickertape.base.errors import BadOption
+from tickertape.base.text_format import wrong_type
 
 
 class Address(NamedTuple):
@@ -50,9 +51,7 @@ def parse_uri(uri: str) -> Address:
     Raises `BadOption`, whose text never contains a password.
     """
     if not isinstance(uri, str):
-        raise BadOption(
-            f"Invalid server address of type {type(uri).__name__}. Use text such as tcp://host:port."
-        )
+        raise BadOption(wrong_type("server address", uri, "text such as tcp://host:port"))
     address: Address | None = None
     try:
         address = _address(uri)

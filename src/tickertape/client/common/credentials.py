@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from typing import NamedTuple
 
 from tickertape.base.errors import BadOption
+from tickertape.base.text_format import wrong_type
 from tickertape.client.common.address import Address
 from tickertape.security.contexts import TLS, client_context
 
@@ -53,14 +54,14 @@ def password_of(password: str | None, token: str | None) -> str | None:
     if password is not None:
         raise BadOption("Cannot use token= and password= together: the token is the password. Pass only one.")
     if not isinstance(token, str):
-        raise BadOption(f"Invalid token of type {type(token).__name__}. Use str.")
+        raise BadOption(wrong_type("token", token, "str"))
     return token
 
 
 def credentials_of(tls: TLS | None, token: str | None) -> Credentials:
     """Return the credentials for the arguments of a client. Raises `BadOption`."""
     if tls is not None and not isinstance(tls, TLS):
-        raise BadOption(f"Invalid tls of type {type(tls).__name__}. Use tickertape.TLS.")
+        raise BadOption(wrong_type("tls", tls, "tickertape.TLS"))
     return Credentials(tls, token is not None)
 
 

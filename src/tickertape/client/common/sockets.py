@@ -6,13 +6,10 @@ import contextlib
 import fcntl
 import sys
 import termios
-from typing import Final
 
 from tickertape.base.errors import Disconnected, TlsFailed
 from tickertape.client.common.address import Address
-
-SPEAKS_NO_TLS: Final = "does not use TLS"
-"""End of the error text of `Channel` for a server without TLS."""
+from tickertape.security.tls_channel import FAILED
 
 
 def unread_bytes(descriptor: int) -> int:
@@ -38,14 +35,19 @@ def not_connected(address: Address, error: OSError | UnicodeError) -> Disconnect
 
 
 def tls_error(uri: str, error: TlsFailed) -> str:
-    """Return the text of a TLS failure, with the address and a hint."""
+    """Return the text of a TLS failure, with the address."""
     text = str(error)
-    if uri in text:
-        return text
-    plain = text.rstrip(".").endswith(SPEAKS_NO_TLS)
-    return f"{uri}: {text.rstrip('.')}. Use tcp:// instead." if plain else f"{uri}: {text}"
+    return text if uri in text else f"Cannot use TLS with {uri}: {text.removeprefix(FAILED)}"
+
+
+def tls_closed(uri: str) -> TlsFailed:
+    """Return the error of a server that closed the connection before the end of the TLS handshake."""
+    return TlsFailed(
+        f"Cannot use TLS with {uri}: the server closed the connection during the TLS handshake. Check that "
+        "this is a tls:// address."
+    )
 
 
 def cut_off(uri: str) -> str:
     """Return the error text for a connection that ended without a TLS close notification."""
-    return f"The connection to {uri} was cut off without a TLS close notification."
+    return f"The connection to {uri} was cut off without a TLS close notification. Connect again."

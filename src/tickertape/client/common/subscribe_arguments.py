@@ -13,7 +13,7 @@ from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark, bookmark_tex
 from tickertape.base.errors import BadOption, BadTopic, SubscriptionUnknown, UsageError
 from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
 from tickertape.base.options import format_options, list_value, parse_options
-from tickertape.base.text_format import is_finite, shown, shown_number
+from tickertape.base.text_format import is_finite, not_one_of, shown, shown_number, wrong_type
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.limits import credit_bytes_default
@@ -40,9 +40,7 @@ def merge_options(text: str, given: Mapping[str, object]) -> dict[str, str | Non
     options = parse_options(text)
     for name, value in options.items():
         if name not in _FORMS:
-            raise BadOption(
-                f"Invalid option {shown(name)}: {_why_not(name)}. Use one of {', '.join(_FORMS)}."
-            )
+            raise BadOption(_unknown_option(name))
         if (_FORMS[name] is _flag) != (value is None):
             takes = f"needs a value ({name}=...)" if value is None else "takes no value"
             raise BadOption(f"Invalid option {name!r}: it {takes}.")
@@ -62,15 +60,15 @@ def merge_options(text: str, given: Mapping[str, object]) -> dict[str, str | Non
     return options
 
 
-def _why_not(name: str) -> str:
+def _unknown_option(name: str) -> str:
     if name == "filter":
-        return "pass a filter separately as filter="
-    return "it is not implemented yet" if name in NOT_BUILT else "it does not exist"
+        return "Invalid option 'filter'. Pass the filter separately as filter=."
+    return not_one_of("Unsupported option" if name in NOT_BUILT else "Unknown option", name, _FORMS)
 
 
 def _flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise BadOption(f"Invalid {name} of type {_kind(value)}. Use True or False.")
+        raise BadOption(wrong_type(name, value, "True or False"))
 
 
 def _count(name: str, value: object) -> str:
@@ -127,7 +125,7 @@ def _number(name: str, value: object, kinds: str) -> str:
 
 def _text(name: str, value: object, kinds: str = "str") -> str:
     if not isinstance(value, str):
-        raise BadOption(f"Invalid {name} of type {_kind(value)}. Use {kinds}.")
+        raise BadOption(wrong_type(name, value, kinds))
     return _alone(name, value)
 
 
@@ -141,10 +139,6 @@ def _alone(name: str, text: str) -> str:
     if not one:
         raise BadOption(f"Invalid {name} {shown(text)}. Use the value of one option.")
     return text
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__
 
 
 _FORMS: Final[dict[str, Callable[[str, object], str | None]]] = {
@@ -226,7 +220,7 @@ def make_request(
     if bookmark is not None:
         wire["bookmark_not_found"] = not_found = not_found or NOT_FOUND[0]
         if not_found not in NOT_FOUND:
-            raise BadOption(f"Invalid bookmark_not_found {not_found!r}. Use one of {', '.join(NOT_FOUND)}.")
+            raise BadOption(not_one_of("Invalid bookmark_not_found", not_found, NOT_FOUND))
     elif not_found is not None:
         raise BadOption("bookmark_not_found needs a bookmark. Pass bookmark= or remove bookmark_not_found.")
     for name in ("max_backlog", "browse"):
@@ -293,12 +287,12 @@ def not_found_given(bookmark_not_found: str) -> str | None:
 
 def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[str, str | None]) -> None:
     if not isinstance(topic, str):
-        raise BadTopic(f"Invalid topic of type {type(topic).__name__}. Use str.")
+        raise BadTopic(wrong_type("topic", topic, "str"))
     if not topic:
         raise BadTopic("Cannot subscribe to an empty topic. Pass the name or pattern of a topic.")
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
-            raise BadOption(f"Invalid {name} of type {type(text).__name__}. Use str.")
+            raise BadOption(wrong_type(name, text, "str"))
         try:
             (text or "").encode()
         except UnicodeEncodeError as error:
@@ -313,7 +307,7 @@ def check_sub_ids(what: str, sub_ids: object) -> tuple[str, ...]:
         raise UsageError(f"{what} needs the sub_id of at least one subscription.")
     for sub_id in sub_ids:
         if not isinstance(sub_id, str):
-            raise UsageError(f"Invalid sub_id of type {type(sub_id).__name__}. Use str.")
+            raise UsageError(wrong_type("sub_id", sub_id, "str"))
     return tuple(sub_ids)
 
 
@@ -321,9 +315,9 @@ def check_known(sub_ids: Sequence[str], running: Container[str], consequence: st
     """Raise `SubscriptionUnknown` unless all of them are running."""
     for sub_id in sub_ids:
         if sub_id not in running:
-            cure = " Pass each id separately." if "," in sub_id else ""
+            cure = "Pass each id separately." if "," in sub_id else "Use the id of an active subscription."
             raise SubscriptionUnknown(
-                f"Unknown subscription {sub_id!r} on this connection: {consequence}.{cure}"
+                f"Unknown subscription {sub_id!r} on this connection: {consequence}. {cure}"
             )
 
 
@@ -337,6 +331,6 @@ def extras(
     """
     for name, label in (("correlation_id", correlation_id), ("sow_key", sow_key)):
         if label is not None and not isinstance(label, str):
-            raise UsageError(f"Invalid {name} of type {type(label).__name__}. Use str.")
+            raise UsageError(wrong_type(name, label, "str"))
     life = 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))
     return life, correlation_id or "", sow_key or ""

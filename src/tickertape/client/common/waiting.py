@@ -38,12 +38,16 @@ def seconds_of(timeout: float | str | None) -> float | None:
 
 def no_answer(what: str, seconds: float | None) -> TimedOut:
     """Return the error of a call `what` that got no answer in time."""
-    return TimedOut(f"The server did not answer {what} {within(seconds)}. The outcome is unknown.")
+    return TimedOut(
+        f"Cannot complete {what}: no answer {within(seconds)}. The outcome is unknown. Ask again."
+    )
 
 
 def no_logon(uri: str, seconds: float | None) -> TimedOut:
     """Return the error of a logon that got no answer in time."""
-    return TimedOut(f"No Tickertape server answered at {uri} {within(seconds)}. Check host and port.")
+    return TimedOut(
+        f"Cannot log on: no Tickertape server answered at {uri} {within(seconds)}. Check host and port."
+    )
 
 
 def now() -> Now:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, Protocol, runtime_checkable
 
 from tickertape.base.errors import BadOption
+from tickertape.base.text_format import wrong_type
 from tickertape.base.units import parse_interval
 from tickertape.client.limits import reconnect_delay_seconds_max
 
@@ -152,9 +153,7 @@ def delay_strategy(delay: float | str | DelayStrategy | None) -> DelayStrategy:
         return FixedDelayStrategy(delay)
     if isinstance(delay, DelayStrategy):
         return delay
-    raise BadOption(
-        f"Invalid reconnect_delay: expected seconds, text or DelayStrategy, got {type(delay).__name__}."
-    )
+    raise BadOption(wrong_type("reconnect_delay", delay, "seconds, text or a DelayStrategy"))
 
 
 def _seconds(name: str, value: float | str) -> float:

@@ -14,6 +14,7 @@ import msgspec
 from tickertape.base.bookmarks import bookmark_text
 from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
 from tickertape.base.options import parse_options
+from tickertape.base.text_format import wrong_type
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.address import Address, parse_uri
 from tickertape.client.common.credentials import Credentials
@@ -51,13 +52,10 @@ class ApplicationPolicies:
         handlers: HandlerRunner,
     ) -> None:
         if not isinstance(chooser, ServerChooser):
-            raise BadOption(
-                f"Invalid server_chooser {type(chooser).__name__}: it lacks methods of ServerChooser."
-            )
+            raise BadOption(wrong_type("server_chooser", chooser, "one with all methods of ServerChooser"))
         if manager is not None and not isinstance(manager, SubscriptionManager):
             raise BadOption(
-                f"Invalid subscription_manager {type(manager).__name__}: "
-                "it lacks methods of SubscriptionManager."
+                wrong_type("subscription_manager", manager, "one with all methods of SubscriptionManager")
             )
         self._name = name
         self._chooser = chooser
@@ -93,8 +91,9 @@ class ApplicationPolicies:
                 return ServerChosen(None, str(self._chooser.error()))
             authenticator: object = self._chooser.current_authenticator() or DefaultAuthenticator()
             if not isinstance(authenticator, Authenticator):
-                kind = type(authenticator).__name__
-                raise BadOption(f"Invalid authenticator {kind}: it lacks methods of Authenticator.")
+                raise BadOption(
+                    wrong_type("authenticator", authenticator, "one with all methods of Authenticator")
+                )
             self._authenticator = authenticator
             return ServerChosen(uri)
 

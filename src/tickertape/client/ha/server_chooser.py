@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from tickertape.base.errors import BadOption, TickertapeError
+from tickertape.base.text_format import wrong_type
 from tickertape.client.common.address import parse_uri, shown_uri
 from tickertape.client.ha.authenticator import Authenticator
 
@@ -76,7 +77,7 @@ class DefaultServerChooser:
     def __init__(self, uris: str | Sequence[str] = (), *, authenticator: Authenticator | None = None) -> None:
         if authenticator is not None and not isinstance(authenticator, Authenticator):
             raise BadOption(
-                f"Invalid authenticator {type(authenticator).__name__}: it lacks methods of Authenticator."
+                wrong_type("authenticator", authenticator, "one with all methods of Authenticator")
             )
         self._uris: list[str] = []
         self._current = 0

@@ -252,5 +252,6 @@ def _check_kind(command: commands.Command, answer: Answer) -> None:
     if not isinstance(answer, expected) and not (isinstance(answer, commands.Ack) and answer.code):
         asked, given = type(command).__name__, type(answer).__name__
         raise BadCommand(
-            f"Invalid answer to command {answer.id} ({asked}): got {given}, expected {expected.__name__}."
+            f"Invalid answer to command {answer.id} ({asked}): got {given} instead of "
+            f"{expected.__name__}. Update the older side."
         )

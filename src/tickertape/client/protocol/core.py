@@ -26,6 +26,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.interfaces import Now
 from tickertape.base.names import check_client_name
+from tickertape.base.text_format import not_one_of
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.connection_state import ConnectionState
 from tickertape.client.common.effects import (
@@ -224,7 +225,7 @@ class ClientProtocol:
         `PublisherTakenOver`.
         """
         if level not in ("persisted", "processed"):
-            raise UsageError(f"Invalid level {level!r}. Use 'persisted' or 'processed'.")
+            raise UsageError(not_one_of("Invalid level", level, ("persisted", "processed")))
         if not self.logon.closed:
             self.publishing.check_taken_over()
         self.logon.check_ready()

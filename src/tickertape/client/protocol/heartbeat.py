@@ -70,6 +70,6 @@ class ClientHeartbeat:
     def silence(self) -> HeartbeatMissed:
         """Return the error for a connection without input for `idle` seconds."""
         return HeartbeatMissed(
-            f"Heartbeat timeout: the server sent nothing for {self.idle:g} seconds "
-            f"(heartbeat interval {self.interval:g} seconds)."
+            f"Cannot reach the server: it sent nothing for {self.idle:g} seconds (heartbeat interval "
+            f"{self.interval:g} seconds). Connect again, or use a longer heartbeat interval."
         )

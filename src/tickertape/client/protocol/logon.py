@@ -17,6 +17,7 @@ from tickertape.base.errors import (
     TickertapeError,
 )
 from tickertape.base.limits import conflation_seconds_max, conflation_seconds_min
+from tickertape.base.text_format import wrong_type
 from tickertape.base.units import parse_interval
 from tickertape.client.limits import credentials_bytes_max
 from tickertape.client.publishing.publisher import Publisher
@@ -88,7 +89,7 @@ class LogonState:
             if text is None:
                 continue
             if not isinstance(text, str):
-                raise BadOption(f"Invalid {what}: expected str, got {type(text).__name__}.")
+                raise BadOption(wrong_type(what, text, "str"))
             encoded = text.encode(errors="surrogatepass")
             if encoded.decode(errors="ignore") != text:  # an exception of the codec would show the password
                 raise BadOption(f"Invalid {what}: it must be valid Unicode text.")
@@ -104,7 +105,7 @@ class LogonState:
     def check_ready(self) -> LoggedOn:
         """Return the answer to the logon. Raises `Closed` or `Disconnected` unless calls are possible."""
         if self.closed:
-            raise Closed(f"Client {self.command.name!r} is closed.")
+            raise Closed(f"Cannot use client {self.command.name!r}: it is closed. Create a new client.")
         if self.logged_on is None:
             if self.loss is not None:
                 raise self.loss.with_traceback(None)  # otherwise the traceback grows with each call

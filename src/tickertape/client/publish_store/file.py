@@ -21,6 +21,7 @@ from crc32c import crc32c
 from tickertape.base.errors import BadOption, Closed, StoreCorrupt, StoreFailed, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.names import publisher_id
+from tickertape.base.text_format import not_one_of
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.closing import ClosesItself
@@ -102,7 +103,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
     ) -> None:
         super().__init__(bytes_max, when_full)
         if sync not in ("never", "always"):
-            raise BadOption(f"Invalid sync {sync!r}. Use 'never' or 'always'.")
+            raise BadOption(not_one_of("Invalid sync", sync, ("never", "always")))
         self.path = Path(path)
         self._sync = sync == "always"
         self._refusal: TickertapeError = Closed(f"The publish store {str(path)!r} is closed.")

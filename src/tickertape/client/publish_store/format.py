@@ -132,7 +132,8 @@ def parse_header(data: Buffer, file: str) -> Header:
     size = view.nbytes
     if size < HEADER_BYTES:
         raise StoreCorrupt(
-            f"{file!r} is truncated: it has {size} bytes, and a header has {HEADER_BYTES}. Restore it from a "
+            f"Cannot read {file!r}: it is truncated, it has {size} bytes, and a "
+            f"header has {HEADER_BYTES}. Restore it from a "
             "copy.",
             file=file,
             offset=size,
@@ -140,7 +141,8 @@ def parse_header(data: Buffer, file: str) -> Header:
     magic, version, crc, *numbers = _HEADER.unpack_from(view)
     if magic != MAGIC:
         raise NotAStore(
-            f"{file!r} is not a segment of a publish store. Use a separate directory for the store."
+            f"Cannot read {file!r}: it is not a segment of a publish store. "
+            "Use a separate directory for the store."
         )
     if version > VERSION:
         raise StoreVersion(
@@ -149,7 +151,7 @@ def parse_header(data: Buffer, file: str) -> Header:
         )
     if crc != _header_crc(view):
         raise StoreCorrupt(
-            f"{file!r} is damaged: the header at offset 0 does not match its checksum. Restore it from a "
+            f"Cannot read {file!r}: the header at offset 0 does not match its checksum. Restore it from a "
             "copy.",
             file=file,
         )
@@ -158,7 +160,7 @@ def parse_header(data: Buffer, file: str) -> Header:
     header = Header(store, number, used, settled, oldest, previous_end, stated, name, never == 1)
     if header.size != size:
         raise StoreCorrupt(
-            f"{file!r} is damaged: it has {size} bytes instead of {header.size}. Restore it from a copy.",
+            f"Cannot read {file!r}: it has {size} bytes instead of {header.size}. Restore it from a copy.",
             file=file,
             offset=min(size, header.size),
         )
@@ -172,7 +174,7 @@ def _name(view: memoryview, length: int, file: str) -> str:
     except UnicodeDecodeError:
         pass
     raise StoreCorrupt(
-        f"{file!r} is damaged: invalid client name at offset {_NAME_AT}. Restore it from a copy.",
+        f"Cannot read {file!r}: invalid client name at offset {_NAME_AT}. Restore it from a copy.",
         file=file,
         offset=_NAME_AT,
     )
@@ -421,7 +423,8 @@ class _StoreFold:
 
 def _damage(image: Image, offset: int, what: str) -> StoreCorrupt:
     return StoreCorrupt(
-        f"{image.file!r} is damaged at offset {offset}: {what}. Restore the store from a copy, or move it "
+        f"Cannot read {image.file!r}: it is damaged at offset {offset}: {what}. "
+        "Restore the store from a copy, or move it "
         "away to start a new one without its messages.",
         file=image.file,
         offset=offset,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from tickertape.base.errors import BadOption, StoreOwnerMismatch
+from tickertape.base.text_format import not_one_of
 from tickertape.base.units import parse_size
 from tickertape.batch.message_batch import MessageBatch
 
@@ -158,7 +159,7 @@ def checked_size(bytes_max: int | str, when_full: str, option: str = "bytes_max"
     if size <= 0:
         raise BadOption(f"Invalid {option} {bytes_max!r}. Use a size above 0 bytes.")
     if when_full not in ("block", "raise"):
-        raise BadOption(f"Invalid when_full {when_full!r}. Use 'block' or 'raise'.")
+        raise BadOption(not_one_of("Invalid when_full", when_full, ("block", "raise")))
     return size
 
 

@@ -140,11 +140,13 @@ class SegmentDirectory:
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode):
                     raise NotAStore(
-                        f"{file!r} is not a regular file. Use a separate directory for the store."
+                        f"Cannot read {file!r}: it is not a regular file. Use a "
+                        "separate directory for the store."
                     )
                 if status.st_size < HEADER_BYTES:
                     raise StoreCorrupt(
-                        f"{file!r} is truncated: it has {status.st_size} bytes, and a header has "
+                        f"Cannot read {file!r}: it is truncated, it has "
+                        f"{status.st_size} bytes, and a header has "
                         f"{HEADER_BYTES}. Restore it from a copy.",
                         file=file,
                         offset=status.st_size,

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tickertape.base.errors import BadBatch, BadMessage, UsageError
 from tickertape.base.limits import message_cost_bytes
+from tickertape.base.text_format import wrong_type
 from tickertape.batch.arrow import array_pieces, body_arrays, encode_array
 from tickertape.batch.encode import EncodedBodies, encode_bodies, lengths_in
 from tickertape.batch.format import I8, check_head
@@ -56,9 +57,7 @@ def chunks_of_messages(
     `MessageTooLarge`. Chunks of earlier messages may already have been yielded.
     """
     if not isinstance(messages, Iterable):
-        raise UsageError(
-            f"Invalid messages of type {type(messages).__name__}. Use a list or another iterable."
-        )
+        raise UsageError(wrong_type("messages", messages, "a list or another iterable"))
     if isinstance(messages, (list, tuple)):
         return _chunks_of_list(topic, messages, chunk_bytes)
     return _chunks_of_others(topic, messages, chunk_bytes)

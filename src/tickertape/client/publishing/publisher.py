@@ -435,7 +435,7 @@ class Publisher:
         if not own:
             check_topic(topic)
             if self._ended:
-                raise Closed(f"Client {self._name!r} is closed.")
+                raise Closed(f"Cannot use client {self._name!r}: it is closed. Create a new client.")
         self.check_taken_over()
         recorded = topic in self.server_topics
         if self._refusal is not None:

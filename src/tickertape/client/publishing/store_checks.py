@@ -18,6 +18,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import last_persisted_max, message_bytes_max, message_cost_bytes
+from tickertape.base.text_format import wrong_type
 from tickertape.client.limits import foreign_sequences_max
 from tickertape.client.publish_store.protocol import PublishStore, Stored
 
@@ -40,7 +41,7 @@ def check_size(size: int, store: PublishStore | None, bytes_max: int = message_b
 def check_new_store(store: object, unpersisted: int) -> None:
     """Raise `UsageError` if `store` is not a publish store, or if the current one holds messages."""
     if store is not None and not isinstance(store, PublishStore):
-        raise UsageError(f"Invalid publish store of type {type(store).__name__}. Use MemoryPublishStore.")
+        raise UsageError(wrong_type("publish store", store, "a PublishStore, such as MemoryPublishStore"))
     if unpersisted:
         raise UsageError(
             f"Cannot replace the publish store: it still holds {unpersisted} message(s). "
@@ -108,7 +109,8 @@ def taken_over(name: str, held: Sequence[Stored], sent: int, last: int) -> Publi
         return None
     count = sum(stored.batch.count for stored in held)
     return PublisherTakenOver(
-        f"Another process published under the client name {name!r}: the server holds its sequence {last}, "
+        f"Cannot publish under the client name {name!r}: another process "
+        f"did, the server holds sequence {last}, "
         f"and this client sent none above {sent}. {count} message(s) of this client, sequences "
         f"{held[0].first} to {held[-1].last}, may be stored or not. They stay in the publish store and are "
         "not sent. Use a unique client name for each process. Then publish the batches of held() again "

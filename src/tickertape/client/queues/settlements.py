@@ -12,7 +12,7 @@ from tickertape.base.bookmarks import AtBookmarks, Bookmark, parse_bookmark
 from tickertape.base.errors import BadBookmark, BadFilter, BadOption, UsageError
 from tickertape.base.names import check_topic
 from tickertape.base.options import parse_options
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown, wrong_type
 from tickertape.batch.message_batch import Message, MessageBatch, marks_of
 from tickertape.batch.queue_lease import Action, Gathered, extension_ms
 from tickertape.wire.settlement import Settlement, encode_settlement, runs_of
@@ -29,7 +29,7 @@ _EXTENSION: Final = "lease_extension"
 def action_of(option: str | None) -> tuple[Action, int]:
     """Return the action of an option, and the milliseconds of an extension. Raises `BadOption`."""
     if option is not None and not isinstance(option, str):
-        raise BadOption(f"Invalid option of an acknowledgement: expected str, got {type(option).__name__}.")
+        raise BadOption(wrong_type("acknowledgement option", option, "str"))
     options = parse_options(option or "")
     if not options:
         return "ack", 0
@@ -41,8 +41,13 @@ def action_of(option: str | None) -> tuple[Action, int]:
     if list(options) == [_EXTENSION] and length is not None:
         return "extend", extension_ms(length)
     raise BadOption(
-        f"Invalid option of an acknowledgement {shown(option or '')}. Use cancel, expire or {_EXTENSION}=60s."
+        f"Invalid acknowledgement option {shown(option or '')}.{_near_action(options)} "
+        f"Use cancel, expire or {_EXTENSION}=60s."
     )
+
+
+def _near_action(options: dict[str, str | None]) -> str:
+    return did_you_mean(next(iter(options)), ("cancel", "expire", _EXTENSION)) if len(options) == 1 else ""
 
 
 def bookmarks_in(bookmarks: object) -> list[tuple[int, int]]:
@@ -67,9 +72,7 @@ def _marks_of_one(bookmark: object) -> list[tuple[int, int]]:
     if isinstance(bookmark, Bookmark):
         return [(bookmark.publisher, bookmark.sequence)]
     if not isinstance(bookmark, str):
-        raise UsageError(
-            f"Cannot acknowledge {type(bookmark).__name__}. Use bookmarks, messages, batches, or a list."
-        )
+        raise UsageError(wrong_type("bookmark", bookmark, "bookmarks, messages, batches or a list of them"))
     point = parse_bookmark(bookmark, _ALLOWED)
     if not isinstance(point, AtBookmarks) or point.unknown or not point.bookmarks:
         raise BadBookmark(f"Invalid bookmark {shown(bookmark)}. Use {_ALLOWED}.")

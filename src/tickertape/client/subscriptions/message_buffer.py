@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut, UsageError
+from tickertape.base.text_format import not_one_of
 from tickertape.base.units import within
 from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.derive import message_costs, select, slice_batch
@@ -105,7 +106,7 @@ class StreamConflation:
 
     def __init__(self, by: str) -> None:
         if by not in _KEYS:
-            raise UsageError(f"Invalid key {by!r} for conflate(). Use one of {', '.join(map(repr, _KEYS))}.")
+            raise UsageError(not_one_of("Unknown conflation key", by, _KEYS))
         self._keys = _KEYS[by]
         self._newest: dict[Key, tuple[WaitingMessage, int]] = {}
 
@@ -422,19 +423,29 @@ class MessageBuffer:
             return
         if self.end_reason is not None:
             why = self.end_error or self.end_reason
-            raise StreamEnded(f"Stream {self.sub_id!r} ended before the replay caught up: {why}")
+            raise StreamEnded(
+                f"Cannot catch up: stream {self.sub_id!r} ended before: {why}. Subscribe again."
+            )
         hint = " Its buffer is full, so read messages meanwhile." if self._full else ""
-        raise TimedOut(f"Stream {self.sub_id!r} has not caught up {within(timeout)}.{hint}")
+        raise TimedOut(
+            f"Cannot catch up: stream {self.sub_id!r} did not {within(timeout)}.{hint} Wait longer."
+        )
 
     # -- errors of both clients -------------------------------------------------------------------------
 
     def over(self) -> StreamEnded:
         """Return the error of `get` at the end of the stream."""
-        return StreamEnded(f"Stream {self.sub_id!r} has ended: {self.end_error or self.end_reason}")
+        return StreamEnded(
+            f"Cannot read stream {self.sub_id!r}: it has ended "
+            f"({str(self.end_error or self.end_reason).rstrip('.')}). "
+            "Subscribe again."
+        )
 
     def late(self, timeout: float | None) -> TimedOut:
         """Return the error for a timeout without a message."""
-        return TimedOut(f"No message received {within(timeout)} (stream {self.sub_id!r}).")
+        return TimedOut(
+            f"Cannot read stream {self.sub_id!r}: no message received {within(timeout)}. Wait longer."
+        )
 
     # -- inside -----------------------------------------------------------------------------------------
 

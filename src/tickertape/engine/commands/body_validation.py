@@ -100,10 +100,9 @@ def _text(command: Publish, batch: MessageBatch, bad: list[int], reason: str) ->
     first = bad[0]
     which = f"with sequence {batch.sequences[first]}" if command.sequenced else f"number {first}"
     return (
-        f"Cannot store {len(bad)} of {batch.count} messages: they do not conform to their topic. The "
-        "first is "
-        f"the one {which}: a body of {int(batch.offsets[first + 1] - batch.offsets[first])} bytes for "
-        f"{shown(batch.topic(first))} is not {reason}"
+        f"Cannot store {len(bad)} of {batch.count} messages: their bodies are invalid. The first is the one "
+        f"{which}: a body of {int(batch.offsets[first + 1] - batch.offsets[first])} bytes for "
+        f"{shown(batch.topic(first))} is not {reason.rstrip('.')}. Correct the bodies and publish them again."
     )
 
 

@@ -406,7 +406,8 @@ class SubscribeHandler:
         for sub_id in sub_ids:
             if sub_id not in held:
                 raise SubscriptionUnknown(
-                    f"Unknown subscription {shown(sub_id)} on this connection. {consequence}"
+                    f"Unknown subscription {shown(sub_id)} on this connection. "
+                    f"{consequence} Use the id of an active one."
                 )
 
     def unsubscribe(self, session: Session, command: Unsubscribe) -> None:

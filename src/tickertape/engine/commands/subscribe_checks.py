@@ -22,7 +22,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.worker import QueueWorker
@@ -60,7 +60,8 @@ def check_subscribe(
         interest = compiler.compile(command.topic, command.filter, None, session.subscriber)
     if replay and interest.topic_name is not None and not compiler.catalog.recorded(interest.topic_name):
         raise TopicNotRecorded(
-            f"Cannot replay topic {shown(command.topic)}: it is not persistent. "
+            f"Cannot replay topic {shown(command.topic)}: it is not persistent."
+            f"{did_you_mean(command.topic, compiler.catalog.recorded_names)} "
             "Subscribe without a bookmark, or make the topic persistent."
         )
     return interest, options
@@ -92,7 +93,7 @@ def _check_subscription(
     if command.positions is not None:
         _check_positions(command, command.positions, journal)
         if command.numbered and (options.conflation is not None or options.live):
-            raise BadOption("Option numbered excludes conflation and live. Remove one of them.")
+            raise BadOption("Cannot use option numbered with conflation or live. Remove one of them.")
     elif command.numbered:
         raise BadOption("Option numbered requires positions.")
     elif command.until_caught_up and command.bookmark is None:

@@ -113,7 +113,8 @@ class LiveTail:
             found.setdefault(
                 sub.session,
                 f"live subscription {shown(sub.sub_id)} was behind for {age:g} seconds, "
-                "the age_limit of [slow_clients]",
+                "the age_limit of [slow_clients]. Read messages faster, subscribe without live, or raise "
+                "age_limit.",
             )
         return found
 

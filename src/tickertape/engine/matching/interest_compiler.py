@@ -120,5 +120,6 @@ class InterestCompiler:
             if interest.topic_name is None or types == [DEFAULT_TYPE]:
                 raise
             make([DEFAULT_TYPE])
-            error.args = (f"Topic {shown(interest.topic_name)} has message type {types[0]}: {error}",)
+            where = f"topic {shown(interest.topic_name)} (message type {types[0]})"
+            error.args = (f"Cannot read fields of {where}: {error}",)
             raise

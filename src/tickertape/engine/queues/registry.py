@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import NotAQueue, TickertapeError
 from tickertape.base.interfaces import Buffer, Now
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
@@ -225,7 +225,8 @@ class QueueRegistry:
         worker = self._workers.get(settlement.queue)
         if worker is None:
             raise NotAQueue(
-                f"Cannot acknowledge: {shown(settlement.queue)} is not a queue. "
+                f"Cannot acknowledge: {shown(settlement.queue)} is not a queue."
+                f"{did_you_mean(settlement.queue, self._workers)} "
                 "Use the name of the queue, which is the topic of the messages that it delivers."
             )
         self.permit(session, worker)

@@ -13,7 +13,7 @@ from tickertape.base.errors import BadOption, BadVersion, NameInUse, PublisherCo
 from tickertape.base.interfaces import Now
 from tickertape.base.names import check_client_name, derived_publisher_id, publisher_id
 from tickertape.base.options import parse_options
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import not_one_of, shown
 from tickertape.engine.runtime.ack_conflation import ack_conflation_of
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.statistics import Statistics
@@ -78,7 +78,7 @@ class SessionRegistry:
         conflation = 0.0
         for option, value in parse_options(command.options).items():
             if option != "ack_conflation":
-                raise BadOption(f"Unsupported logon option {shown(option)}. Use ack_conflation.")
+                raise BadOption(not_one_of("Unknown logon option", option, ("ack_conflation",)))
             conflation = ack_conflation_of(value)
         check_client_name(command.name)
         publisher = publisher_id(command.name)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tickertape.base.errors import BadOption, NotAQueue
 from tickertape.base.limits import conflation_seconds_max, conflation_seconds_min, queue_backlog_max
 from tickertape.base.options import list_value, parse_options
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import not_one_of, shown
 from tickertape.base.units import SIZE_UNITS, parse_interval
 from tickertape.engine.conflation.buffer import ConflationOptions
 from tickertape.engine.limits import (
@@ -239,11 +239,9 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
     options = parse_options(text)
     for name, value in options.items():
         if name == "resume":
-            raise BadOption("Unknown subscribe option resume. Use the command resume.")
+            raise BadOption("Unknown option 'resume' of a subscribe. Use the command resume.")
         if name not in _FLAGS | _VALUES:
-            raise BadOption(
-                f"Unsupported subscribe option {shown(name)}. See the client reference for supported options."
-            )
+            raise BadOption(not_one_of("Unknown option", name, sorted(_FLAGS | _VALUES)))
         if name in _FLAGS and value is not None:
             raise BadOption(f"Option {name} takes no value, got {shown(value)}. Remove the value.")
         if name in _VALUES and value is None:
@@ -260,7 +258,7 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
                 raise BadOption(f"Option live excludes {name}: {_NOT_LIVE[name]}. Remove one of them.")
     not_found = options.get("bookmark_not_found") or "now"
     if not_found not in NOT_FOUND_POLICIES:
-        raise BadOption(f"Invalid bookmark_not_found {shown(not_found)}. Use now, epoch or fail.")
+        raise BadOption(not_one_of("Invalid bookmark_not_found", not_found, NOT_FOUND_POLICIES))
     return SubscribeOptions(
         not_found,
         options.get("select"),

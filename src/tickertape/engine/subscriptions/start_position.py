@@ -24,7 +24,7 @@ from tickertape.base.bookmarks import (
 )
 from tickertape.base.errors import BadOption, BookmarkUnknown, TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import not_one_of, shown
 from tickertape.journal.format.retired_state import is_expired
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import (
@@ -89,7 +89,7 @@ def resolve(
     read. `not_found` is now, epoch or fail. Raises `BookmarkUnknown` for fail. Raises `BookmarkExpired` in
     any case if messages of the bookmark were deleted."""
     if not_found not in NOT_FOUND_POLICIES:
-        raise BadOption(f"Invalid bookmark_not_found '{not_found}'. Use now, epoch or fail.")
+        raise BadOption(not_one_of("Invalid bookmark_not_found", not_found, NOT_FOUND_POLICIES))
     begin = _Begin(journal, accepted_end, not_found, topic)
     if not isinstance(point, Range):
         extent = yield from begin.find(point, False)

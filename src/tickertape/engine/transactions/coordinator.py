@@ -256,7 +256,11 @@ class TransactionCoordinator:
             try:
                 current.opened[name] = [MessageBatch.parse(block) for block in result]
             except TickertapeError as error:
-                self._refuse(StagingFailed(f"Cannot read {describe(current.transaction, name)}: {error}"))
+                self._refuse(
+                    StagingFailed(
+                        f"Cannot read {describe(current.transaction, name)}: {error}. Stage it again."
+                    )
+                )
                 return
             if not current.opening:
                 self._opened(current)

@@ -36,6 +36,8 @@ from tickertape.engine.transient.spill import Spill, SpillOrder
 
 _AGE_CHECKS: Final = 8
 """Number of age checks within the maximum age."""
+_DISK_CURE: Final = "Check the disk of the server, then connect again."
+"""Cure for a backlog that could not be written to disk or read back."""
 
 
 class SlowConsumerLimits(NamedTuple):
@@ -76,7 +78,9 @@ class NewestFrames(NamedTuple):
 
 
 class SlowConsumerBuffers:
-    """Backlogs of all connections. `end(session, why)` closes a connection and ends its subscriptions."""
+    """Backlogs of all connections. `end(session, why)` closes a connection and ends its subscriptions.
+
+    `why` is the cause and the cure, for the error text."""
 
     def __init__(
         self,
@@ -264,7 +268,7 @@ class SlowConsumerBuffers:
         if self.held_bytes - self.pinned_bytes > memory:
             self._end_until(
                 lambda: self.held_bytes - self.pinned_bytes <= memory,
-                f"memory_limit ({memory} bytes) of [slow_clients] is reached",
+                f"memory_limit ({memory} bytes) of [slow_clients] is reached. {_cure('memory_limit')}",
             )
 
     def _relieve(self) -> None:
@@ -301,7 +305,8 @@ class SlowConsumerBuffers:
             self._write_on()
         else:
             bound = f"connection_limit ({self.limits.connection_bytes} bytes) of [slow_clients]"
-            self._end(session, f"its backlog of {waiting.bytes} bytes exceeds {bound}")
+            cure = _cure("connection_limit or disk_limit")
+            self._end(session, f"its backlog of {waiting.bytes} bytes exceeds {bound}. {cure}")
 
     def _spill_largest(self, idle_bytes: int) -> None:
         """Spill the largest backlogs until at most `idle_bytes` are not scheduled for writing."""
@@ -353,7 +358,8 @@ class SlowConsumerBuffers:
         """Close connections until a block fits on disk, or need not be written any more."""
         self._end_until(
             lambda: self.spill.has_room(size) or not block.backlog.offline,
-            f"disk_limit ({self.limits.disk_bytes} bytes) of [slow_clients] is reached",
+            f"disk_limit ({self.limits.disk_bytes} bytes) of [slow_clients] is reached. "
+            f"{_cure('disk_limit')}",
         )
 
     def spill_done(self, token: int, data: Buffer | OSError | None) -> list[TransientFeed]:
@@ -365,7 +371,7 @@ class SlowConsumerBuffers:
             assert data is not None
             ready = self._read_back(block, data)
         elif block.place is NOWHERE and not block.freed:
-            self._not_written(block.backlog, f"its backlog cannot be written to disk: {data!s}")
+            self._not_written(block.backlog, f"its backlog cannot be written to disk: {data!s}. {_DISK_CURE}")
         elif not block.freed:
             memory_bytes = block.memory_bytes
             self._count(block, -memory_bytes)
@@ -423,7 +429,7 @@ class SlowConsumerBuffers:
             if isinstance(piece, str):
                 for sub in readers:
                     if sub.left:
-                        self._end(sub.session, piece)
+                        self._end(sub.session, f"{piece}. {_DISK_CURE}")
             else:
                 block.put(piece)
                 self._count(block, piece.memory_bytes)
@@ -472,4 +478,9 @@ class SlowConsumerBuffers:
             blocks = [(sub.waits_since, sub.block) for sub in waiting.subs if sub.block is not None]
             if any(max(since, block.since) + age <= self._clock.mono for since, block in blocks):
                 why = f"a message has waited for {age:g} seconds, the age_limit of [slow_clients]"
-                self._end(session, why)
+                self._end(session, f"{why}. {_cure('age_limit')}")
+
+
+def _cure(limit: str) -> str:
+    """Return the cure for a connection that is closed because of a configured limit."""
+    return f"Read messages faster, use conflation, or raise {limit}."

@@ -125,7 +125,7 @@ def _piece(place: BacklogPosition, data: Buffer | OSError) -> SharedFrame | str:
     try:
         piece = SharedFrame(MessageBatch.parse(data))
     except BadBatch as error:
-        return f"its spilled backlog cannot be decoded: {error}"
+        return f"its spilled backlog cannot be decoded: {str(error).rstrip('.')}"
     return piece if piece.crc() == place.crc else "its spilled backlog does not match its checksum"
 
 

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from tickertape.base.text_format import near_name
 from tickertape.filter.functions import arrays as array_functions
 from tickertape.filter.functions import numbers
 from tickertape.filter.functions import strings as texts
@@ -222,8 +223,6 @@ def unsupported_reason(name: str) -> str | None:
         return None
     if name in _NOT_HERE:
         return f"{name} cannot be used: {_NOT_HERE[name]}"
-    from difflib import get_close_matches  # imported late: only errors need it
-
-    near = get_close_matches(name, FUNCTIONS, 1)
-    instead = suggestion(name) or (f". Did you mean {near[0]}?" if near else "")
+    near = near_name(name, FUNCTIONS)
+    instead = suggestion(name) or (f". Did you mean {near}?" if near else "")
     return f"unknown function {name[:40]}{instead}"

@@ -58,7 +58,7 @@ def _check_size(text: str, bytes_max: int) -> None:
     if size > bytes_max:
         raise filter_too_long(size, bytes_max)
     if not text.strip():
-        raise BadFilter("The filter is empty. Omit it to match every message.")
+        raise BadFilter("Invalid filter '': it is empty. Omit it to match every message.")
     depth = commas = 0
     for found in _brackets.finditer(text):
         depth += (found[0] == "(") - (found[0] == ")")

@@ -457,7 +457,7 @@ class GroupCommit:
         """Record the first failed write or sync as permanent: the contents of the disk are unknown."""
         what = type(job).__name__
         self.failure = JournalFailed(
-            f"{what} failed: {error}. No more messages are acknowledged. "
+            f"Cannot write to the log: {what} failed: {error}. No more messages are acknowledged. "
             "Stop the server, repair the disk, and start it again."
         )
         self._mark_at = self._sync_at = None

@@ -60,23 +60,24 @@ def open_identity(
         foreign = sorted(names - CREATED_NAMES)
         if foreign:
             raise NotAJournal(
-                f"Cannot open the data directory: it is not empty and has no {IDENTITY_FILE} "
+                f"Cannot open data directory {disk.where!r}: it is not empty and has no {IDENTITY_FILE} "
                 f"(found {', '.join(foreign[:3])}). Use the directory of a journal, or an empty one."
             )
         if JOURNAL_DIRECTORY in names and disk.names(JOURNAL_DIRECTORY):
             raise NotAJournal(
-                f"Cannot open the data directory: it has segments but no {IDENTITY_FILE}. Restore that file."
+                f"Cannot open data directory {disk.where!r}: it has segments but no {IDENTITY_FILE}. "
+                "Restore that file from a copy."
             )
         if not create:
             raise NotAJournal(
-                "Cannot open the data directory: it has no journal and `create` is false. "
-                "Is the disk mounted?"
+                f"Cannot open data directory {disk.where!r}: it has no journal and `create` is false. "
+                "Check that the disk is mounted."
             )
     try:
         disk.lock(LOCK_FILE, owner)
     except BlockingIOError as error:
         raise JournalLocked(
-            f"Cannot open the data directory: it is in use by {error}. Stop that process first."
+            f"Cannot open data directory {disk.where!r}: it is in use by {error}. Stop that process first."
         ) from None
     if IDENTITY_FILE not in set(disk.names(".")):
         _create(disk, Identity(journal=new_id.hex(), format=FORMAT_VERSION, instance=instance))
@@ -84,7 +85,7 @@ def open_identity(
     kept = identity.instance
     if instance is not None and kept is not None and kept != instance:
         raise WrongJournal(
-            f"Cannot open the data directory: it belongs to the instance {shown(kept)}, "
+            f"Cannot open data directory {disk.where!r}: it belongs to the instance {shown(kept)}, "
             f"not {shown(instance)}. Start the server under that name, or use another data directory."
         )
     return identity
@@ -106,6 +107,11 @@ def _create(disk: Disk, identity: Identity) -> None:
     disk.sync_directory(".")
 
 
+def no_journal(disk: Disk, why: str = f"{IDENTITY_FILE} is missing") -> NotAJournal:
+    """Return the error of a reader whose directory has no journal."""
+    return NotAJournal(f"Cannot read a journal in {disk.where!r}: {why}. Use the data directory of a server.")
+
+
 def read_identity(disk: Disk) -> Identity:
     """Return the identity of a directory without locking it. Raises `JournalCorrupt`, `JournalVersion`."""
     with open_file(disk, IDENTITY_FILE) as handle:
@@ -114,12 +120,17 @@ def read_identity(disk: Disk) -> Identity:
         identity = msgspec.json.decode(data, type=Identity)
         valid = len(identity.journal_id) == 16
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise JournalCorrupt(f"{IDENTITY_FILE} cannot be read: {error}", file=IDENTITY_FILE) from None
+        raise JournalCorrupt(
+            f"Cannot read '{IDENTITY_FILE}': {error}. Restore it from a copy.", file=IDENTITY_FILE
+        ) from None
     if not valid:
-        raise JournalCorrupt(f"{IDENTITY_FILE} has no valid journal id", file=IDENTITY_FILE)
+        raise JournalCorrupt(
+            f"Cannot read '{IDENTITY_FILE}': its journal id is invalid. Restore it from a copy.",
+            file=IDENTITY_FILE,
+        )
     if identity.format > FORMAT_VERSION:
         raise JournalVersion(
-            f"The journal has format {identity.format}, but this version supports only formats up to "
-            f"{FORMAT_VERSION}. Use a newer version of Tickertape."
+            f"Cannot open data directory {disk.where!r}: it has format {identity.format}, and this version "
+            f"supports formats up to {FORMAT_VERSION}. Use a newer version of Tickertape."
         )
     return identity

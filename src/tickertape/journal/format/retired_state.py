@@ -144,10 +144,12 @@ def expired(what: str, retired: RetiredState | None, first: StoredMessage | None
     """Return the error for a start among removed messages, or before the log."""
     why = f"{retired}. The log starts" if retired is not None else "the log starts"
     if first is None:
-        return BookmarkExpired(f"{what}: {why} with the next published message. Start from NOW or EPOCH.")
+        return BookmarkExpired(
+            f"Cannot start at {what}: {why} with the next published message. Use NOW or EPOCH."
+        )
     where = f"{first.bookmark} of {format_timestamp(first.timestamp)}"
     return BookmarkExpired(
-        f"{what}: {why} with {where}. Handle the missing messages, then start from EPOCH.",
+        f"Cannot start at {what}: {why} with {where}. Handle the missing messages, then start from EPOCH.",
         available=str(first.bookmark),
     )
 

@@ -15,14 +15,13 @@ from tickertape.base.errors import (
     BadBatch,
     BookmarkExpired,
     JournalVersion,
-    NotAJournal,
     WrongJournal,
 )
 from tickertape.base.interfaces import Disk
 from tickertape.base.limits import KIB, MIB
 from tickertape.batch import MessageBatch
 from tickertape.journal.format.files import damaged_at
-from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
+from tickertape.journal.format.identity import no_journal, read_identity
 from tickertape.journal.format.retired_state import read_retired
 from tickertape.journal.format.segment import (
     JOURNAL_DIRECTORY,
@@ -185,9 +184,12 @@ def _journal_id(disk: Disk, journal: str) -> bytes:
     try:
         identity = read_identity(disk)
     except FileNotFoundError:
-        raise NotAJournal(f"No journal in {disk.where}: {IDENTITY_FILE} is missing.") from None
+        raise no_journal(disk) from None
     if identity.journal != journal:
-        raise WrongJournal(f"The journal in {disk.where} is {identity.journal}, not {journal}.")
+        raise WrongJournal(
+            f"Cannot read positions of journal '{journal}' in {disk.where!r}: it has journal "
+            f"'{identity.journal}'. Use the data directory of the server that resolved the range."
+        )
     return identity.journal_id
 
 
@@ -213,11 +215,13 @@ def _header(file: OpenFile, number: int, journal_id: bytes) -> SegmentHeader:
     try:
         header, _ = decode_segment_header(file.read(0, segment_header_bytes))
     except NewerFormat as error:
-        raise JournalVersion(f"{path}: {error}. Use a newer version of Tickertape.") from None
+        raise JournalVersion(f"Cannot read {path!r}: {error}. Use a newer version of Tickertape.") from None
     except FormatError as error:
         _corrupt(path, 0, str(error))
     if header.journal_id != journal_id or header.number != number:
-        raise WrongJournal(f"{path} belongs to another journal or number.")
+        raise WrongJournal(
+            f"Cannot read {path!r}: it belongs to another journal or number. Restore it from a copy."
+        )
     return header
 
 

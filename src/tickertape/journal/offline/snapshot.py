@@ -12,13 +12,13 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from tickertape.base.bookmarks import Bookmark, format_timestamp
-from tickertape.base.errors import BookmarkExpired, JournalCorrupt, NotAJournal
+from tickertape.base.errors import BookmarkExpired, JournalCorrupt
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.batch import MessageBatch, select
 from tickertape.batch.format import KIND_MESSAGE, Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
 from tickertape.journal.format.files import damaged_at, open_file
-from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
+from tickertape.journal.format.identity import IDENTITY_FILE, no_journal, read_identity
 from tickertape.journal.format.retired_state import RetiredState, is_expired, read_retired
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit, segment_path
 from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
@@ -54,9 +54,7 @@ def take_snapshot(disk: Disk, *, unsynced: bool = False) -> Snapshot:
         JournalCorrupt: The identity is damaged.
         OSError: The disk cannot be read."""
     if IDENTITY_FILE not in disk.names("."):
-        raise NotAJournal(
-            f"No journal in {disk.where}: {IDENTITY_FILE} is missing. Use the data directory of a server."
-        )
+        raise no_journal(disk)
     journal_id = read_identity(disk).journal_id
     damage: JournalCorrupt | None = None
     for look_number in range(_ATTEMPTS_MAX):
@@ -273,9 +271,7 @@ def commit_headers(disk: Disk) -> Iterator[tuple[str, CommitHeader]]:
 
     Raises `NotAJournal`, `JournalCorrupt` (a sealed segment with missing headers), `OSError`."""
     if IDENTITY_FILE not in disk.names("."):
-        raise NotAJournal(
-            f"No journal in {disk.where}: {IDENTITY_FILE} is missing. Use the data directory of a server."
-        )
+        raise no_journal(disk)
     files, _ = survey_segments(disk, read_identity(disk).journal_id)
     for file in files:
         if file.head is SegmentHead.VALID:

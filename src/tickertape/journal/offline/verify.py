@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Container
 from typing import Final
 
-from tickertape.base.errors import JournalError, NotAJournal, WrongJournal
+from tickertape.base.errors import JournalError, WrongJournal
 from tickertape.base.interfaces import Disk
-from tickertape.journal.format.identity import CREATED_NAMES, IDENTITY_FILE, read_identity
+from tickertape.journal.format.identity import CREATED_NAMES, IDENTITY_FILE, no_journal, read_identity
 from tickertape.journal.format.log_end import (
     CLEAN_SHUTDOWN_FILE,
     LAST_SEGMENT_FILE,
@@ -99,7 +99,7 @@ class _Verifier:
         names = self._disk.names(".")
         if IDENTITY_FILE not in names and JOURNAL_DIRECTORY not in names:
             neither = f"it has neither {IDENTITY_FILE} nor {JOURNAL_DIRECTORY}/"
-            raise NotAJournal(f"No journal in {self._disk.where}: {neither}.")
+            raise no_journal(self._disk, neither)
         for name in names:
             if name not in DATA_NAMES and name not in self._known:
                 self._note(name, 0, "not a Tickertape file, ignored by the server")

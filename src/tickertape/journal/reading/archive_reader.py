@@ -176,7 +176,7 @@ def look(view: LogView, topic: str | None) -> ArchiveSearch:
     if begin is None or begin >= view.first_position or not archive.covered.holds(topic):
         return None
     if archive.covered.end < view.first_position:
-        raise gap_error("a start before the log", view, archive)
+        raise gap_error("a position before the log", view, archive)
     return archive
 
 
@@ -209,11 +209,13 @@ def gap_error(what: str, view: LogView, archive: ArchiveTier) -> BookmarkExpired
     begins = f"the log begins at position {view.first_position}"
     if view.first is None:
         return BookmarkExpired(
-            f"{what}: {archive}, and {begins}. The messages between are in neither. Start from NOW."
+            f"Cannot start at {what}: {archive}, and {begins}. The messages "
+            "between are in neither. Start from NOW."
         )
     first = str(view.first.bookmark)
     return BookmarkExpired(
-        f"{what}: {archive}, and {begins}, with {first} of {format_timestamp(view.first.timestamp)}. "
+        f"Cannot start at {what}: {archive}, and {begins}, with {first} of "
+        f"{format_timestamp(view.first.timestamp)}. "
         "The messages between are in neither. Handle the missing messages, then start from that bookmark.",
         available=first,
     )

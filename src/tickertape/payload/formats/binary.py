@@ -17,7 +17,7 @@ class Binary:
     def reader(self, paths: Sequence[Path]) -> BinaryReader:
         """See `MessageType`."""
         if paths:
-            raise BadPath(f"Invalid field {paths[0]}: messages of type binary have no fields.")
+            raise BadPath(f"Invalid field '{paths[0]}': messages of type binary have no fields. Remove it.")
         return BinaryReader()
 
     def check(self, body: bytes) -> None:
@@ -29,7 +29,7 @@ class Binary:
 
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
         """See `MessageType`. Always refused."""
-        raise BadPath(f"Invalid select list {select}: messages of type binary have no fields.")
+        raise BadPath(f"Invalid select list {select}: messages of type binary have no fields. Remove it.")
 
 
 class BinaryReader:

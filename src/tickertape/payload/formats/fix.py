@@ -81,7 +81,9 @@ class Fix:
         """Return the tag in `path`."""
         name, *more = path.steps
         if len(more) > 1 or not isinstance(name, str) or any(isinstance(step, str) for step in more):
-            raise BadPath(f"Invalid field {path}: fields of {self.name} are not nested. Use /tag or /tag[0].")
+            raise BadPath(
+                f"Invalid field '{path}': fields of {self.name} are not nested. Use /tag or /tag[0]."
+            )
         if self._numbered and _TAG.fullmatch(name) is None:
             raise BadPath(f"Invalid field {path}: fields of fix are numeric tags. Use for example /35.")
         return name.encode()

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from tickertape.base.bookmarks import to_micros
 from tickertape.base.errors import AuthenticationFailed, ConfigurationError
 from tickertape.base.interfaces import Now
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, listed, shown
 from tickertape.filter.compiler.regex import BadPattern, Pattern, compile_pattern
 from tickertape.security.private_files import read_private
 from tickertape.security.tokens import NAME_FORM, fits, is_name, name_in
@@ -31,7 +31,7 @@ _HASH_CHARACTERS: Final = 64
 _HEX: Final = frozenset("0123456789abcdef")
 _NOTHING: Final = bytes(_HASH_CHARACTERS // 2)
 """Hash compared with a token of an unknown name, so that the check takes the same time."""
-_WRONG: Final = "Authentication failed: unknown token."
+_WRONG: Final = "Authentication failed: unknown token. Check the token."
 
 
 class KnownToken(NamedTuple):
@@ -158,7 +158,8 @@ def _read(path: str, name: str, table: Any) -> KnownToken:
     unknown = [key for key in table if key not in _KEYS]
     if unknown:
         raise ConfigurationError(
-            f"{where} has the unknown key {_shown_name(unknown[0])}. Use {', '.join(_KEYS)}."
+            f"{where} has the unknown key {_shown_name(unknown[0])}.{did_you_mean(unknown[0], _KEYS)} "
+            f"Use {listed(_KEYS)}."
         )
     kept = table.get("sha256")
     if not isinstance(kept, str) or len(kept) != _HASH_CHARACTERS or not _HEX.issuperset(kept):

@@ -17,7 +17,9 @@ from typing import Final, NamedTuple, cast
 
 import h11
 
+from tickertape.security.tls_channel import HANDSHAKE_BYTE
 from tickertape.server.config.addresses import is_address
+from tickertape.server.events import event
 from tickertape.server.limits import admin_connections_max, admin_request_bytes_max, admin_request_seconds_max
 from tickertape.wire.commands import PREFACE
 
@@ -82,7 +84,10 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if data.startswith(PREFACE[:-1]):  # h11 would wait for the end of a request line
-            self._refuse(400, "Connect Tickertape clients to the listen address, not to the admin address.\n")
+            self._refuse_protocol("Tickertape clients. Use the listen address of the server.")
+            return
+        if data[0] == HANDSHAKE_BYTE:
+            self._refuse_protocol("TLS. Use http://.")
             return
         self._http.receive_data(data)
         self._read_on()
@@ -172,6 +177,12 @@ class HttpConnection(asyncio.Protocol):
             head_only = self._request is not None and self._request.method == b"HEAD"
             self._send(Answer(status, text.encode()), head_only=head_only, last=True)
         self._close()
+
+    def _refuse_protocol(self, what: str) -> None:
+        """Answer a client of another protocol, and log it."""
+        text = f"Cannot serve {what}"
+        event("admin_refused", text=text)
+        self._refuse(400, f"{text}\n")
 
     def _send(self, answer: Answer, *, head_only: bool, last: bool = False) -> None:
         headers = [

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from tickertape.base.errors import ConfigurationError, UsageError
 from tickertape.base.limits import KIB, MIB
 from tickertape.base.names import check_topic, is_pattern
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.server.config.toml_lines import TooDeep, check_keys, find_lines
 from tickertape.server.limits import (
@@ -432,26 +432,17 @@ class Section:
     def finish(self, *also: str) -> None:
         """Report unread keys as unknown. `also`: keys that another module has read."""
         takes = ", ".join([*self._asked, *also])
-        where = f"[{self._name}]" if self._name else "the file"
+        where = f"[{self._name}]" if self._name else "The file"
         for key, node in self._table.items():
             if key in self._asked or key in self._later:
                 continue
             # Close matches are slow, and not useful with this many problems.
             suggest = not self._problems.more
-            close = _close_match(key, [*self._asked, *also, *self._later]) if suggest else ""
-            guess = f" Did you mean {shown(close)}?" if close else ""
+            guess = did_you_mean(key, [*self._asked, *also, *self._later]) if suggest else ""
             self.problem(key, f"unknown key.{guess} {where} takes {takes}", node.location)
 
     def _inner(self, key: str) -> str:
         return ".".join(part for part in (self._name, key) if part)
-
-
-def _close_match(word: str, words: list[str]) -> str:
-    if len(word) > KEY_CHARACTERS_MAX:
-        return ""
-    from difflib import get_close_matches
-
-    return next(iter(get_close_matches(word.lower(), words, n=1)), "")
 
 
 def text_of(value: Any) -> str:
@@ -486,7 +477,8 @@ def check_choice(value: Any, names: Sequence[str]) -> None:
     """Raise `ConfigurationError` unless `value` is one of `names`."""
     if value not in names:
         allowed = ", ".join(f'"{name}"' for name in names)
-        raise ConfigurationError(f"must be one of {allowed}, not {kind_of(value)}")
+        near = did_you_mean(value, names) if isinstance(value, str) else ""
+        raise ConfigurationError(f"must be one of {allowed}, not {kind_of(value)}{near and '.'}{near}")
 
 
 def choice_of(names: Sequence[_Choice]) -> Callable[[Any], _Choice]:

@@ -22,7 +22,7 @@ from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.engine.limits import outbox_bytes_max
 from tickertape.server.config.addresses import parse_listen
-from tickertape.wire.connection import Connection, Received, Violation
+from tickertape.wire.connection import HTTP_TEXT, Connection, Received, Violation
 from tickertape.wire.heartbeat import Liveness
 
 _BACKLOG: Final = 1024
@@ -60,6 +60,12 @@ class ConnectionHandler(Protocol):
         """Remove a closed connection."""
 
 
+_HTTP_REFUSAL: Final = (
+    "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"  # language: HTTP, not prose
+    f"content-length: {len(HTTP_TEXT) + 1}\r\nconnection: close\r\n\r\n{HTTP_TEXT}\n"
+).encode()
+
+
 class ClientConnection(asyncio.BufferedProtocol):
     """The connection of one client."""
 
@@ -82,6 +88,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._descriptor = -1
         self._closing = False
         """Whether the server has stopped sending."""
+        self._http = False
+        """Whether the client sent an HTTP request instead of a TLS handshake."""
         self._large = False
         """Whether a large frame is incomplete."""
         self.takes_logon = True
@@ -133,7 +141,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     # -- called by the handler -------------------------------------------------------------------------
 
     def send(self, buffers: list[Buffer]) -> None:
-        """Write buffers in order."""
+        """Write buffers in order. An HTTP client gets an HTTP answer instead."""
+        self._write([_HTTP_REFUSAL] if self._http or self._wire.speaks_http else buffers)
+
+    def _write(self, buffers: list[Buffer]) -> None:
         assert self._transport is not None
         if not self._transport.is_closing() and not self._closing:
             self._transport.writelines(buffers)

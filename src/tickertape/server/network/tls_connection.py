@@ -17,6 +17,7 @@ from tickertape.security.tls_channel import HANDSHAKE_BYTE, TlsChannel, portions
 from tickertape.server.limits import handshake_bytes_max
 from tickertape.server.network.connection import ClientConnection, ConnectionHandler
 from tickertape.wire.commands import PREFACE
+from tickertape.wire.connection import HTTP_TEXT, is_http
 
 
 class TlsClientConnection(ClientConnection):
@@ -27,7 +28,7 @@ class TlsClientConnection(ClientConnection):
         self._channel = TlsChannel(context, server=True)
         self._handshake_bytes = 0
         self._plain = False
-        """Whether the client uses our protocol without TLS. The error is then sent without TLS."""
+        """Whether the client uses our protocol or HTTP without TLS. The error is then sent without TLS."""
         self._pumping = False
 
     # -- called by the event loop ---------------------------------------------------------------------
@@ -49,13 +50,12 @@ class TlsClientConnection(ClientConnection):
 
     # -- called by the handler ------------------------------------------------------------------------
 
-    def send(self, buffers: list[Buffer]) -> None:
-        """Write buffers in order."""
+    def _write(self, buffers: list[Buffer]) -> None:
         if self._plain:
-            super().send(buffers)
+            super()._write(buffers)
         elif self._channel.established:  # nothing can be sent before the handshake
             try:
-                super().send([self._channel.encrypted(portion) for portion in portions(buffers)])
+                super()._write([self._channel.encrypted(portion) for portion in portions(buffers)])
             except TlsFailed:
                 self.abort()
 
@@ -69,14 +69,17 @@ class TlsClientConnection(ClientConnection):
     def _shake(self, data: memoryview) -> bool:
         """Continue the handshake. Return whether it is done."""
         if not self._handshake_bytes and data[0] != HANDSHAKE_BYTE:
-            self._refuse_plain(data[0])
+            self._refuse_plain(data)
             return False
         self._handshake_bytes += len(data)
         self._channel.feed(data)
         try:
             done = self._channel.shake()
             if not done and self._handshake_bytes > handshake_bytes_max:
-                raise TlsFailed(f"TLS handshake failed: more than {handshake_bytes_max} bytes.")
+                raise TlsFailed(
+                    f"Cannot use TLS: the handshake has more than {handshake_bytes_max} bytes. Send fewer "
+                    "certificates."
+                )
         except TlsFailed as error:
             self._write_out(self._channel.take())
             self._handler.violated(self._conn, error)
@@ -84,14 +87,16 @@ class TlsClientConnection(ClientConnection):
         self._write_out(self._channel.take())
         return done
 
-    def _refuse_plain(self, first: int) -> None:
-        self._plain = first == PREFACE[0]
-        if self._plain:
-            error: TlsFailed | TlsRequired = TlsRequired(
-                "this address takes connections with TLS only: connect to tls://"
-            )
+    def _refuse_plain(self, first: memoryview) -> None:
+        error: TlsFailed | TlsRequired
+        if is_http(bytes(first[: len(PREFACE)])):
+            self._plain = self._http = True
+            error = TlsFailed(HTTP_TEXT)
+        elif first[0] == PREFACE[0]:
+            self._plain = True
+            error = TlsRequired("Cannot log on without TLS: this address requires TLS. Connect to tls://.")
         else:
-            error = TlsFailed("TLS handshake failed: the client did not send a TLS handshake.")
+            error = TlsFailed("Cannot use TLS: the client did not send a TLS handshake. Use a TLS client.")
         self._handler.violated(self._conn, error)
 
     def _write_out(self, cipher_text: bytes) -> None:

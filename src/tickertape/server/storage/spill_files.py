@@ -81,7 +81,7 @@ class SpillFiles:
             os.close(lock)
             raise BlockingIOError(errno.EWOULDBLOCK, f"in use by {holder or 'another process'}") from None
         os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{owner}\n".encode(), 0)
+        os.pwrite(lock, f"{owner} (pid {os.getpid()})\n".encode(), 0)
         return lock
 
     def _clear(self) -> None:

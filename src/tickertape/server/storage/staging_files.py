@@ -70,5 +70,7 @@ class StagingFiles:
                 f"Cannot read a staged transaction part: corrupt file: {error}. Stage the transaction again."
             )
         except Exception as defect:  # noqa: BLE001 - every job needs an answer
-            result = StagingFailed(f"Internal error: {defect!r}")
+            result = StagingFailed(
+                f"Cannot stage a transaction: internal error {defect!r}. Report this defect."
+            )
         self._answer(job.token, result)

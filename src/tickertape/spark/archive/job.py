@@ -178,7 +178,10 @@ def archive_log(
     the query.
     """
     if interval_seconds is not None and stop is None:
-        raise BadOption("Continuous archiving (interval_seconds) requires a stop event.")
+        raise BadOption(
+            "Cannot archive continuously (interval_seconds) without a stop "
+            "event. Pass one, or omit interval_seconds."
+        )
     ready = prepare(wanted)
     coverage = ready.archive.coverage
     report = ArchiveJobReport(coverage.begin, coverage.end, coverage.end)

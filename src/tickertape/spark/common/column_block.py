@@ -142,7 +142,9 @@ class ColumnBlocks:
         tables = np.array([len(piece.runs) // RUN_BYTES for piece in self.pieces], I8)
         messages = np.add.reduceat(runs["count"].astype(I8), tables.cumsum() - tables)
         if (messages != self.counts).any():
-            raise BadBatch("the runs of a batch do not have as many messages as the batch")
+            raise BadBatch(
+                "Invalid batch: its runs do not have as many messages as the batch. Report the defect."
+            )
         return runs
 
     @cached_property
@@ -209,7 +211,10 @@ class ColumnBlocks:
             or (joined[ends - 1] != sizes).any()
             or (offsets[1:] < offsets[:-1]).any()
         ):
-            raise BadBatch("the offsets of a batch do not ascend from 0 to the length of its bodies")
+            raise BadBatch(
+                "Invalid batch: its offsets do not ascend from 0 to the "
+                "length of its bodies. Report the defect."
+            )
         return offsets
 
     @cached_property
@@ -245,6 +250,7 @@ def _positions(piece: ColumnBlock) -> AnyArray:
         return piece.positions.astype(I8, copy=False)
     if piece.positions is None:
         raise BadBatch(
-            "The server is older than this client and does not report positions. Upgrade the server."
+            "Cannot read positions: the server is older than this client and "
+            "does not report them. Upgrade the server."
         )
     return np.arange(piece.positions, piece.positions + piece.messages, dtype=I8)

@@ -89,8 +89,7 @@ def queue_options(given: Mapping[str, str], query: Query = Query.STREAM) -> Queu
     refused = {
         name: f"Cannot use option {name} with option queue. Leave one of them out." for name in _OF_THE_LOG
     }
-    unknown = f"Unknown option {{!r}}. Options of a queue are {', '.join(_NAMES)}."
-    options = read_names(given, _NAMES, unknown, refused)
+    options = read_names(given, _NAMES, refused)
     queue = options[QUEUE]
     if is_pattern(queue):
         raise BadOption(f"Cannot use option queue: {queue!r} is a pattern. Name one queue.")

@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.names import check_client_name, check_topic
+from tickertape.base.text_format import did_you_mean
 from tickertape.spark.common.servers import ACCESS
 from tickertape.spark.source.options import read_names, read_servers, read_timeout
 
@@ -81,22 +82,23 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
 
 
 def _named(given: Mapping[str, str], *, stream: bool) -> dict[str, str]:
-    unknown = f"Unknown option {{!r}}. Use {', '.join((*OF_BOTH, *OF_BATCH))}."
     if not stream:
-        return read_names(given, (*OF_BOTH, *OF_BATCH), unknown, {})
+        return read_names(given, (*OF_BOTH, *OF_BATCH), {})
     why = (
         "Option transactionId is for batch writes only: batches of a query are transactions already. Omit it."
     )
-    return read_names(given, (*OF_BOTH, *OF_STREAM), unknown, dict.fromkeys(OF_BATCH, why))
+    return read_names(given, (*OF_BOTH, *OF_STREAM), dict.fromkeys(OF_BATCH, why))
 
 
 def _check_columns(schema: StructType, topic: str | None) -> None:
     fields = {field.name: field.dataType for field in schema.fields}
     unknown = [name for name in fields if name not in COLUMNS]
     if unknown or "data" not in fields:
-        what = f"column {unknown[0]!r} is not part of a message" if unknown else "column data is missing"
+        what = "column data is missing."
+        if unknown:
+            what = f"column {unknown[0]!r} is not part of a message.{did_you_mean(unknown[0], COLUMNS)}"
         raise UsageError(
-            f"Cannot write these rows: {what}. Use data (the body) and optionally "
+            f"Cannot write these rows: {what} Use data (the body) and optionally "
             f"{', '.join(list(COLUMNS)[1:])}. Build a body from several columns with to_json(struct(...)) AS "
             "data."
         )

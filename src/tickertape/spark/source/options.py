@@ -7,7 +7,7 @@ Kafka source where it has the same option. They are not case-sensitive.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -15,6 +15,7 @@ import msgspec
 
 from tickertape.base.errors import BadOption, BadTopic
 from tickertape.base.names import check_topic, is_pattern
+from tickertape.base.text_format import not_one_of
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.spark.common.servers import ACCESS, server_text
 from tickertape.spark.source.ranges import ENDS, STARTS, RangeText, range_text, start_text
@@ -106,22 +107,22 @@ def _named(given: Mapping[str, str], query: Query) -> dict[str, str]:
     names = (*OF_BOTH, *OF_BATCH, *OF_STREAM)
     of_stream = OF_STREAM if query is Query.BATCH else ()
     refused = {name: f"Option {name} is for streaming queries only. Omit it." for name in of_stream}
-    return read_names(given, names, f"Unknown option {{!r}}. Use {', '.join(names)}.", refused)
+    return read_names(given, names, refused)
 
 
 def read_names(
-    given: Mapping[str, str], names: Iterable[str], unknown: str, refused: Mapping[str, str]
+    given: Mapping[str, str], names: Collection[str], refused: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the options under their names in `names`.
 
-    Raises `BadOption` for others: `refused` has the reasons for options that do not apply, and `unknown` is
-    the text for all others, with a placeholder for the name."""
+    Raises `BadOption` for others. `refused` has the reasons for options that do not apply."""
     known = {name.lower(): name for name in (*names, *refused)}
     found = {}
     for name, value in given.items():
         written = known.get(name.lower())
         if written is None or written in refused:
-            raise BadOption(unknown.format(name) if written is None else refused[written])
+            why = not_one_of("Unknown option", name, names) if written is None else refused[written]
+            raise BadOption(why)
         found[written] = value.strip()
     return found
 
@@ -131,7 +132,7 @@ def read_servers(options: Mapping[str, str]) -> tuple[str, ...]:
     servers = tuple(uri for uri in map(str.strip, options.get("servers", "").split(",")) if uri)
     if not servers:
         raise BadOption(
-            "Option servers is missing. Set one or more servers, comma-separated, such as "
+            "Cannot connect without option servers. Set one or more servers, comma-separated, such as "
             "tcp://127.0.0.1:9007."
         )
     return tuple(server_text(uri, options) for uri in servers)
@@ -145,7 +146,9 @@ def _topic(options: Mapping[str, str]) -> str:
         # Parentheses make it a pattern even without other pattern characters.
         return pattern if is_pattern(pattern) else f"({pattern})"
     if not topic:
-        raise BadOption("Option topic is missing. Set the name of a persistent topic, or set topicPattern.")
+        raise BadOption(
+            "Cannot read without option topic. Set it to the name of a persistent topic, or set topicPattern."
+        )
     if is_pattern(topic):
         raise BadTopic(f"Invalid option topic {topic!r}: it is a pattern. Use option topicPattern.")
     check_topic(topic)
@@ -187,14 +190,14 @@ def read_bytes(name: str, value: str) -> int:
 
 def _flag(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise BadOption(f"Invalid option {name} {value!r}. Use true or false.")
+        raise BadOption(not_one_of(f"Invalid option {name}", value, ("true", "false")))
     return value.lower() == "true"
 
 
 def read_mode(value: str) -> bool:
     """Return whether bodies that do not fit the schema are errors. Raises `BadOption`."""
     if value.upper() not in ("PERMISSIVE", "FAILFAST"):
-        raise BadOption(f"Invalid option mode {value!r}. Use PERMISSIVE or FAILFAST.")
+        raise BadOption(not_one_of("Invalid option mode", value, ("PERMISSIVE", "FAILFAST")))
     return value.upper() == "FAILFAST"
 
 

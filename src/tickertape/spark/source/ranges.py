@@ -110,7 +110,7 @@ def _point(name: str, text: str) -> StartPoint | Range:
     try:
         return parse_bookmark(named.get(text.lower(), text))
     except BadBookmark as error:
-        raise BadBookmark(f"Option {name}: {error} Or use epoch or now.") from None
+        raise BadBookmark(f"Invalid option {name}: {error}") from None
 
 
 def _moment(options: Mapping[str, str], name: str) -> int:

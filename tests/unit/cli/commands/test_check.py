@@ -132,7 +132,8 @@ def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
     file.write_text("[authentication]\ntokens_file = 'tokens.toml'\n")
     result = run("check", str(file))
     assert result.exit_code == 1
-    assert result.stdout == f"{file}: Cannot read tokens_file '{tokens}': No such file or directory.\n"
+    cause = f"Cannot read tokens_file '{tokens}': No such file or directory"
+    assert result.stdout == f"{file}: {cause}. Check the path and its permissions.\n"
     assert json.loads(run("check", str(file), "--output", "json").stdout)["in_order"] is False
     tokens.touch(mode=0o600)
     assert run("check", str(file)).exit_code == 0

@@ -181,6 +181,8 @@ def test_a_directory_without_a_journal_is_an_error(tmp_path: Path, command: str)
     result = run(command, tmp_path)
     assert result.exit_code == 2
     assert (
-        result.stderr == f"tickertape: No journal in {tmp_path}: it has neither identity.json nor journal/.\n"
+        result.stderr
+        == f"tickertape: Cannot read a journal in '{tmp_path}': it has neither identity.json nor "
+        "journal/. Use the data directory of a server.\n"
     )
     assert run(command, tmp_path / "none").exit_code == 2

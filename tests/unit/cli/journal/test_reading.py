@@ -345,7 +345,7 @@ def test_a_directory_that_is_no_journal_is_told(tmp_path: Path, command: list[st
     (tmp_path / "empty").mkdir()
     result = run(name, tmp_path / "empty", *rest)
     assert (result.exit_code, result.stdout) == (2, "")
-    told = f"No journal in {tmp_path / 'empty'}: identity.json is missing."
+    told = f"Cannot read a journal in '{tmp_path / 'empty'}': identity.json is missing."
     assert told in result.stderr
     log = make(tmp_path / "data", commits=3)
     linked = tmp_path / "linked"

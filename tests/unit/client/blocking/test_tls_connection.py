@@ -164,6 +164,6 @@ def test_connect_to_silent_tls_server_times_out(front: Front, tmp_path: Path) ->
 
 def test_connection_closed_in_tls_handshake_raises_tls_failed(front: Front, tmp_path: Path) -> None:
     server = Played(tmp_path, lambda connection, _: connection.recv(65536)[:1])
-    with pytest.raises(tt.TlsFailed, match=r"TLS handshake failed: .* closed the connection"):
+    with pytest.raises(tt.TlsFailed, match="the server closed the connection during the TLS handshake"):
         front.connect("desk", server.uri, tls=server.tls)
     assert server.join() == b"\x16"

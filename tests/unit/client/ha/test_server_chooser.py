@@ -65,7 +65,7 @@ def test_default_chooser_without_servers_returns_an_error() -> None:
 def test_default_chooser_with_invalid_server_or_authenticator_raises() -> None:
     with pytest.raises(tt.BadOption, match="Invalid server address"):
         tt.DefaultServerChooser("http://a:1")
-    with pytest.raises(tt.BadOption, match="lacks methods of Authenticator"):
+    with pytest.raises(tt.BadOption, match="all methods of Authenticator"):
         tt.DefaultServerChooser(A, authenticator="secret")  # type: ignore[arg-type]
 
 

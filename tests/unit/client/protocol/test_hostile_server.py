@@ -170,7 +170,7 @@ def test_answer_of_wrong_kind_ends_connection(what: str, answer: Command) -> Non
         assert not peer.took(EndConnection)
         assert len(peer.took(ResolveCall)) == 1
         return
-    assert f"got {type(answer).__name__}, expected" in hang_up_reason(peer)
+    assert f"got {type(answer).__name__} instead of" in hang_up_reason(peer)
     assert not peer.took(ResolveCall)
     peer.lose()
     outcome = peer.outcome("t")  # the loss of the connection, never a success
@@ -200,6 +200,6 @@ def test_resubscribe_answered_with_wrong_kind_ends_connection() -> None:
     peer.core.resubscribe(Named("again"))
     ((command, _),) = peer.sent()
     peer.say(Resolved(id=command.id, journal="j1", start=0, end=1))  # type: ignore[attr-defined]
-    assert "got Resolved, expected Ack" in hang_up_reason(peer)
+    assert "got Resolved instead of Ack" in hang_up_reason(peer)
     peer.lose()
     assert isinstance(peer.outcome("again"), Disconnected)

@@ -146,7 +146,7 @@ def test_failing_bookmark_store_ends_the_conflating_stream() -> None:
 
 
 def test_conflate_with_unknown_key_raises() -> None:
-    with pytest.raises(UsageError, match="Use one of 'sow_key', 'topic'"):
+    with pytest.raises(UsageError, match="Unknown conflation key 'colour'"):
         MessageBuffer("s", limited=False).conflate("colour")
 
 

@@ -112,7 +112,7 @@ def test_message_type_without_the_conflation_key_is_not_conflated() -> None:
             "b",
             {"options": "conflation=1s,conflation_key=[/x]"},
             "bad_option",
-            "conflation_key: Invalid field /x: messages",
+            "conflation_key: Invalid field '/x': messages",
         ),
     ],
 )
@@ -123,7 +123,7 @@ def test_field_option_of_an_unsupported_type_is_refused_with_topic_and_type(
     answer = _answer(world, reader, reader.subscribe("s", topic, **more))
     assert answer.code == code
     assert text in answer.text
-    assert answer.text.startswith(f"Topic '{topic}' has message type {TYPES[topic]}: ")
+    assert answer.text.startswith(f"Cannot read fields of topic '{topic}' (message type {TYPES[topic]}): ")
 
 
 @pytest.mark.parametrize("topic", ["b", "j", "^.*"])
@@ -141,4 +141,4 @@ def test_syntax_error_in_an_option_is_refused_without_the_message_type(
     world, _, reader = _world()
     answer = _answer(world, reader, reader.subscribe("s", topic, **more))
     assert answer.code == code
-    assert "has message type" not in answer.text
+    assert "message type" not in answer.text

@@ -162,15 +162,17 @@ def test_range_reader_raises_for_missing_positions(log: Log) -> None:
 
 
 def test_range_reader_refuses_foreign_newer_or_missing_journals(log: Log) -> None:
-    with pytest.raises(WrongJournal, match=f"The journal in memory is {NAME}, not {'ab' * 16}"):
+    with pytest.raises(
+        WrongJournal, match=f"positions of journal '{'ab' * 16}' in 'memory': it has journal '{NAME}'"
+    ):
         read(log.disk, 0, 1, "flights", "ab" * 16)
-    with pytest.raises(NotAJournal, match=f"No journal in memory: {IDENTITY_FILE} is missing"):
+    with pytest.raises(NotAJournal, match=f"Cannot read a journal in 'memory': {IDENTITY_FILE} is missing"):
         read(StrictDisk(Random(1)), 0, 1, "flights")
     path = segment_path(1)
     handle = log.disk.open(path)
     header, _ = decode_segment_header(log.disk.read(handle, 0, segment_header_bytes))
     log.disk.write(handle, 0, [encode_segment_header(header._replace(journal_id=bytes(16)))[0]])
-    with pytest.raises(WrongJournal, match=f"{path} belongs to another journal"):
+    with pytest.raises(WrongJournal, match=f"{path}': it belongs to another journal"):
         read(log.disk, 0, 1, "flights")
     newer = bytearray(encode_segment_header(header)[0])
     newer[8] = 99

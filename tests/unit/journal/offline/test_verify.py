@@ -419,7 +419,7 @@ def test_verify_reports_a_bad_identity_and_still_reads_segments() -> None:
     overwrite(disk, "identity.json", 0, b"?")
     report = verify(disk)
     assert [(f.file, f.offset) for f in report.damage] == [("identity.json", 0)]
-    assert "cannot be read" in report.damage[0].what
+    assert "Cannot read 'identity.json'" in report.damage[0].what
     move_away(disk, "identity.json")
     report = verify(disk)
     assert [str(f) for f in report.damage] == ["identity.json at 0: missing"]

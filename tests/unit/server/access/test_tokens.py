@@ -74,7 +74,7 @@ def test_whatever_is_wrong_is_told_alike(tokens: Tokens, token: Token) -> None:
         "\ud800",
     ]
     assert {refusal(tokens, Logon(name="any", password=text)) for text in wrong} == {
-        "Authentication failed: unknown token."
+        "Authentication failed: unknown token. Check the token."
     }
 
 
@@ -167,7 +167,7 @@ def test_nobody_is_another_user_than_his_token_says(tokens: Tokens, token: Token
         (f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n", "is an invalid regular expression"),
         (
             f"[a]\nsha256 = '{'0' * 64}'\ntopics = []\n",
-            "unknown key 'topics'. Use sha256, expires, clients",
+            "unknown key 'topics'. Use sha256, expires or clients",
         ),
     ],
 )

@@ -278,7 +278,7 @@ def test_a_problem_in_an_included_file_names_that_file(tmp_path: Path) -> None:
     path = write(tmp_path / "c.toml", 'include = [\n  "inner.toml",\n  "broken.toml",\n  "absent.toml",\n]\n')
     assert problems_of(path) == [
         "c.toml:4: include: absent.toml: Cannot read the file: No such file or directory.",
-        f"broken.toml:1: a: unknown key. the file takes {TAKES}",
+        f"broken.toml:1: a: unknown key. The file takes {TAKES}",
         f"broken.toml:2: Invalid TOML: Invalid value ({VALUES})",
         'inner.toml:4: journal.sync: must be one of "always", "interval", "never", not maybe',
     ]
@@ -329,7 +329,7 @@ TAKES = (
         (
             "a = 1\na = 2\n",
             [
-                f"1: a: unknown key. the file takes {TAKES}",
+                f"1: a: unknown key. The file takes {TAKES}",
                 "2: Invalid TOML: Cannot overwrite a value (remove the duplicate key)",
             ],
         ),
@@ -337,8 +337,8 @@ TAKES = (
         ("\ninclude = 'a.toml'\n", ['2: include: must be a list of file names, such as ["topics.toml"]']),
         ("include = [1]\n", ['1: include: must be a list of file names, such as ["topics.toml"]']),
         # unknown keys
-        ("\n[jornal]\n", [f"2: jornal: unknown key. Did you mean 'journal'? the file takes {TAKES}"]),
-        ("zzz = 1\n", [f"1: zzz: unknown key. the file takes {TAKES}"]),
+        ("\n[jornal]\n", [f"2: jornal: unknown key. Did you mean 'journal'? The file takes {TAKES}"]),
+        ("zzz = 1\n", [f"1: zzz: unknown key. The file takes {TAKES}"]),
         (
             "[instance]\nname = 'a'\nDATA = 'b'\n",
             [
@@ -403,7 +403,7 @@ TAKES = (
             [
                 (
                     '3: topic.message_type: must be one of "json", "messagepack", "nvfix", "fix", "bson", '
-                    '"binary", not joson'
+                    "\"binary\", not joson. Did you mean 'json'?"
                 )
             ],
         ),
@@ -480,7 +480,7 @@ TAKES = (
         ),
         (
             "[[journal.topic]]\nname = ''\n",
-            ["2: journal.topic.name: Invalid topic '': it must not be empty."],
+            ["2: journal.topic.name: Invalid topic '': it must not be empty. Use another name."],
         ),
         (
             "[[journal.topic]]\nname = 'a'\n[[journal.topic]]\nname = 'a'\n",

@@ -112,7 +112,7 @@ def test_a_data_directory_that_is_renamed_takes_its_files_along(tmp_path: Path, 
 
 def test_a_directory_in_use_or_that_is_none_is_refused(tmp_path: Path, files: SpillFiles) -> None:
     with pytest.raises(
-        SpillFailed, match=r"in use by instance a\. Set another directory in \[slow_clients\]"
+        SpillFailed, match=r"in use by instance a \(pid \d+\)\. Set another directory in \[slow_clients\]"
     ):
         SpillFiles(files.directory, "instance b")
     (tmp_path / "file").touch()

@@ -88,7 +88,7 @@ def test_what_is_missing_damaged_or_a_defect_is_answered(files: Files) -> None:
     assert "No such file" in str(never)
     (defect,) = files.run(StageWrite(1, 0, None, 1, [None]))  # type: ignore[list-item]
     assert isinstance(defect, StagingFailed)
-    assert "Internal error" in str(defect)
+    assert "internal error" in str(defect)
 
 
 def test_after_the_end_nothing_begins(files: Files) -> None:

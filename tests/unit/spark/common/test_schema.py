@@ -129,7 +129,7 @@ def test_further_columns_are_made_when_they_are_named() -> None:
 
 
 def test_places_that_nobody_told_are_no_places() -> None:
-    with pytest.raises(BadBatch, match="does not report positions"):
+    with pytest.raises(BadBatch, match="Cannot read positions"):
         record_batch([block_of_batch(one_run())], columns_of(struct("position long")))
 
 
