@@ -11,7 +11,7 @@ from tests.unit.server.admin.test_metrics import WORK, stats_of
 from tickertape.base.errors import NotAQueue, TopicNotRecorded
 from tickertape.cli.support import name_hints
 from tickertape.cli.support.command_group import Failure, UserMistake, cli
-from tickertape.cli.support.name_hints import meant_by_wildcard, missing_topic, near, suggesting
+from tickertape.cli.support.name_hints import meant_by_wildcard, missing_topic, suggesting
 from tickertape.engine.runtime.statistics import OTHER_TOPICS
 from tickertape.filter.compiler.regex import compile_pattern
 from tickertape.server.admin.schema import Stats, TopicState
@@ -88,10 +88,6 @@ def test_commands_with_topic_patterns_warn_of_a_wildcard(
     assert "Did you mean '^orders/'?" in stderr
     right = [word.replace("orders/*", "^orders/") for word in arguments]
     assert "warning" not in CliRunner().invoke(cli, right).stderr
-
-
-def test_near_names_are_suggested_and_others_are_not() -> None:
-    assert near("ordrs", ["fills"]) == ""
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ def test_client_connection_and_loss_are_logged(
 
 
 def test_loss_of_asyncio_client_is_logged(server: SocketServer, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, NAME)
+
     async def run() -> None:
         lost = asyncio.Event()
         async with tt.AsyncClient("desk", server.uri) as client:
