@@ -1,6 +1,6 @@
-"""Owns what all tests share: tiers, their order, and the Hypothesis profiles.
+"""Tiers of tests, their order, and the Hypothesis profiles.
 
-Must never hold fixtures of one part: those live beside its tests.
+Fixtures of one part are beside its tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIERS = (
     "unit", "property", "golden", "simulation", "conformance", "integration", "faults", "fuzz", "spark",
     "world",
 )  # fmt: skip
-"""Directories of tests, fastest first; files beside them (tidy, documentation) run before all."""
+"""Directories of tests, fastest first. Files beside them (tidy, documentation) run before all."""
 
 FULL_SECONDS_MAX = 900
 """A test with the long counts."""
@@ -35,7 +35,7 @@ settings.register_profile(
     "full", parent=settings.get_profile("ci"), max_examples=1_000, derandomize=False, print_blob=True
 )
 settings.register_profile(
-    "planted",  # that a defect is found is enough; to find its smallest example can take minutes
+    "planted",  # any example of a defect is enough: the search for the smallest can take minutes
     parent=settings.get_profile("ci"),
     max_examples=400,
     phases=(Phase.explicit, Phase.generate),
@@ -50,12 +50,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the Hypothesis profile; `--hypothesis-profile` on the command line wins.
+    """Choose the Hypothesis profile unless the command line does (`--hypothesis-profile`).
 
-    Hypothesis ignores `--hypothesis-seed` in profiles that derandomize, so a seed needs a profile of its own.
+    Hypothesis ignores `--hypothesis-seed` in profiles that derandomize, so a seed needs a separate profile.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers: the same interpreter
-    # The threads that NumPy starts for linear algebra are a third of what the start of a server costs.
+    # The threads that NumPy starts for linear algebra are a third of the start time of a server.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if config.getoption("--hypothesis-profile", default=None):
         return
@@ -78,17 +78,17 @@ SPARK_PLACES = (
     "tests/integration/test_readme.py",
     "tests/integration/test_tutorial_spark.py",
 )
-"""Where Java is started: one after the other, for two starts at once take longer than both."""
+"""Tests that start Java: they run one after the other, because two starts at once take longer."""
 
 
 def _shares_a_process(nodeid: str) -> str:
-    """Side by side, the tests of a file share one process with its fixtures; those of Spark its machine."""
+    """Return the process group of a test: its file, or one group for all tests that start Java."""
     return "spark" if nodeid.startswith(SPARK_PLACES) else nodeid.split("::", 1)[0]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Of pytest-xdist's own ways none groups several files (its groups are lost with pytest 9.2)."""
+    """Group several files in one process, which no scheduler of pytest-xdist does with pytest 9.2."""
     scheduler = LoadScopeScheduling(config, log)
     scheduler._split_scope = _shares_a_process
     return scheduler
@@ -96,7 +96,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Drop the full tier unless asked for; then fast tiers first, keeping the shuffled order inside each."""
+    """Drop the full tier unless requested, and put fast tiers first, each in its shuffled order."""
     if not config.getoption("--full"):
         dropped = [item for item in items if item.get_closest_marker("full")]
         if dropped:
@@ -117,7 +117,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     )
     if config.getoption("dist", "no") != "no" or os.environ.get("PYTEST_XDIST_WORKER"):
-        items.reverse()  # side by side the slow ones come first, or one of them runs alone at the end
+        items.reverse()  # in parallel runs slow tests come first, or one of them runs alone at the end
 
 
 def _filter_defects() -> tuple[int, str]:
@@ -128,7 +128,7 @@ def _filter_defects() -> tuple[int, str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Fail a test in which a filter raised: a product that contains exceptions must not hide them here."""
+    """Fail a test in which a filter raised: the product contains such exceptions, tests must not."""
     before, _ = _filter_defects()
     result = yield
     count, last = _filter_defects()
@@ -139,17 +139,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What is there now stays: the garbage collector need not look at thousands of tests every time."""
+    """Freeze all collected tests, so that the garbage collector does not visit them each time."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure() -> None:
-    """What was kept goes at the end: some libraries tell of everything of theirs that does not."""
+    """Unfreeze all objects: some libraries report each of their objects that survives the exit."""
     gc.unfreeze()
 
 
 @pytest.fixture
 def full(request: pytest.FixtureRequest) -> bool:
-    """True when the run was asked for the long counts (`script/test --full`)."""
+    """Return whether the run uses the long counts (`script/test --full`)."""
     return bool(request.config.getoption("--full"))

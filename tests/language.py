@@ -1,7 +1,7 @@
-"""Language check: forbidden shapes in everything that somebody reads (`docs/style.md`).
+"""Language check: forbidden shapes in pages, docstrings, comments, messages and test names.
 
-python -m tests.language          counts by area, and each place when there is one
-python -m tests.language PATH...  the places in these files and folders
+python -m tests.language          check pages, modules, and the texts and names of tests
+python -m tests.language PATH...  check these files and folders, messages of tests too
 """
 
 from __future__ import annotations
@@ -55,6 +55,29 @@ WORDS: Final = re.compile(r"[A-Za-z]{2,}[,:;]? [A-Za-z]")
 FENCE: Final = re.compile(r"^\s*(?:```|~~~)")
 LINE_CHARACTERS_MAX: Final = 100
 
+# fmt: off
+TEST_NAME_WORDS: Final = frozenset({
+    "what", "who", "whose", "whom", "whoever", "whatever", "it", "its", "itself", "they", "them",
+    "their", "he", "his", "him", "nobody", "somebody", "everybody", "anybody", "told", "tell", "tells",
+    "telling", "stand", "stands", "stood", "there", "again", "come", "comes", "came", "goes", "gone",
+    "went",
+})
+# fmt: on
+TEST_NAME_CHARACTERS_MAX: Final = 90
+# Most messages of tests are data. The default run leaves them out.
+KINDS_OF_TESTS: Final = frozenset({"docstring", "comment", "test name"})
+# Folders of tests that the default run leaves out until they are clean.
+TESTS_LEFT_OUT: Final = (
+    "bench",
+    "faults",
+    "fuzz",
+    "helpers",
+    "mutations",
+    "property",
+    "simulation",
+    "world",
+)
+
 
 class Text(NamedTuple):
     """A piece of text, and where it is."""
@@ -76,7 +99,7 @@ class Finding(NamedTuple):
 
 
 def python_texts(path: Path) -> Iterator[Text]:
-    """Yield docstrings, comments and messages of a file."""
+    """Yield docstrings, comments, messages and test names of a file."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     docs: set[int] = set()
@@ -89,6 +112,8 @@ def python_texts(path: Path) -> Iterator[Text]:
                     docs.add(id(statement.value))
                     yield Text(path, statement.lineno, "docstring", value)
     for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield Text(path, node.lineno, "test name", node.name)
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
@@ -113,8 +138,22 @@ def markdown_texts(path: Path) -> Iterator[Text]:
             yield Text(path, number, "page", line)
 
 
+def name_findings(text: Text) -> Iterator[Finding]:
+    """Yield the forbidden words of a test name, and its excess length."""
+    for word in text.text.split("_"):
+        if word in TEST_NAME_WORDS:
+            yield Finding(text.path, text.line, text.kind, f"word {word!r}", text.text)
+    if len(text.text) > TEST_NAME_CHARACTERS_MAX:
+        yield Finding(
+            text.path, text.line, text.kind, f"over {TEST_NAME_CHARACTERS_MAX} characters", text.text
+        )
+
+
 def findings(text: Text, lines: list[str]) -> Iterator[Finding]:
     """Yield the forbidden shapes of a text."""
+    if text.kind == "test name":
+        yield from name_findings(text)
+        return
     plain = CODE.sub(
         lambda found: "`" + "x" * (len(found[0]) - 2) + "`" if len(found[0]) > 2 else "`", text.text
     )
@@ -142,15 +181,28 @@ def modules() -> list[Path]:
     return sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
 
 
-def check(paths: list[Path]) -> list[Finding]:
-    """Return the findings in files."""
+def tests() -> list[Path]:
+    """Return the files of tests in clean folders."""
+    root = ROOT / "tests"
+    left_out = [root / folder for folder in TESTS_LEFT_OUT]
+    return [path for path in sorted(root.rglob("*.py")) if not any(map(path.is_relative_to, left_out))]
+
+
+def check(paths: list[Path], kinds: frozenset[str] | None = None) -> list[Finding]:
+    """Return the findings in files, of some kinds or of all."""
     found: list[Finding] = []
     for path in paths:
         lines = path.read_text(encoding="utf-8").splitlines()
         texts = markdown_texts(path) if path.suffix == ".md" else python_texts(path)
         for text in texts:
-            found += findings(text, lines)
+            if kinds is None or text.kind in kinds:
+                found += findings(text, lines)
     return found
+
+
+def check_all() -> list[Finding]:
+    """Return the findings in pages, modules and tests."""
+    return check([*pages(), *modules()]) + check(tests(), KINDS_OF_TESTS)
 
 
 def expand(names: list[str]) -> list[Path]:
@@ -163,8 +215,8 @@ def expand(names: list[str]) -> list[Path]:
 
 
 def main(names: list[str]) -> int:
-    """Report the findings; 1 when there is one."""
-    found = check(expand(names) if names else [*pages(), *modules()])
+    """Report the findings, and return the exit code."""
+    found = check(expand(names)) if names else check_all()
     for one in found:
         print(f"{one.path.relative_to(ROOT)}:{one.line}: {one.kind}: {one.shape}: {one.found}")
     counts = Counter(one.kind for one in found)

@@ -1,4 +1,4 @@
-"""What the documentation must keep up with: errors, limits, numbered behaviours, links."""
+"""Documentation of errors and limits, tests of numbered behaviours, and links of pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOCS = ROOT / "docs"
 # Numbers of docs/reference/behaviours.md without a test. Numbers are only ever removed.
 NOT_YET: list[int] = []
 
-# A bound says its unit in its name, last but for what it bounds ...
+# The name of a limit ends with its unit and an optional kind of bound ...
 UNIT = re.compile(
     r"_(bytes|seconds|ms|micros|messages|commits|segments)(_(max|min|default|target|first|idle))?$",
     re.IGNORECASE,
@@ -31,7 +31,7 @@ UNITS = {"KIB", "MIB", "GIB"}
 # -- errors -------------------------------------------------------------------------------------------
 
 
-def test_every_error_class_has_a_code_of_its_own() -> None:
+def test_error_classes_have_distinct_codes() -> None:
     waiting: list[type[errors.TickertapeError]] = [errors.TickertapeError]
     classes = []
     while waiting:
@@ -64,11 +64,11 @@ LIMITS = sorted((ROOT / "src" / "tickertape").glob("*/limits.py"))
 
 
 @pytest.mark.parametrize("path", LIMITS, ids=lambda path: path.parent.name)
-def test_every_limit_says_its_unit_or_meaning(path: Path) -> None:
+def test_limit_names_have_a_unit_or_a_description(path: Path) -> None:
     assert undescribed_limits(path.read_text(encoding="utf-8")) == []
 
 
-def test_the_limit_rule_itself() -> None:
+def test_limit_rule_finds_names_without_unit_and_description() -> None:
     assert undescribed_limits("a_max: Final = 1\nb_bytes_max: Final = 2\n") == ["a_max"]
     assert undescribed_limits('a_max: Final = 1\n"""How many of a."""\nb: Final = 1  # why\n') == []
 
@@ -119,7 +119,7 @@ def test_marked_behaviours_are_the_numbers_of_markers_on_test_functions() -> Non
     assert marked_behaviours("@pytest.mark.timeout(5)\ndef test_exact_05_a() -> None: ...\n") == set()
 
 
-def test_numbered_behaviours_each_have_a_test_with_their_marker() -> None:
+def test_numbered_behaviours_each_have_a_marked_test() -> None:
     missing = [number for number in behaviours() if number not in behaviours_with_a_test()]
     assert missing == NOT_YET, "a behaviour has no test, or NOT_YET has one that has a test"
 
@@ -142,7 +142,7 @@ def pages() -> list[Path]:
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page: Path) -> None:
+def test_link_targets_exist(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     local = [target for target in targets if not re.match(r"[a-z]+:", target)]
     assert not [target for target in local if not (page.parent / target).exists()]

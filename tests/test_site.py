@@ -27,7 +27,7 @@ DOCS: Final = reference.DOCS
 
 
 class Drawing:
-    """Stands for `mmdr`, which tests do not need: a diagram that is its own picture."""
+    """Replacement for `mmdr`: a diagram whose picture is its source."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -294,7 +294,7 @@ def test_each_page_is_in_the_navigation() -> None:
     assert missing == []
 
 
-def test_links_out_of_the_site_lead_to_its_pages() -> None:
+def test_links_to_files_outside_docs_become_links_to_site_pages() -> None:
     link = reference.site_links
     assert link("[c](../CHANGELOG.md#x) [e](../examples/worker.py)", "index.md") == (
         "[c](project/changelog.md#x) [e](../examples/worker.py)"
@@ -314,7 +314,7 @@ def test_files_of_the_project_are_pages_with_links_that_work(source: str) -> Non
         assert ((DOCS / name).parent / target).exists(), target
 
 
-def test_diagram_becomes_a_picture_with_an_id_of_its_own() -> None:
+def test_diagram_becomes_a_picture_with_a_unique_id() -> None:
     one, other = (reference.diagram(f"flowchart LR\n a --> {name}\n", "p.md") for name in "bc")
     assert one.startswith("```{raw} html\n")
     assert re.search(r'<svg id="diagram-[0-9a-f]{8}">flowchart LR  a --> b', one)
@@ -326,13 +326,13 @@ def test_mistake_in_a_diagram_names_the_page() -> None:
         reference.expand("```mermaid\nflowchart LR\n a --> ((\n```\n", "a/b.md")
 
 
-def test_unknown_parts_are_errors() -> None:
+def test_unknown_block_is_an_error() -> None:
     for block in ("nothing x", "errors x", "command x", "configuration [x]", "spark x"):
         with pytest.raises(reference.UnknownBlockError):
             reference.expand(f"```{{tickertape}} {block}\ntext\n```\n", "index.md")
 
 
-def test_a_section_without_pages_is_left_out() -> None:
+def test_section_without_pages_is_left_out() -> None:
     assert reference.contents("Nothing: no-such-folder/*", "index.md") == ""
     assert "howto/ha.md" in reference.contents("Guides: howto/*", "index.md")
 

@@ -37,8 +37,8 @@ ORDER: Final[dict[str, str]] = {
     ),
     "spark": "datasource, last_values > audit > archive, sink, queues > source > common > limits",
 }
-"""Imports run from left to right only, those for type checkers too; rooms named together do not import each
-other. `*` stands for all other modules of the folder. A room may be empty: its place is kept."""
+"""Imports run from left to right only, those for type checkers too. Entries of one level do not import each
+other. `*` means all other entries of the folder. An entry need not exist."""
 
 TWINS: Final = {
     "CaughtUp": "transition of a feed, and effect of the client",
@@ -85,12 +85,14 @@ SET_FROM_OUTSIDE_MAX: Final = 0
 
 
 def levels(order: str) -> dict[str, int]:
-    """Room to level, the highest first."""
-    return {room.strip(): level for level, rooms in enumerate(order.split(">")) for room in rooms.split(",")}
+    """Return the level of each entry, 0 for the highest."""
+    return {
+        entry.strip(): level for level, entries in enumerate(order.split(">")) for entry in entries.split(",")
+    }
 
 
-def room_of(module: str, folder: str) -> str | None:
-    """The room of `folder` in which a dotted module is; None for one that is elsewhere."""
+def entry_of(module: str, folder: str) -> str | None:
+    """Return the entry of `folder` that contains a dotted module, or None for other modules."""
     prefix = "tickertape." + folder.replace("/", ".") + "."
     return module.removeprefix(prefix).split(".")[0] if module.startswith(prefix) else None
 
@@ -101,22 +103,22 @@ def module_of(path: Path) -> str:
 
 
 def misplaced(folder: str) -> Iterator[str]:
-    """Imports against the order of a folder."""
+    """Yield the imports against the order of a folder."""
     level = levels(ORDER[folder])
     other = level.get("*")
     for path in sorted((PACKAGE / folder).rglob("*.py")):
-        here = room_of(module_of(path), folder)
-        if here is None:
+        importer = entry_of(module_of(path), folder)
+        if importer is None:
             continue
         for node, name in imported_modules(path):
-            there = room_of(name, folder)
-            if there is None or there == here:
+            imported = entry_of(name, folder)
+            if imported is None or imported == importer:
                 continue
-            mine, its = level.get(here, other), level.get(there, other)
-            if mine is None or its is None:
-                yield f"{place(path)}: {folder}/{here if mine is None else there} has no place in ORDER"
-            elif mine >= its and not (mine == its == other):
-                yield f"{place(path, node)}: {folder}/{here} must not import {folder}/{there}"
+            upper, lower = level.get(importer, other), level.get(imported, other)
+            if upper is None or lower is None:
+                yield f"{place(path)}: {folder}/{importer if upper is None else imported} is not in ORDER"
+            elif upper >= lower and not (upper == lower == other):
+                yield f"{place(path, node)}: {folder}/{importer} must not import {folder}/{imported}"
 
 
 @cache
@@ -141,10 +143,10 @@ def test_imports_follow_the_order_of_folders(folder: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_order_of_folders_has_each_room_once() -> None:
+def test_order_of_folders_has_each_entry_once() -> None:
     for folder, order in ORDER.items():
-        rooms = [room.strip() for part in order.split(">") for room in part.split(",")]
-        assert not [room for room, count in Counter(rooms).items() if count > 1], folder
+        entries = [entry.strip() for level in order.split(">") for entry in level.split(",")]
+        assert not [entry for entry, count in Counter(entries).items() if count > 1], folder
 
 
 # -- cycles -------------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ def test_modules_have_no_cycle() -> None:
     assert cycles(graph) == []
 
 
-def test_the_search_for_cycles_itself() -> None:
+def test_cycle_search_finds_each_cycle_once() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
     assert cycles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) == [["a", "b", "c"]]
@@ -253,7 +255,7 @@ def test_constructors_take_few_collaborators_and_callables() -> None:
 
 
 def set_from_outside(path: Path) -> Iterator[str]:
-    """`self.part.attribute = ...`: what a constructor or a method of `part` should do."""
+    """Yield assignments `self.part.attribute = ...`, which are the task of `part`."""
     for node in nodes_of(path):
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):

@@ -1,4 +1,4 @@
-"""The rules of the house, read from the syntax trees: layers, purity, sizes, ownership, exceptions."""
+"""Rules for source text and syntax trees: layers, purity, sizes, skips and exceptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULE_LINES_MAX = 900
 FUNCTION_LINES_MAX = 60
 LINE_CHARACTERS_MAX = 110
 
-# Which layers of ours a layer may import. "tickertape" is the package itself: the public names, nothing else.
+# The layers that each layer may import. "tickertape" is the package itself: only the public names.
 LAYERS: dict[str, set[str]] = {
     "base": set(),
     "payload": {"base"},
@@ -53,7 +53,7 @@ LAYERS: dict[str, set[str]] = {
     "pyspark_tickertape": {"spark"},
 }
 
-# Packages of others, by layer; the standard library is open to all but the pure layers.
+# Third-party packages by layer. All layers but the pure ones may use the standard library.
 OTHERS: dict[str, set[str]] = {
     "base": {"msgspec"},
     "payload": {"msgspec", "bson"},
@@ -125,7 +125,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
-    """All of a file's tree, outermost first; walked once for all rules."""
+    """Return all nodes of a file, outermost first. All rules share one walk."""
     return list(ast.walk(tree_of(path)))
 
 
@@ -154,7 +154,7 @@ def is_pure(path: Path) -> bool:
 
 
 def imports(path: Path) -> Iterator[tuple[ast.stmt, str]]:
-    """Every module a file imports, wherever in it, with full dotted names; for type checking too."""
+    """Yield the full dotted names of all modules that a file imports, those for type checking too."""
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -234,7 +234,7 @@ def test_layers_have_no_cycle() -> None:
         ("server/app.py", "rich", False),
     ],
 )
-def test_the_layer_rule_itself(module: str, name: str, allowed: bool) -> None:
+def test_layer_rule_finds_wrong_imports(module: str, name: str, allowed: bool) -> None:
     assert (wrong_import(PACKAGE / module, name) is None) is allowed
 
 
@@ -252,7 +252,7 @@ def impure_calls(path: Path) -> Iterator[str]:
                 yield f"{place(path, node)}: reads the clock; take a Now"
 
 
-def test_pure_modules_touch_nothing() -> None:
+def test_pure_modules_make_no_impure_calls() -> None:
     wrong = [line for path in python_files("src") if is_pure(path) for line in impure_calls(path)]
     assert not wrong, "\n".join(wrong)
 
@@ -301,7 +301,7 @@ def test_every_module_begins_with_a_summary() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_nothing_is_left_open() -> None:
+def test_source_has_no_open_tasks() -> None:
     marker = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + "CK"]) + r")\b")
     files = python_files("src", "tests", "examples")
     files += [p for tree in ("script", ".ci", "docs") for p in (ROOT / tree).rglob("*") if p.is_file()]
@@ -357,7 +357,7 @@ def is_blind(handler: ast.ExceptHandler) -> bool:
 
 
 def raises(handler: ast.ExceptHandler) -> bool:
-    """Whether the handler itself raises; a raise inside a function defined there does not count."""
+    """Return whether the handler raises. A function that it defines does not count."""
     waiting: list[ast.AST] = list(handler.body)
     while waiting:
         node = waiting.pop()
@@ -402,6 +402,6 @@ def test_no_exception_is_swallowed() -> None:
         ("except ValueError:\n    pass", True),
     ],
 )
-def test_the_exception_rule_itself(clause: str, accepted: bool) -> None:
+def test_exception_rule_finds_unexplained_handlers(clause: str, accepted: bool) -> None:
     source = f"try:\n    x = 0\n{clause}\n"
     assert (not unexplained_handlers(source, ast.walk(ast.parse(source)))) is accepted

@@ -169,7 +169,7 @@ def test_limits_of_steps_and_memory_fit_together() -> None:
     assert index_bytes_max < indexes_bytes_max
     assert rate_per_second_min < rate_multiple_max < rate_messages_max < rate_bytes_max
     assert 2 * rate_tick_seconds <= rate_catch_up_seconds
-    assert pattern_set_max <= 64  # an answer about a topic has so many bits
+    assert pattern_set_max <= 64  # the answer for a topic has 64 bits
     assert 2 * pattern_set_young_max <= pattern_set_max
     assert 1_000 * (pattern_answer_bytes + 4 * topic_bytes_max) < pattern_answers_bytes_max
     assert paths_per_reader_max <= index_paths_max <= index_values_max // 64
@@ -190,4 +190,4 @@ def test_limits_of_steps_and_memory_fit_together() -> None:
     assert stage_frame_bytes < frame_bytes_max
     assert commits_waiting_each_max < commits_waiting_max
     assert transaction_names_each_max <= transaction_names_max
-    assert 8 * transaction_publishers_max <= transaction_names_max  # so many nobody else makes forgotten
+    assert 8 * transaction_publishers_max <= transaction_names_max  # others cannot evict the last 8 names

@@ -145,7 +145,7 @@ def test_public_attributes_of_spark_are_reviewed_and_documented() -> None:
     check(import_module("tickertape.spark"))
 
 
-def test_attributes_of_messages_and_batches_are_on_their_page() -> None:
+def test_attributes_of_messages_and_batches_are_on_the_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
     message, batch = re.split(r"^## (?:A batch|Start points)$", text, flags=re.MULTILINE)[:2]
     for kind, part in ((tickertape.Message, message), (tickertape.MessageBatch, batch)):

@@ -1,4 +1,4 @@
-"""The public face: every name resolves, and importing the package alone imports nothing else of it."""
+"""Public names: each resolves, and the import of the package loads no submodule."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def test_every_documented_error_is_public() -> None:
         assert getattr(tt, name) is all_codes()[code]
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = tt.no_such_name
 
 
-def test_importing_the_package_imports_none_of_its_parts() -> None:
+def test_package_import_loads_no_submodule() -> None:
     code = "import sys, tickertape; print([m for m in sys.modules if m.startswith('tickertape.')])"
     shown = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=source_environment()
@@ -46,7 +46,7 @@ DEVELOPMENT = ("duckdb", "hypothesis", "pytest", "_pytest", "bson")
 
 
 @pytest.mark.parametrize("module", ["tickertape.testing", "examples.demo.story"])
-def test_what_users_run_needs_nothing_that_only_the_development_installs(module: str) -> None:
+def test_public_modules_import_without_development_dependencies(module: str) -> None:
     root = Path(__file__).parents[2]
     code = f"import sys; sys.modules.update(dict.fromkeys({DEVELOPMENT!r})); import {module}"
     done = subprocess.run(

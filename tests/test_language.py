@@ -1,0 +1,44 @@
+"""Language check: findings in test names, and the files of its default run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import language
+
+LONG = "test_" + "a" * (language.TEST_NAME_CHARACTERS_MAX - 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("test_queue_lease_expires", []),
+        ("test_notice_stays_with_items", []),
+        ("test_lease_comes_back_to_its_queue", ["word 'comes'", "word 'its'"]),
+        (LONG[:-1], []),
+        (LONG, ["over 90 characters"]),
+    ],
+)
+def test_language_check_finds_words_and_length_of_test_names(
+    tmp_path: Path, name: str, shapes: list[str]
+) -> None:
+    path = tmp_path / "test_it.py"
+    path.write_text(f"class TestIt:\n    async def {name}() -> None: ...\n")
+    assert [(one.line, one.kind, one.shape) for one in language.check([path])] == [
+        (2, "test name", shape) for shape in shapes
+    ]
+
+
+def test_language_check_of_tests_ignores_messages(tmp_path: Path) -> None:
+    path = tmp_path / "test_it.py"
+    path.write_text('"""Owns it."""\nsent = "Owns it"\n')
+    assert [one.kind for one in language.check([path])] == ["docstring", "message"]
+    assert [one.kind for one in language.check([path], language.KINDS_OF_TESTS)] == ["docstring"]
+
+
+def test_default_run_covers_tests_outside_the_folders_left_out() -> None:
+    assert Path(__file__).resolve() in language.tests()
+    for folder in language.TESTS_LEFT_OUT:
+        assert (language.ROOT / "tests" / folder).is_dir(), folder
