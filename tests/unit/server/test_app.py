@@ -1,4 +1,4 @@
-"""The start and the end of a server process: its descriptors, and a second signal."""
+"""Start and stop of a server process: descriptors, exit codes and a second signal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tickertape.server.engine_driver import EngineDriver
 
 
 @pytest.mark.parametrize(("sealed", "code"), [(True, 0), (False, 1)])
-def test_a_second_signal_ends_the_process_and_says_whether_the_log_was_sealed(
+def test_second_signal_exits_with_code_1_when_the_log_is_not_sealed(
     monkeypatch: pytest.MonkeyPatch, sealed: bool, code: int
 ) -> None:
     def end(status: int) -> NoReturn:
@@ -42,18 +42,18 @@ def test_a_second_signal_ends_the_process_and_says_whether_the_log_was_sealed(
 @pytest.mark.parametrize(
     ("open_files", "connections"), [(64, 32), (1024, 512), (4096, 2048), (12_088, 10_000), (2**20, 10_000)]
 )
-def test_connections_leave_the_log_its_descriptors(open_files: int, connections: int) -> None:
+def test_connection_limit_leaves_file_descriptors_for_the_log(open_files: int, connections: int) -> None:
     assert app.connections_for(open_files) == connections
 
 
-def test_the_first_filter_is_prepared_beside_the_event_loop(tmp_path: Path) -> None:
+def test_filter_modules_are_imported_after_the_start(tmp_path: Path) -> None:
     program = """if True:
         import os, signal, sys
         from tickertape.server import app
         from tickertape.server.config.config import AdminConfig, Config, InstanceConfig
         from tickertape.server.config.transports import Transport
         def ready(uris, admin):
-            assert not {"lark", "re2"} & sys.modules.keys(), "the start waits for it"
+            assert not {"lark", "re2"} & sys.modules.keys(), "the start waits for the import"
             os.kill(os.getpid(), signal.SIGTERM)
         config = Config(
             instance=InstanceConfig(data=sys.argv[1]), transports=[Transport(listen="tcp://127.0.0.1:0")],
@@ -78,16 +78,16 @@ def test_the_first_filter_is_prepared_beside_the_event_loop(tmp_path: Path) -> N
     ],
     ids=["EIO", "ENOSPC", "EDQUOT", "a job failed", "damage"],
 )
-def test_a_disk_that_fails_at_the_start_is_no_damaged_directory(
+def test_start_exit_code_distinguishes_disk_failure_from_damage(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], error: Exception, code: int
 ) -> None:
     monkeypatch.setattr(app, "open_instance", _raising(error))
     assert app.run_server(Config(), lambda _uris, _admin: None) == code
-    told = " start_refused code=" + ("journal_failed" if code == app.EXIT_DISK_FAILED else "journal_corrupt")
-    assert told in capfd.readouterr().err
+    event = " start_refused code=" + ("journal_failed" if code == app.EXIT_DISK_FAILED else "journal_corrupt")
+    assert event in capfd.readouterr().err
 
 
-def test_a_path_that_cannot_be_used_is_no_failure_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_error_at_the_start_is_not_a_disk_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "open_instance", _raising(PermissionError(errno.EACCES, "not ours")))
     with pytest.raises(PermissionError):
         app.run_server(Config(), lambda _uris, _admin: None)
@@ -100,7 +100,7 @@ def _raising(error: Exception) -> Callable[[Config, object], NoReturn]:
     return open_instance
 
 
-def test_a_clock_beyond_what_can_be_told_refuses_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_with_the_clock_out_of_range_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def beyond() -> float:
         raise OverflowError("timestamp too large to convert to C _PyTime_t")
 

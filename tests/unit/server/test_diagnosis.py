@@ -25,17 +25,17 @@ def config(tmp_path: Path) -> Config:
     return Config(instance=InstanceConfig(data=str(tmp_path / "data")))
 
 
-def test_measure_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_measure_removes_the_test_file(tmp_path: Path) -> None:
     advanced: list[float] = []
     cost = measure(str(tmp_path), 0.0, advanced.append)
     assert (cost.writes, len(advanced), list(tmp_path.iterdir())) == (1, 1, [])
     assert cost.p50 == cost.p99 == cost.longest == advanced[0]
 
 
-def test_measure_without_unnamed_files_leaves_nothing_behind(
+def test_measure_without_unnamed_files_removes_the_test_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # what a kernel without it makes of it
+    monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)  # a kernel without O_TMPFILE ignores its own bit
     assert measure(str(tmp_path), 0.0, lambda _: None).writes == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -53,7 +53,7 @@ def test_file_system_of_proc_and_of_a_path_below_a_mount() -> None:
 @pytest.mark.parametrize(
     ("p50", "p99", "level"), [(0.001, 0.004, "ok"), (0.001, 0.06, "warn"), (0.000_001, 0.000_002, "warn")]
 )
-def test_synced_write_is_judged_by_its_percentiles(p50: float, p99: float, level: str) -> None:
+def test_synced_write_is_judged_by_percentiles(p50: float, p99: float, level: str) -> None:
     found = synced_write(SyncCost(1_000, p50, p99, p99), "/d", "ext4", "always")
     assert found.level == level
     assert bool(found.cure) is (level != "ok")
@@ -77,9 +77,7 @@ def test_clock_that_jumps_or_is_behind_the_log_fails(tmp_path: Path) -> None:
     assert "newer than the wall clock" in found.text
 
 
-def test_clock_that_nothing_synchronises_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsynchronised_clock_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for unsynchronised, level in ((True, "warn"), (False, "ok")):
         monkeypatch.setattr(diagnosis, "_unsynchronised", lambda answer=unsynchronised: answer)
         assert clock(0.0, 5.0, str(tmp_path)).level == level
@@ -133,6 +131,6 @@ def test_directory_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pyt
     assert levels(findings, "synced write") == ["fail"]
 
 
-def test_archive_is_no_part_of_a_diagnosis(tmp_path: Path) -> None:
+def test_diagnosis_does_not_open_the_archive(tmp_path: Path) -> None:
     settings = Config(instance=InstanceConfig(data=str(tmp_path)), archive=ArchiveConfig(location="s3://b/p"))
     assert levels(list(diagnose(settings, 0.0, lambda _: None)), "archive") == []

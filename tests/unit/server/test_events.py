@@ -1,4 +1,4 @@
-"""Log lines: their form, their bounds, and that nobody waits for whoever does not read them."""
+"""Log lines: format, limits, and a standard error that is not read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = 'a\nb\x1b[31m\x9b\u202e\u2028\x00é" = x'
 
 @pytest.fixture(autouse=True)
 def quiet_root() -> Iterator[None]:
-    """What pytest itself has on the root logger must not see our events."""
+    """Remove the root handlers of pytest, so that it does not capture events."""
     root = logging.getLogger()
     handlers = root.handlers[:]
     root.handlers.clear()
@@ -43,7 +43,7 @@ def lines(form: Format, name: str, level: int = logging.INFO, **fields: Any) -> 
     return stream.getvalue().splitlines()
 
 
-def test_a_line_of_text() -> None:
+def test_text_line_has_time_level_event_and_fields() -> None:
     (line,) = lines("text", "logon", conn=7, client="pricing-1", ratio=0.25, good=True, none=None)
     moment, *rest = line.split(" ")
     assert rest == ["INFO", "logon", "conn=7", "client=pricing-1", "ratio=0.25", "good=true"]
@@ -51,7 +51,7 @@ def test_a_line_of_text() -> None:
     assert moment.endswith("Z")
 
 
-def test_a_line_of_json() -> None:
+def test_json_line_has_time_level_event_and_fields() -> None:
     (line,) = lines("json", "logon", logging.WARNING, conn=7, client="pricing 1", none=None)
     found = json.loads(line)
     assert found.pop("time").endswith("Z")
@@ -59,7 +59,7 @@ def test_a_line_of_json() -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_text_from_outside_is_escaped_and_cut(form: Format) -> None:
+def test_untrusted_text_is_escaped_and_truncated(form: Format) -> None:
     (line,) = lines(form, "logon", client=HOSTILE, other="x" * 10_000, empty="")
     assert line.isascii()
     assert line.isprintable()
@@ -70,7 +70,7 @@ def test_text_from_outside_is_escaped_and_cut(form: Format) -> None:
         assert line.endswith(f' other={"x" * (event_text_characters_max - 3)}... empty=""')
 
 
-def test_events_below_the_level_are_not_told() -> None:
+def test_events_below_the_level_are_not_logged() -> None:
     stream = io.StringIO()
     with logging_to(stream, "text", "error"):
         event("logon")
@@ -79,7 +79,7 @@ def test_events_below_the_level_are_not_told() -> None:
     assert [line.split()[2] for line in stream.getvalue().splitlines()] == ["failure"]
 
 
-def test_what_libraries_log_comes_in_one_line_with_its_traceback() -> None:
+def test_record_of_a_library_is_one_line_with_traceback() -> None:
     stream = io.StringIO()
     with logging_to(stream, "json", "info"):
         try:
@@ -92,7 +92,7 @@ def test_what_libraries_log_comes_in_one_line_with_its_traceback() -> None:
     assert "ZeroDivisionError" in found["traceback"]
 
 
-def test_of_a_long_traceback_the_end_is_told() -> None:
+def test_long_traceback_is_logged_from_the_end() -> None:
     def deeper(left: int) -> int:
         return shallower(left - 1) + 1
 
@@ -105,12 +105,12 @@ def test_of_a_long_traceback_the_end_is_told() -> None:
             deeper(101)
         except ZeroDivisionError:
             logging.getLogger("asyncio").exception("it broke")
-    told = json.loads(stream.getvalue())["traceback"]
-    assert told.startswith("...")
-    assert told.rstrip().endswith("ZeroDivisionError: integer division or modulo by zero")
+    traceback = json.loads(stream.getvalue())["traceback"]
+    assert traceback.startswith("...")
+    assert traceback.rstrip().endswith("ZeroDivisionError: integer division or modulo by zero")
 
 
-def test_a_rate_is_for_each_event_and_second_and_the_rest_is_counted() -> None:
+def test_rate_limit_applies_per_event_and_second_and_counts_the_rest() -> None:
     limit = RateLimit(2)
     assert [limit.admit("a", 5.0 + n / 10)[0] for n in range(5)] == [True, True, False, False, False]
     assert limit.admit("b", 5.9) == (True, {})
@@ -120,7 +120,7 @@ def test_a_rate_is_for_each_event_and_second_and_the_rest_is_counted() -> None:
     assert limit.suppressed(9.0) == {}
 
 
-def test_suppressed_lines_are_told_in_the_end_and_critical_ones_never_suppressed() -> None:
+def test_suppressed_lines_are_counted_and_critical_lines_never_suppressed() -> None:
     stream = io.StringIO()
     with logging_to(stream, "text", "info"):
         for _ in range(1_000):
@@ -129,14 +129,14 @@ def test_suppressed_lines_are_told_in_the_end_and_critical_ones_never_suppressed
             event("failure", logging.CRITICAL)
     names = [line.split()[2] for line in stream.getvalue().splitlines()]
     assert names.count("failure") == 100
-    told = sum(
+    suppressed = sum(
         int(line.split("lines=")[1]) for line in stream.getvalue().splitlines() if " of=flood " in line
     )
-    assert names.count("flood") + told == 1_000
+    assert names.count("flood") + suppressed == 1_000
     assert names.count("flood") <= 60
 
 
-def test_nobody_waits_for_a_standard_error_that_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_standard_error_drops_events_without_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_FLUSH_SECONDS_MAX", 0.02)
     monkeypatch.setattr(events, "_CHECK_SECONDS", 0.02)
     monkeypatch.setattr(events, "event_queue_lines_max", 50)
@@ -146,7 +146,7 @@ def test_nobody_waits_for_a_standard_error_that_is_not_read(monkeypatch: pytest.
     record = logging.makeLogRecord({"msg": "flood", "fields": {"text": "x" * 300}, "created": time.time()})
     for _ in range(2_000):
         writer.handle(record)
-    writer.close()  # nobody reads until this has returned
+    writer.close()  # the pipe is not read before this returns
     assert writer.dropped > 500
     os.close(read)
     wait_until(lambda: not any(t.name == "log" for t in threading.enumerate()))
@@ -154,7 +154,7 @@ def test_nobody_waits_for_a_standard_error_that_is_not_read(monkeypatch: pytest.
         stream.close()
 
 
-def test_standard_error_that_is_gone_is_done_without() -> None:
+def test_closed_standard_error_drops_events() -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -164,11 +164,11 @@ def test_standard_error_that_is_gone_is_done_without() -> None:
     assert writer.dropped == 1
 
 
-def test_every_event_is_documented_and_exists() -> None:
+def test_documented_events_are_the_logged_events() -> None:
     source = "".join(path.read_text() for path in (SRC / "server").rglob("*.py"))
     calls = re.findall(r"\b(?:event|_record)\(\s*([^,)]*)", source)
     logged = {name for call in calls for name in re.findall(r'"(\w+)"', call)} | {"log"}
-    for path in (SRC / "engine").rglob("*.py"):  # whose events the server passes on by name
+    for path in (SRC / "engine").rglob("*.py"):  # the server logs events of the engine by name
         logged |= set(
             re.findall(r'"((?:retention|segments|queue|transaction)_(?!of_)\w+)", True', path.read_text())
         )

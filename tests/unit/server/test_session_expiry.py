@@ -1,4 +1,4 @@
-"""Sessions end when their token does, without anybody asking."""
+"""Sessions end when their token expires or is replaced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tickertape.server.session_expiry import SessionExpiry
 
 
 class FakeInstance:
-    """Sessions by connection, and who was ended."""
+    """Sessions by connection, and the closed connections."""
 
     def __init__(self, **users: str) -> None:
         sessions = {
@@ -29,7 +29,7 @@ class FakeInstance:
 
 
 class FakeAdmission:
-    """Says who may stay, and counts how often that was asked."""
+    """Admission with valid users, which counts its calls."""
 
     def __init__(self, *good: str, wants_tokens: bool = True) -> None:
         self.good = set(good)
@@ -47,11 +47,11 @@ def watch(instance: FakeInstance, admission: FakeAdmission, seconds: float = 0.0
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what is looked at tells nobody that it changes
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0.005)
 
 
-def test_who_may_not_stay_is_ended_when_the_time_comes() -> None:
+def test_session_expiry_closes_session_when_the_token_becomes_invalid() -> None:
     async def scenario() -> None:
         instance, admission = FakeInstance(a="spark", b="desk"), FakeAdmission("spark", "desk")
         watching = watch(instance, admission)
@@ -69,7 +69,7 @@ def test_who_may_not_stay_is_ended_when_the_time_comes() -> None:
             )
         ]
         asked = admission.asked
-        await until(lambda: admission.asked > asked)  # it goes on
+        await until(lambda: admission.asked > asked)  # the checks continue
         watching.stop()
         asked = admission.asked
         await asyncio.sleep(0.05)
@@ -78,7 +78,7 @@ def test_who_may_not_stay_is_ended_when_the_time_comes() -> None:
     asyncio.run(scenario())
 
 
-def test_without_tokens_nobody_is_looked_at() -> None:
+def test_session_expiry_without_tokens_checks_no_session() -> None:
     async def scenario() -> None:
         admission = FakeAdmission(wants_tokens=False)
         watching = watch(FakeInstance(a="anybody"), admission, 0.001)
@@ -90,7 +90,7 @@ def test_without_tokens_nobody_is_looked_at() -> None:
     asyncio.run(scenario())
 
 
-def test_who_came_with_a_token_that_was_replaced_is_ended_once() -> None:
+def test_session_with_a_replaced_token_is_closed_once() -> None:
     async def scenario() -> None:
         instance, admission = FakeInstance(a="spark", b="desk"), FakeAdmission("spark", "desk")
         watching = watch(instance, admission)

@@ -1,4 +1,4 @@
-"""What SIGHUP does: reload what can be read, and end nothing when something cannot."""
+"""SIGHUP: reload of certificates and tokens, and failures that end no session."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tickertape.server import signals
 
 
 class Admission:
-    """Stands for the files."""
+    """Replacement for the admission, with a fixed result of a reload."""
 
     def __init__(
         self, outcome: frozenset[str] | Exception, *, has_files: bool = True, has_tokens: bool = True
@@ -35,20 +35,20 @@ class Admission:
 
 
 class Watch:
-    """Stands for the sessions."""
+    """Replacement for the session expiry, which records its checks."""
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.looks: list[Collection[str]] = []
+        self.checks: list[Collection[str]] = []
         self._error = error
 
     def check(self, replaced: Collection[str]) -> None:
-        self.looks.append(replaced)
+        self.checks.append(replaced)
         if self._error is not None:
             raise self._error
 
 
 class Loop:
-    """Notes which signals are handled."""
+    """Replacement for the event loop, which records its signal handlers."""
 
     def __init__(self) -> None:
         self.handled: list[int] = []
@@ -61,11 +61,11 @@ def reload(admission: Any, watch: Any) -> None:
     signals.reload(admission, watch)
 
 
-def test_sessions_are_looked_at_once_the_files_are_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_reload_checks_sessions_after_reading_the_files(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     watch = Watch()
     reload(Admission(frozenset({"spark"})), watch)
-    assert watch.looks == [{"spark"}]
+    assert watch.checks == [{"spark"}]
     assert [record.message for record in caplog.records] == ["reloaded"]
 
 
@@ -73,7 +73,7 @@ def test_reload_that_leaves_no_token_ends_sessions_and_warns(caplog: pytest.LogC
     caplog.set_level(logging.INFO)
     watch = Watch()
     reload(Admission(frozenset(), has_tokens=False), watch)
-    assert len(watch.looks) == 1
+    assert len(watch.checks) == 1
     (reloaded,) = caplog.records
     assert (reloaded.message, reloaded.levelno) == ("reloaded", logging.WARNING)
     assert "no client can log on" in reloaded.__dict__["fields"]["text"]
@@ -88,13 +88,13 @@ def test_reload_that_leaves_no_token_ends_sessions_and_warns(caplog: pytest.LogC
     ],
 )
 @pytest.mark.parametrize("where", ["files", "sessions"])
-def test_no_exception_ends_the_server(
+def test_failed_reload_is_logged_and_does_not_raise(
     caplog: pytest.LogCaptureFixture, error: Exception, code: str, where: str
 ) -> None:
     in_files = where == "files"
     watch = Watch(None if in_files else error)
     reload(Admission(error if in_files else frozenset()), watch)
-    assert len(watch.looks) == (not in_files)
+    assert len(watch.checks) == (not in_files)
     (failed,) = [record for record in caplog.records if record.message == "reload_failed"]
     fields = failed.__dict__["fields"]
     assert fields["code"] == code
@@ -110,9 +110,9 @@ def handled(*, has_files: bool) -> bool:
     return bool(loop.handled)
 
 
-def test_only_at_a_terminal_and_without_files_a_hang_up_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = pty.openpty()
-    with os.fdopen(ours), os.fdopen(theirs) as terminal:
+def test_sighup_is_unhandled_only_at_a_terminal_without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    controller, terminal_end = pty.openpty()
+    with os.fdopen(controller), os.fdopen(terminal_end) as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
         assert not handled(has_files=False)
         assert handled(has_files=True)
@@ -122,10 +122,10 @@ def test_only_at_a_terminal_and_without_files_a_hang_up_ends_it(monkeypatch: pyt
         assert handled(has_files=False)
 
 
-def test_the_main_thread_prints_the_stacks_whichever_thread_gets_the_signal(
+def test_main_thread_prints_the_stacks_when_another_thread_gets_the_signal(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Another thread would read stacks that change meanwhile, which ends the process now and then."""
+    """Another thread would read stacks while they change, which can crash the process."""
     over = threading.Event()
     other = threading.Thread(target=over.wait)
     other.start()
@@ -141,7 +141,7 @@ def test_the_main_thread_prints_the_stacks_whichever_thread_gets_the_signal(
     assert f"Current thread 0x{main:016x}" in capfd.readouterr().err
 
 
-def test_a_hang_up_before_the_event_loop_runs_is_made_up_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_sighup_before_the_event_loop_runs_is_handled_later(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     loop: Any = Loop()
     admission: Any = Admission(frozenset({"spark"}))
@@ -151,8 +151,8 @@ def test_a_hang_up_before_the_event_loop_runs_is_made_up_for(caplog: pytest.LogC
     try:
         hang_ups.hold()
         os.kill(os.getpid(), signal.SIGHUP)
-        assert not watch.looks
+        assert not watch.checks
         hang_ups.reload_on(loop, watch)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert watch.looks == [{"spark"}]
+    assert watch.checks == [{"spark"}]

@@ -1,4 +1,4 @@
-"""What a start does behind a log grows at most as n log n with what is in the log, in each of its steps."""
+"""Work of a start: each step grows at most as n log n with the size of the log."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ CALLS_EACH = {"recover_journal": 4, "load_publishers": 50, "first_message": 30, 
 """Calls of Python functions for each publish, transaction or record."""
 CALLS_ONCE = 20_000
 BYTES_EACH = 3_000
-"""Three times what the largest of them takes in the log."""
+"""Three times the bytes of the largest one in the log."""
 BYTES_ONCE = 24 * MIB
-"""The reserved bytes behind the last commit are searched, too."""
+"""The search includes the reserved bytes behind the last commit."""
 READS_ONCE = 100
 READ_BYTES = 16_000
-"""A read that is larger than one commit brings at least so much."""
+"""Least bytes of a read that is larger than one commit."""
 
 pytestmark = pytest.mark.slow
 
 
 def check_growth(few: dict[str, Work], count: int, many: dict[str, Work], larger: int) -> None:
-    """No step does more than n log n of what it does for fewer."""
+    """Check that each step grows at most as n log n."""
     factor = larger * log2(larger) / (count * log2(count))
     for step, work in many.items():
         for name, low, high in zip(("calls", "reads", "bytes"), few[step].row(), work.row(), strict=True):
@@ -34,7 +34,7 @@ def check_growth(few: dict[str, Work], count: int, many: dict[str, Work], larger
 
 
 def check_bounds(work: dict[str, Work], count: int) -> None:
-    """Each step stays below its own bound."""
+    """Check that each step stays below its limit."""
     assert set(work) == set(CALLS_EACH)
     for step, done in work.items():
         assert done.calls <= CALLS_EACH[step] * count + CALLS_ONCE, (step, done.row())

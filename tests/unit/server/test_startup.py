@@ -1,4 +1,4 @@
-"""What a start finds in its log, and serves in spite of."""
+"""Start of an instance on a log with malformed records or a missing end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tickertape.server.startup import OpenedInstance, open_instance, record_end
 
 
 def persisted(opened: OpenedInstance) -> None:
-    """Everything accepted reaches the disk, and the files are closed."""
+    """Persist all accepted messages, and close the files."""
     journal = opened.broker.journal
     journal.commits.close(clock())
     while not journal.commits.closed:
@@ -29,7 +29,7 @@ def persisted(opened: OpenedInstance) -> None:
     opened.disk.close_all()
 
 
-def test_a_malformed_record_does_not_keep_an_instance_from_starting(tmp_path: Path) -> None:
+def test_malformed_control_record_is_reported_and_the_instance_starts(tmp_path: Path) -> None:
     config = Config(instance=InstanceConfig(data=str(tmp_path / "data")))
     opened = open_instance(config)
     assert opened.report == []
@@ -46,7 +46,7 @@ def test_a_malformed_record_does_not_keep_an_instance_from_starting(tmp_path: Pa
     persisted(again)
 
 
-def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_accepted(tmp_path: Path) -> None:
+def test_log_truncated_after_a_clean_stop_is_refused_until_accepted(tmp_path: Path) -> None:
     data = tmp_path / "data"
     config = Config(instance=InstanceConfig(data=str(data)))
     for _ in range(2):
@@ -75,7 +75,7 @@ def test_a_log_that_lost_its_end_since_a_clean_stop_is_refused_until_that_is_acc
     persisted(opened)
 
 
-def test_the_engine_knows_the_message_types_of_topics(tmp_path: Path) -> None:
+def test_engine_has_the_message_types_of_topics(tmp_path: Path) -> None:
     topics = [TopicConfig(name="a", message_type="fix"), TopicConfig(name="b", validate=True)]
     opened = open_instance(Config(instance=InstanceConfig(data=str(tmp_path / "data")), topics=topics))
     assert opened.broker.catalog.message_types == {"a": "fix", "b": "json"}

@@ -1,4 +1,4 @@
-"""Whether a logon may pass: tokens right, wrong, missing, expired, of other names, and the file of them."""
+"""Logon with tokens: valid, wrong, missing, expired and restricted ones, and the tokens file."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ def refusal(tokens: Tokens, logon: Logon, now: Now = NOW) -> str:
     return str(caught.value)
 
 
-def test_a_right_token_gives_its_name(tokens: Tokens, token: Token) -> None:
+def test_valid_token_logs_on_as_the_user_of_the_token(tokens: Tokens, token: Token) -> None:
     assert tokens.user_of(Logon(name="any", password=token.text), NOW) == "spark"
     assert tokens.user_of(Logon(name="any", password=token.text, user="spark"), NOW) == "spark"
 
 
-def test_without_one_it_is_said_what_is_missing(tokens: Tokens) -> None:
+def test_logon_without_token_is_refused_with_the_missing_option(tokens: Tokens) -> None:
     assert (
         refusal(tokens, Logon(name="any"))
         == "Authentication failed: this server requires a token (--token-file)."
     )
 
 
-def test_whatever_is_wrong_is_told_alike(tokens: Tokens, token: Token) -> None:
+def test_every_wrong_token_is_refused_with_the_same_text(tokens: Tokens, token: Token) -> None:
     last = "a" if token.text[-1] != "a" else "b"
     wrong = [
         "",
@@ -78,7 +78,7 @@ def test_whatever_is_wrong_is_told_alike(tokens: Tokens, token: Token) -> None:
     }
 
 
-def test_a_token_counts_until_it_expires(tmp_path: Path, token: Token) -> None:
+def test_token_is_valid_until_expiry(tmp_path: Path, token: Token) -> None:
     tokens = known(tmp_path, token, "expires = 2027-01-15T09:00:00+01:00")  # that is NOW
     logon = Logon(name="any", password=token.text)
     before = Now(0.0, NOW.wall - 1)
@@ -89,35 +89,33 @@ def test_a_token_counts_until_it_expires(tmp_path: Path, token: Token) -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "good"),
+    ("expires", "good"),
     [
         ("9999-12-31T23:59:59-05:00", True),
         ("9999-12-31T23:59:59.999999-23:59", True),
         ("0001-01-01T00:00:00+14:00", False),
     ],
 )
-def test_a_token_may_expire_in_a_year_that_utc_does_not_have(
-    tmp_path: Path, token: Token, moment: str, good: bool
+def test_token_expiry_outside_the_years_of_utc_is_accepted(
+    tmp_path: Path, token: Token, expires: str, good: bool
 ) -> None:
-    tokens = known(tmp_path, token, f"expires = {moment}")
+    tokens = known(tmp_path, token, f"expires = {expires}")
     assert tokens.still_good("spark", "any", NOW) is good
 
 
 @pytest.mark.parametrize("text", ["9" * 5_000, "[" * 5_000, "9999-99-99T00:00:00Z"])
-def test_what_the_library_cannot_read_is_an_error_of_the_file(
-    tmp_path: Path, token: Token, text: str
-) -> None:
+def test_tokens_file_that_tomllib_cannot_parse_is_refused(tmp_path: Path, token: Token, text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"tokens\.toml': not TOML"):
         known(tmp_path, token, f"expires = {text}")
 
 
-def test_who_is_not_known_any_more_may_not_stay(tokens: Tokens) -> None:
+def test_session_of_unknown_token_is_not_valid(tokens: Tokens) -> None:
     assert tokens.still_good("other", "any", NOW)
     assert not tokens.still_good("gone", "any", NOW)
     assert not tokens.still_good(None, "any", NOW)
 
 
-def test_a_token_may_be_for_some_clients(tmp_path: Path, token: Token) -> None:
+def test_token_is_restricted_to_matching_client_names(tmp_path: Path, token: Token) -> None:
     tokens = known(tmp_path, token, "clients = '^spark-'")
     assert tokens.user_of(Logon(name="spark-1", password=token.text), NOW) == "spark"
     assert refusal(tokens, Logon(name="x-spark-1", password=token.text)) == (
@@ -125,7 +123,7 @@ def test_a_token_may_be_for_some_clients(tmp_path: Path, token: Token) -> None:
         "not for 'x-spark-1'."
     )
     assert tokens.still_good("spark", "spark-1", NOW)
-    assert not tokens.still_good("spark", "x-spark-1", NOW), "who came before the names were bound"
+    assert not tokens.still_good("spark", "x-spark-1", NOW), "a session older than the restriction"
     tokens.check_name("spark", "spark-sink")
     tokens.check_name("other", "x-spark-1")
     with pytest.raises(AuthenticationFailed, match="names like '\\^spark-', not for 'billing'"):
@@ -135,7 +133,7 @@ def test_a_token_may_be_for_some_clients(tmp_path: Path, token: Token) -> None:
             tokens.check_name(user, "spark-1")
 
 
-def test_another_token_of_a_name_is_told_from_the_same_one() -> None:
+def test_reloaded_tokens_report_names_with_a_new_hash() -> None:
     before = tokens_in(b"[a]\nsha256 = '%s'\n[b]\nsha256 = '%s'\n" % (b"0" * 64, b"1" * 64), "before")
     text = b"[a]\nsha256 = '%s'\nclients = 'x'\n[b]\nsha256 = '%s'\n[c]\nsha256 = '%s'\n"
     later = tokens_in(text % (b"0" * 64, b"2" * 64, b"1" * 64), "later")
@@ -143,7 +141,7 @@ def test_another_token_of_a_name_is_told_from_the_same_one() -> None:
     assert before.replaced_by(before) == later.replaced_by(later) == frozenset()
 
 
-def test_nobody_is_another_user_than_his_token_says(tokens: Tokens, token: Token) -> None:
+def test_logon_with_another_user_than_the_token_is_refused(tokens: Tokens, token: Token) -> None:
     text = refusal(tokens, Logon(name="any", user="boss", password=token.text))
     assert text == (
         "Authentication failed: the user must be the name of the token, 'spark', not 'boss'. Remove the user."
@@ -171,13 +169,15 @@ def test_nobody_is_another_user_than_his_token_says(tokens: Tokens, token: Token
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_says_why_and_shows_nothing(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_tokens_file_is_refused_without_printing_secrets(
+    tmp_path: Path, text: str, says: str
+) -> None:
     with pytest.raises(ConfigurationError, match=says) as caught:
         read_tokens(file_of(tmp_path, text))
     assert "secret" not in str(caught.value)
 
 
-def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_tokens_file_readable_by_other_users_is_refused(tmp_path: Path) -> None:
     path = Path(file_of(tmp_path, ""))
     path.chmod(0o640)
     read_tokens(str(path))

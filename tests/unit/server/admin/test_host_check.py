@@ -1,4 +1,4 @@
-"""To which names the admin address answers."""
+"""Host names that the admin address answers to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("db1.Example.com", "tickertape")
         "db1.example.com", "DB1.example.com:9008", "db1.example.com.:9008", "tickertape:9008",
     ],
 )  # fmt: skip
-def test_addresses_local_names_and_listed_names_are_answered(header: str) -> None:
+def test_host_check_accepts_addresses_local_names_and_listed_names(header: str) -> None:
     assert answers_to(header, NAMES)
 
 
@@ -30,5 +30,5 @@ def test_addresses_local_names_and_listed_names_are_answered(header: str) -> Non
         "local\u212aost",
     ],
 )  # fmt: skip
-def test_every_other_name_is_not(header: str) -> None:
+def test_host_check_rejects_other_names(header: str) -> None:
     assert not answers_to(header, NAMES)

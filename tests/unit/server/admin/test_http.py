@@ -1,4 +1,4 @@
-"""HTTP connections that are slow on purpose: each has its time, and no more."""
+"""HTTP connections that are slow on purpose, and their timeouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 made: list[str] = []
-"""Targets that were answered; for the one test that empties it."""
+"""Answered targets, for the test that clears the list."""
 
 
 async def answer(target: str, accept: str) -> Answer:
@@ -29,7 +29,7 @@ async def answer(target: str, accept: str) -> Answer:
 
 
 def talk(with_server: Talk, seconds_max: float = SECONDS_MAX) -> set[HttpConnection]:
-    """Run one connection against a server; the connections that are left."""
+    """Run one connection against a server, and return the connections that remain."""
     peers: set[HttpConnection] = set()
 
     async def run() -> None:
@@ -48,7 +48,7 @@ def talk(with_server: Talk, seconds_max: float = SECONDS_MAX) -> set[HttpConnect
     return peers
 
 
-def test_a_request_that_is_not_complete_in_time_is_told_so() -> None:
+def test_incomplete_request_gets_408_after_the_timeout() -> None:
     async def partial(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(GET[:-2])
         assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
@@ -56,13 +56,13 @@ def test_a_request_that_is_not_complete_in_time_is_told_so() -> None:
     assert talk(partial) == set()
 
 
-def test_a_request_a_byte_at_a_time_has_no_more_time_than_another() -> None:
+def test_request_sent_byte_by_byte_gets_no_extra_time() -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reading = asyncio.create_task(reader.read())
         while not reading.done():
             writer.write(b"G")
-            await asyncio.sleep(SECONDS_MAX / 10)  # for ever, if each byte gave it more time
-        with contextlib.suppress(ConnectionResetError):  # bytes of ours were on their way
+            await asyncio.sleep(SECONDS_MAX / 10)  # endless if each byte extended the timeout
+        with contextlib.suppress(ConnectionResetError):  # unread bytes reset the connection
             assert (await reading).startswith(b"HTTP/1.1 408 ")
 
     assert talk(drip) == set()
@@ -72,17 +72,17 @@ BODY = b"HEAD /a HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n"
 
 
 @pytest.mark.parametrize(("said", "status"), [(BODY, b"408"), (BODY + b"12345", b"413")])
-def test_a_refused_head_has_no_body_and_its_connection_ends(said: bytes, status: bytes) -> None:
+def test_refused_head_request_gets_no_body_and_is_disconnected(said: bytes, status: bytes) -> None:
     async def head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
-        heard = await reader.read()
-        assert heard.startswith(b"HTTP/1.1 " + status)
-        assert heard.endswith(b"\r\n\r\n")
+        received = await reader.read()
+        assert received.startswith(b"HTTP/1.1 " + status)
+        assert received.endswith(b"\r\n\r\n")
 
     assert talk(head) == set()
 
 
-def test_a_connection_ends_in_time_even_when_the_refusal_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_is_closed_in_time_when_the_refusal_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: HttpConnection, status: int, text: str) -> None:
         raise ZeroDivisionError
 
@@ -99,7 +99,7 @@ def test_a_connection_ends_in_time_even_when_the_refusal_fails(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("first", [b"", GET])
-def test_an_idle_connection_is_closed_without_a_word(first: bytes) -> None:
+def test_idle_connection_is_closed_without_a_response(first: bytes) -> None:
     async def idle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(first)
         said = await reader.read()
@@ -108,39 +108,39 @@ def test_an_idle_connection_is_closed_without_a_word(first: bytes) -> None:
     assert talk(idle) == set()
 
 
-def test_an_answer_that_is_not_taken_is_given_up() -> None:
-    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def test_response_that_is_not_read_is_dropped_after_the_timeout() -> None:
+    async def slow_reader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(GET.replace(b"/a", b"/large"))
         await asyncio.sleep(3 * SECONDS_MAX)
         got = 0
         with contextlib.suppress(ConnectionResetError):
             while more := await reader.read(2**20):
                 got += len(more)
-        assert got < 32 * 2**20, "what was in the buffers, and then the end"
+        assert got < 32 * 2**20, "only the bytes in the buffers"
 
-    assert talk(deaf) == set()
+    assert talk(slow_reader) == set()
 
 
-def test_the_next_answer_is_made_only_when_the_last_one_was_taken() -> None:
+def test_next_response_is_made_after_the_client_read_the_last_one() -> None:
     made.clear()
 
-    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def slow_reader(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(GET.replace(b"/a", b"/large") * 100)
         with contextlib.suppress(ConnectionError):
             while True:
-                await asyncio.sleep(SECONDS_MAX / 10)  # for ever, if each request gave it more time
+                await asyncio.sleep(SECONDS_MAX / 10)  # endless if each request extended the timeout
                 writer.write(GET)
                 await writer.drain()
         assert made == ["/large"]
 
-    assert talk(deaf) == set()
+    assert talk(slow_reader) == set()
 
 
-def test_requests_that_come_together_are_answered_though_answers_wait_to_be_written() -> None:
+def test_pipelined_requests_with_full_write_buffers_are_all_answered() -> None:
     async def pipeline(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(GET.replace(b"/a", b"/large") * 2 + GET)
         writer.write_eof()
-        await asyncio.sleep(0.05)  # the buffers of the system are full by now, which is all it is for
+        await asyncio.sleep(0.05)  # long enough to fill the buffers of the system
         got = 0
         tail = b""
         while more := await reader.read(2**20):
@@ -152,7 +152,7 @@ def test_requests_that_come_together_are_answered_though_answers_wait_to_be_writ
     assert talk(pipeline, 20) == set()
 
 
-def test_requests_that_come_together_are_answered_in_order() -> None:
+def test_pipelined_requests_are_answered_in_order() -> None:
     async def pipeline(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(GET.replace(b"/a", b"/slow") + GET + GET.replace(b"/a", b"/b"))
         said = b""
@@ -163,7 +163,7 @@ def test_requests_that_come_together_are_answered_in_order() -> None:
     assert talk(pipeline, 20) == set()
 
 
-def test_a_half_closed_connection_still_gets_its_answer() -> None:
+def test_half_closed_connection_gets_a_response() -> None:
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(GET.replace(b"/a", b"/slow"))
         writer.write_eof()

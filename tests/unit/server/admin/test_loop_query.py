@@ -1,4 +1,4 @@
-"""Questions to an event loop from another one: shared, seldom, fresh, and bounded in time."""
+"""Queries of one event loop from another: shared, rate-limited, fresh and bounded in time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tickertape.server.admin.loop_query import LoopQuery, ServerStuckError
 
 @pytest.fixture
 def server() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop on a thread of its own."""
+    """Yield an event loop on a separate thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -24,23 +24,23 @@ def server() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-class Look:
-    """Counts how often it was looked, and on which thread."""
+class CountingCall:
+    """A call that counts itself and records its threads."""
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.calls = 0
         self.threads: set[int] = set()
 
     def __call__(self) -> int:
-        self.looks += 1
+        self.calls += 1
         self.threads.add(threading.get_ident())
-        return self.looks
+        return self.calls
 
 
-def test_many_share_one_look_on_the_loop_of_the_server(
+def test_concurrent_queries_share_one_call_on_the_server_loop(
     server: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = Look()
+    call = CountingCall()
     waits: list[float] = []
     sleep = asyncio.sleep
 
@@ -51,17 +51,17 @@ def test_many_share_one_look_on_the_loop_of_the_server(
     monkeypatch.setattr(asyncio, "sleep", noting)
 
     async def ask() -> list[int]:
-        ask_it = LoopQuery(server, look, 3600)
-        first = await asyncio.gather(*(ask_it() for _ in range(100)))
-        return [*set(first), *set(await asyncio.gather(*(ask_it() for _ in range(100))))]
+        query = LoopQuery(server, call, 3600)
+        first = await asyncio.gather(*(query() for _ in range(100)))
+        return [*set(first), *set(await asyncio.gather(*(query() for _ in range(100))))]
 
     assert asyncio.run(ask()) == [1, 2]
     first, second = waits
-    assert first < 0 < second <= 3600, "the next look waits for the rest of the interval"
-    assert threading.get_ident() not in look.threads
+    assert first < 0 < second <= 3600, "the next call waits for the rest of the interval"
+    assert threading.get_ident() not in call.threads
 
 
-def test_an_answer_is_never_older_than_its_question(server: asyncio.AbstractEventLoop) -> None:
+def test_query_result_is_never_older_than_the_query(server: asyncio.AbstractEventLoop) -> None:
     asked = 0
 
     async def ask() -> None:
@@ -74,7 +74,7 @@ def test_an_answer_is_never_older_than_its_question(server: asyncio.AbstractEven
     asyncio.run(ask())
 
 
-def test_a_defect_is_raised_where_it_was_asked(server: asyncio.AbstractEventLoop) -> None:
+def test_exception_on_the_server_loop_is_raised_in_the_caller(server: asyncio.AbstractEventLoop) -> None:
     def broken() -> int:
         raise ZeroDivisionError
 
@@ -85,46 +85,48 @@ def test_a_defect_is_raised_where_it_was_asked(server: asyncio.AbstractEventLoop
         asyncio.run(ask())
 
 
-def test_a_stuck_loop_is_noticed(server: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_to_a_stuck_loop_raises_server_stuck_error(
+    server: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(asking, "admin_answer_seconds_max", 0.02)
     free = threading.Event()
     server.call_soon_threadsafe(free.wait)
 
     async def ask() -> None:
         with pytest.raises(ServerStuckError, match=r"did not answer within 0\.02 s"):
-            await LoopQuery(server, Look(), 0)()
+            await LoopQuery(server, CountingCall(), 0)()
         free.set()
 
     asyncio.run(ask())
 
 
-def test_a_stuck_loop_is_left_one_look_however_many_waves_ask(
+def test_repeated_queries_leave_one_call_pending_on_a_stuck_loop(
     server: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "admin_answer_seconds_max", 0.01)
     free = threading.Event()
     server.call_soon_threadsafe(free.wait)
-    look = Look()
+    call = CountingCall()
 
     async def ask() -> int:
-        question = LoopQuery(server, look, 0)
+        question = LoopQuery(server, call, 0)
         for _ in range(5):
             with pytest.raises(ServerStuckError):
                 await question()
         free.set()
         monkeypatch.setattr(asking, "admin_answer_seconds_max", 10)
-        assert await question() in (1, 2), "the one that waited, or a new one behind it"
+        assert await question() in (1, 2), "the pending call, or a new one behind it"
         return await question()
 
     assert asyncio.run(ask()) in (2, 3)
 
 
-def test_a_loop_that_has_ended_is_noticed() -> None:
+def test_query_to_a_closed_loop_raises_server_stuck_error() -> None:
     ended = asyncio.new_event_loop()
     ended.close()
 
     async def ask() -> None:
         with pytest.raises(ServerStuckError, match="has ended"):
-            await LoopQuery(ended, Look(), 0)()
+            await LoopQuery(ended, CountingCall(), 0)()
 
     asyncio.run(ask())

@@ -1,4 +1,4 @@
-"""What is told of queues, in `/stats` and as metrics."""
+"""Statistics of queues in `/stats` and as metrics."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ IDLE = msgspec.structs.replace(
 )
 
 
-def stats_of(*looks: QueueSnapshot) -> Stats:
+def stats_of(*snapshots: QueueSnapshot) -> Stats:
     stats = with_topics(InstanceSnapshot(instance_of(EngineWorld(1)), "test").stats())
-    return msgspec.structs.replace(stats, queues=list(looks))
+    return msgspec.structs.replace(stats, queues=list(snapshots))
 
 
-def test_a_queue_is_encoded_with_all_that_was_seen_and_its_depth() -> None:
+def test_queue_statistics_are_encoded_with_all_fields_and_depth() -> None:
     assert msgspec.json.encode(stats_of(WORK).queues).decode() == (
         '[{"name":"work","underlying":"^orders/","semantics":"at-least-once","depth":18,"ready":5,"leased":2,'
         '"inactive":10,"dooming":1,"consumers":3,"backlog":2,"max_backlog":null,"target_queue_depth":8,'
@@ -76,12 +76,12 @@ def test_a_queue_is_encoded_with_all_that_was_seen_and_its_depth() -> None:
     )
 
 
-def test_stats_of_a_server_without_queues_can_be_read() -> None:
+def test_stats_without_queues_decode() -> None:
     stats = stats_of()
     assert msgspec.json.decode(msgspec.json.encode(stats), type=Stats).queues == []
 
 
-def test_metrics_of_each_queue() -> None:
+def test_exposition_has_metrics_of_each_queue() -> None:
     text, _ = exposition(stats_of(WORK, IDLE), "")
     lines = [line for line in text.decode().splitlines() if line.startswith("tickertape_queue_")]
     assert [line.removeprefix("tickertape_queue_") for line in lines] == [
@@ -123,19 +123,19 @@ def test_metrics_of_each_queue() -> None:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_counts_of_a_queue_begin_with_the_server_whatever_its_start_read(kept: bool) -> None:
-    world = QueueEngine(QueueDefinition("work", max_deliveries=1, file_backed_metadata=kept))
-    world.connect("p").publish("work", [b"1", b"2", b"3", b"4"])
-    world.settle()
-    assert world.consumed("work", 1, action="cancel") == [b"1"]
-    assert [world.consumed("work", 1, action="expire") for _ in range(2)] == [[b"2"], [b"3"]]
-    assert _counts(world) == (4, 0, {"max_deliveries": 1, "expire": 2})
-    world.reopen(clean=kept)  # without a checkpoint all of it is read again
-    assert _counts(world) == (0, 0, {"max_deliveries": 0, "expire": 0})
-    world.consumed("work", 1)
-    assert _counts(world) == (0, 1, {"max_deliveries": 0, "expire": 0})
+def test_queue_counters_start_at_zero_after_each_server_start(kept: bool) -> None:
+    engine = QueueEngine(QueueDefinition("work", max_deliveries=1, file_backed_metadata=kept))
+    engine.connect("p").publish("work", [b"1", b"2", b"3", b"4"])
+    engine.settle()
+    assert engine.consumed("work", 1, action="cancel") == [b"1"]
+    assert [engine.consumed("work", 1, action="expire") for _ in range(2)] == [[b"2"], [b"3"]]
+    assert _counts(engine) == (4, 0, {"max_deliveries": 1, "expire": 2})
+    engine.reopen(clean=kept)  # without a checkpoint all messages are replayed
+    assert _counts(engine) == (0, 0, {"max_deliveries": 0, "expire": 0})
+    engine.consumed("work", 1)
+    assert _counts(engine) == (0, 1, {"max_deliveries": 0, "expire": 0})
 
 
-def _counts(world: QueueEngine) -> tuple[int, int, dict[str, int]]:
-    (queue,) = with_topics(InstanceSnapshot(instance_of(world), "test").stats()).queues
+def _counts(engine: QueueEngine) -> tuple[int, int, dict[str, int]]:
+    (queue,) = with_topics(InstanceSnapshot(instance_of(engine), "test").stats()).queues
     return queue.entered, queue.acknowledged, queue.expired

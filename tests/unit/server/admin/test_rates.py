@@ -1,4 +1,4 @@
-"""Rates are taken over a window that moves."""
+"""Rates over a moving window."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from tickertape.engine.runtime.statistics import Statistics
 from tickertape.server.admin.routes import WINDOW_SECONDS, Sampler
 
 
-def test_there_is_none_in_the_beginning() -> None:
+def test_rates_are_none_without_two_distant_samples() -> None:
     sampler = Sampler(Statistics())
     assert sampler.rates(100.0) is None
     sampler.sample(100.0)
     assert sampler.rates(100.1) is None
 
 
-def test_rates_are_those_of_the_last_seconds() -> None:
+def test_rates_cover_the_last_seconds() -> None:
     counts = Statistics()
     sampler = Sampler(counts)
     for second in range(60):

@@ -1,4 +1,4 @@
-"""What one look leaves out, and what it costs the event loop with more clients than an answer lists."""
+"""Snapshots of a server: counts of omitted entries, and their cost for the event loop."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tickertape.server.limits import sessions_listed_max, subscriptions_counted_
 
 
 def instance_of(world: EngineWorld) -> EngineDriver:
-    """What a look sees of an instance: the engine, and of each connection its address and outbox."""
+    """Return the parts of an instance that a snapshot reads."""
     connections = {conn: SimpleNamespace(address="h:1", outbox_bytes=7, since=0.0) for conn in world.peers}
     parts = SimpleNamespace(
         broker=world.broker,
         connections=connections,
         disk_worker=SimpleNamespace(syncs=Histogram()),
-        stopped=Undone(),
+        stopped=PendingFuture(),
         inbound=SimpleNamespace(bytes=11),
     )
     return cast("EngineDriver", parts)
 
 
-class Undone:
+class PendingFuture:
     """A future without a result."""
 
     def done(self) -> bool:
@@ -40,7 +40,7 @@ class Undone:
 
 
 def world_with(clients: int, subscriptions: int) -> EngineWorld:
-    """Clients with so many subscriptions each."""
+    """Return an engine with clients, each with this number of subscriptions."""
     world = EngineWorld(1)
     for n in range(clients):
         peer = world.connect(f"client-{n}")
@@ -50,7 +50,7 @@ def world_with(clients: int, subscriptions: int) -> EngineWorld:
     return world
 
 
-def test_what_is_not_listed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_counts_sessions_and_subscriptions_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "sessions_listed_max", 3)
     monkeypatch.setattr(looking, "subscriptions_listed_max", 4)
     monkeypatch.setattr(looking, "subscriptions_counted_max", 10)
@@ -62,7 +62,9 @@ def test_what_is_not_listed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (stats.memory.outbox_bytes, stats.memory.inbound_bytes) == (35, 11)
 
 
-def test_too_many_subscriptions_are_not_counted_by_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_above_the_subscription_limit_has_no_counts_by_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(looking, "subscriptions_counted_max", 9)
     world = world_with(5, 2)
     world.peers[1].publish("topic-0", [b"1"])
@@ -75,21 +77,21 @@ def test_too_many_subscriptions_are_not_counted_by_topic(monkeypatch: pytest.Mon
 
 
 STEPS_MAX = 320_000
-"""Of the interpreter, for the largest look that there is: 251,000 today, 2 to 4 ms."""
+"""Interpreter steps of the largest snapshot: 251,000 today, 2 to 4 ms."""
 
 
 @pytest.mark.slow
-def test_a_look_at_a_full_house_is_bounded() -> None:
-    """The event loop does nothing else meanwhile. What is beyond the bounds costs next to nothing."""
+def test_snapshot_of_the_largest_server_takes_bounded_steps() -> None:
+    """The snapshot blocks the event loop. Entries beyond the limits cost almost nothing."""
     world = world_with(subscriptions_counted_max // 5, 5)
     for n in range(0, topics_counted_max + 10, 101):
         names = [f"topic-{n + i}" for i in range(101)]
         for name in names:
             world.peers[1].publish(name, [b"1"])
         world.settle()
-    looked = InstanceSnapshot(instance_of(world), "test")
-    seen = looked.stats()
-    steps = steps_of(looked.stats)
+    snapshot = InstanceSnapshot(instance_of(world), "test")
+    seen = snapshot.stats()
+    steps = steps_of(snapshot.stats)
     stats = with_topics(seen)
     assert len(stats.sessions) == sessions_listed_max
     assert len(stats.topics) == topics_counted_max + 1

@@ -1,4 +1,4 @@
-"""Addresses to listen on, and who can reach them."""
+"""Addresses to listen on, and whether other machines reach them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from tickertape.server.config.addresses import ListenAddress, parse_listen
         ("tcp://127.evil.example:9007", ListenAddress("127.evil.example", 9007, ""), False),
     ],
 )
-def test_what_an_address_means(text: str, address: ListenAddress, loopback: bool) -> None:
+def test_listen_address_is_parsed_with_loopback_flag(
+    text: str, address: ListenAddress, loopback: bool
+) -> None:
     assert parse_listen(text) == address
     assert parse_listen(text).loopback is loopback
 
@@ -58,6 +60,6 @@ def test_what_an_address_means(text: str, address: ListenAddress, loopback: bool
         ("unix:///a\0b", "without control characters"),
     ],
 )
-def test_what_is_no_address(text: str, says: str) -> None:
+def test_invalid_listen_address_is_refused(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         parse_listen(text)

@@ -1,4 +1,4 @@
-"""Configuration files: what good ones mean, and the exact place and words for each bad one."""
+"""Configuration files: values of valid ones, and the place and text of each problem."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def problems_of(path: Path, **environment: str) -> list[str]:
-    """The problems as they are told, with paths relative to the directory of `path`."""
+    """Return the reported problems, with paths relative to the directory of `path`."""
     config, problems = examine(path, environment=environment)
     assert (config is None) == bool(problems)
     return [str(problem).replace(f"{path.parent}/", "") for problem in problems]
@@ -80,7 +80,7 @@ def test_no_file_gives_every_default() -> None:
     )
 
 
-def test_everything_that_a_file_can_say(tmp_path: Path) -> None:
+def test_full_file_sets_every_key(tmp_path: Path) -> None:
     assert load_config(write(tmp_path / "c.toml", FULL), environment={}) == Config(
         instance=InstanceConfig(name="ny-1", data=str(tmp_path / "log")),
         transports=[
@@ -101,31 +101,31 @@ def test_everything_that_a_file_can_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "messagepack", "nvfix", "fix", "bson", "binary"])
-def test_a_topic_is_of_any_message_type(tmp_path: Path, kind: str) -> None:
+def test_topic_accepts_each_message_type(tmp_path: Path, kind: str) -> None:
     file = write(tmp_path / "c.toml", f"[[topic]]\nname = 'a'\nmessage_type = '{kind}'\nvalidate = true\n")
     assert load_config(file).topics == [TopicConfig(name="a", message_type=kind, validate=True)]
 
 
-def test_another_name_of_a_message_type_is_its_own(tmp_path: Path) -> None:
+def test_message_type_alias_is_replaced_by_the_standard_name(tmp_path: Path) -> None:
     file = write(tmp_path / "c.toml", "[[topic]]\nname = 'a'\nmessage_type = 'msgpack'\n")
     assert load_config(file).topics[0].message_type == "messagepack"
 
 
-def test_an_empty_file_keeps_its_log_beside_it(tmp_path: Path) -> None:
+def test_empty_file_has_the_data_directory_beside_the_file(tmp_path: Path) -> None:
     config = load_config(write(tmp_path / "c.toml", ""))
     assert config == Config(instance=InstanceConfig(data=str(tmp_path / "data")))
 
 
-def test_an_absolute_data_directory_stays(tmp_path: Path) -> None:
+def test_absolute_data_directory_is_kept(tmp_path: Path) -> None:
     path = write(tmp_path / "c.toml", '[instance]\ndata = "/var/lib/tickertape"\n')
     assert load_config(path).instance.data == "/var/lib/tickertape"
 
 
-def test_an_empty_list_of_recorded_topics_records_none(tmp_path: Path) -> None:
+def test_empty_list_of_journal_topics_records_no_topic(tmp_path: Path) -> None:
     assert load_config(write(tmp_path / "c.toml", "[journal]\ntopic = []\n")).journal.topics == []
 
 
-def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
+def test_command_line_overrides_the_file(tmp_path: Path) -> None:
     config = load_config(
         write(tmp_path / "c.toml", FULL), name="other", data="here", listen=["tcp://127.0.0.1:1", "unix:///s"]
     )
@@ -134,7 +134,7 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     assert config.journal.topics == ["orders", "fills.ny"]
 
 
-def test_what_is_given_is_checked_too() -> None:
+def test_values_of_the_command_line_are_checked() -> None:
     _, problems = examine(None, name="", data="", listen=["tcp://0.0.0.0:9007", "x"])
     assert [(str(problem.location), problem.key, problem.text.split(". ")[0]) for problem in problems] == [
         (
@@ -159,7 +159,7 @@ PATTERN = "must be a topic name, not the pattern '^orders/'. Write pattern = ...
 
 
 @pytest.mark.behaviour(12)
-def test_variables_of_the_environment_are_put_into_strings(tmp_path: Path) -> None:
+def test_environment_variables_are_expanded_in_strings(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.toml",
         """
@@ -180,7 +180,7 @@ def test_variables_of_the_environment_are_put_into_strings(tmp_path: Path) -> No
 
 
 @pytest.mark.behaviour(12)
-def test_a_variable_cannot_write_toml(tmp_path: Path) -> None:
+def test_variable_value_is_not_parsed_as_toml(tmp_path: Path) -> None:
     path = write(tmp_path / "c.toml", '[instance]\nname = "${NAME}"\n')
     hostile = 'x"\ndata = "/etc'
     assert problems_of(path, NAME=hostile) == [
@@ -189,7 +189,7 @@ def test_a_variable_cannot_write_toml(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour(12)
-def test_a_variable_that_is_not_set_or_not_well_formed_is_refused(tmp_path: Path) -> None:
+def test_unset_or_malformed_variable_is_refused(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.toml",
         """
@@ -207,7 +207,7 @@ def test_a_variable_that_is_not_set_or_not_well_formed_is_refused(tmp_path: Path
     ]
 
 
-def test_a_variable_that_is_not_set_is_one_problem_wherever_it_stands(tmp_path: Path) -> None:
+def test_unset_variable_is_one_problem_for_each_key(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.toml",
         """
@@ -239,7 +239,7 @@ def test_a_variable_that_is_not_set_is_one_problem_wherever_it_stands(tmp_path: 
 
 
 @pytest.mark.behaviour(12)
-def test_includes_come_first_and_arrays_of_tables_are_joined(tmp_path: Path) -> None:
+def test_included_files_apply_first_and_arrays_of_tables_are_joined(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     write(
         tmp_path / "parts" / "log.toml",
@@ -494,14 +494,16 @@ TAKES = (
         ),
     ],
 )
-def test_exactly_what_is_wrong_and_where(tmp_path: Path, text: str, problems: list[str]) -> None:
+def test_invalid_file_reports_each_problem_with_line_and_key(
+    tmp_path: Path, text: str, problems: list[str]
+) -> None:
     path = tmp_path / "c.toml"
     path.write_text(text, encoding="utf-8")
     wanted = [f"c.toml{problem}" if problem[0] == ":" else f"c.toml:{problem}" for problem in problems]
     assert problems_of(path) == wanted
 
 
-def test_all_problems_are_found_in_the_order_of_their_lines(tmp_path: Path) -> None:
+def test_all_problems_are_reported_in_line_order(tmp_path: Path) -> None:
     path = write(tmp_path / "c.toml", "x = 1\n[journal]\ncreate = 2\n[instance]\nname = 3\n")
     assert [problem.split(":")[1] for problem in problems_of(path)] == ["1", "3", "5"]
     with pytest.raises(ConfigurationError) as caught:
@@ -510,19 +512,19 @@ def test_all_problems_are_found_in_the_order_of_their_lines(tmp_path: Path) -> N
     assert str(caught.value).endswith(f" (and 2 more, listed by `tickertape check {path}`)")
 
 
-def test_a_single_problem_is_told_alone(tmp_path: Path) -> None:
+def test_single_problem_is_raised_without_a_count_of_others(tmp_path: Path) -> None:
     path = write(tmp_path / "c.toml", "[instance]\nname = 3\n")
     with pytest.raises(ConfigurationError) as caught:
         load_config(path)
     assert str(caught.value) == f"{path}:2: instance.name: must be a string in quotes, not 3"
 
 
-def test_windows_line_ends_do_not_move_lines(tmp_path: Path) -> None:
+def test_windows_line_ends_keep_line_numbers(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_bytes(b"[instance]\r\n\r\nname = 3\r\n")
     assert problems_of(tmp_path / "c.toml") == ["c.toml:3: instance.name: must be a string in quotes, not 3"]
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_unreadable_file_is_a_problem_with_the_cause(tmp_path: Path) -> None:
     assert problems_of(tmp_path / "none.toml") == [
         "none.toml: Cannot read the file: No such file or directory."
     ]

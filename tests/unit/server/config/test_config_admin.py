@@ -1,4 +1,4 @@
-"""What a file says of administration, logging and the drain."""
+"""Configuration of the admin address, logging and the drain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tickertape.server.config.addresses import ListenAddress, parse_admin
 from tickertape.server.config.config import AdminConfig, Config, LoggingConfig, examine, load_config
 
 
-def test_defaults() -> None:
+def test_admin_and_logging_defaults_apply_without_keys() -> None:
     config = Config()
     assert (config.admin, config.logging) == (
         AdminConfig(listen=None),
@@ -20,7 +20,7 @@ def test_defaults() -> None:
     assert config.instance.drain_seconds == 10.0
 
 
-def test_everything_a_file_can_say_and_what_wins_over_it(tmp_path: Path) -> None:
+def test_admin_and_logging_keys_are_read_and_arguments_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
         '[admin]\nlisten = "http://0.0.0.0:80"\ninsecure = true\nhosts = ["db1.example.com", "tickertape"]\n'
@@ -65,7 +65,7 @@ def test_everything_a_file_can_say_and_what_wins_over_it(tmp_path: Path) -> None
         ("[instance]\ndrain_timeout = []", "2: instance.drain_timeout: must be a time such as 1 (seconds)"),
     ],
 )
-def test_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
+def test_invalid_admin_and_logging_values_are_refused(tmp_path: Path, text: str, says: str) -> None:
     file = tmp_path / "c.toml"
     file.write_text(text)
     config, problems = examine(file)
@@ -83,7 +83,7 @@ def test_what_is_wrong(tmp_path: Path, text: str, says: str) -> None:
         ("http://metrics.example:9008", "metrics.example", False),
     ],
 )
-def test_admin_addresses(text: str, host: str, loopback: bool) -> None:
+def test_admin_address_is_parsed_with_loopback_flag(text: str, host: str, loopback: bool) -> None:
     assert parse_admin(text) == ListenAddress(host, 9008, "")
     assert parse_admin(text).loopback is loopback
 
@@ -91,6 +91,6 @@ def test_admin_addresses(text: str, host: str, loopback: bool) -> None:
 @pytest.mark.parametrize(
     "text", ["", "9008", "http://", "http://a", "http://a:b", "http://a:1/stats", "unix:///a"]
 )
-def test_no_admin_addresses(text: str) -> None:
+def test_invalid_admin_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Use (http://127\.0\.0\.1:9008|0 to 65535)"):
         parse_admin(text)

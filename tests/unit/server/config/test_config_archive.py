@@ -1,4 +1,4 @@
-"""What a file says of the archive."""
+"""Configuration of the archive."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def problems(home: Path, text: str) -> list[str]:
     return [str(problem).removeprefix(f"{file}:") for problem in examine(file)[1]]
 
 
-def test_without_the_table_there_is_none(tmp_path: Path) -> None:
+def test_file_without_archive_table_has_no_archive(tmp_path: Path) -> None:
     assert archive_of(tmp_path, "") is None
 
 
-def test_a_directory_belongs_to_the_file_that_says_it(tmp_path: Path) -> None:
+def test_archive_location_is_relative_to_the_file(tmp_path: Path) -> None:
     found = archive_of(tmp_path, '[archive]\nlocation = "old"\n')
     assert found == ArchiveConfig(location=str(tmp_path / "old"))
     assert (found.require, found.refresh) == (True, 30.0)
@@ -36,7 +36,7 @@ def test_a_directory_belongs_to_the_file_that_says_it(tmp_path: Path) -> None:
     assert found.location == "/srv/old"
 
 
-def test_everything_that_it_takes(tmp_path: Path) -> None:
+def test_full_archive_table_sets_every_key(tmp_path: Path) -> None:
     text = """
 [archive]
 location = "s3://bucket/old"
@@ -82,7 +82,7 @@ AWS_SECRET_ACCESS_KEY = "${SECRET}"
         ),
     ],
 )
-def test_what_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_invalid_archive_keys_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     found = problems(tmp_path, text + "\n")
     assert len(found) == 1
     if "unknown" in problem:
@@ -91,7 +91,9 @@ def test_what_is_refused(tmp_path: Path, text: str, problem: str) -> None:
         assert found[0] == problem
 
 
-def test_without_the_library_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_without_the_library_is_refused_with_the_install_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(archive_config, "_NEEDED", "no_such_library")
     (problem,) = problems(tmp_path, '[archive]\nlocation = "a"\n')
     assert problem == (

@@ -1,4 +1,4 @@
-"""`[[queue]]`: what it means, and what is refused."""
+"""`[[queue]]`: definitions and refused values."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def problems(path: Path, text: str) -> list[str]:
     return [f"{problem.location.line}: {problem.key}: {problem.text}" for problem in found]
 
 
-def test_a_name_is_enough(tmp_path: Path) -> None:
+def test_queue_with_only_a_name_has_defaults(tmp_path: Path) -> None:
     (queue,) = queues(tmp_path, "[[queue]]\nname = 'work'\n")
     assert queue == QueueDefinition("work", underlying="work")
     assert (queue.topic, queue.sharing, queue.default_publish_target) == ("work", "proportional", None)
 
 
-def test_every_key(tmp_path: Path) -> None:
+def test_full_queue_table_sets_every_key(tmp_path: Path) -> None:
     text = """
 [[journal.topic]]
 pattern = "^orders/"
@@ -91,12 +91,12 @@ dead_letter = "dead"
     ]
 
 
-def test_what_is_published_to_the_name_goes_to_the_one_topic_underneath(tmp_path: Path) -> None:
+def test_default_publish_target_is_the_single_underlying_topic(tmp_path: Path) -> None:
     text = "[[queue]]\nname = 'work'\nunderlying = 'orders'\n[[queue]]\nname = 'any'\nunderlying = '^o'\n"
     assert [queue.default_publish_target for queue in queues(tmp_path, text)] == ["orders", None]
 
 
-def test_at_most_once_is_shared_round_robin(tmp_path: Path) -> None:
+def test_at_most_once_queue_uses_round_robin(tmp_path: Path) -> None:
     text = "[[queue]]\nname = 'a'\nsemantics = 'at-most-once'\n"
     assert queues(tmp_path, text)[0].sharing == "round-robin"
     assert queues(tmp_path, text + "fairness_model = 'round-robin'\n")[0].fairness == "round-robin"
@@ -113,12 +113,12 @@ def test_at_most_once_is_shared_round_robin(tmp_path: Path) -> None:
         ("20261120T090000", "20261120T090000.000000Z"),
     ],
 )
-def test_a_recovery_point_has_one_form(tmp_path: Path, written: str, meant: str) -> None:
+def test_recovery_point_is_normalized(tmp_path: Path, written: str, meant: str) -> None:
     text = f"[[queue]]\nname = 'a'\nrecovery_point = '{written}'\n"
     assert queues(tmp_path, text)[0].recovery_point == meant
 
 
-def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
+def test_lease_period_none_and_number_from_a_variable_are_read(tmp_path: Path) -> None:
     file = write(tmp_path / "c.toml", "[[queue]]\nname='a'\nlease_period='none'\nmax_backlog='${N}'\n")
     (queue,) = load_config(file, environment={"N": "12"}).queues
     assert (queue.lease_period, queue.max_backlog) == (None, 12)
@@ -183,21 +183,21 @@ def test_a_lease_without_end_and_numbers_of_variables(tmp_path: Path) -> None:
         ("max_backlogs = 5", "max_backlogs: unknown key. Did you mean 'max_backlog'? [queue] takes name, "),
     ],
 )
-def test_what_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+def test_invalid_queue_values_are_refused(tmp_path: Path, line: str, problem: str) -> None:
     name = "" if line.startswith("name ") else "name = 'q'\n"
     (found,) = problems(tmp_path, f"[[queue]]\n{name}{line}\n")
     assert found.startswith(f"{3 if name else 2}: queue.{problem}")
 
 
 @pytest.mark.parametrize("line", ["lease_period = '1m'", "max_deliveries = 2", "max_cancels = 2"])
-def test_at_most_once_knows_no_leases(tmp_path: Path, line: str) -> None:
+def test_at_most_once_queue_refuses_lease_keys(tmp_path: Path, line: str) -> None:
     text = f"[[queue]]\nname = 'q'\nsemantics = 'at-most-once'\n{line}\n"
     what = 'has no effect with semantics = "at-most-once", which has no leases. Remove it.'
     assert problems(tmp_path, text) == [f"4: queue.{line.split(maxsplit=1)[0]}: {what}"]
 
 
 @pytest.mark.parametrize("fairness", ["fast", "proportional"])
-def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -> None:
+def test_at_most_once_queue_refuses_other_fairness_models(tmp_path: Path, fairness: str) -> None:
     text = f"[[queue]]\nname = 'q'\nsemantics = 'at-most-once'\nfairness_model = '{fairness}'\n"
     (found,) = problems(tmp_path, text)
     assert found.startswith('4: queue.fairness_model: must be "round-robin" with semantics = "at-most-once"')
@@ -266,35 +266,35 @@ def test_at_most_once_is_shared_in_one_way_only(tmp_path: Path, fairness: str) -
         ),
     ],
 )
-def test_what_contradicts_something_else(tmp_path: Path, text: str, found: list[str]) -> None:
+def test_conflicting_queue_keys_and_topics_are_refused(tmp_path: Path, text: str, found: list[str]) -> None:
     problem = problems(tmp_path, text)
     assert [line[: len(start)] for line, start in zip(problem, found, strict=True)] == found
 
 
-def test_a_queue_may_take_over_the_dead_letters_of_another(tmp_path: Path) -> None:
+def test_queue_on_the_dead_letter_topic_of_another_queue_is_accepted(tmp_path: Path) -> None:
     text = "[[queue]]\nname = 'q'\nunderlying = 'w'\ndead_letter = 'dead'\n[[queue]]\nname = 'dead'\n"
     assert [queue.name for queue in queues(tmp_path, text)] == ["q", "dead"]
 
 
-def test_a_journal_that_cannot_be_read_is_told_once(tmp_path: Path) -> None:
+def test_invalid_journal_topic_is_reported_once(tmp_path: Path) -> None:
     text = "[[journal.topic]]\nname = 'w*'\n[[queue]]\nname = 'w'\n"
     assert [line[:38] for line in problems(tmp_path, text)] == ["2: journal.topic.name: must be a topic"]
 
 
-def test_so_many_queues_and_no_more(tmp_path: Path) -> None:
+def test_queues_above_the_limit_are_refused(tmp_path: Path) -> None:
     text = "".join(f"[[queue]]\nname = '{n}'\n" for n in range(queues_max + 2))
     problem = problems(tmp_path, text)
     assert problem == [f"{2 * queues_max + 1}: queue: too many queues (limit 1,000). Remove some."]
 
 
-def test_clients_are_told_the_names_of_queues_too_and_that_has_a_bound(tmp_path: Path) -> None:
+def test_queue_names_above_the_size_of_the_logon_answer_are_refused(tmp_path: Path) -> None:
     names = [f"{n:0>250}" for n in range(800)]
     text = "".join(f"[[queue]]\nname = '{name}'\n" for name in names)
     (found,) = problems(tmp_path, text)
     assert "validated topics and queues take 202400 bytes" in found
 
 
-def test_dead_letters_that_come_back_are_refused(tmp_path: Path) -> None:
+def test_circle_of_dead_letter_topics_is_refused(tmp_path: Path) -> None:
     circle = "[[queue]]\nname = 'a'\ndead_letter = 'b'\n[[queue]]\nname = 'b'\ndead_letter = 'c'\n"
     assert len(queues(tmp_path, circle)) == 2
     found = problems(tmp_path, circle + "[[queue]]\nname = 'c'\ndead_letter = 'a'\n")

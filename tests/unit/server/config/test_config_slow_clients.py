@@ -1,4 +1,4 @@
-"""`[slow_clients]`: what it means, and what is refused."""
+"""`[slow_clients]`: limits and refused values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.server.config.config import examine, load_config
 
 
-def test_without_a_word_what_waits_goes_below_the_data_directory(tmp_path: Path) -> None:
+def test_default_spill_directory_is_below_the_data_directory(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("")
     config = load_config(file)
@@ -19,7 +19,7 @@ def test_without_a_word_what_waits_goes_below_the_data_directory(tmp_path: Path)
     assert config.slow_clients.path(config.instance.data) == f"{tmp_path}/data/spill"
 
 
-def test_every_key(tmp_path: Path) -> None:
+def test_full_slow_clients_table_sets_every_key(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
         '[slow_clients]\nmemory_limit = "100MB"\nconnection_limit = "2MB"\ndisk_limit = "64MB"\n'
@@ -30,7 +30,7 @@ def test_every_key(tmp_path: Path) -> None:
     assert config.slow_clients.path(config.instance.data) == f"{tmp_path}/slow"
 
 
-def test_less_memory_than_a_connection_has_by_default_needs_no_second_key(tmp_path: Path) -> None:
+def test_memory_limit_below_the_default_lowers_the_connection_limit(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[slow_clients]\nmemory_limit = "40MB"\ndisk_limit = 0\nage_limit = "none"\n')
     assert load_config(file).slow_clients.limits == SlowConsumerLimits(40 * MIB, 16 * MIB, 0, None)
@@ -57,7 +57,7 @@ def test_less_memory_than_a_connection_has_by_default_needs_no_second_key(tmp_pa
         ("disk_limits = 1", "disk_limits: unknown key. Did you mean 'disk_limit'? "),
     ],
 )
-def test_what_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+def test_invalid_slow_clients_values_are_refused(tmp_path: Path, line: str, problem: str) -> None:
     file = tmp_path / "c.toml"
     file.write_text(f"[slow_clients]\n{line}\n")
     config, problems = examine(file)

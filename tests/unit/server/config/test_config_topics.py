@@ -1,4 +1,4 @@
-"""How a configuration names topics: in full, by pattern, and what is neither."""
+"""`[[journal.topic]]`: topic names, patterns and refused values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
+def test_journal_topics_are_read_by_name_and_by_pattern(tmp_path: Path) -> None:
     text = "[[journal.topic]]\nname = 'orders'\n[[journal.topic]]\npattern = '^fx/.*/spot$'\n"
     assert load_config(write(tmp_path / "c.toml", text)).journal.topics == ["orders", "^fx/.*/spot$"]
 
@@ -68,6 +68,8 @@ def test_topics_are_recorded_by_name_and_by_pattern(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_no_topic_and_no_pattern(tmp_path: Path, text: str, problems: list[str]) -> None:
+def test_invalid_journal_topics_and_patterns_are_refused(
+    tmp_path: Path, text: str, problems: list[str]
+) -> None:
     _, found = examine(write(tmp_path / "c.toml", text))
     assert [f"{problem.location.line}: {problem.key}: {problem.text}" for problem in found] == problems

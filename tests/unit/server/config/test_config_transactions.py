@@ -1,4 +1,4 @@
-"""`[transactions]`: what it means, and what is refused."""
+"""`[transactions]`: limits and refused values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def written(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def test_without_a_word_the_defaults_hold(tmp_path: Path) -> None:
+def test_empty_transactions_table_has_defaults(tmp_path: Path) -> None:
     limits = load_config(written(tmp_path, "")).transactions.limits
     assert (limits.disk_bytes, limits.transaction_bytes, limits.age_seconds) == (16 * GIB, 4 * GIB, 3600)
 
@@ -30,7 +30,7 @@ def test_every_key_reaches_the_engine(tmp_path: Path) -> None:
     assert (limits.disk_bytes, limits.transaction_bytes, limits.age_seconds) == (64 * MIB, 8 * MIB, 90)
 
 
-def test_a_smaller_disk_limit_needs_no_second_key(tmp_path: Path) -> None:
+def test_disk_limit_below_the_default_lowers_the_transaction_limit(tmp_path: Path) -> None:
     limits = load_config(written(tmp_path, 'disk_limit = "1GB"')).transactions.limits
     assert (limits.disk_bytes, limits.transaction_bytes) == (GIB, GIB)
 
@@ -52,7 +52,7 @@ def test_a_smaller_disk_limit_needs_no_second_key(tmp_path: Path) -> None:
         ("expires = 1", "expires: unknown"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, line: str, problem: str) -> None:
+def test_invalid_transactions_values_are_refused(tmp_path: Path, line: str, problem: str) -> None:
     config, problems = examine(written(tmp_path, line))
     assert config is None
     (found,) = problems

@@ -1,4 +1,4 @@
-"""What can be said of addresses with TLS, and of who may log on."""
+"""`[[transport]]` with TLS, and `[authentication]`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(tmp_path: Path, text: str) -> tuple[Config | None, list[str]]:
     return config, [str(problem).removeprefix(f"{tmp_path}/") for problem in problems]
 
 
-def test_an_address_with_tls_may_be_beyond_loopback(tmp_path: Path) -> None:
+def test_tls_address_beyond_loopback_is_accepted(tmp_path: Path) -> None:
     config, problems = read(tmp_path, f"[[transport]]\n{TLS}{PAIR}client_ca = '/etc/clients.pem'\n")
     assert problems == []
     assert config is not None
@@ -36,7 +36,7 @@ def test_an_address_with_tls_may_be_beyond_loopback(tmp_path: Path) -> None:
     assert config.authentication is None
 
 
-def test_paths_belong_to_the_file_that_says_them(tmp_path: Path) -> None:
+def test_relative_paths_of_an_included_file_are_relative_to_that_file(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "in.toml").write_text(
         f"[[transport]]\n{TLS}{PAIR}[authentication]\ntokens_file = 'tokens.toml'\n"
@@ -109,7 +109,9 @@ def test_paths_belong_to_the_file_that_says_them(tmp_path: Path) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong(tmp_path: Path, text: str, problems: list[str]) -> None:
+def test_invalid_transport_and_authentication_keys_are_refused(
+    tmp_path: Path, text: str, problems: list[str]
+) -> None:
     config, found = read(tmp_path, text)
     assert config is None
     assert [
@@ -117,7 +119,7 @@ def test_what_is_wrong(tmp_path: Path, text: str, problems: list[str]) -> None:
     ] == problems
 
 
-def test_an_address_with_tls_is_none_for_the_command_line() -> None:
+def test_tls_address_on_the_command_line_is_refused() -> None:
     _, problems = examine(None, listen=["tls://127.0.0.1:9007"])
     assert [problem.text for problem in problems] == [
         "tls://127.0.0.1:9007 needs certificate and key in the same table of a file."

@@ -1,4 +1,4 @@
-"""Configuration files that mean harm: each is a short list of problems, soon, and never a crash."""
+"""Hostile configuration files: each is a short list of problems in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tickertape.server.limits import (
 )
 
 MEMORY_BYTES_MAX = 64 * MIB
-"""What judging any configuration may take; its files have `configuration_total_bytes_max`."""
+"""Memory to check a configuration, whose files have `configuration_total_bytes_max`."""
 
 DEEP = f"Nested more than {configuration_depth_max} levels deep"
 
@@ -44,7 +44,7 @@ FILES: dict[str, tuple[bytes, str]] = {
         b"[journal]\nsegment_size = 0x" + b"f" * 5000, ":2: journal.segment_size: Number too large",
     ),
     "a size that is not finite": (b"[journal]\nsegment_size = inf", ":2: journal.segment_size: "),
-    "a time that is none": (b'[journal]\nsync = "interval"\nsync_interval = nan', "journal.sync_interval: "),
+    "an invalid time": (b'[journal]\nsync = "interval"\nsync_interval = nan', "journal.sync_interval: "),
     "an endless time": (b'[journal]\nsync = "interval"\nsync_interval = 1e999', "journal.sync_interval: "),
     "a name that is too long": (b'[instance]\nname = "' + b"n" * 100_000 + b'"', ":2: instance.name: "),
     "a host that is too long": (b'[[transport]]\nlisten = "tcp://' + b"h" * 9999 + b':1"', ":2: transport"),
@@ -57,7 +57,7 @@ FILES: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", list(FILES))
-def test_a_hostile_file_is_a_short_problem_with_its_place(tmp_path: Path, what: str) -> None:
+def test_hostile_file_is_a_short_problem_with_line_and_bounded_memory(tmp_path: Path, what: str) -> None:
     data, text = FILES[what]
     file = tmp_path / "c.toml"
     file.write_bytes(data)
@@ -72,7 +72,7 @@ def test_a_hostile_file_is_a_short_problem_with_its_place(tmp_path: Path, what: 
     assert peak < MEMORY_BYTES_MAX
 
 
-def test_a_directory_a_loop_and_a_file_that_is_not_there_are_told(tmp_path: Path) -> None:
+def test_unusable_file_paths_are_problems_with_the_cause(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for path, text in (
         (tmp_path, "Is a directory"),
@@ -90,7 +90,7 @@ def test_a_directory_a_loop_and_a_file_that_is_not_there_are_told(tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
-def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+def test_file_without_read_permission_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.touch(mode=0)
     _, problems = examine(file, environment={})
@@ -119,14 +119,14 @@ def test_include_bombs_are_bounded_in_number_depth_and_bytes(tmp_path: Path) -> 
     assert f"its files exceed {configuration_total_bytes_max} bytes" in str(problems[0])
 
 
-def test_a_variable_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_variable_that_is_not_utf8_is_a_problem(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[instance]\nname = "${NAME}"\n')
     _, problems = examine(file, environment={"NAME": os.fsdecode(b"\xff")})
     assert str(problems[0]) == f"{file}:2: instance.name: environment variable 'NAME' is not UTF-8"
 
 
-def test_arguments_that_are_no_text_are_told() -> None:
+def test_arguments_that_are_not_utf8_are_a_problem() -> None:
     odd = os.fsdecode(b"\xff")
     for given in ({"name": odd}, {"data": odd}, {"listen": [f"unix:///{odd}"]}):
         config, problems = examine(**given, environment={})
@@ -134,7 +134,7 @@ def test_arguments_that_are_no_text_are_told() -> None:
         assert "must be UTF-8, not" in str(problems[0])
 
 
-def test_topic_names_that_no_answer_to_a_logon_could_hold_are_refused(tmp_path: Path) -> None:
+def test_topic_names_above_the_size_of_the_logon_answer_are_refused(tmp_path: Path) -> None:
     count = topic_names_bytes_max // topic_bytes_max + 1
     names = [f"{number:04d}".ljust(topic_bytes_max - 3, "x") for number in range(count)]
     file = tmp_path / "c.toml"
@@ -145,7 +145,7 @@ def test_topic_names_that_no_answer_to_a_logon_could_hold_are_refused(tmp_path: 
     assert examine(file, environment={})[1] == []
 
 
-def test_dots_in_strings_comments_and_numbers_are_no_nesting() -> None:
+def test_dots_in_strings_comments_and_numbers_do_not_count_as_nesting() -> None:
     many = "a." * 500
     check_keys(f"x = '{many}'\ny = \"{many}\" # {many}\nz = [{'1.5, ' * 500}]\nw = '''{many}\n{many}'''\n")
     with pytest.raises(TooDeep) as caught:

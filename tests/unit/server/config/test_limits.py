@@ -1,4 +1,4 @@
-"""The table `[limits]`: defaults, bounds, and what is said of a value beyond them."""
+"""The table `[limits]`: defaults, bounds and refused values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _limits(tmp_path: Path, text: str) -> ClientLimits:
     return load_config(file).limits
 
 
-def test_limits_default_to_those_of_the_product(tmp_path: Path) -> None:
+def test_limits_default_to_the_product_limits(tmp_path: Path) -> None:
     assert _limits(tmp_path, "") == DEFAULT == Config().limits
 
 
@@ -28,7 +28,7 @@ def test_limits_take_sizes_and_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ClientLimits._fields)
-def test_limits_take_their_bounds_and_nothing_beyond(tmp_path: Path, name: str) -> None:
+def test_limit_accepts_both_bounds_and_refuses_values_beyond(tmp_path: Path, name: str) -> None:
     low, high = getattr(LEAST, name), getattr(MOST, name)
     for value in (low, high):
         assert getattr(_limits(tmp_path, f"{name} = {value}\n"), name) == value
@@ -43,7 +43,7 @@ def test_limits_take_their_bounds_and_nothing_beyond(tmp_path: Path, name: str) 
         assert f"limits.{name}" in str(caught.value)
 
 
-def test_an_unknown_limit_is_refused_with_a_near_name(tmp_path: Path) -> None:
+def test_unknown_limit_is_refused_with_a_near_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Did you mean 'message_bytes_max'"):
         _limits(tmp_path, "message_byte_max = 1\n")
 

@@ -1,4 +1,4 @@
-"""Lines of keys: found for whatever `tomllib` accepts."""
+"""Lines of all keys that `tomllib` accepts."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_every_value_has_a_line() -> None:
         (("a", "b", "c", "d"), 29),
     ],
 )
-def test_a_line_is_where_the_key_stands(path: Path, line: int) -> None:
+def test_line_of_each_key_is_the_line_of_the_definition(path: Path, line: int) -> None:
     assert find_lines(DOCUMENT)[path] == line
 
 
-def test_an_empty_document_has_no_lines() -> None:
+def test_empty_document_has_no_lines() -> None:
     assert find_lines("") == {}
     assert find_lines("# only this") == {}

@@ -1,4 +1,4 @@
-"""How a connection ends: its goodbye arrives, unless it was one too many. Which paths are listened at."""
+"""Close of a connection after its last frame, and paths of Unix sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tickertape.server.network.connection import ClientConnection, ConnectionHan
 
 
 def handler(ended: asyncio.Event) -> ConnectionHandler:
-    """What a connection reports to; `ended` is set when it is over."""
+    """Return the handler of a connection, which sets `ended` at its end."""
     return cast(
         "ConnectionHandler",
         SimpleNamespace(
@@ -29,24 +29,24 @@ def handler(ended: asyncio.Event) -> ConnectionHandler:
 
 
 @pytest.mark.parametrize("linger", [True, False])
-def test_what_was_said_last_arrives_though_bytes_are_on_their_way(linger: bool) -> None:
+def test_last_frame_arrives_before_the_close_while_the_client_sends(linger: bool) -> None:
     async def run() -> tuple[bytes, bool]:
         loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
+        server_end, client_end = socket.socketpair()
         ended = asyncio.Event()
-        _, peer = await loop.connect_accepted_socket(lambda: ClientConnection(handler(ended)), ours)
+        _, peer = await loop.connect_accepted_socket(lambda: ClientConnection(handler(ended)), server_end)
         peer.set_reading(enabled=False, reason="journal")
-        theirs.setblocking(False)
+        client_end.setblocking(False)
         peer.send([b"goodbye"])
         peer.close("", "", linger=linger)
-        said = await loop.sock_recv(theirs, 100) + await loop.sock_recv(theirs, 100)
+        said = await loop.sock_recv(client_end, 100) + await loop.sock_recv(client_end, 100)
         try:
             for _ in range(20):
-                await loop.sock_sendall(theirs, bytes(50_000))
+                await loop.sock_sendall(client_end, bytes(50_000))
             took = True
         except OSError:
             took = False
-        theirs.close()
+        client_end.close()
         await asyncio.wait_for(ended.wait(), 20)
         return said, took
 
@@ -55,13 +55,13 @@ def test_what_was_said_last_arrives_though_bytes_are_on_their_way(linger: bool) 
 
 @pytest.fixture
 def path() -> Iterator[str]:
-    """Of a socket; short, as the system wants it."""
+    """Yield the path of a socket, short enough for the system."""
     with tempfile.TemporaryDirectory(prefix="tt-") as directory:
         yield f"{directory}/s.sock"
 
 
 def listens(path: str) -> None:
-    """Listen at a path, and stop."""
+    """Listen at a path, and close the server."""
 
     async def run() -> None:
         server, uri = await listen(f"unix://{path}", lambda: ClientConnection(handler(asyncio.Event())))
@@ -72,7 +72,7 @@ def listens(path: str) -> None:
 
 
 @pytest.mark.parametrize("waiting", [0, 1, 3])
-def test_the_path_of_a_running_server_is_not_taken_away(path: str, waiting: int) -> None:
+def test_socket_path_of_a_running_server_is_refused(path: str, waiting: int) -> None:
     with socket.socket(socket.AF_UNIX) as running, contextlib.ExitStack() as clients:
         running.bind(path)
         running.listen(0)
@@ -83,24 +83,24 @@ def test_the_path_of_a_running_server_is_not_taken_away(path: str, waiting: int)
                 client.connect(path)
         with pytest.raises(OSError, match="Address already in use: another process listens at this path"):
             listens(path)
-        assert stat.S_ISSOCK(os.stat(path).st_mode), "it is there for the next client"
+        assert stat.S_ISSOCK(os.stat(path).st_mode), "the next client can connect"
 
 
-def test_a_socket_of_another_type_is_somebodys(path: str) -> None:
+def test_socket_path_with_another_socket_type_is_refused(path: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(path)
         with pytest.raises(OSError, match="Address already in use"):
             listens(path)
 
 
-def test_a_socket_that_a_killed_server_left_is_replaced(path: str) -> None:
+def test_socket_left_by_a_killed_server_is_replaced(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(path)
         killed.listen()
     listens(path)
 
 
-def test_any_other_file_stays(path: str) -> None:
+def test_other_file_at_the_socket_path_is_kept(path: str) -> None:
     Path(path).write_text("precious")
     with pytest.raises(OSError, match="in use"):
         listens(path)

@@ -1,4 +1,4 @@
-"""The bound for unfinished large frames on real connections, with limits small enough to reach."""
+"""Budget of unfinished large frames on real connections, with small limits."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ SIZE = 100 * KIB
 
 
 def large(number: int = 1, size: int = SIZE) -> bytes:
-    """A publish of this many bytes, and a little more."""
+    """Return a publish frame slightly above `size` bytes."""
     return frame(Publish(frame=number), batch_from_bodies("t", [bytes(size)]))
 
 
 class Running:
-    """An instance on a thread of its own."""
+    """An instance on a separate thread."""
 
     def __init__(self, instance: EngineDriver, uri: str) -> None:
         self.inbound = instance.inbound
@@ -42,7 +42,7 @@ class Running:
         self.uri = uri
 
     def until(self, reached: Callable[[InboundBudget], bool]) -> None:
-        """Wait until what the instance counts is as asked for."""
+        """Wait until the counts of the instance satisfy a condition."""
         end = time.monotonic() + PEER_SECONDS
         while not reached(self.inbound):
             assert time.monotonic() < end, (self.inbound.bytes, self.inbound.waiting)
@@ -51,7 +51,7 @@ class Running:
 
 @contextmanager
 def running(data: Path, inbound: InboundBudget) -> Iterator[Running]:
-    """An instance with these bounds, listening."""
+    """Yield a listening instance with this budget."""
     opened = open_instance(Config(instance=InstanceConfig(data=str(data))))
     ready = threading.Event()
     made: list[Running] = []
@@ -89,14 +89,14 @@ def running(data: Path, inbound: InboundBudget) -> Iterator[Running]:
 
 
 def begin(server: Running, peer: Peer, data: bytes) -> None:
-    """Send all of a frame but its end, and wait until it is counted."""
+    """Send a frame without its end, and wait until it is counted."""
     expected = server.inbound.bytes + len(data)
     peer.send(data[:-8])
     server.until(lambda inbound: inbound.bytes == expected)
 
 
 def check_persisted(peer: Peer, number: int) -> None:
-    """The frame of this number is stored."""
+    """Wait until the frame of this number is persisted."""
     while True:
         said = peer.until(Persisted)[-1]
         assert isinstance(said, Persisted)
@@ -105,7 +105,7 @@ def check_persisted(peer: Peer, number: int) -> None:
             return
 
 
-def test_later_frames_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
+def test_large_frames_wait_for_the_budget_and_small_frames_do_not(tmp_path: Path) -> None:
     data = large()
     bound = InboundBudget(2 * len(data))
     with running(tmp_path / "data", bound) as server, ExitStack() as peers:
@@ -119,7 +119,7 @@ def test_later_frames_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> Non
             small.send(frame(Publish(frame=number), batch_from_bodies("s", [b"1"])))
         small.send(frame(Flush(id=1)))
         small.until(Ack)
-        assert (bound.bytes, bound.waiting) == (2 * len(data), 1), "what waits is not read on"
+        assert (bound.bytes, bound.waiting) == (2 * len(data), 1), "the waiting frame is not read"
         second.send(data[-8:])
         check_persisted(second, 1)
         check_persisted(third, 1)
@@ -128,7 +128,7 @@ def test_later_frames_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> Non
         assert (bound.bytes, bound.waiting) == (0, 0)
 
 
-def test_who_stands_still_while_others_wait_is_told_and_its_room_is_given_on(tmp_path: Path) -> None:
+def test_stalled_connection_gets_frame_stalled_and_frees_the_budget(tmp_path: Path) -> None:
     data = large()
     bound = InboundBudget(2 * len(data), stall_seconds=0.05)
     with running(tmp_path / "data", bound) as server, ExitStack() as peers:
@@ -145,7 +145,7 @@ def test_who_stands_still_while_others_wait_is_told_and_its_room_is_given_on(tmp
         assert (bound.bytes, bound.waiting) == (0, 0), "though the first has not closed its connection"
 
 
-def test_connections_that_vanish_leave_nothing(tmp_path: Path) -> None:
+def test_lost_connections_free_the_budget(tmp_path: Path) -> None:
     data = large()
     bound = InboundBudget(len(data))
     with running(tmp_path / "data", bound) as server:
@@ -158,7 +158,7 @@ def test_connections_that_vanish_leave_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_crowd_goes_through_a_narrow_door(tmp_path: Path, seed: int) -> None:
+def test_many_publishers_with_a_small_budget_all_persist(tmp_path: Path, seed: int) -> None:
     bound = InboundBudget(150 * KIB)
     with running(tmp_path / "data", bound) as server, ThreadPoolExecutor() as pool:
 
@@ -176,7 +176,7 @@ def test_a_crowd_goes_through_a_narrow_door(tmp_path: Path, seed: int) -> None:
         assert (bound.bytes, bound.waiting) == (0, 0)
 
 
-def test_who_is_sent_away_in_the_middle_of_a_frame_holds_nothing_meanwhile(tmp_path: Path) -> None:
+def test_displaced_connection_frees_the_budget_before_the_close(tmp_path: Path) -> None:
     data = large()
     bound = InboundBudget(len(data))
     with running(tmp_path / "data", bound) as server, ExitStack() as peers:

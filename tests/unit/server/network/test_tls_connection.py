@@ -1,4 +1,4 @@
-"""Connections with TLS on a real instance in this process: limits before the logon, reading that pauses."""
+"""Connections with TLS on a real instance: limits before the logon, and paused reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECONDS = 20.0
 
 
 class Running:
-    """An instance that listens with TLS at `uri`, on a thread of its own."""
+    """An instance that listens with TLS at `uri`, on a separate thread."""
 
     def __init__(self, data: Path, authority: Authority) -> None:
         self.ca = authority.ca
@@ -54,7 +54,7 @@ class Running:
         self._opened.disk.close_all()
 
     def call(self, work: Callable[[], object]) -> None:
-        """Do something on the loop of the instance, and wait until it is done."""
+        """Run a call on the loop of the instance, and wait until it is done."""
         done = threading.Event()
         self.loop.call_soon_threadsafe(work)
         self.loop.call_soon_threadsafe(done.set)
@@ -102,7 +102,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
-def test_a_handshake_has_the_time_of_a_logon(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_handshake_has_the_logon_timeout(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance_module, "logon_seconds_max", 0.3)
     stalled = [running.connect() for _ in range(20)]
     for number, connection in enumerate(stalled):
@@ -115,7 +115,7 @@ def test_a_handshake_has_the_time_of_a_logon(running: Running, monkeypatch: pyte
     until(lambda: not running.instance.connections)
 
 
-def test_what_is_done_and_not_logged_on_has_no_more_time(
+def test_completed_handshake_without_logon_gets_no_extra_time(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instance_module, "logon_seconds_max", 0.1)
@@ -124,19 +124,19 @@ def test_what_is_done_and_not_logged_on_has_no_more_time(
         running.connect(), server_hostname="127.0.0.1", suppress_ragged_eofs=False
     )
     with connection:
-        assert b"logon_timeout" in connection.recv(1000)  # said in a frame, over TLS
-        assert connection.recv(1000) == b""  # and ended as TLS ends
+        assert b"logon_timeout" in connection.recv(1000)  # sent in a frame over TLS
+        assert connection.recv(1000) == b""  # closed as TLS requires
 
 
-def test_who_is_not_read_from_is_not_decrypted_either_and_nothing_is_lost(running: Running) -> None:
+def test_paused_tls_connection_decrypts_nothing_and_loses_nothing(running: Running) -> None:
     with tt.Client("writer", running.uri, tls=tt.TLS(ca=running.ca)) as client:
         (peer,) = running.peers
         running.call(lambda: peer.set_reading(enabled=False, reason="scheduler"))
-        bodies = [bytes([number]) * 50_000 for number in range(200)]  # 10 MB: more than is on the way
+        bodies = [bytes([number]) * 50_000 for number in range(200)]  # 10 MB: more than all buffers hold
         client.publish_batch("orders", bodies[:20])
         with pytest.raises(tt.TimedOut):
             client.publish_flush(0.2)
-        # How much of the rest the system takes before somebody reads is the system's affair.
+        # The system decides how many more bytes it buffers before the server reads.
         publishing = threading.Thread(target=client.publish_batch, args=("orders", bodies[20:100]))
         publishing.start()
         assert running.instance.broker.statistics.persisted_messages == 0
@@ -149,7 +149,7 @@ def test_who_is_not_read_from_is_not_decrypted_either_and_nothing_is_lost(runnin
         assert [message.data for message in client.replay("orders")] == bodies
 
 
-def test_a_pause_in_the_middle_of_what_one_read_brought(running: Running) -> None:
+def test_pause_between_frames_of_one_tls_read_delivers_nothing_early(running: Running) -> None:
     with tt.Client("writer", running.uri, tls=tt.TLS(ca=running.ca)) as client:
         (peer,) = running.peers
         took, pauses = peer._decode, []
@@ -165,12 +165,12 @@ def test_a_pause_in_the_middle_of_what_one_read_brought(running: Running) -> Non
         client.publish_batch("orders", bodies)
         client.publish_flush(SECONDS)
         assert len(pauses) > 3
-        assert min(pauses) > 0  # nothing was handed on in a pause
+        assert min(pauses) > 0  # no bytes were delivered in a pause
         assert [message.data for message in client.replay("orders")] == bodies
 
 
-def test_the_answer_to_a_second_handshake_is_sent_and_does_not_wait_in_memory(running: Running) -> None:
-    """OpenSSL answers each attempt with an alert, which counts in no other bound."""
+def test_alert_for_a_second_handshake_is_sent_at_once(running: Running) -> None:
+    """OpenSSL answers each attempt with an alert, which no other limit counts."""
     connection = running.connect()
     try:
         client = RenegotiatingClient(connection)
@@ -180,4 +180,4 @@ def test_the_answer_to_a_second_handshake_is_sent_and_does_not_wait_in_memory(ru
         until(lambda: bool(running.peers) and running.peers[0]._channel.established)
         client.renegotiate()
         assert client.hears_alert()
-        assert not running.instance.broker.statistics.ended, "sent only with the goodbye"
+        assert not running.instance.broker.statistics.ended, "the alert is not sent only with the goodbye"

@@ -1,4 +1,4 @@
-"""Reading the archive for the engine: readers go on where they were, and whatever happens is an answer."""
+"""Archive reads for the engine: readers of scans, read-ahead, coverage and failures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def parts(answer: ArchiveAnswer) -> list[Told]:
     ]
 
 
-def test_requests_of_a_scan_go_on_in_one_reader(location: Path) -> None:
+def test_requests_of_one_scan_share_a_reader(location: Path) -> None:
     reads = reads_of(location)
     found, at, answers = [], 0, 0
     while at < END:
@@ -67,7 +67,7 @@ def test_requests_of_a_scan_go_on_in_one_reader(location: Path) -> None:
     assert not reads._readers
 
 
-def test_a_reader_that_ends_where_the_log_began_is_followed_by_another(location: Path) -> None:
+def test_reader_that_reached_the_old_log_start_is_replaced(location: Path) -> None:
     reads = reads_of(location)
     first = reads._answer(ReadArchive(7, 0, 50, None, size=1 << 20))
     assert isinstance(first, ArchivedParts)
@@ -75,7 +75,7 @@ def test_a_reader_that_ends_where_the_log_began_is_followed_by_another(location:
     reads._answer(ReadArchive(7, 0, 50, None, size=1))
     at = 0
     found: list[Told] = []
-    while at < END:  # the log begins later than when the reader was made
+    while at < END:  # the log starts later than at the creation of the reader
         answer = reads._answer(ReadArchive(7, at, 50 if at < 20 else END, None, size=150))
         assert isinstance(answer, ArchivedParts)
         assert answer.end > at
@@ -84,14 +84,14 @@ def test_a_reader_that_ends_where_the_log_began_is_followed_by_another(location:
     assert found == messages_of(LOG)
 
 
-def test_another_place_is_another_reader(location: Path) -> None:
+def test_request_at_another_position_opens_another_reader(location: Path) -> None:
     reads = reads_of(location)
     reads._answer(ReadArchive(7, 0, END, None, size=1))
     answer = reads._answer(ReadArchive(7, 60, END, None, size=1 << 20))
     assert parts(answer) == [m for m in messages_of(LOG) if m[0] >= 60]
 
 
-def test_another_topic_is_another_reader(location: Path) -> None:
+def test_request_for_another_topic_opens_another_reader(location: Path) -> None:
     reads = reads_of(location)
     everything = messages_of(LOG)
     answer = reads._answer(ReadArchive(0, 0, END, "a", size=1))
@@ -100,9 +100,7 @@ def test_another_topic_is_another_reader(location: Path) -> None:
     assert parts(rest) == [m for m in everything if m[0] >= answer.end and m[4] == "b"]
 
 
-def test_readers_are_bounded_and_close_when_nobody_asks(
-    location: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_are_bounded_and_closed_when_unused(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tickertape.server.storage.archive_reads.archive_scans_max", 2)
     reads = reads_of(location)
     for scan in range(5):
@@ -116,7 +114,9 @@ def test_readers_are_bounded_and_close_when_nobody_asks(
     assert not reads._readers
 
 
-def test_what_fails_ahead_is_told_to_who_asks_for_it(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_ahead_failure_is_raised_in_the_next_request(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads = reads_of(location)
     failing = threading.Event()
     messages = ArchiveReader.messages
@@ -144,12 +144,12 @@ def test_what_fails_ahead_is_told_to_who_asks_for_it(location: Path, monkeypatch
     ]
 
 
-def test_what_fails_ahead_while_somebody_asks_for_it_is_told(
+def test_read_ahead_failure_during_a_request_reopens_the_reader(
     location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The usual case with a slow store: the next request comes before what is read ahead is there."""
+    """The usual case with a slow store: the next request arrives before the read-ahead is done."""
     reads = reads_of(location)
-    begun, fail = threading.Event(), threading.Event()
+    started_read, fail = threading.Event(), threading.Event()
     messages = ArchiveReader.messages
 
     def fails(
@@ -157,7 +157,7 @@ def test_what_fails_ahead_while_somebody_asks_for_it_is_told(
     ) -> Iterator[ArchiveExtent]:
         for number, archived in enumerate(messages(self, begin, end, topic, bytes_max=bytes_max)):
             if number == 1:
-                begun.set()
+                started_read.set()
                 assert fail.wait(30)
                 raise ArchiveFailed("gone")
             yield archived
@@ -169,30 +169,30 @@ def test_what_fails_ahead_while_somebody_asks_for_it_is_told(
     reading = reads._readers[7]
     ahead = threading.Thread(target=reads._read_ahead, args=(request,))
     ahead.start()
-    assert begun.wait(30)
-    told: list[ArchiveAnswer | TickertapeError] = []
+    assert started_read.wait(30)
+    results: list[ArchiveAnswer | TickertapeError] = []
 
     def ask() -> None:
         try:
-            told.append(reads._answer(request._replace(begin=first.end)))
+            results.append(reads._answer(request._replace(begin=first.end)))
         except TickertapeError as error:
-            told.append(error)
+            results.append(error)
 
     asking = threading.Thread(target=ask)
     reading.used = False
     asking.start()
-    while not reading.used:  # it is asked
+    while not reading.used:  # until the request has started
         time.sleep(0.001)
     fail.set()
     ahead.join()
     asking.join()
-    [answer] = told
-    assert isinstance(answer, ArchivedParts)  # by a reader that began anew, whose first piece can be read
+    [answer] = results
+    assert isinstance(answer, ArchivedParts)  # from a new reader, whose first part can be read
     assert parts(answer) == [m for m in messages_of(LOG) if first.end <= m[0] < answer.end]
     assert answer.end > first.end
 
 
-def test_places(location: Path) -> None:
+def test_archive_lookups_return_positions_bookmarks_and_coverage(location: Path) -> None:
     reads = reads_of(location)
     position, publisher, sequence, stamp, *_ = messages_of(LOG)[33]
     bookmark = Bookmark(publisher, sequence)
@@ -210,7 +210,7 @@ def test_places(location: Path) -> None:
 # -- on an event loop ---------------------------------------------------------------------------------
 
 
-def test_answers_come_on_the_event_loop(location: Path) -> None:
+def test_answers_arrive_on_the_event_loop(location: Path) -> None:
     async def run() -> None:
         reads = reads_of(location)
         driver = await started(reads)
@@ -229,7 +229,7 @@ def test_answers_come_on_the_event_loop(location: Path) -> None:
     asyncio.run(run())
 
 
-def test_what_it_covers_is_looked_at_again_and_again(tmp_path: Path) -> None:
+def test_archive_coverage_is_refreshed_periodically(tmp_path: Path) -> None:
     async def run() -> None:
         reads = reads_of(tmp_path, refresh=0.1)
         driver = await started(reads)
@@ -249,7 +249,7 @@ def test_what_it_covers_is_looked_at_again_and_again(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_archive_state_is_logged_once_per_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         reads = reads_of(tmp_path / "later")
         driver = await started(reads)
@@ -264,14 +264,14 @@ def test_what_looking_shows_is_told_once(tmp_path: Path, caplog: pytest.LogCaptu
 
     caplog.set_level(logging.INFO)
     asyncio.run(run())
-    told = [record.getMessage().split()[0] for record in caplog.records]
-    assert told == ["archive_missing", "archive_found"]
+    logged = [record.getMessage().split()[0] for record in caplog.records]
+    assert logged == ["archive_missing", "archive_found"]
 
 
-def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
+def test_archive_with_last_message_missing_in_the_log_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Restored from a copy, the log has grown beyond the archive's end."""
+    """The log was restored from a copy and has grown beyond the end of the archive."""
     writer = ArchiveWriter(tmp_path, JOURNAL)
     writer.add(LOG, END)
 
@@ -281,7 +281,7 @@ def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
         driver.broker.found = JournalCorrupt("cannot be read")
         reads.submit(ArchiveRead(0, ProbeArchive(), 0))
         await answered(driver, 1)
-        assert reads._tier.end == 0, "nobody knows"
+        assert reads._tier.end == 0, "the end is unknown"
         driver.broker.found = ""
         reads.submit(ArchiveRead(1, ProbeArchive(), 1))
         await answered(driver, 2)
@@ -289,13 +289,13 @@ def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
         driver.broker.found = "has no message there"
         reads.submit(ArchiveRead(2, ProbeArchive(), 2))
         await answered(driver, 3)
-        assert reads._tier.end == END, "it is what it was: looked up once"
+        assert reads._tier.end == END, "the unchanged archive is not compared twice"
         writer.commit([], END + 1)
         driver.broker.journal.commits.persisted_end = END + 9
         reads.submit(ArchiveRead(3, ProbeArchive(), 3))
         await answered(driver, 4)
         assert reads._tier.known
-        assert reads._tier.end == 0, "nothing is removed for being in it"
+        assert reads._tier.end == 0, "no segment is removed because of this archive"
         reads.submit(ArchiveRead(4, ReadArchive(1, 0, END, None), 4))
         await answered(driver, 5)
         reads.stop()
@@ -317,19 +317,19 @@ def test_an_archive_whose_last_message_the_log_does_not_have_is_not_used(
 
     caplog.set_level(logging.INFO)
     asyncio.run(run())
-    told = [record.getMessage().split()[0] for record in caplog.records]
-    assert told == ["archive_failed", "archive_found", "archive_failed"]
+    logged = [record.getMessage().split()[0] for record in caplog.records]
+    assert logged == ["archive_failed", "archive_found", "archive_failed"]
 
 
-def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
+def test_archive_beyond_the_end_of_the_log_is_refused(
     location: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log was restored from a copy: what it takes at these positions now is not archived, and stays."""
-    look, looks = ArchiveReads._probe, threading.Semaphore(0)
+    """The log was restored from a copy. Its new messages at these positions are not archived, and stay."""
+    probe, probes = ArchiveReads._probe, threading.Semaphore(0)
 
     def counted(self: ArchiveReads) -> ArchiveCoverage:
-        looks.release()
-        return look(self)
+        probes.release()
+        return probe(self)
 
     monkeypatch.setattr(ArchiveReads, "_probe", counted)
 
@@ -338,30 +338,32 @@ def test_an_archive_with_more_than_the_log_ever_had_is_not_used(
         driver = Driver()
         driver.broker.journal.commits.persisted_end = END - 1
         reads.start(asyncio.get_running_loop(), driver)  # type: ignore[arg-type]
-        for token, end in enumerate((END - 1, END + 5)):  # it grows, with other messages
+        for token, end in enumerate((END - 1, END + 5)):  # the log grows with other messages
             driver.broker.journal.commits.persisted_end = end
             reads.submit(ArchiveRead(token, ProbeArchive(), token))
             while len(driver.broker.answers) <= token:
                 driver.flushed.clear()
                 await driver.flushed.wait()
-        for _ in range(5):  # two were asked for; it is looked by itself too
-            assert await asyncio.to_thread(looks.acquire, timeout=30)
+        for _ in range(5):  # two requested probes, and the periodic ones
+            assert await asyncio.to_thread(probes.acquire, timeout=30)
         reads.stop()
         for _, answer in driver.broker.answers:
             assert isinstance(answer, ArchiveFailed)
             assert f"ends at position {END}, but the log ends at {END - 1}, so the log has lost" in str(
                 answer
             )
-        assert reads._tier.known, "that it holds segments is told"
+        assert reads._tier.known, "the tier of a refused archive is known"
         assert reads._tier.end == 0
 
     caplog.set_level(logging.INFO)
     asyncio.run(run())
-    told = [record.getMessage().split()[0] for record in caplog.records]
-    assert told.count("archive_failed") == 1
+    logged = [record.getMessage().split()[0] for record in caplog.records]
+    assert logged.count("archive_failed") == 1
 
 
-def test_errors_and_defects_are_answers(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archive_errors_and_exceptions_become_answers(
+    location: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         reads = reads_of(location, journal="f" * 32)
         driver = await started(reads)
@@ -383,7 +385,7 @@ def test_errors_and_defects_are_answers(location: Path, monkeypatch: pytest.Monk
     asyncio.run(run())
 
 
-def test_one_that_waits_for_the_store_holds_up_nobody_else(
+def test_request_waiting_for_the_store_does_not_delay_others(
     location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()
@@ -416,16 +418,16 @@ def test_one_that_waits_for_the_store_holds_up_nobody_else(
         release.set()
 
 
-def test_one_connection_with_many_requests_leaves_threads_to_others(
+def test_connection_with_many_requests_leaves_threads_to_others(
     location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And when it is gone, what it has asked for is not carried out."""
+    """Requests of a lost connection are not carried out."""
     release = threading.Event()
-    begun: list[int] = []
+    started_scans: list[int] = []
     read = ArchiveReads._read
 
     def waits(self: ArchiveReads, request: ReadArchive) -> ArchivedParts:
-        begun.append(request.scan)
+        started_scans.append(request.scan)
         if request.scan < 10:
             release.wait(30)
         return read(self, request)
@@ -447,7 +449,7 @@ def test_one_connection_with_many_requests_leaves_threads_to_others(
         await answered(driver, 12)
         reads.submit(ArchiveRead(12, ReadArchive(12, 0, END, None), 12))
         await answered(driver, 13)
-        assert sorted(begun) == [0, 1, 10, 11, 12]
+        assert sorted(started_scans) == [0, 1, 10, 11, 12]
         reads.stop()
 
     try:
@@ -456,9 +458,7 @@ def test_one_connection_with_many_requests_leaves_threads_to_others(
         release.set()
 
 
-def test_a_store_that_does_not_answer_does_not_hold_up_the_end(
-    location: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unresponsive_store_does_not_delay_the_stop(location: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release, answered = threading.Event(), threading.Event()
 
     def read(*_: object) -> None:

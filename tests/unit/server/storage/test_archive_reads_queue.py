@@ -1,4 +1,4 @@
-"""Whose request of the archive comes next."""
+"""Order of archive requests of several connections."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tickertape.server.storage.archive_reads import ArchiveReadQueue
 
 
 def turns_of(*conns: int) -> ArchiveReadQueue:
-    """A request of each, with its number as token."""
+    """Return a queue with a request of each connection, numbered by token."""
     turns = ArchiveReadQueue()
     for token, conn in enumerate(conns):
         turns.put(ArchiveRead(token, ProbeArchive(), conn))
     return turns
 
 
-def test_connections_take_turns() -> None:
+def test_connections_take_requests_in_turns() -> None:
     turns = turns_of(1, 1, 1, 1, 2, 3, 2)
     taken = []
     for _ in range(7):
@@ -33,7 +33,7 @@ def test_connections_take_turns() -> None:
     assert taken == [0, 4, 5, 1, 6, 2, 3]
 
 
-def test_no_connection_has_more_than_its_part_at_a_time() -> None:
+def test_connection_has_a_bounded_number_of_concurrent_requests() -> None:
     turns = turns_of(1, 1, 1, 1, 2)
     first = turns.take()
     assert first is not None
@@ -55,7 +55,7 @@ def test_no_connection_has_more_than_its_part_at_a_time() -> None:
     assert last.token == 2
 
 
-def test_what_was_not_begun_is_given_back() -> None:
+def test_drop_returns_requests_of_a_connection_that_have_not_started() -> None:
     turns = turns_of(1, 1, 2, 1)
     assert turns.take() is not None
     assert [effect.token for effect in turns.drop(1)] == [1, 3]
@@ -65,11 +65,11 @@ def test_what_was_not_begun_is_given_back() -> None:
     assert left.token == 2
 
 
-def test_a_connection_that_ends_drops_what_it_has_asked_for(tmp_path: Path) -> None:
+def test_lost_connection_drops_pending_archive_requests(tmp_path: Path) -> None:
     async def run() -> None:
         opened = open_instance(Config(instance=InstanceConfig(data=str(tmp_path))))
         dropped: list[int] = []
-        gone = asyncio.Event()
+        lost = asyncio.Event()
 
         class Reads:
             def start(self, loop: object, driver: object) -> None:
@@ -80,7 +80,7 @@ def test_a_connection_that_ends_drops_what_it_has_asked_for(tmp_path: Path) -> N
 
             def drop(self, conn: int) -> None:
                 dropped.append(conn)
-                gone.set()
+                lost.set()
 
         with_archive = opened._replace(archive=Reads())  # type: ignore[arg-type]
         instance = EngineDriver(with_archive, asyncio.get_running_loop())
@@ -88,10 +88,10 @@ def test_a_connection_that_ends_drops_what_it_has_asked_for(tmp_path: Path) -> N
         instance.flush()
         port = int(uri.rpartition(":")[2])
         for _ in range(2):
-            gone.clear()
+            lost.clear()
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.close()
-            await asyncio.wait_for(gone.wait(), 30)
+            await asyncio.wait_for(lost.wait(), 30)
         assert dropped == [1, 2]
         server.close()
         instance.close()

@@ -1,4 +1,4 @@
-"""The disk's thread measures what it syncs, and tells when that is slow."""
+"""Disk worker: measured and slow syncs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tickertape.server.storage import disk_worker as disk_thread
 from tickertape.server.storage.disk_worker import DiskWorker
 
 
-class Obedient:
-    """An executor that has nothing to do."""
+class IdleExecutor:
+    """Executor that does nothing."""
 
     def run(self, job: JournalJob) -> int:
         return 0
 
 
 def syncs_of(*jobs: JournalJob) -> int:
-    """How many of the jobs were measured as syncs."""
+    """Return the number of jobs measured as syncs."""
     answers: SimpleQueue[JournalJob] = SimpleQueue()
-    disk = DiskWorker(cast("DiskJobExecutor", Obedient()), lambda job, _error, _salt: answers.put(job))
+    disk = DiskWorker(cast("DiskJobExecutor", IdleExecutor()), lambda job, _error, _salt: answers.put(job))
     for job in jobs:
         disk.submit(job)
     for _ in jobs:
@@ -46,11 +46,11 @@ SYNCED = WriteCommit(segment=1, offset=0, buffers=[], sync=True, number=1)
 SYNC = SyncSegment(segment=1, number=1)
 
 
-def test_only_syncs_are_measured() -> None:
+def test_disk_worker_measures_only_syncs() -> None:
     assert syncs_of(WRITE, SYNCED, PrepareSegment(number=2, bytes=1), SYNC, SYNCED) == 3
 
 
-def test_a_slow_sync_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_sync_is_logged_as_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     with logging_to(stream, "text", "info"):
         syncs_of(SYNCED)

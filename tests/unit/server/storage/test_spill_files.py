@@ -1,4 +1,4 @@
-"""The files of what waits for slow clients: written, read and deleted on threads, and nobody else's."""
+"""Spill files of slow clients: written, read and deleted on threads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def files(tmp_path: Path, answers: Answers) -> Iterator[SpillFiles]:
     spill.stop()
 
 
-def test_what_is_written_is_read_and_goes_with_its_file(files: SpillFiles, answers: Answers) -> None:
+def test_spilled_bytes_are_read_back_and_removed_with_the_file(files: SpillFiles, answers: Answers) -> None:
     files.submit(SpillWrite(1, 7, 0, [b"abc", b"", memoryview(b"defgh")]))
     files.submit(SpillWrite(2, 7, 8, [bytes([n]) for n in range(3_000 % 256)]))
     assert [answers.get(timeout=10), answers.get(timeout=10)] == [(1, None), (2, None)]
@@ -46,8 +46,8 @@ def test_what_is_written_is_read_and_goes_with_its_file(files: SpillFiles, answe
     assert not path.exists()
 
 
-def test_an_error_is_an_answer_and_the_next_job_goes_on(files: SpillFiles, answers: Answers) -> None:
-    (files.directory / f"{7:020d}.spill").write_text("somebody made this meanwhile")
+def test_failed_spill_job_is_answered_and_the_next_one_runs(files: SpillFiles, answers: Answers) -> None:
+    (files.directory / f"{7:020d}.spill").write_text("made by another process")
     files.submit(SpillWrite(1, 7, 0, [b"abc"]))
     token, error = answers.get(timeout=10)
     assert token == 1
@@ -55,12 +55,12 @@ def test_an_error_is_an_answer_and_the_next_job_goes_on(files: SpillFiles, answe
     assert error.errno == errno.EEXIST
     files.submit(SpillRead(2, 99, 0, 1))
     token, error = answers.get(timeout=10)
-    assert isinstance(error, OSError), "a defect of ours is an answer too"
+    assert isinstance(error, OSError), "an internal error is an answer too"
     files.submit(SpillWrite(3, 8, 0, [b"abc"]))
     assert answers.get(timeout=10) == (3, None)
 
 
-def test_a_file_that_is_shorter_than_it_was_gives_what_there_is(files: SpillFiles, answers: Answers) -> None:
+def test_truncated_spill_file_returns_the_remaining_bytes(files: SpillFiles, answers: Answers) -> None:
     files.submit(SpillWrite(1, 1, 0, [bytes(100)]))
     answers.get(timeout=10)
     os.truncate(files.directory / f"{1:020d}.spill", 40)
@@ -68,7 +68,7 @@ def test_a_file_that_is_shorter_than_it_was_gives_what_there_is(files: SpillFile
     assert answers.get(timeout=10) == (2, bytes(30))
 
 
-def test_a_start_deletes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
+def test_start_deletes_only_spill_files(tmp_path: Path) -> None:
     (tmp_path / f"{3:020d}.spill").write_bytes(b"left by a run that was killed")
     others = ["3.spill", f"{3:020d}.spill.txt", "0000000001.segment"]
     for name in others:
@@ -77,11 +77,11 @@ def test_a_start_deletes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
-def test_a_link_in_the_data_directory_is_not_followed(tmp_path: Path) -> None:
+def test_symbolic_link_as_spill_directory_is_refused(tmp_path: Path) -> None:
     data, outside = tmp_path / "data", tmp_path / "outside"
     data.mkdir()
     outside.mkdir()
-    (outside / f"{3:020d}.spill").write_bytes(b"of somebody else")
+    (outside / f"{3:020d}.spill").write_bytes(b"of another program")
     (data / "spill").symlink_to(outside)
     within = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -94,7 +94,7 @@ def test_a_link_in_the_data_directory_is_not_followed(tmp_path: Path) -> None:
     assert [path.name for path in outside.iterdir()] == [f"{3:020d}.spill"]
 
 
-def test_a_data_directory_that_is_renamed_takes_its_files_along(tmp_path: Path, answers: Answers) -> None:
+def test_renamed_data_directory_keeps_the_spill_files(tmp_path: Path, answers: Answers) -> None:
     data, moved = tmp_path / "data", tmp_path / "moved"
     data.mkdir()
     within = os.open(data, os.O_RDONLY | os.O_DIRECTORY)
@@ -110,7 +110,7 @@ def test_a_data_directory_that_is_renamed_takes_its_files_along(tmp_path: Path, 
     assert list((moved / "spill").iterdir()) == list((data / "spill").iterdir()) == []
 
 
-def test_a_directory_in_use_or_that_is_none_is_refused(tmp_path: Path, files: SpillFiles) -> None:
+def test_spill_directory_in_use_or_unusable_is_refused(tmp_path: Path, files: SpillFiles) -> None:
     with pytest.raises(
         SpillFailed, match=r"in use by instance a \(pid \d+\)\. Set another directory in \[slow_clients\]"
     ):
@@ -121,7 +121,7 @@ def test_a_directory_in_use_or_that_is_none_is_refused(tmp_path: Path, files: Sp
             SpillFiles(unusable, "instance b")
 
 
-def test_a_stop_leaves_nothing_and_lets_the_directory_go(tmp_path: Path, answers: Answers) -> None:
+def test_stop_removes_spill_files_and_unlocks_the_directory(tmp_path: Path, answers: Answers) -> None:
     for _ in range(2):
         files = SpillFiles(tmp_path / "spill", "instance a")
         files.start(lambda token, data: answers.put((token, data)))

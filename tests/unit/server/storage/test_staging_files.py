@@ -1,4 +1,4 @@
-"""Staging files on threads: every job is answered, in order for one file, and none after the end."""
+"""Staging files: every job is answered, in order per file, and none after the stop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECONDS = 20.0
 
 
 class Files:
-    """The files of a disk, and what was answered."""
+    """Staging files on a simulated disk, and their answers."""
 
     def __init__(self) -> None:
         self.disk = StrictDisk(Random(1))
@@ -36,7 +36,7 @@ class Files:
         self.files = StagingFiles(self.disk, lambda token, result: self.answers.put((token, result)))
 
     def run(self, *tasks: StageWrite | StagePrepare | StageOpen | StageDrop) -> list[Result]:
-        """The answers to these jobs, which come in their order."""
+        """Run jobs, and return their answers in order."""
         for token, task in enumerate(tasks):
             self.files.submit(StagingJob(token, task))
         found = [self.answers.get(timeout=SECONDS) for _ in tasks]
@@ -57,7 +57,7 @@ def written() -> tuple[StageWrite, StagePrepare]:
     return write, StagePrepare(1, label_bytes(LABEL) + block_bytes(batch.nbytes), batch.count, 1)
 
 
-def test_a_part_is_written_prepared_opened_and_dropped(files: Files) -> None:
+def test_staged_part_is_written_prepared_opened_and_dropped(files: Files) -> None:
     assert files.run(*written()) == [[], []]
     (opened,) = files.run(StageOpen(1))
     assert isinstance(opened, list)
@@ -69,13 +69,15 @@ def test_a_part_is_written_prepared_opened_and_dropped(files: Files) -> None:
     ("number", "kind"),
     [(errno.ENOSPC, StagingFull), (errno.EDQUOT, StagingFull), (errno.EIO, StagingFailed)],
 )
-def test_a_disk_that_fails_is_told_as_what_it_is(files: Files, number: int, kind: type[Exception]) -> None:
+def test_disk_error_becomes_the_matching_staging_error(
+    files: Files, number: int, kind: type[Exception]
+) -> None:
     files.disk.fail("write", 1, number)
     (result,) = files.run(written()[0])
     assert type(result) is kind
 
 
-def test_what_is_missing_damaged_or_a_defect_is_answered(files: Files) -> None:
+def test_missing_file_damaged_file_and_exception_become_answers(files: Files) -> None:
     write, _ = written()
     (missing,) = files.run(StageOpen(1))
     assert isinstance(missing, StagingFailed)
@@ -91,7 +93,7 @@ def test_what_is_missing_damaged_or_a_defect_is_answered(files: Files) -> None:
     assert "internal error" in str(defect)
 
 
-def test_after_the_end_nothing_begins(files: Files) -> None:
+def test_job_after_the_stop_is_not_started(files: Files) -> None:
     files.run(written()[0])
     files.files.stop()
     files.files.submit(StagingJob(9, StageDrop(1)))
