@@ -1,4 +1,4 @@
-"""Examples of the reference pages and of the help: they parse. `tests/test_site.py` has the rest."""
+"""Examples of the reference pages and of the help. `tests/test_site.py` has the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command_at(path: tuple[str, ...]) -> click.Command:
     return command
 
 
-def test_the_example_of_the_page_is_in_order(tmp_path: Path) -> None:
+def test_configuration_page_example_is_valid(tmp_path: Path) -> None:
     page = (REFERENCE / "configuration.md").read_text(encoding="utf-8")
     first, second = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "tickertape.toml").write_text(first)
@@ -39,7 +39,7 @@ def test_the_example_of_the_page_is_in_order(tmp_path: Path) -> None:
 
 
 def test_examples_of_the_help_parse() -> None:
-    """Each `tickertape ...` line of a help names a command and options that exist."""
+    """Each `tickertape ...` line of a help text has an existing command and options."""
     shown = 0
     for path in [(), *commands(cli)]:
         help_text = CliRunner().invoke(cli, [*path, "--help"]).stdout

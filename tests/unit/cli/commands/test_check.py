@@ -1,4 +1,4 @@
-"""`check`: every problem of a configuration with its place, for people and for programs."""
+"""`check`: every problem of a configuration with its place, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, list(arguments))
 
 
-def test_check_tells_every_problem_with_its_line(tmp_path: Path) -> None:
+def test_check_prints_every_problem_with_the_line(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("x = 1\n[journal]\ncreate = 5\n")
     result = run("check", str(file))
@@ -27,7 +27,7 @@ def test_check_tells_every_problem_with_its_line(tmp_path: Path) -> None:
     assert (result.stderr, result.exit_code) == (f"tickertape: {file}: 2 problems\n", 1)
 
 
-def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) -> None:
+def test_check_summarises_a_valid_file_without_creating_data(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
         '[[transport]]\nlisten = "unix:///s"\n[journal]\nsync = "interval"\ncreate = false\n'
@@ -57,7 +57,7 @@ def test_check_says_what_a_good_file_means_and_starts_nothing(tmp_path: Path) ->
     assert not (tmp_path / "data").exists()
 
 
-def test_all_that_is_wrong_is_told_at_once_over_files_lines_and_variables(tmp_path: Path) -> None:
+def test_check_prints_problems_of_all_files_lines_and_variables(tmp_path: Path) -> None:
     (tmp_path / "inner.toml").write_text("[jornal]\nsync = 1\n")
     file = tmp_path / "c.toml"
     file.write_text(
@@ -67,12 +67,12 @@ def test_all_that_is_wrong_is_told_at_once_over_files_lines_and_variables(tmp_pa
         "[[transport]]\nlisten = tcp://127.0.0.1:0\n[[view]]\nname = 'q'\n"
     )
     result = run("check", str(file))
-    told = [line.replace(f"{tmp_path}/", "").split(" ", 1) for line in result.stdout.splitlines()]
-    assert [place for place, _ in told] == [
+    found_lines = [line.replace(f"{tmp_path}/", "").split(" ", 1) for line in result.stdout.splitlines()]
+    assert [place for place, _ in found_lines] == [
         "c.toml:1:", "c.toml:3:", "c.toml:4:", "c.toml:6:", "c.toml:7:", "c.toml:9:",
         "c.toml:10:", "inner.toml:1:",
     ]  # fmt: skip
-    texts = "\n".join(text for _, text in told)
+    texts = "\n".join(text for _, text in found_lines)
     for part in (
         "Did you mean 'name'",
         "Did you mean 'journal'",
@@ -80,11 +80,11 @@ def test_all_that_is_wrong_is_told_at_once_over_files_lines_and_variables(tmp_pa
         "not supported",
     ):
         assert part in texts
-    assert "missing" not in texts, "the listen address is there, on a line that is not TOML"
+    assert "missing" not in texts, "a listen address on an invalid line is not missing"
     assert result.stderr.endswith("8 problems\n")
 
 
-def test_for_programs_it_is_one_document(tmp_path: Path) -> None:
+def test_check_json_prints_one_document(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("x = 1\n[journal]\ncreate = 5\n")
     result = run("check", str(file), "--output", "json")
@@ -109,7 +109,7 @@ def test_for_programs_it_is_one_document(tmp_path: Path) -> None:
     assert absent["problems"][0]["line"] is None
 
 
-def test_more_problems_than_anybody_reads_are_counted(tmp_path: Path) -> None:
+def test_check_counts_problems_above_the_limit(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("".join(f"key{number} = 1\n" for number in range(50_000)))
     result = run("check", str(file))
@@ -119,7 +119,7 @@ def test_more_problems_than_anybody_reads_are_counted(tmp_path: Path) -> None:
     assert result.stderr == f"tickertape: {file}: 50,000 problems\n"
 
 
-def test_bad_usage_is_2_and_a_name_that_is_no_text_is_told_all_the_same(tmp_path: Path) -> None:
+def test_check_with_bad_usage_exits_2_and_accepts_names_outside_utf8(tmp_path: Path) -> None:
     assert run("check").exit_code == 2
     assert run("check", "a", "b").exit_code == 2
     odd = os.fsdecode(bytes(tmp_path) + b"/\xff.toml")
@@ -127,7 +127,7 @@ def test_bad_usage_is_2_and_a_name_that_is_no_text_is_told_all_the_same(tmp_path
     assert (result.exit_code, "Cannot read the file: No such file" in result.stdout) == (2, True)
 
 
-def test_files_of_certificates_and_tokens_are_looked_at(tmp_path: Path) -> None:
+def test_check_reads_the_tokens_file(tmp_path: Path) -> None:
     file, tokens = tmp_path / "c.toml", tmp_path / "tokens.toml"
     file.write_text("[authentication]\ntokens_file = 'tokens.toml'\n")
     result = run("check", str(file))
@@ -172,11 +172,11 @@ def test_check_suggests_archive_for_a_misspelt_section(tmp_path: Path) -> None:
     assert "Did you mean 'archive'?" in run("check", str(file)).stdout
 
 
-def test_tokens_for_every_client_name_are_warned_about_beside_others(tmp_path: Path) -> None:
+def test_check_warns_about_unrestricted_tokens_beside_restricted_ones(tmp_path: Path) -> None:
     file, tokens = tmp_path / "c.toml", tmp_path / "tokens.toml"
     file.write_text("[authentication]\ntokens_file = 'tokens.toml'\n")
     run("token", "new", "desk", "--add", str(tokens))
-    assert "warning" not in run("check", str(file)).stdout, "nobody else has names"
+    assert "warning" not in run("check", str(file)).stdout, "only one token exists"
     run("token", "new", "spark", "--add", str(tokens), "--clients", "^spark-")
     result = run("check", str(file))
     warnings = [line for line in result.stdout.splitlines() if "warning" in line]

@@ -1,4 +1,4 @@
-"""`completion`: the scripts, and what they ask the command for."""
+"""`completion`: shell scripts, and their requests to the command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_unknown_shell_is_bad_usage() -> None:
     assert CliRunner().invoke(cli, ["completion", "tcsh"]).exit_code == 2
 
 
-def test_the_command_answers_what_the_script_asks() -> None:
+def test_command_answers_the_completion_script() -> None:
     asked = {"_TICKERTAPE_COMPLETE": "bash_complete", "COMP_WORDS": "tickertape jour", "COMP_CWORD": "1"}
     done = subprocess.run(
         [sys.executable, "-c", "from tickertape.cli import main; main()"],

@@ -35,7 +35,7 @@ def test_code_and_class_name_print_the_same_explanation() -> None:
     assert "\nSee:     docs/reference/configuration.md#slow_clients\n" in by_code.stdout
 
 
-def test_without_a_code_all_are_listed() -> None:
+def test_error_without_a_code_lists_all_codes() -> None:
     result = CliRunner().invoke(cli, ["error"])
     assert [line.split()[0] for line in result.stdout.splitlines()] == list(explanations())
 

@@ -1,4 +1,4 @@
-"""`filter explain` and `filter test`: what a filter means, and the lines that it matches."""
+"""`filter explain` and `filter test`: meaning of a filter, and matching lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def run(*arguments: str, stdin: bytes = b"") -> Result:
     return CliRunner().invoke(cli, ["filter", *arguments], input=stdin)
 
 
-def test_explain_says_what_a_filter_means_reads_and_costs() -> None:
+def test_explain_prints_meaning_fields_and_cost() -> None:
     result = run("explain", "NOT /a = 1 + 1 or /b LIKE '^x' and TOPIC_NAME() = 't' AND TRUE")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
@@ -33,7 +33,7 @@ def test_explain_names_the_keys_that_an_index_can_use() -> None:
     assert keys == ["/s = 'IBM'", "5 = /q", "/v IN (1, 2)"]
 
 
-def test_explain_for_programs() -> None:
+def test_explain_json_prints_constant_fields_and_meaning() -> None:
     found = json.loads(run("explain", "1 = 2", "--output", "json").stdout)
     assert (found["always"], found["fields"], found["meaning"]) == ("false", [], "FALSE")
     assert json.loads(run("explain", "NULL", "--output", "json").stdout)["always"] == "unknown"
@@ -50,7 +50,7 @@ def test_explain_error_shows_caret_on_own_line() -> None:
     assert run("explain", "/a = 1", "--type", "xml").exit_code == 2
 
 
-def test_test_prints_the_lines_that_match(tmp_path: Path) -> None:
+def test_filter_test_prints_the_matching_lines(tmp_path: Path) -> None:
     result = run("test", "/a > 1", stdin=LINES)
     assert (result.exit_code, result.stdout) == (0, '{"a":2,"s":"y"}\n{"a":30}\n')
     assert result.stderr == "tickertape: 1 line could not be read as json\n"
@@ -60,17 +60,17 @@ def test_test_prints_the_lines_that_match(tmp_path: Path) -> None:
     assert run("test", "1 = 1", "-c", str(file)).stdout == "4\n"
 
 
-def test_test_tells_when_nothing_matches() -> None:
+def test_filter_test_without_a_match_exits_1() -> None:
     result = run("test", "/a > 100", stdin=b'{"a":1}\n')
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "tickertape: No line matches.\n")
     assert run("test", "/a > 100", "--count", stdin=b'{"a":1}\n').stdout == "0\n"
 
 
-def test_test_of_other_types() -> None:
+def test_filter_test_reads_other_message_types() -> None:
     assert run("test", "/55 = 'IBM'", "--type", "fix", stdin=b"35=D\x0155=IBM\x01\n").exit_code == 0
 
 
-def test_test_refuses_what_a_line_does_not_have() -> None:
+def test_filter_test_refuses_functions_that_need_a_message() -> None:
     result = run("test", "TOPIC_NAME() = 'x' AND USER() = 'y'", stdin=b"{}")
     assert result.stderr == (
         "tickertape: Cannot test the filter: it uses topics, user, which a line does not have. Remove them.\n"

@@ -1,4 +1,4 @@
-"""`publish`: which bytes of a file become which messages, and how fast."""
+"""`publish`: division of files into messages, and the rate."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tickertape.cli.commands.publish import _BadLineError, _messages, _paced
 from tickertape.cli.support.command_group import cli
 
 
-def test_a_line_is_a_message_without_its_line_end() -> None:
+def test_publish_sends_each_line_without_line_end() -> None:
     data = b"one\ntwo\r\n\n  three \n\r\n\xff\x00\nlast"
     assert list(_messages(BytesIO(data), json=False)) == [b"one", b"two", b"  three ", b"\xff\x00", b"last"]
 
 
-def test_json_lines_are_checked_and_published_as_they_are() -> None:
+def test_publish_json_checks_lines_and_sends_the_original_text() -> None:
     messages = _messages(BytesIO(b'{"a": 1.0}\n\n[ ]\n{"a":}\n'), json=True)
     assert next(messages) == b'{"a": 1.0}'
     assert next(messages) == b"[ ]"
@@ -25,7 +25,7 @@ def test_json_lines_are_checked_and_published_as_they_are() -> None:
         next(messages)
 
 
-def test_a_line_as_long_as_a_message_may_be_and_one_longer() -> None:
+def test_publish_refuses_a_line_above_the_message_limit() -> None:
     longest = b"x" * message_bytes_max
     messages = _messages(BytesIO(longest + b"\r\n" + longest + b"y\n"), json=False)
     assert next(messages) == longest
@@ -34,7 +34,7 @@ def test_a_line_as_long_as_a_message_may_be_and_one_longer() -> None:
 
 
 class Clock:
-    """Time that passes when somebody sleeps, and when a test says so."""
+    """Clock that advances with each sleep."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -46,7 +46,7 @@ class Clock:
         self.now += seconds
 
 
-def test_the_rate_is_kept_and_lateness_is_not_made_up() -> None:
+def test_publish_rate_is_kept_without_catching_up_after_a_delay() -> None:
     clock = Clock()
     times = []
     for message in _paced(iter([b"x"] * 8), 10, clock, clock.sleep):
@@ -54,11 +54,11 @@ def test_the_rate_is_kept_and_lateness_is_not_made_up() -> None:
         times.append(round(clock.now - 100, 6))
         if len(times) == 4:
             clock.now += 5  # the network was slow
-    # one follows the pause at once; then it is the rate again
+    # the first message after the pause follows at once, the next ones at the rate
     assert times == [0, 0.1, 0.2, 0.3, 5.3, 5.3, 5.4, 5.5]
 
 
-def test_without_a_rate_nobody_waits() -> None:
+def test_publish_without_a_rate_does_not_wait() -> None:
     clock = Clock()
     assert list(_paced(iter([b"1", b"2"]), None, clock, clock.sleep)) == [b"1", b"2"]
     assert clock.now == 100
@@ -77,13 +77,13 @@ def test_without_a_rate_nobody_waits() -> None:
         (["orders", "--name"], "--name"),
     ],
 )
-def test_bad_usage(arguments: list[str], says: str) -> None:
+def test_publish_with_invalid_options_exits_2(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(cli, ["publish", *arguments])
     assert result.exit_code == 2
     assert says in result.stderr
 
 
-def test_a_server_that_is_not_there_is_one_line() -> None:
+def test_publish_to_an_absent_server_prints_one_line() -> None:
     result = CliRunner().invoke(cli, ["publish", "orders", "--server", "unix:///no/such/socket"], input="x\n")
     assert result.exit_code == 1
     assert (
@@ -93,7 +93,7 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("line", [b'{"a":"\xff"}', b"[" * 3_000])
-def test_json_line_that_is_not_utf8_or_too_deep_is_refused_with_its_number(line: bytes) -> None:
+def test_json_line_that_is_not_utf8_or_too_deep_is_refused_with_the_number(line: bytes) -> None:
     messages = _messages(BytesIO(b'{"a": 1}\n' + line + b"\n"), json=True)
     assert next(messages) == b'{"a": 1}'
     with pytest.raises(_BadLineError, match=r"line 2 is not JSON: "):

@@ -1,4 +1,4 @@
-"""`queue`, `ack`, `subscribe --ack`: what they ask of a client, in which order, and what they refuse."""
+"""`queue`, `ack` and `subscribe --ack`: calls of the client, their order, and refused options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tickertape.server.admin.schema import Stats
 
 
 class Stream:
-    """Gives batches; what is not given in time comes never."""
+    """Stream with fixed batches, which times out after the last one."""
 
     end_error: TickertapeError | None = None
 
@@ -47,7 +47,7 @@ class Stream:
 
 
 class Client:
-    """Notes what it is asked for. `waiting` is in the queue; `taken` is what it hands out of that."""
+    """Client that records its calls. `waiting` is in the queue, and `taken` is delivered of it."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -90,7 +90,7 @@ class Client:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    """What commands connect with."""
+    """Yield the client that commands connect with."""
     made = Client()
     monkeypatch.setattr(client_module, "Client", made)
     return made
@@ -101,7 +101,7 @@ def run(*arguments: str) -> Result:
 
 
 def dead(*labels: str, first: int = 1) -> MessageBatch:
-    """Dead letters, each with this correlation id."""
+    """Return dead letters with these correlation ids."""
     builder = BatchBuilder()
     for n, label in enumerate(labels, first):
         builder.add("dead", b"%d" % n, correlation_id=label, key=f"k{n}")
@@ -115,7 +115,7 @@ def label(topic: str, **more: str) -> str:
 # -- requeue --------------------------------------------------------------------------------------------
 
 
-def test_dead_letters_go_back_where_they_came_from_and_are_acknowledged_when_that_is_persisted(
+def test_requeue_acknowledges_dead_letters_after_the_republish_is_persisted(
     client: Client,
 ) -> None:
     client.waiting = [dead(label("orders"), label("fills", correlation_id="mine")), dead(label("a"), first=3)]
@@ -143,7 +143,7 @@ def test_requeue_as_json_counts_messages_without_a_label(client: Client) -> None
     assert json.loads(result.stdout) == {"queue": "work-dead", "requeued": 1, "unlabelled": 1}
 
 
-def test_no_more_than_asked_for_and_all_to_one_topic(client: Client) -> None:
+def test_requeue_with_count_and_topic_moves_that_many_messages(client: Client) -> None:
     client.waiting = [dead("plain", label("orders"), label("fills"))]
     result = run("queue", "requeue", "work-dead", "--to", "again", "--limit", "2")
     assert result.stdout == "2 messages requeued\n"
@@ -157,7 +157,7 @@ def test_no_more_than_asked_for_and_all_to_one_topic(client: Client) -> None:
     ]
 
 
-def test_a_message_that_nobody_labelled_stays_and_is_told(client: Client) -> None:
+def test_requeue_keeps_and_reports_messages_without_a_dead_letter_label(client: Client) -> None:
     client.waiting = [dead("plain", label("orders"))]
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (1, "1 message requeued\n")
@@ -167,7 +167,7 @@ def test_a_message_that_nobody_labelled_stays_and_is_told(client: Client) -> Non
     assert [call for call in client.calls if call[0] == "ack"] == [("ack", "work-dead", ["7|2|"], None)]
 
 
-def test_what_somebody_else_took_is_not_waited_for_without_end(client: Client) -> None:
+def test_requeue_stops_when_another_consumer_took_the_messages(client: Client) -> None:
     client.waiting = [dead(label("a"), label("b"))]
     client.taken = [dead(label("a"))]
     result = run("queue", "requeue", "work-dead", "--idle", "100ms")
@@ -175,7 +175,7 @@ def test_what_somebody_else_took_is_not_waited_for_without_end(client: Client) -
     assert client.calls[-1] == ("flush",)
 
 
-def test_what_dies_again_meanwhile_stays(client: Client) -> None:
+def test_requeue_leaves_dead_letters_that_arrive_meanwhile(client: Client) -> None:
     client.waiting = [dead(label("a"), label("b"), label("c"))]
     client.taken = [dead("plain", label("b")), dead(label("c"), label("d"), first=3)]
     assert run("queue", "requeue", "work-dead").stdout == "2 messages requeued\n"
@@ -183,7 +183,7 @@ def test_what_dies_again_meanwhile_stays(client: Client) -> None:
     assert [call[2] for call in client.calls if call[0] == "ack"] == [["7|2|"], ["7|3|"]]
 
 
-def test_a_queue_that_keeps_nothing_is_not_requeued_from(client: Client) -> None:
+def test_requeue_from_an_at_most_once_queue_is_refused(client: Client) -> None:
     client.waiting = [out_of("work-dead", dead(label("a")), once=True)]
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -191,7 +191,7 @@ def test_a_queue_that_keeps_nothing_is_not_requeued_from(client: Client) -> None
     assert client.calls == [("browse", "work-dead", {})]
 
 
-def test_an_empty_queue_is_not_even_consumed(client: Client) -> None:
+def test_requeue_of_an_empty_queue_does_not_subscribe(client: Client) -> None:
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (0, "0 messages requeued\n")
     assert client.calls == [("browse", "work-dead", {})]
@@ -212,21 +212,21 @@ def test_an_empty_queue_is_not_even_consumed(client: Client) -> None:
         '{"x":' + "[" * 3_000,
     ],
 )
-def test_what_is_no_label(text: str | None) -> None:
+def test_correlation_id_without_a_dead_letter_label_has_no_label(text: str | None) -> None:
     assert label_of(text) is None
 
 
 # -- purge ----------------------------------------------------------------------------------------------
 
 
-def test_a_purge_is_asked_for_twice(client: Client) -> None:
+def test_purge_without_terminal_requires_confirmation(client: Client) -> None:
     result = run("queue", "purge", "work")
     assert (result.exit_code, client.calls) == (2, [])
     assert "Confirmation needed. Pass --yes when not on a terminal." in result.stderr
 
 
 @pytest.mark.parametrize(("answer", "code", "calls"), [(True, 0, 2), (False, 1, 0)])
-def test_a_person_at_the_terminal_decides(
+def test_purge_at_a_terminal_follows_the_answer(
     client: Client, monkeypatch: pytest.MonkeyPatch, answer: bool, code: int, calls: int
 ) -> None:
     question = "Acknowledge the messages that match /a = 1 of the queue work, so that they leave it?"
@@ -235,29 +235,29 @@ def test_a_person_at_the_terminal_decides(
     assert len(client.calls) == calls
 
 
-def test_without_a_terminal_nobody_is_asked() -> None:
+def test_confirmation_without_a_terminal_is_none() -> None:
     assert terminal.confirmed("Really?") is None
 
 
 @pytest.mark.parametrize(("more", "filter"), [((), "TRUE"), (("--filter", "/a = 1"), "/a = 1")])
-def test_a_purge_acknowledges_by_filter(client: Client, more: tuple[str, ...], filter: str) -> None:
+def test_purge_acknowledges_by_filter(client: Client, more: tuple[str, ...], filter: str) -> None:
     result = run("queue", "purge", "work", "--yes", *more)
     assert (result.exit_code, result.stdout) == (0, "done\n")
     assert client.calls == [("sow_delete", "work", filter, None), ("flush",)]
 
 
 def reporting(monkeypatch: pytest.MonkeyPatch, module: object, *reports: Stats) -> None:
-    """`module` is told these reports, one after the other."""
+    """Return these reports to `module`, one per call."""
     left = iter(reports)
 
-    def told(url: str) -> tuple[bytes, Stats]:
+    def report(url: str) -> tuple[bytes, Stats]:
         assert url == "http://127.0.0.1:9008"
         return b"", next(left)
 
-    monkeypatch.setattr(module, "stats_of", told)
+    monkeypatch.setattr(module, "stats_of", report)
 
 
-def test_a_purge_tells_how_many_left_where_it_can_ask(
+def test_purge_with_an_admin_address_prints_the_message_count(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     after = msgspec.structs.replace(WORK, acknowledged=1_221)
@@ -266,7 +266,7 @@ def test_a_purge_tells_how_many_left_where_it_can_ask(
     assert (result.stdout, len(client.calls)) == ("1,201 messages left the queue\n", 2)
 
 
-def test_a_server_without_the_queue_is_told_before_anything_is_purged(
+def test_purge_of_a_missing_queue_is_refused_before_the_purge(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reporting(monkeypatch, commands, stats_of(IDLE))
@@ -281,7 +281,7 @@ def test_a_server_without_the_queue_is_told_before_anything_is_purged(
 # -- ls, browse -----------------------------------------------------------------------------------------
 
 
-def test_queues_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_ls_lists_queues_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     reporting(monkeypatch, commands, stats_of(WORK, IDLE))
     result = run("queue", "ls")
     assert [line.split() for line in result.stdout.splitlines()] == [
@@ -295,7 +295,7 @@ def test_queues_are_listed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr == "queue idle has stopped: its log is damaged\n"
 
 
-def test_queues_as_json_and_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_ls_prints_json_and_a_note_without_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     reporting(monkeypatch, commands, stats_of(WORK, IDLE), stats_of(), stats_of())
     listed = [json.loads(line) for line in run("queue", "ls", "--output", "json").stdout.splitlines()]
     assert [queue["name"] for queue in listed] == ["idle", "work"]
@@ -304,7 +304,7 @@ def test_queues_as_json_and_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None
     assert run("queue", "ls").stdout.startswith("no queues (")
 
 
-def test_browsing_prints_what_waits_and_ends(client: Client) -> None:
+def test_browse_prints_the_waiting_messages_and_ends(client: Client) -> None:
     client.waiting = [dead("a", "b", "c")]
     assert run("queue", "browse", "work", "--filter", "/x = 1").stdout == "1\n2\n3\n"
     assert run("queue", "browse", "work", "--limit", "2").stdout == "1\n2\n"
@@ -314,7 +314,9 @@ def test_browsing_prints_what_waits_and_ends(client: Client) -> None:
     ]
 
 
-def test_browsing_tells_why_it_was_cut_short(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_browse_prints_the_error_that_ended_the_stream(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Stream, "end_error", TickertapeError("gone"))
     client.waiting = [dead("a")]
     result = run("queue", "browse", "work")
@@ -335,7 +337,7 @@ def test_browsing_tells_why_it_was_cut_short(client: Client, monkeypatch: pytest
         (["--filter", "/a = 1", "--option", "expire"], ("sow_delete", "work", "/a = 1", "expire")),
     ],
 )
-def test_what_became_of_messages_is_persisted(
+def test_ack_command_waits_until_acknowledgements_are_persisted(
     client: Client, arguments: list[str], call: tuple[Any, ...]
 ) -> None:
     result = run("ack", "work", *arguments)
@@ -368,17 +370,17 @@ def test_what_became_of_messages_is_persisted(
         (["subscribe", "work", "--max-backlog", "0"], "0"),
     ],
 )
-def test_bad_usage(arguments: list[str], says: str) -> None:
+def test_queue_commands_with_invalid_options_exit_2(arguments: list[str], says: str) -> None:
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
-    # Long lines of click's are broken anywhere.
+    # click wraps long lines anywhere
     assert says.replace(" ", "") in "".join(result.stderr.split())
 
 
 # -- subscribe --ack ------------------------------------------------------------------------------------
 
 
-def test_what_was_written_out_is_acknowledged_and_that_is_persisted(client: Client) -> None:
+def test_subscribe_ack_acknowledges_printed_messages_and_persists(client: Client) -> None:
     settled = Settled()
     client.waiting = [out_of("work", dead(*"ab", first=n), settled=settled) for n in (1, 3, 5)]
     result = run("subscribe", "work", "--ack", "--max-backlog", "9", "--limit", "3")
@@ -391,7 +393,7 @@ def test_what_was_written_out_is_acknowledged_and_that_is_persisted(client: Clie
     assert client.connected_to == ("tcp://127.0.0.1:9007", True)
 
 
-def test_it_is_persisted_also_when_no_more_comes_in_time(client: Client) -> None:
+def test_subscribe_ack_persists_after_a_timeout(client: Client) -> None:
     settled = Settled()
     client.waiting = [out_of("work", dead("a"), settled=settled)]
     result = run("subscribe", "work", "--ack", "--timeout", "1s")
@@ -399,7 +401,7 @@ def test_it_is_persisted_also_when_no_more_comes_in_time(client: Client) -> None
     assert (len(settled.told), client.calls[1:]) == (1, [("flush",)])
 
 
-def test_without_it_nothing_is_acknowledged(client: Client) -> None:
+def test_subscribe_without_ack_acknowledges_nothing(client: Client) -> None:
     settled = Settled()
     client.waiting = [out_of("work", dead("a"), settled=settled)]
     assert run("subscribe", "work", "--limit", "1").stdout == "1\n"

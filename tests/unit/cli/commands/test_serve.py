@@ -1,4 +1,4 @@
-"""`serve` up to the point where a server would start."""
+"""`serve` before the server starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tickertape.server.config.transports import Transport
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
-    """Configurations with which a server would have been started."""
+    """Return the configurations of the server starts."""
     found: list[Config] = []
 
     def run_server(config: Config, ready: object) -> int:
@@ -32,19 +32,19 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, list(arguments))
 
 
-def test_ready_is_one_line_and_the_servers_exit_code_is_handed_on(started: list[Config]) -> None:
+def test_serve_prints_one_ready_line_and_returns_the_exit_code_of_the_server(started: list[Config]) -> None:
     result = run("serve")
     assert (result.stdout, result.exit_code) == ("ready tcp://127.0.0.1:1234 unix:///run/x\n", 5)
     assert started == [Config()]
 
 
-def test_ready_tells_the_admin_address_last(started: list[Config]) -> None:
+def test_ready_line_ends_with_the_admin_address(started: list[Config]) -> None:
     result = run("serve", "--admin", "http://127.0.0.1:9008")
     assert result.stdout == "ready tcp://127.0.0.1:1234 unix:///run/x admin http://127.0.0.1:9008\n"
     assert started == [Config(admin=AdminConfig(listen="http://127.0.0.1:9008"))]
 
 
-def test_options_win_over_the_file(started: list[Config], tmp_path: Path) -> None:
+def test_serve_options_override_the_file(started: list[Config], tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[instance]\nname = "a"\ndata = "b"\n[journal]\nsync = "never"\n')
     run(
@@ -68,7 +68,9 @@ def test_options_win_over_the_file(started: list[Config], tmp_path: Path) -> Non
     ]
 
 
-def test_a_bad_option_is_bad_usage_and_a_bad_file_is_an_error(started: list[Config], tmp_path: Path) -> None:
+def test_serve_exits_2_for_invalid_options_and_1_for_an_invalid_file(
+    started: list[Config], tmp_path: Path
+) -> None:
     result = run("serve", "--listen", "tcp://0.0.0.0:9007")
     assert result.exit_code == 2
     assert "--listen: tcp://0.0.0.0:9007 is reachable from other machines" in result.stderr
@@ -80,8 +82,8 @@ def test_a_bad_option_is_bad_usage_and_a_bad_file_is_an_error(started: list[Conf
     bad = "--listen", "udp://1", "--admin", "tcp://x", "--listen", "tcp://1", "--name", ""
     result = run("serve", str(file), *bad)
     assert result.exit_code == 2
-    told = [line.split(": ")[0] for line in result.stderr.splitlines()]
-    assert sorted(told[:4]) == ["--admin", "--listen", "--listen", "--name"]
+    problems = [line.split(": ")[0] for line in result.stderr.splitlines()]
+    assert sorted(problems[:4]) == ["--admin", "--listen", "--listen", "--name"]
     assert f"\n{file}:1: y: unknown key. " in result.stderr
     assert result.stderr.endswith("Error: 5 problems, server not started\n")
     file.write_text("x = 1\ny = 2\n")

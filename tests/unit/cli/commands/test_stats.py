@@ -1,4 +1,4 @@
-"""`stats` and `--server`: what is refused before anything is asked."""
+"""`stats` and `--server`: invalid options, and the summary of queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tickertape.engine.queues.snapshot import QueueSnapshot
 
 
 @pytest.mark.parametrize("seconds", ["0", "0ms", "99ms"])
-def test_statistics_are_not_shown_without_pause(seconds: str) -> None:
+def test_stats_watch_with_an_invalid_interval_exits_2(seconds: str) -> None:
     result = CliRunner().invoke(cli, ["stats", "--watch", seconds])
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"Invalid interval '{seconds}'" in result.stderr
@@ -27,18 +27,18 @@ def test_statistics_are_not_shown_without_pause(seconds: str) -> None:
         ["topics", "--admin", "tcp://127.0.0.1:9007"],
     ],
 )
-def test_an_address_of_the_other_kind_is_bad_usage(arguments: list[str]) -> None:
+def test_admin_address_as_server_address_and_vice_versa_exit_2(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli, arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert arguments[-1] in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("looks", "lines"), [((WORK, IDLE), ["queues      2 with 18 messages, 2 leased"]), ((), [])]
+    ("snapshots", "lines"), [((WORK, IDLE), ["queues      2 with 18 messages, 2 leased"]), ((), [])]
 )
-def test_queues_are_summed_up_where_there_are_any(
-    monkeypatch: pytest.MonkeyPatch, looks: tuple[QueueSnapshot, ...], lines: list[str]
+def test_stats_summarises_queues_when_present(
+    monkeypatch: pytest.MonkeyPatch, snapshots: tuple[QueueSnapshot, ...], lines: list[str]
 ) -> None:
-    monkeypatch.setattr(stats, "stats_of", lambda _: (b"", stats_of(*looks)))
-    told = CliRunner().invoke(cli, ["stats"]).stdout.splitlines()
-    assert [line for line in told if line.startswith("queues")] == lines
+    monkeypatch.setattr(stats, "stats_of", lambda _: (b"", stats_of(*snapshots)))
+    lines_shown = CliRunner().invoke(cli, ["stats"]).stdout.splitlines()
+    assert [line for line in lines_shown if line.startswith("queues")] == lines

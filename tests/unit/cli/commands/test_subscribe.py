@@ -1,4 +1,4 @@
-"""`subscribe`: what is printed for which messages."""
+"""`subscribe`: output of messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def printed(batches: list[MessageBatch], count: int | None = None, *, as_json: b
     return out.getvalue()
 
 
-def test_data_is_each_message_and_a_line_end() -> None:
+def test_subscribe_prints_each_body_and_a_line_end() -> None:
     assert (
         printed([batch_from_bodies("t", [b"a", b"", b"c"]), batch_from_bodies("t", [b"d"])]) == b"a\n\nc\nd\n"
     )
@@ -32,12 +32,12 @@ def test_data_is_each_message_and_a_line_end() -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize(("count", "lines"), [(1, 1), (3, 3), (4, 4), (5, 4), (None, 4)])
-def test_count_stops_in_the_middle_of_a_batch(as_json: bool, count: int | None, lines: int) -> None:
+def test_subscribe_count_stops_inside_a_batch(as_json: bool, count: int | None, lines: int) -> None:
     batches = [batch_from_bodies("t", [b"1", b"2", b"3"]), batch_from_bodies("t", [b"4"])]
     assert len(printed(batches, count, as_json=as_json).splitlines()) == lines
 
 
-def test_json_says_all_about_each_message() -> None:
+def test_subscribe_json_prints_all_fields_of_each_message() -> None:
     one = batch_from_bodies("orders", [b'{"x":1}', b"[2]"], first_sequence=10)
     two = batch_from_bodies('fi"lls', [b"{}"], first_sequence=5)
     stamps = [Stamp(2**64 - 1, 10, 1_700_000_000_000_000), Stamp(7, 5, 1_700_000_000_000_001)]
@@ -70,7 +70,7 @@ def test_json_says_all_about_each_message() -> None:
     ]
 
 
-def test_json_shows_a_body_as_data_as_text_or_as_base64() -> None:
+def test_subscribe_json_prints_bodies_as_data_text_or_base64() -> None:
     lines = printed([batch_from_bodies("t", BODIES)], as_json=True).splitlines()
     assert len(lines) == len(BODIES)
     shown = [json.loads(line) for line in lines]
@@ -81,7 +81,7 @@ def test_json_shows_a_body_as_data_as_text_or_as_base64() -> None:
     assert base64.b64decode(shown[4]["base64"]) == BODIES[4]
 
 
-def test_json_shows_what_only_some_messages_have() -> None:
+def test_subscribe_json_prints_optional_fields_when_present() -> None:
     builder = BatchBuilder()
     builder.add("t", b"1", correlation_id='c"1', key="k", expiration_ms=1500)
     builder.add("t", b"2")
@@ -94,7 +94,7 @@ def test_json_shows_what_only_some_messages_have() -> None:
     assert third["expiration"] == 1
 
 
-def test_json_shows_an_expiration_where_there_is_nothing_else() -> None:
+def test_subscribe_json_prints_an_expiration_without_other_optional_fields() -> None:
     builder = BatchBuilder()
     builder.add("t", b"1", expiration_ms=2)
     assert json.loads(printed([builder.build()], as_json=True))["expiration"] == 2
@@ -104,7 +104,7 @@ def test_json_shows_an_expiration_where_there_is_nothing_else() -> None:
     ("ends", "more"),
     [(0, {}), (1_700_000_030_000_000, {"lease_expires": "20231114T221350.000000Z"})],
 )
-def test_json_of_a_queue_says_which_and_how_long(ends: int, more: dict[str, str]) -> None:
+def test_subscribe_json_of_a_queue_prints_queue_topic_and_lease(ends: int, more: dict[str, str]) -> None:
     batch = out_of("work", batch_from_bodies("orders", [b"1"], publisher=7, first_sequence=3), ends=ends)
     (line,) = printed([batch], as_json=True).splitlines()
     shown = json.loads(line)
@@ -134,7 +134,7 @@ def test_json_of_a_queue_says_which_and_how_long(ends: int, more: dict[str, str]
         (["--resume-after", "soon"], "Invalid interval 'soon'"),
     ],
 )
-def test_bad_usage(arguments: list[str], says: str) -> None:
+def test_subscribe_with_invalid_options_exits_2(arguments: list[str], says: str) -> None:
     result = CliRunner().invoke(cli, ["subscribe", "orders", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
     assert says in result.stderr

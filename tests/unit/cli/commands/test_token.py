@@ -1,4 +1,4 @@
-"""`token new`: what it prints, what it writes, and who can read that."""
+"""`token new`: output, written files, and their permissions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_it_is_told_once_with_what_the_server_keeps() -> None:
+def test_new_token_is_printed_once_with_the_entry_for_the_server() -> None:
     result = new("desk")
     assert result.exit_code == 0
     (text,) = result.stdout.split()
@@ -40,7 +40,7 @@ def test_it_is_told_once_with_what_the_server_keeps() -> None:
     assert text not in result.stderr
 
 
-def test_files_are_for_their_owner(file: Path, tmp_path: Path) -> None:
+def test_token_files_have_owner_permissions(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "spark.token"
     result = new("spark", "--add", str(file), "--out", str(out), "--clients", "^spark-")
     assert (result.exit_code, result.output) == (0, "")
@@ -49,7 +49,7 @@ def test_files_are_for_their_owner(file: Path, tmp_path: Path) -> None:
     assert read_tokens(str(file)).user_of(logon, NOW) == "spark"
 
 
-def test_tokens_are_put_behind_those_that_are_there(file: Path) -> None:
+def test_new_token_is_appended_to_existing_tokens(file: Path) -> None:
     first = new("a", "--add", str(file)).stdout.strip()
     file.chmod(0o640)
     kept = file.read_text()
@@ -63,14 +63,16 @@ def test_tokens_are_put_behind_those_that_are_there(file: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-05:00", "9999-12-31T23:59:59-14:00"])
-def test_a_token_for_good_may_be_made_in_any_zone(file: Path, tmp_path: Path, moment: str) -> None:
+def test_token_expiry_at_the_last_date_is_accepted_in_any_time_zone(
+    file: Path, tmp_path: Path, moment: str
+) -> None:
     out = tmp_path / "a.token"
     result = new("a", "--add", str(file), "--out", str(out), "--expires", moment, "--clients", "^any$")
     assert (result.exit_code, result.output) == (0, "")
     assert read_tokens(str(file)).still_good("a", "any", NOW)
 
 
-def test_a_token_that_was_not_made_leaves_no_file(file: Path, tmp_path: Path) -> None:
+def test_refused_token_leaves_no_file(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.token"
     assert new("a", "--add", str(file), "--out", str(out), "--clients", "(").exit_code == 2
     assert list(tmp_path.rglob("*.token*")) == list(tmp_path.rglob("*.new")) == []
@@ -87,7 +89,7 @@ def test_a_token_that_was_not_made_leaves_no_file(file: Path, tmp_path: Path) ->
         (["a", "--clients", "it's"], "Add it to the tokens_file by hand"),
     ],
 )
-def test_bad_usage(file: Path, arguments: list[str], says: str) -> None:
+def test_token_new_with_invalid_options_exits_2(file: Path, arguments: list[str], says: str) -> None:
     result = new(*arguments, "--add", str(file))
     assert result.exit_code == 2
     assert says in result.stderr
@@ -102,7 +104,7 @@ def test_bad_usage(file: Path, arguments: list[str], says: str) -> None:
         ("", ["b", "--clients", "("], "clients is an invalid regular expression"),
     ],
 )
-def test_a_file_that_would_not_be_good_is_left_as_it_was(
+def test_invalid_tokens_file_is_refused_and_unchanged(
     file: Path, text: str, arguments: list[str], says: str
 ) -> None:
     file.touch(mode=0o600)
@@ -115,7 +117,7 @@ def test_a_file_that_would_not_be_good_is_left_as_it_was(
     assert sorted(path.name for path in file.parent.iterdir()) == ["tokens.toml"]
 
 
-def test_a_token_is_never_written_over_another(file: Path, tmp_path: Path) -> None:
+def test_token_never_overwrites_an_existing_file(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "a.token"
     out.write_text("precious")
     result = new("a", "--add", str(file), "--out", str(out))
@@ -125,7 +127,7 @@ def test_a_token_is_never_written_over_another(file: Path, tmp_path: Path) -> No
     assert not file.exists()
 
 
-def test_token_without_clients_is_warned_about(file: Path) -> None:
+def test_token_without_clients_prints_a_warning(file: Path) -> None:
     result = new("desk", "--add", str(file))
     assert result.exit_code == 0
     assert "warning: token 'desk' may use every client name" in result.stderr

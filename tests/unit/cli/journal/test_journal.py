@@ -1,4 +1,4 @@
-"""`journal ls` and `journal verify`: what is printed for what is found."""
+"""`journal ls` and `journal verify`: output for intact and damaged journals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tickertape.cli.support.command_group import cli
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A stopped journal of two segments, on the real disk."""
+    """Return the directory of a stopped journal of two segments on the real disk."""
     written = Written(segment_bytes=8192)
     for _ in range(20):
         written.publish()
@@ -73,7 +73,7 @@ def segments(directory: Path, *arguments: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_ls_as_json_is_one_object_per_segment(directory: Path) -> None:
+def test_ls_json_is_one_object_per_segment(directory: Path) -> None:
     listed = segments(directory)
     assert sum(segment["messages"] for segment in listed) == 60
     assert listed[0]["file"] == "journal/0000000001.segment"
@@ -95,14 +95,14 @@ def test_ls_does_not_read_the_messages_of_a_sealed_segment(directory: Path) -> N
     assert '"journal verify" also checks its messages' in text
 
 
-def test_ls_as_json_reports_damage_on_standard_error(directory: Path) -> None:
+def test_ls_json_reports_damage_on_standard_error(directory: Path) -> None:
     flip(directory / "journal/0000000002.segment", 3)
     result = run("ls", directory, "--output", "json")
     assert result.stderr.startswith("DAMAGE  journal/0000000002.segment at 0: ")
     assert all(json.loads(line)["number"] for line in result.stdout.splitlines())
 
 
-def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
+def test_verify_uses_the_singular_for_one_segment_and_message(tmp_path: Path) -> None:
     written = Written()
     written.publish(count=1)
     written.stop()
@@ -115,7 +115,7 @@ def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
     assert ", 1 message, " in total
 
 
-def test_verify_of_a_whole_journal(directory: Path) -> None:
+def test_verify_of_an_intact_journal_exits_0_and_changes_nothing(directory: Path) -> None:
     before = contents(directory)
     result = run("verify", directory)
     assert (result.exit_code, result.stderr) == (0, "")
@@ -142,7 +142,7 @@ def test_files_of_the_server_are_known(
     assert "note    tokens.toml at 0: not a Tickertape file" in run(command, directory).stdout
 
 
-def test_verify_tells_damage_with_file_and_offset(directory: Path) -> None:
+def test_verify_prints_damage_with_file_and_offset(directory: Path) -> None:
     flip(directory / "journal/0000000001.segment", 700)
     (directory / "journal/mine.txt").write_text("?")
     result = run("verify", directory)
@@ -153,7 +153,7 @@ def test_verify_tells_damage_with_file_and_offset(directory: Path) -> None:
     assert total.startswith("DAMAGED in 1: ")
 
 
-def test_verify_as_json(directory: Path) -> None:
+def test_verify_json_lists_damage_with_file_and_offset(directory: Path) -> None:
     flip(directory / "journal/0000000002.segment", 3)
     flip(directory / "journal/0000000001.segment", 600)
     result = run("verify", directory, "--output", "json")
@@ -177,7 +177,7 @@ def test_verify_with_a_limit_prints_as_many_findings(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["ls", "verify"])
-def test_a_directory_without_a_journal_is_an_error(tmp_path: Path, command: str) -> None:
+def test_directory_without_a_journal_exits_2(tmp_path: Path, command: str) -> None:
     result = run(command, tmp_path)
     assert result.exit_code == 2
     assert (

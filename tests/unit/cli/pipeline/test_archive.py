@@ -1,4 +1,4 @@
-"""`pipeline archive` and `pipeline compact` without Spark: options, what is missing, merging, signals."""
+"""`pipeline archive` and `pipeline compact` without Spark: options, merging and signals."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def run(*arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def filled(tmp_path: Path) -> ArchiveLocation:
-    there = location_of(str(tmp_path / "archive"))
-    archive = ArchiveWriter.create(there, JOURNAL, 0, "")
+    location = location_of(str(tmp_path / "archive"))
+    archive = ArchiveWriter.create(location, JOURNAL, 0, "")
     for at in range(0, 50, 10):
-        archive.add(at, at + 10, write_files(there, [batch_of(range(at, at + 10))]))
-    return there
+        archive.add(at, at + 10, write_files(location, [batch_of(range(at, at + 10))]))
+    return location
 
 
 @pytest.mark.parametrize(
@@ -48,26 +48,26 @@ def filled(tmp_path: Path) -> ArchiveLocation:
         (["compact", ""], "The archive location is empty"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given: Sequence[str], said: str) -> None:
+def test_archive_and_compact_with_invalid_options_exit_2(given: Sequence[str], said: str) -> None:
     code, output = run(*given)
     assert code == 2
     assert said in output
 
 
-def test_a_secret_that_was_written_wrongly_is_not_repeated() -> None:
+def test_malformed_storage_option_is_refused_without_printing_the_value() -> None:
     code, output = run("compact", "x", "--storage-option", "=hunter2")
     assert code == 2
     assert "hunter2" not in output
 
 
-def test_without_deltalake_a_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compact_without_deltalake_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deltalake", None)
     code, output = run("compact", "x")
     assert code == 2
     assert "pip install 'tickertape[spark]'" in output
 
 
-def test_small_files_are_merged_and_old_ones_removed(filled: ArchiveLocation) -> None:
+def test_compact_merges_small_files_and_removes_old_ones(filled: ArchiveLocation) -> None:
     rows = archived(filled.location)
     code, output = run("compact", filled.location)
     assert code == 0
@@ -85,26 +85,26 @@ def test_small_files_are_merged_and_old_ones_removed(filled: ArchiveLocation) ->
     assert not stray.exists()
 
 
-def test_files_are_not_kept_for_less_than_an_hour(filled: ArchiveLocation) -> None:
+def test_compact_refuses_to_keep_files_for_less_than_an_hour(filled: ArchiveLocation) -> None:
     code, output = run("compact", filled.location, "--keep", "10m")
     assert code == 2
     assert "Invalid duration '10m'. Use at least 1h." in output
 
 
-def test_what_is_no_archive_is_told(tmp_path: Path) -> None:
+def test_compact_of_a_directory_without_archive_exits_1(tmp_path: Path) -> None:
     code, output = run("compact", str(tmp_path))
     assert code == 2
     assert "has no Delta table" in output
 
 
-def test_a_place_is_told_with_its_options() -> None:
+def test_archive_location_has_storage_options() -> None:
     assert archive_location("s3://b/p", {"AWS_REGION": "x"}) == ArchiveLocation(
         "s3://b/p", {"AWS_REGION": "x"}
     )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_stop_it_and_then_mean_what_they_did(number: signal.Signals) -> None:
+def test_stop_flag_is_set_by_signals_and_restores_the_handlers(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with stop_flag() as stop:
         assert not stop.is_set()
@@ -114,7 +114,7 @@ def test_signals_stop_it_and_then_mean_what_they_did(number: signal.Signals) -> 
 
 
 @pytest.mark.timeout(20)
-def test_a_signal_may_come_while_another_one_is_noted() -> None:
+def test_stop_flag_handles_a_signal_during_the_handler_of_another() -> None:
     def again(_frame: object, event: str, _what: object) -> None:
         if event == "call":
             signal.raise_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""`pipeline init`: what it writes, and what it leaves alone."""
+"""`pipeline init`: created files, and existing ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = ("state", "delays", "weather")
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_a_project_is_whole(tmp_path: Path, example: str) -> None:
+def test_init_creates_a_complete_project(tmp_path: Path, example: str) -> None:
     place = tmp_path / "mine"
     arguments = ["pipeline", "init", str(place), "--example", example, "--server", "tcp://10.0.0.1:9007"]
     result = CliRunner().invoke(cli, arguments)
@@ -51,7 +51,7 @@ def test_a_project_is_whole(tmp_path: Path, example: str) -> None:
         "two\nlines\x7f",
     ],
 )
-def test_a_directory_may_be_called_anything(tmp_path: Path, name: str) -> None:
+def test_init_accepts_any_directory_name(tmp_path: Path, name: str) -> None:
     yaml = pytest.importorskip("yaml", reason="comes with spark-pipelines, which reads the file")
     place = tmp_path / name
     arguments = ["pipeline", "init", str(place), "--example", "delays", "--server", "tls://[::1]:9007"]
@@ -72,7 +72,7 @@ def test_a_directory_may_be_called_anything(tmp_path: Path, name: str) -> None:
     assert given["publisher"] == name
 
 
-def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
+def test_init_refuses_and_keeps_existing_files(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("dear aunt")
     for place in (tmp_path, tmp_path / "letters"):
         result = CliRunner().invoke(cli, ["pipeline", "init", str(place)])

@@ -1,4 +1,4 @@
-"""The group `pipeline`: what it says when something is missing, and that it imports nothing of Spark."""
+"""The group `pipeline`: missing requirements, and no import of Spark."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tickertape.cli.support.command_group import Failure
 
 @pytest.fixture
 def with_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if PySpark were installed; importing the real one takes long."""
+    """Replace PySpark, because the import of the real one is slow."""
     for name in ("pyspark", "pyspark.sql"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
 
 
-def test_without_pyspark_a_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_without_pyspark_prints_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.delitem(sys.modules, "pyspark.sql", raising=False)
     with pytest.raises(Failure, match=r"pip install 'tickertape\[spark\]'"):
@@ -37,7 +37,7 @@ def test_without_pyspark_a_line_says_how_to_install_it(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("with_pyspark")
-def test_without_java_a_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_pipeline_without_java_prints_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(Failure, match=r"java is not on the PATH\. Install Java 17"):
@@ -63,11 +63,11 @@ def test_without_java_a_line_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         ("", "Spark failed without a message"),
     ],
 )
-def test_what_spark_says_becomes_a_line(text: str, line: str) -> None:
+def test_error_of_spark_becomes_one_line(text: str, line: str) -> None:
     assert error_line(text) == line
 
 
-def test_what_java_said_when_it_did_not_start_is_the_reason(tmp_path: Path) -> None:
+def test_failed_java_start_is_explained_by_the_java_output(tmp_path: Path) -> None:
     said = tmp_path / "java.log"
     with _standard_error_to(said):
         os.write(2, b"Picked up JAVA_TOOL_OPTIONS: -X\nError: Could not create the Java Virtual Machine.\n")
@@ -79,7 +79,7 @@ def test_what_java_said_when_it_did_not_start_is_the_reason(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("memory", "code"), [("2g", 0), ("512MB", 0), ("2", 2), ("0g", 2), ("much", 2)])
-def test_the_memory_is_a_size(memory: str, code: int) -> None:
+def test_driver_memory_must_be_a_size(memory: str, code: int) -> None:
     @click.command()
     @session_options
     def show(master: str, driver_memory: str) -> None:
@@ -91,7 +91,7 @@ def test_the_memory_is_a_size(memory: str, code: int) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_of_spark_is_imported_before_a_command_runs() -> None:
+def test_pipeline_group_imports_nothing_of_spark_before_a_command_runs() -> None:
     modules = imported(
         "from tickertape.cli.support.command_group import cli; import click; context = click.Context(cli);"
         "group = cli.get_command(context, 'pipeline');"

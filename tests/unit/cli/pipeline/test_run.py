@@ -1,6 +1,6 @@
-"""`pipeline run`: finds what it needs, shows progress, says a failure in one line, leaves nothing running.
+"""`pipeline run`: requirements, progress, failures in one line, and the end of all processes.
 
-Spark's runner is a script here; tests/spark/test_pipelines.py has the real one.
+A script replaces the runner of Spark. tests/spark/test_pipelines.py uses the real one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.helpers.processes import source_environment
 from tickertape.cli.pipeline.run import missing_packages, reason
 from tickertape.cli.support.command_group import cli
 
-pytest.importorskip("pyspark", reason="its runner is what is run")
+pytest.importorskip("pyspark", reason="provides the runner")
 
 SECONDS = 30.0
 
@@ -35,7 +35,7 @@ def script(path: Path, text: str) -> None:
 
 @pytest.fixture
 def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Spark whose runner is a script, and a Java."""
+    """Return the home of a Spark whose runner is a script, with a Java."""
     home = tmp_path / "spark"
     script(home / "bin" / "spark-pipelines", "true")
     script(tmp_path / "jdk" / "bin" / "java", "true")
@@ -62,41 +62,41 @@ def refused(result: Result) -> str:
     return result.stderr
 
 
-def test_without_a_project_a_line_says_how_to_make_one(spark_home: Path, tmp_path: Path) -> None:
-    told = refused(run(tmp_path))
-    assert told.count("\n") == 1
-    assert "has a spark-pipeline.yml" in told
-    assert "tickertape pipeline init DIR" in told
+def test_run_without_a_project_prints_the_init_command(spark_home: Path, tmp_path: Path) -> None:
+    text_shown = refused(run(tmp_path))
+    assert text_shown.count("\n") == 1
+    assert "has a spark-pipeline.yml" in text_shown
+    assert "tickertape pipeline init DIR" in text_shown
     assert "is not a directory" in refused(run(tmp_path / "none"))
 
 
-def test_two_descriptions_of_a_project_are_refused(spark_home: Path, project: Path) -> None:
+def test_run_refuses_two_project_files(spark_home: Path, project: Path) -> None:
     (project / "spark-pipeline.yaml").write_text("name: y\n")
     assert "Remove one of them" in refused(run(project))
 
 
-def test_a_missing_package_is_named_before_anything_runs(
+def test_run_names_missing_packages_before_the_start(
     spark_home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = ['no-such-a>=1; extra == "pipelines"', 'no-such-b; extra == "connect"', "no-such-c"]
     monkeypatch.setattr(metadata, "requires", lambda _: wanted)
     assert missing_packages() == ["no-such-a"]
-    told = refused(run(project))
-    assert told == (
+    text_shown = refused(run(project))
+    assert text_shown == (
         "tickertape: Cannot run a pipeline: missing packages no-such-a. Run: pip "
         "install 'tickertape[pipelines]'\n"
     )
 
 
-def test_missing_pyspark_java_and_runner_are_each_a_line(
+def test_run_prints_one_line_for_missing_pyspark_java_or_runner(
     spark_home: Path, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (spark_home / "bin" / "spark-pipelines").unlink()
     assert "has no bin/spark-pipelines. Unset SPARK_HOME" in refused(run(project))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    told = refused(run(project))
-    assert "Java 17 or later" in told
-    assert "set JAVA_HOME" in told
+    text_shown = refused(run(project))
+    assert "Java 17 or later" in text_shown
+    assert "set JAVA_HOME" in text_shown
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.delitem(sys.modules, "pyspark.sql", raising=False)
     assert "pip install 'tickertape[pipelines]'" in refused(run(project))
@@ -110,11 +110,13 @@ def test_missing_pyspark_java_and_runner_are_each_a_line(
         (["--dry-run", "--full-refresh", "a"], "--dry-run excludes"),
     ],
 )
-def test_bad_usage_is_refused(spark_home: Path, project: Path, arguments: list[str], text: str) -> None:
+def test_run_with_invalid_options_is_refused(
+    spark_home: Path, project: Path, arguments: list[str], text: str
+) -> None:
     assert text in refused(run(project, *arguments))
 
 
-def test_the_runner_gets_the_project_and_the_options(spark_home: Path, project: Path) -> None:
+def test_run_passes_project_and_options_to_the_runner(spark_home: Path, project: Path) -> None:
     script(
         spark_home / "bin" / "spark-pipelines",
         'for word in "$@" "$PYSPARK_PYTHON" "$PWD"; do echo "$word" >> said; done',
@@ -143,7 +145,7 @@ def test_the_runner_gets_the_project_and_the_options(spark_home: Path, project: 
     assert "dry-run" in (project / "said").read_text()
 
 
-def test_progress_is_shown_and_noise_only_when_asked_for(spark_home: Path, project: Path) -> None:
+def test_run_shows_progress_and_other_output_only_with_verbose(spark_home: Path, project: Path) -> None:
     script(
         spark_home / "bin" / "spark-pipelines",
         "echo '2026-11-23 19:49:53: Starting run...'; echo '26/11/23 WARN noise' >&2",
@@ -152,7 +154,7 @@ def test_progress_is_shown_and_noise_only_when_asked_for(spark_home: Path, proje
     assert "noise" in run(project, "--verbose").stderr
 
 
-def test_a_failure_is_one_line(spark_home: Path, project: Path) -> None:
+def test_run_failure_is_one_line(spark_home: Path, project: Path) -> None:
     script(
         spark_home / "bin" / "spark-pipelines",
         "echo Traceback; echo 'pyspark.errors.X: [NO_TABLE] no table t'; echo '  at org.apache'; exit 3",
@@ -174,11 +176,11 @@ def test_a_failure_is_one_line(spark_home: Path, project: Path) -> None:
         (["2026-11-23 19:49:53: Loading"], "Spark's runner ended with exit code 7"),
     ],
 )
-def test_the_reason_is_the_line_that_says_it(lines: list[str], expected: str) -> None:
+def test_reason_of_a_failure_is_the_most_specific_line(lines: list[str], expected: str) -> None:
     assert reason(lines, 7) == expected
 
 
-def test_a_signal_while_the_runner_starts_ends_it(
+def test_signal_during_the_runner_start_stops_the_runner(
     spark_home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(spark_home / "bin" / "spark-pipelines", "exec sleep 600")
@@ -188,7 +190,7 @@ def test_a_signal_while_the_runner_starts_ends_it(
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             started.append(self.pid)
-            os.kill(os.getpid(), signal.SIGINT)  # it runs, and nobody has it yet
+            os.kill(os.getpid(), signal.SIGINT)  # the process runs, but Popen has not returned
 
     monkeypatch.setattr(subprocess, "Popen", Starting)
     result = run(project)
@@ -200,15 +202,17 @@ def test_a_signal_while_the_runner_starts_ends_it(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_nothing_running(spark_home: Path, project: Path, number: signal.Signals) -> None:
+def test_interrupt_stops_the_runner_and_child_processes(
+    spark_home: Path, project: Path, number: signal.Signals
+) -> None:
     script(spark_home / "bin" / "spark-pipelines", "sleep 600 & echo $! > child; echo $$ > runner; wait")
     command = [sys.executable, "-m", "tickertape", "pipeline", "run", str(project)]
     process = subprocess.Popen(command, env=source_environment(), stderr=subprocess.PIPE, text=True)
     until(lambda: (project / "runner").exists() and (project / "runner").read_text().endswith("\n"))
     process.send_signal(number)
-    _, told = process.communicate(timeout=SECONDS)
+    _, text_shown = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
-    assert told == "tickertape: interrupted, stopping Spark\n"
+    assert text_shown == "tickertape: interrupted, stopping Spark\n"
     for name in ("runner", "child"):
         pid = int((project / name).read_text())
         until(lambda pid=pid: is_gone(pid))  # type: ignore[misc]
@@ -222,7 +226,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has waited for yet has."""
+    """Return whether a process has ended, including one that was not waited for."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

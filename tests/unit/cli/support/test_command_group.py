@@ -1,4 +1,4 @@
-"""The command group: exit codes, one line on standard error, help that teaches, and what is not imported."""
+"""The command group: exit codes, one line of error, help with examples, and lazy imports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = [
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Names of all commands, groups included."""
+    """Yield the names of all commands and groups."""
     context = click.Context(group)
     for name in group.list_commands(context):
         yield (*path, name)
@@ -52,7 +52,7 @@ class OneCommand(LazyGroup):
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (Disconnected("nobody\n  answers"), 1, "tickertape: nobody answers\n"),
+        (Disconnected("server\n  closed"), 1, "tickertape: server closed\n"),
         (TimedOut("nothing came"), 3, "tickertape: nothing came\n"),
         (NotAJournal(), 2, "tickertape: not_a_journal\n"),
         (PermissionError(13, "Permission denied", "data"), 1, "tickertape: data: Permission denied\n"),
@@ -60,7 +60,7 @@ class OneCommand(LazyGroup):
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_an_error_is_one_line_and_an_exit_code(error: BaseException, code: int, line: str) -> None:
+def test_error_is_one_line_and_an_exit_code(error: BaseException, code: int, line: str) -> None:
     result = CliRunner().invoke(OneCommand(raising(error)), ["fail"])
     assert (result.exit_code, result.stderr, result.stdout) == (code, line, "")
 
@@ -79,7 +79,7 @@ def test_unexpected_exception_is_raised_with_the_debug_variable(monkeypatch: pyt
     assert isinstance(result.exception, ZeroDivisionError)
 
 
-def test_the_commands_are_those_of_the_public_face() -> None:
+def test_command_list_is_the_public_one() -> None:
     assert [name for name, *rest in commands(cli) if not rest] == COMMANDS
     assert sorted(words[1] for words in commands(cli) if words[0] == "journal" and len(words) > 1) == [
         "dump",
@@ -92,20 +92,20 @@ def test_the_commands_are_those_of_the_public_face() -> None:
 
 
 @pytest.mark.parametrize("path", [(), *commands(cli)], ids=" ".join)
-def test_help_teaches_with_an_example(path: tuple[str, ...]) -> None:
+def test_help_of_each_command_has_an_example(path: tuple[str, ...]) -> None:
     result = CliRunner().invoke(cli, [*path, "--help"])
     assert result.exit_code == 0
     assert re.search(rf"^  .*tickertape {' '.join(path)}", result.stdout, re.MULTILINE), result.stdout
     assert max(map(len, result.stdout.splitlines())) < 110
 
 
-def test_the_list_of_commands_shows_whole_sentences() -> None:
+def test_command_list_shows_whole_sentences() -> None:
     listed = CliRunner().invoke(cli, ["--help"]).stdout.split("Commands:\n")[1].splitlines()
     assert [line.split()[0] for line in listed] == COMMANDS
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
 
-def test_the_version_is_told() -> None:
+def test_version_option_prints_the_version() -> None:
     assert CliRunner().invoke(cli, ["--version"]).stdout == f"tickertape {__version__}\n"
 
 
@@ -125,7 +125,7 @@ def imported(statement: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_serve_imports_nothing_slow_before_it_is_ready() -> None:
+def test_serve_imports_no_slow_modules_before_ready() -> None:
     modules = imported(
         "from tickertape.cli.support.command_group import cli; import click;"
         "cli.get_command(click.Context(cli), 'serve'); import tickertape.server.app"
@@ -136,7 +136,7 @@ def test_serve_imports_nothing_slow_before_it_is_ready() -> None:
 
 
 @pytest.mark.slow
-def test_a_command_does_not_import_another() -> None:
+def test_command_does_not_import_other_commands() -> None:
     modules = imported(
         "from tickertape.cli.support.command_group import cli; import click; "
         "cli.get_command(click.Context(cli), 'journal')"
@@ -172,7 +172,7 @@ def test_unknown_command_suggests_a_near_name(arguments: list[str], near: str) -
     assert f"Did you mean '{near}'?" in result.stderr
 
 
-def test_failure_keeps_only_the_excerpt_and_caret_on_lines_of_their_own() -> None:
+def test_failure_keeps_line_ends_only_around_excerpt_and_caret() -> None:
     assert Failure("one\ntwo  three").message == "one two three"
     assert (
         Failure("Invalid\nfilter.\n  /a  = x\n        ^").message == "Invalid filter.\n  /a  = x\n        ^"

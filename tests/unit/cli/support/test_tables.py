@@ -1,4 +1,4 @@
-"""Tables on a terminal: aligned, and harmless whatever a name holds."""
+"""Tables on a terminal: alignment, and escapes in names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tickertape.cli.support.tables import echo_table, number, safe
 
 
-def test_names_go_left_and_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_aligns_names_left_and_numbers_right(capsys: pytest.CaptureFixture[str]) -> None:
     echo_table(("topic", "messages"), [("a", "1"), ("longer name", "1,000,000")])
     assert capsys.readouterr().out == (
         "topic         messages\n"
@@ -17,12 +17,12 @@ def test_names_go_left_and_numbers_right(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "\x9b2J", "\u202eabc", "\u2028", "\x00"])
-def test_no_character_is_a_command(text: str) -> None:
+def test_control_characters_are_escaped_in_tables(text: str) -> None:
     assert safe(text).isprintable()
     assert len(safe(text)) > len(text)
 
 
-def test_names_are_shown_as_they_are_and_cut() -> None:
+def test_table_names_keep_letters_and_are_truncated() -> None:
     assert safe("orders/é.日本") == "orders/é.日本"
     assert safe("x" * 500) == "x" * 57 + "..."
 
@@ -30,5 +30,5 @@ def test_names_are_shown_as_they_are_and_cut() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "-"), (0, "0"), (1234567, "1,234,567"), (0.25, "0.25"), (12345.6, "12,346")]
 )
-def test_numbers(value: float | None, text: str) -> None:
+def test_numbers_have_separators_or_a_dash(value: float | None, text: str) -> None:
     assert number(value) == text

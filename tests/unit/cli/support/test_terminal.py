@@ -1,4 +1,4 @@
-"""What a person at a terminal sees, and that nobody else does."""
+"""Progress and remarks, which only a terminal shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ remark("done with it")
 """
 
 
-def test_without_a_terminal_nothing_is_shown_or_imported(capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_shows_and_imports_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with progress("verify", 10) as advance:
         advance(10)
     remark("done with it")
@@ -28,23 +28,23 @@ def test_without_a_terminal_nothing_is_shown_or_imported(capfd: pytest.CaptureFi
 
 
 @pytest.mark.slow
-def test_on_a_terminal_progress_goes_to_standard_error_alone() -> None:
+def test_progress_on_a_terminal_is_written_to_standard_error_only() -> None:
     try:
-        ours, theirs = pty.openpty()
+        controller, terminal = pty.openpty()
     except OSError as error:
         pytest.skip(f"this machine has no pseudo terminals: {error}")
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=theirs, env=environment
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=terminal, env=environment
     ) as process:
-        os.close(theirs)
+        os.close(terminal)
         shown = b""
         try:
-            while more := os.read(ours, 65536):
+            while more := os.read(controller, 65536):
                 shown += more
         except OSError:
-            pass  # how Linux says that the other end was closed
-        os.close(ours)
+            pass  # the error of Linux for a closed other end
+        os.close(controller)
         assert process.stdout is not None
         assert process.stdout.read() == b""
         assert process.wait() == 0
