@@ -1,4 +1,4 @@
-"""Adding to an archive: once, without gaps, by one at a time."""
+"""Adds to an archive: exactly once, without gaps, by one writer at a time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def files_of(place: ArchiveLocation, begin: int, end: int) -> list[Added]:
     return write_files(place, [batch_of(range(begin, end))])
 
 
-def test_a_new_archive_says_of_which_journal_it_is_and_covers_nothing(place: ArchiveLocation) -> None:
+def test_new_archive_has_the_journal_identity_and_no_coverage(place: ArchiveLocation) -> None:
     assert not ArchiveWriter.exists(place)
     archive = ArchiveWriter.create(place, JOURNAL, 7, "flights")
     assert ArchiveWriter.exists(place)
@@ -35,9 +35,9 @@ def test_a_new_archive_says_of_which_journal_it_is_and_covers_nothing(place: Arc
     assert table.metadata().partition_columns == ["date", "topic"]
 
 
-def test_what_is_added_is_there_with_its_end(place: ArchiveLocation) -> None:
+def test_added_files_are_stored_with_the_end_position(place: ArchiveLocation) -> None:
     archive = ArchiveWriter.create(place, JOURNAL, 0, "")
-    assert archive.add(0, 12, files_of(place, 0, 10))  # positions 10 and 11 are of control records
+    assert archive.add(0, 12, files_of(place, 0, 10))  # control records have the positions 10 and 11
     assert archive.coverage.end == 12
     assert archive.add(12, 20, files_of(place, 12, 20))
     assert DeltaTable(place.location).transaction_version(app_id(JOURNAL)) == 20
@@ -45,7 +45,7 @@ def test_what_is_added_is_there_with_its_end(place: ArchiveLocation) -> None:
     assert ArchiveWriter(place, JOURNAL).coverage == Coverage(JOURNAL, 0, 20, "")
 
 
-def test_nothing_but_control_records_moves_the_end_too(place: ArchiveLocation) -> None:
+def test_range_of_control_records_only_moves_the_end(place: ArchiveLocation) -> None:
     archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     assert archive.add(0, 3, [])
     assert archive.add(3, 9, [])
@@ -53,7 +53,7 @@ def test_nothing_but_control_records_moves_the_end_too(place: ArchiveLocation) -
     assert archived(place.location) == []
 
 
-def test_a_batch_that_is_tried_again_is_there_once(place: ArchiveLocation) -> None:
+def test_retried_batch_is_stored_once(place: ArchiveLocation) -> None:
     first = ArchiveWriter.create(place, JOURNAL, 0, "")
     assert first.add(0, 10, files_of(place, 0, 10))
     assert not first.add(0, 10, files_of(place, 0, 10))
@@ -62,7 +62,7 @@ def test_a_batch_that_is_tried_again_is_there_once(place: ArchiveLocation) -> No
 
 
 @pytest.mark.parametrize("size", [None, 10])
-def test_a_file_that_is_missing_or_cut_short_is_not_added(place: ArchiveLocation, size: int | None) -> None:
+def test_missing_or_truncated_file_is_not_added(place: ArchiveLocation, size: int | None) -> None:
     archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     files = files_of(place, 0, 10)
     path = Path(place.path(files[0].path))
@@ -75,19 +75,19 @@ def test_a_file_that_is_missing_or_cut_short_is_not_added(place: ArchiveLocation
         archive.add(0, 10, files)
     assert caught.value.missing is (size is None)
     assert ArchiveWriter(place, JOURNAL).coverage.end == 0
-    assert archive.add(0, 10, files_of(place, 0, 10)), "the next attempt writes them again"
+    assert archive.add(0, 10, files_of(place, 0, 10)), "the next attempt writes the files again"
 
 
-def test_of_two_that_add_the_same_one_does(place: ArchiveLocation) -> None:
+def test_same_range_added_by_two_writers_is_stored_once(place: ArchiveLocation) -> None:
     one = ArchiveWriter.create(place, JOURNAL, 0, "")
     two = ArchiveWriter(place, JOURNAL)
     assert one.add(0, 10, files_of(place, 0, 10))
-    assert not two.add(0, 10, files_of(place, 0, 10))  # it had seen an empty archive
+    assert not two.add(0, 10, files_of(place, 0, 10))  # this writer has read an empty archive
     assert two.coverage.end == 10
     assert archived(place.location) == rows_of([batch_of(range(10))])
 
 
-def test_a_commit_beside_that_of_another_kind_is_made_on_top_of_it(place: ArchiveLocation) -> None:
+def test_commit_concurrent_with_a_property_change_succeeds(place: ArchiveLocation) -> None:
     one = ArchiveWriter.create(place, JOURNAL, 0, "")
     two = ArchiveWriter(place, JOURNAL)
     two.table.alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
@@ -96,7 +96,7 @@ def test_a_commit_beside_that_of_another_kind_is_made_on_top_of_it(place: Archiv
     assert DeltaTable(place.location).version() == version + 1
 
 
-def test_a_gap_is_refused_and_says_what_is_missing(place: ArchiveLocation) -> None:
+def test_gap_is_refused_with_the_missing_positions(place: ArchiveLocation) -> None:
     archive = ArchiveWriter.create(place, JOURNAL, 5, "")
     with pytest.raises(ArchiveFailed, match="positions 5 to 6 would be missing"):
         archive.add(6, 10, files_of(place, 6, 10))
@@ -106,14 +106,14 @@ def test_a_gap_is_refused_and_says_what_is_missing(place: ArchiveLocation) -> No
     assert archived(place.location) == rows_of([batch_of(range(5, 10))])
 
 
-def test_what_overlaps_is_refused(place: ArchiveLocation) -> None:
+def test_overlapping_range_is_refused(place: ArchiveLocation) -> None:
     archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     archive.add(0, 10, files_of(place, 0, 10))
     with pytest.raises(ArchiveFailed, match="another process archives this journal"):
         archive.add(5, 15, files_of(place, 5, 15))
 
 
-def test_the_archive_of_another_journal_is_refused(place: ArchiveLocation) -> None:
+def test_archive_of_another_journal_is_refused(place: ArchiveLocation) -> None:
     ArchiveWriter.create(place, JOURNAL, 0, "")
     other = "f" * 32
     with pytest.raises(WrongJournal):
@@ -122,9 +122,7 @@ def test_the_archive_of_another_journal_is_refused(place: ArchiveLocation) -> No
         ArchiveWriter.create(place, other, 0, "")
 
 
-def test_a_place_with_something_else_is_refused_and_left_alone(
-    place: ArchiveLocation, tmp_path: Path
-) -> None:
+def test_location_with_other_content_is_refused_and_unchanged(place: ArchiveLocation, tmp_path: Path) -> None:
     with pytest.raises(ArchiveFailed, match="has no Delta table"):
         ArchiveWriter(place)
     (tmp_path / "archive").mkdir()
@@ -138,7 +136,9 @@ def test_a_place_with_something_else_is_refused_and_left_alone(
     assert DeltaTable(foreign).version() == 0
 
 
-def test_a_table_whose_creation_died_is_created_by_the_next(place: ArchiveLocation, tmp_path: Path) -> None:
+def test_interrupted_table_creation_is_completed_by_the_next_writer(
+    place: ArchiveLocation, tmp_path: Path
+) -> None:
     log = tmp_path / "archive" / "_delta_log"
     log.mkdir(parents=True)
     (log / "_commit_4f0c.json.tmp").write_text("{")
@@ -148,21 +148,21 @@ def test_a_table_whose_creation_died_is_created_by_the_next(place: ArchiveLocati
     assert ArchiveWriter(place, JOURNAL).coverage.end == 10
 
 
-def test_the_end_outlives_a_checkpoint_of_the_table(place: ArchiveLocation) -> None:
+def test_archive_end_survives_a_checkpoint_of_the_table(place: ArchiveLocation) -> None:
     archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     archive.table.alter.set_table_properties({"delta.checkpointInterval": "3"})
     for at in range(0, 50, 5):
         assert archive.add(at, at + 5, files_of(place, at, at + 5))
     log = Path(place.location) / "_delta_log"
     assert len(list(log.glob("*.checkpoint.parquet"))) >= 3
-    for version in range(9):  # what a checkpoint holds is cleaned away in time
+    for version in range(9):  # entries before a checkpoint are removed
         (log / f"{version:020}.json").unlink()
     assert ArchiveWriter(place, JOURNAL).coverage == Coverage(JOURNAL, 0, 50, "")
     assert archived(place.location) == rows_of([batch_of(range(50))])
     assert ArchiveWriter(place).add(50, 55, files_of(place, 50, 55))
 
 
-def test_others_cannot_delete_rows(place: ArchiveLocation) -> None:
+def test_archive_table_refuses_deletes(place: ArchiveLocation) -> None:
     archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     archive.add(0, 10, files_of(place, 0, 10))
     with pytest.raises(Exception, match=r"(?i)append"):

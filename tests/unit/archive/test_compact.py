@@ -1,4 +1,4 @@
-"""Compaction: the same rows in the same order in fewer files, while others add and read."""
+"""Compaction: the same rows in the same order in fewer files, during adds and reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def file_of(first: int, last: int, size: int, topic: str = "a", day: str = "2026
     return StoredFile(day, topic, first, last, f"{topic}{first}", size, last - first + 1)
 
 
-def test_rows_and_order_stay_and_files_become_few(place: ArchiveLocation) -> None:
+def test_compaction_keeps_rows_and_order_in_fewer_files(place: ArchiveLocation) -> None:
     archive = filled(place)
     before = archived(place.location)
     end = archive.coverage
@@ -54,12 +54,12 @@ def test_rows_and_order_stay_and_files_become_few(place: ArchiveLocation) -> Non
     assert archived(place.location) == before
     assert len(check_files(place.location)) == 3
     assert ArchiveWriter(place, JOURNAL).coverage == end
-    assert compact(archive).files_before == 0  # nothing is left to do
+    assert compact(archive).files_before == 0  # nothing to compact
     add(archive, 300, 310)
     assert archive.coverage.end == 310
 
 
-def test_large_bodies_are_merged_a_row_group_at_a_time(place: ArchiveLocation) -> None:
+def test_compaction_of_large_bodies_holds_one_row_group(place: ArchiveLocation) -> None:
     archive = ArchiveWriter.create(place, JOURNAL, 0, "")
     for at in range(0, 120, 60):
         files = write_files(place, [batch_of(range(at, at + 60), body=b"x" * 1_000_000)])
@@ -68,7 +68,7 @@ def test_large_bodies_are_merged_a_row_group_at_a_time(place: ArchiveLocation) -
     assert max(sizes) < archive_row_group_bytes_max + 1_000_000
 
 
-def test_neighbours_are_merged_up_to_the_target() -> None:
+def test_plan_merges_neighbours_up_to_the_target_size() -> None:
     small = [file_of(at, at + 9, 30) for at in range(0, 100, 10)]
     assert [len(run) for run in plan(small, target=100)] == [3, 3, 3]
     large = [file_of(0, 9, 10), file_of(10, 19, 95), file_of(20, 29, 10), file_of(30, 39, 10)]
@@ -80,16 +80,16 @@ def test_neighbours_are_merged_up_to_the_target() -> None:
     ]
 
 
-def test_while_it_is_written_files_are_merged_with_their_like() -> None:
+def test_plan_during_writes_merges_files_of_similar_size() -> None:
     small = [file_of(at, at + 9, 30) for at in range(100, 180, 10)]
-    assert plan(small[1:], meanwhile=True) == []  # there are too few
+    assert plan(small[1:], meanwhile=True) == []  # too few files
     assert plan(small, meanwhile=True) == [small]
     assert plan([file_of(0, 9, 240), *small], meanwhile=True) == [[file_of(0, 9, 240), *small]]
     assert plan([file_of(0, 9, 241), *small], meanwhile=True) == [small]
     assert plan([file_of(0, 9, 30), file_of(10, 19, 999), *small], meanwhile=True) == [small]
 
 
-def test_a_row_is_rewritten_a_few_times_however_many_files_come() -> None:
+def test_plan_during_writes_rewrites_each_row_a_few_times() -> None:
     files: list[StoredFile] = []
     rewritten = 0
     for at in range(2000):
@@ -102,11 +102,13 @@ def test_a_row_is_rewritten_a_few_times_however_many_files_come() -> None:
     assert rewritten < 6 * 2000
 
 
-def test_files_that_overlap_are_left_alone() -> None:
+def test_plan_ignores_overlapping_files() -> None:
     assert plan([file_of(0, 9, 1), file_of(9, 19, 1)]) == []
 
 
-def test_what_is_added_meanwhile_stays(place: ArchiveLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_added_during_compaction_are_kept(
+    place: ArchiveLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = filled(place)
     other = ArchiveWriter(place, JOURNAL)
     real = write_files
@@ -122,7 +124,7 @@ def test_what_is_added_meanwhile_stays(place: ArchiveLocation, monkeypatch: pyte
     check_files(place.location)
 
 
-def test_two_that_compact_the_same_do_not_double_rows(
+def test_concurrent_compactions_do_not_duplicate_rows(
     place: ArchiveLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = filled(place)
@@ -140,11 +142,11 @@ def test_two_that_compact_the_same_do_not_double_rows(
     assert [row["position"] for row in archived(place.location)] == list(range(300))
 
 
-def test_a_file_that_is_not_what_the_table_says_is_left_alone(place: ArchiveLocation) -> None:
+def test_compaction_refuses_a_file_with_other_rows_than_recorded(place: ArchiveLocation) -> None:
     archive = filled(place, batches=2)
     version = archive.table.version()
     victim = stored_files(archive)[1]
-    write_files(place, [batch_of(range(1000, 1002), ("a",))])  # a file with other rows takes its place
+    write_files(place, [batch_of(range(1000, 1002), ("a",))])  # replaces the file below
     other = max(Path(place.location).rglob("*.parquet"), key=os.path.getctime)
     os.replace(other, place.path(victim.path))
     with pytest.raises(ArchiveFailed, match="do not hold the 34 rows"):
@@ -152,7 +154,7 @@ def test_a_file_that_is_not_what_the_table_says_is_left_alone(place: ArchiveLoca
     assert DeltaTable(place.location).version() == version
 
 
-def test_a_reader_of_the_version_before_goes_on(place: ArchiveLocation) -> None:
+def test_reader_of_the_previous_version_continues_after_compaction(place: ArchiveLocation) -> None:
     archive = filled(place)
     reader = DeltaTable(place.location)
     data = reader.to_pyarrow_dataset()
@@ -161,11 +163,11 @@ def test_a_reader_of_the_version_before_goes_on(place: ArchiveLocation) -> None:
     assert sorted(data.to_table(["position"]).column(0).to_pylist()) == list(range(300))
 
 
-def test_vacuum_removes_old_files_that_are_no_part_of_the_archive(place: ArchiveLocation) -> None:
+def test_vacuum_removes_old_unreferenced_files(place: ArchiveLocation) -> None:
     archive = filled(place)
     write_files(place, [batch_of(range(5))])  # of an attempt that failed
     compact(archive)
-    assert vacuum(archive, 3600.0) == 0  # they are young
+    assert vacuum(archive, 3600.0) == 0  # all files are too new
     with pytest.raises(BadOption, match="at least one hour"):
         vacuum(archive, 3599.0)
     stored = {file.path for file in stored_files(archive)}
@@ -173,14 +175,14 @@ def test_vacuum_removes_old_files_that_are_no_part_of_the_archive(place: Archive
         os.utime(path, (1, 1))
     kept = {str(path.relative_to(place.location)) for path in Path(place.location).rglob("*.parquet")}
     assert len(kept) == 18 + 1 + 3
-    assert vacuum(archive, 3600.0) == 1  # what compaction replaced was part of the archive a moment ago
+    assert vacuum(archive, 3600.0) == 1  # replaced files were recently part of the archive
     kept = {str(path.relative_to(place.location)) for path in Path(place.location).rglob("*.parquet")}
     assert stored <= kept
     assert len(kept) == 18 + 3
     assert [row["position"] for row in archived(place.location)] == list(range(300))
 
 
-def test_while_it_is_written_only_many_small_files_are_merged(place: ArchiveLocation) -> None:
+def test_compaction_during_writes_merges_only_many_small_files(place: ArchiveLocation) -> None:
     archive = filled(place, batches=7)
     assert compact(archive, meanwhile=True).files_before == 0
     add(archive, 350, 400)
@@ -193,7 +195,7 @@ def test_vacuum_keeps_files_of_a_batch_under_way_for_a_day(place: ArchiveLocatio
     (written,) = write_files(place, [batch_of(range(50, 55), ("a",))])  # not committed yet
     path = Path(place.path(written.path))
     day = 86_400
-    for age in (3_700, day - 60):  # a slow store, or a machine that slept
+    for age in (3_700, day - 60):  # a slow store or a suspended machine
         aged(path, age)
         assert vacuum(archive, 3600.0) == 0
     assert archive.add(50, 55, [written])
@@ -217,7 +219,7 @@ def test_vacuum_removes_replaced_files_after_the_hours_to_keep(
     assert len(check_files(place.location)) == 3
 
 
-def test_compaction_names_no_file_that_is_gone(
+def test_compaction_with_a_lost_file_does_not_commit(
     place: ArchiveLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = filled(place)
@@ -235,6 +237,6 @@ def test_compaction_names_no_file_that_is_gone(
 
 
 def aged(path: Path, seconds: float) -> None:
-    """Set the time of the last change back."""
+    """Set the modification time back."""
     moment = time.time() - seconds
     os.utime(path, (moment, moment))

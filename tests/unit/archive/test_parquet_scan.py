@@ -1,4 +1,4 @@
-"""Reading many files side by side: in order, and what is in memory meanwhile."""
+"""Scan of many Parquet files: order and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 class Counted(io.BytesIO):
-    """A file of an object store, which notes how much is read of it at a time."""
+    """A file of an object store, which records the size of each read."""
 
     def __init__(self, data: bytes, read: list[int]) -> None:
         super().__init__(data)
@@ -34,7 +34,7 @@ class Counted(io.BytesIO):
         return data
 
 
-def test_little_memory_gives_the_same(tmp_path: Path) -> None:
+def test_scan_with_little_memory_returns_the_same_rows(tmp_path: Path) -> None:
     log = random_log(Random(5), 30)
     archive = archived(tmp_path, log)
     manifest = archive._covering(0, end_of(log))
@@ -45,8 +45,8 @@ def test_little_memory_gives_the_same(tmp_path: Path) -> None:
     assert max(len(p.rows.positions) for p in pieces if p.rows) <= 3  # a row of each topic
 
 
-def test_large_messages_of_many_topics_are_held_by_bytes_not_by_files(tmp_path: Path) -> None:
-    """A row of each file, and at the end all that is left of them, took what nobody had bounded."""
+def test_scan_memory_is_bounded_by_bytes_with_many_topics(tmp_path: Path) -> None:
+    """Bound the buffers by bytes, because a row of each file and the last rows can be large."""
     size, topics, memory = 1 << 18, 40, 1 << 20
     log = []
     for at in range(3 * topics):
@@ -71,12 +71,12 @@ def test_large_messages_of_many_topics_are_held_by_bytes_not_by_files(tmp_path: 
         if piece.rows is not None:
             found += told(piece.rows.positions, piece.rows.batch())
     assert found == messages_of(log)
-    # what waits, a chunk, and as much again that was given: 40 files held 10 MB
+    # waiting rows, a chunk, and the same for the returned rows: 40 files held 10 MB
     assert most < 3 * memory
 
 
-def test_files_of_many_topics_are_each_opened_once(tmp_path: Path) -> None:
-    """Where messages are small nothing is read twice, however well their columns are packed."""
+def test_scan_opens_each_file_of_many_topics_once(tmp_path: Path) -> None:
+    """Small messages are read once, regardless of the compression of their columns."""
     topics, each = 20, 2000
     log = []
     for at in range(topics):
@@ -93,9 +93,7 @@ def test_files_of_many_topics_are_each_opened_once(tmp_path: Path) -> None:
     assert archive.store.files_opened == topics
 
 
-def test_more_files_than_may_be_open_are_read_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scan_reads_more_files_than_the_open_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tickertape.archive.parquet_scan.archive_files_open_max", 1)
     monkeypatch.setattr("tickertape.archive.parquet_scan.archive_chunk_bytes_max", 100)
     log = random_log(Random(6), 30)
@@ -104,10 +102,10 @@ def test_more_files_than_may_be_open_are_read_all_the_same(
     assert archive.store.files_opened > len(archive._covering(0, 1))
 
 
-def test_what_many_files_in_an_object_store_have_fetched_is_bounded(
+def test_scan_of_an_object_store_bounds_the_fetched_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a row group of each, but a page; where there are few files, row groups are fetched as a whole."""
+    """Scans of many files fetch a page of each, and scans of few files fetch whole row groups."""
     topics, each, size, bound = 8, 128, 1 << 15, 5 << 20
     random = Random(1)
     log = []
@@ -137,5 +135,5 @@ def test_what_many_files_in_an_object_store_have_fetched_is_bounded(
             rows += 0 if piece.rows is None else len(piece.rows.positions)
             assert sum(stream.fetched_bytes for stream in scan._open) <= bound
         assert rows == count * each
-        assert sum(read >= each * size for read in fetched) == 1  # the first, when there were no others
+        assert sum(read >= each * size for read in fetched) == 1  # the first one, before other files are open
         assert sum(fetched) < 3 * count * each * size

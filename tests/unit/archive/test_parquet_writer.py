@@ -1,4 +1,4 @@
-"""Files of the archive: by day and topic, in order, in row groups that are not too large."""
+"""Files of the archive: by day and topic, in order, with bounded row groups and pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def written(tmp_path: Path, batches: list[pa.RecordBatch], end: int) -> list[Add
     return files
 
 
-def test_rows_are_read_back_as_they_were(tmp_path: Path) -> None:
+def test_written_rows_are_read_back_unchanged(tmp_path: Path) -> None:
     batches = [batch_of(range(start, start + 100), ("a", "b/c d%", "ü")) for start in range(0, 500, 100)]
     files = written(tmp_path, batches, 500)
     assert archived(tmp_path / "archive") == rows_of(batches)
@@ -41,7 +41,7 @@ def test_rows_are_read_back_as_they_were(tmp_path: Path) -> None:
     check_files(tmp_path / "archive")
 
 
-def test_each_day_has_files_of_its_own(tmp_path: Path) -> None:
+def test_each_day_has_separate_files(tmp_path: Path) -> None:
     batches = [batch_of(range(10), micros_each=DAY // 4)]
     files = written(tmp_path, batches, 10)
     assert len({file.day for file in files}) == len(files) == 3
@@ -70,19 +70,19 @@ def test_row_groups_are_bounded_by_rows_and_by_bodies(
     assert archived(tmp_path / "archive") == rows_of(batches)
 
 
-def test_pages_are_bounded_by_bodies_however_large_they_are(tmp_path: Path) -> None:
-    """Who reads a file has a page of it in memory: a thousand large messages were one."""
+def test_pages_are_bounded_with_large_bodies(tmp_path: Path) -> None:
+    """A reader holds a page in memory, so a page must not contain a thousand large messages."""
     batches = [batch_of([at], body=os.urandom(100_000)) for at in range(100)]
     (file,) = written(tmp_path, [pa.concat_batches(batches)], 100)
     read: list[int] = []
 
-    class Noting(io.BytesIO):
+    class RecordingFile(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             data = super().read(size)
             read.append(len(data))
             return data
 
-    source = Noting((tmp_path / "archive" / file.path).read_bytes())
+    source = RecordingFile((tmp_path / "archive" / file.path).read_bytes())
     found = pq.ParquetFile(source, pre_buffer=False, buffer_size=4096)
     assert sum(batch.num_rows for batch in found.iter_batches(10)) == 100
     assert max(read) < archive_page_bytes + (archive_page_messages_max + 1) * 100_000
@@ -99,9 +99,7 @@ def test_row_groups_can_be_pruned_and_bodies_have_no_statistics(tmp_path: Path) 
     assert {column.compression for column in columns.values()} == {"ZSTD"}
 
 
-def test_what_waits_is_bounded_however_many_topics_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_buffers_are_bounded_with_many_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_writer, "buffer_bytes_max", 30_000)
     monkeypatch.setattr(parquet_writer, "files_open_max", 3)
     topics = [f"t{n}" for n in range(20)]
@@ -121,7 +119,7 @@ def test_what_waits_is_bounded_however_many_topics_there_are(
     check_files(tmp_path / "archive")
 
 
-def test_a_file_that_is_large_enough_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_at_the_target_size_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_writer, "row_group_rows_max", 50)
     monkeypatch.setattr(parquet_writer, "file_bytes_target", 4000)
     batches = [batch_of(range(1000))]
@@ -132,7 +130,7 @@ def test_a_file_that_is_large_enough_is_closed(tmp_path: Path, monkeypatch: pyte
     check_files(tmp_path / "archive")
 
 
-def test_rows_out_of_order_are_refused_and_leave_no_file(tmp_path: Path) -> None:
+def test_rows_out_of_order_are_refused_without_a_file(tmp_path: Path) -> None:
     place = location_of(str(tmp_path / "archive"))
     for batches in ([batch_of([1, 3, 2])], [batch_of([1, 1])]):
         with pytest.raises(ArchiveFailed, match="positions do not ascend"):
@@ -147,9 +145,9 @@ def test_rows_out_of_order_are_refused_and_leave_no_file(tmp_path: Path) -> None
     assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []
 
 
-def test_rows_that_cannot_be_read_on_leave_no_open_file(tmp_path: Path) -> None:
+def test_failing_row_source_leaves_no_file(tmp_path: Path) -> None:
     def broken() -> Iterator[pa.RecordBatch]:
-        yield batch_of(range(70_000))  # more than a row group: the file is begun
+        yield batch_of(range(70_000))  # more than a row group: a file is open
         raise OSError("the server went away")
 
     with pytest.raises(OSError, match="the server went away"):
@@ -157,12 +155,14 @@ def test_rows_that_cannot_be_read_on_leave_no_open_file(tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []
 
 
-def test_no_rows_make_no_file(tmp_path: Path) -> None:
+def test_empty_input_writes_no_file(tmp_path: Path) -> None:
     assert write_files(location_of(str(tmp_path)), [batch_of([])]) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_location_is_normalized_to_an_absolute_path_or_uri(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert location_of("archive").location == str(tmp_path / "archive")
     assert location_of("file:///srv/archive").location == "/srv/archive"
@@ -174,13 +174,13 @@ def test_a_place_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pyte
             location_of(location, options)
 
 
-def test_a_store_that_lets_commits_replace_each_other_is_refused() -> None:
+def test_unsafe_rename_option_is_refused() -> None:
     with pytest.raises(BadOption, match="concurrent commits could replace each other"):
         location_of("s3://bucket/archive", {"aws_s3_allow_unsafe_rename": "true"})
     assert not location_of("s3://bucket/archive", {"AWS_S3_ALLOW_UNSAFE_RENAME": "false"}).is_directory
 
 
-def test_a_file_is_never_replaced(tmp_path: Path) -> None:
+def test_existing_file_is_never_replaced(tmp_path: Path) -> None:
     place = location_of(str(tmp_path))
     with new_file(place, "date=2026-01-01/x.parquet") as file:
         file.write(b"one")
@@ -189,8 +189,8 @@ def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "date=2026-01-01" / "x.parquet").read_bytes() == b"one"
 
 
-def test_an_object_store_is_written_through_delta_rs(tmp_path: Path) -> None:
-    """No store is at hand: delta-rs takes a directory for one when it is named by a URI."""
+def test_object_store_is_written_through_delta_rs(tmp_path: Path) -> None:
+    """Use a directory as object store: delta-rs treats a file URI like one."""
     (tmp_path / "archive").mkdir()
     place = ArchiveLocation(f"file://{tmp_path}/archive")
     assert not place.is_directory
@@ -201,7 +201,7 @@ def test_an_object_store_is_written_through_delta_rs(tmp_path: Path) -> None:
     check_files(tmp_path / "archive")
 
 
-def test_what_is_not_finished_never_comes_to_be_in_an_object_store(tmp_path: Path) -> None:
+def test_unfinished_file_does_not_appear_in_an_object_store(tmp_path: Path) -> None:
     place = ArchiveLocation(f"file://{tmp_path}")
 
     def broken() -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Reading the archive: exactly what was published, in order, and no file more than is needed."""
+"""Archive reader: messages as published, in order, from as few files as possible."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOURNAL = "0123456789abcdef" * 2
 
 
 def archived(location: Path, log: list[Commit], splits: int = 3, rows_per_group: int = 20) -> ArchiveReader:
-    """The archive of a log, which was written in so many batches."""
+    """Return the archive of a log that was written in `splits` batches."""
     writer = ArchiveWriter(location, JOURNAL, begin=int(log[0].positions[0]))
     for part in np.array_split(np.arange(len(log)), splits):
         some = [log[i] for i in part.tolist()]
@@ -57,7 +57,7 @@ def read(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_was_archived_is_read_back_as_it_was_published(tmp_path: Path, seed: int) -> None:
+def test_archived_messages_are_read_back_as_published(tmp_path: Path, seed: int) -> None:
     log = random_log(Random(seed), 60)
     archive = archived(tmp_path, log)
     end, everything = end_of(log), messages_of(log)
@@ -72,7 +72,7 @@ def test_what_was_archived_is_read_back_as_it_was_published(tmp_path: Path, seed
         assert read(archive, low, high) == [m for m in everything if low <= m[0] < high]
 
 
-def test_columns_that_no_message_uses_are_absent(tmp_path: Path) -> None:
+def test_unused_columns_are_absent_from_the_batch(tmp_path: Path) -> None:
     batch = batch_from_bodies("t", [b"1", b"", b"333"], publisher=5, first_sequence=9, timestamp=DAY)
     archive = archived(tmp_path, [Commit(np.arange(3), batch)], 1)
     (piece, last) = list(archive.messages(0, 3))
@@ -82,7 +82,7 @@ def test_columns_that_no_message_uses_are_absent(tmp_path: Path) -> None:
     assert bytes(piece.batch.bodies) == bytes(batch.bodies)
 
 
-def test_a_filter_gives_what_passes(tmp_path: Path) -> None:
+def test_read_with_a_filter_returns_matching_messages(tmp_path: Path) -> None:
     log = random_log(Random(7), 40)
     archive = archived(tmp_path, log)
     passing = compile_filter("/n % 10 = 3", message_type("json"))
@@ -95,7 +95,7 @@ def test_a_filter_gives_what_passes(tmp_path: Path) -> None:
     assert found
 
 
-def test_only_files_and_row_groups_that_can_hold_it_are_read(tmp_path: Path) -> None:
+def test_reader_opens_only_files_and_row_groups_in_range(tmp_path: Path) -> None:
     bodies = [b"%d" % i for i in range(1000)]
     log = [
         Commit(
@@ -127,7 +127,7 @@ def test_only_files_and_row_groups_that_can_hold_it_are_read(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_positions_by_bookmark_and_time(tmp_path: Path, seed: int) -> None:
+def test_reader_finds_positions_by_bookmark_and_time(tmp_path: Path, seed: int) -> None:
     log = random_log(Random(seed), 60, first=100)
     archive = archived(tmp_path, log)
     everything, end = messages_of(log), end_of(log)
@@ -145,7 +145,7 @@ def test_positions_by_bookmark_and_time(tmp_path: Path, seed: int) -> None:
     assert archive.last_before(0) is None
 
 
-def test_files_without_statistics_are_read_whenever_they_may_hold_it(tmp_path: Path) -> None:
+def test_files_without_statistics_are_always_read(tmp_path: Path) -> None:
     log = random_log(Random(8), 12)
     writer = ArchiveWriter(tmp_path, JOURNAL)
     for commit in log:
@@ -160,10 +160,10 @@ def test_files_without_statistics_are_read_whenever_they_may_hold_it(tmp_path: P
     assert archive.last_before(position) == (last[0], Bookmark(last[1], last[2]), last[3])
 
 
-# -- what is wrong ------------------------------------------------------------------------------------
+# -- damage and changes -------------------------------------------------------------------------------
 
 
-def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
+def test_range_outside_the_coverage_is_refused(tmp_path: Path) -> None:
     log = random_log(Random(1), 10, first=50)
     archive = archived(tmp_path, log)
     for begin, end in ((0, 60), (50, end_of(log) + 1)):
@@ -171,7 +171,7 @@ def test_what_is_not_covered_is_refused(tmp_path: Path) -> None:
             archive.scan(begin, end)
 
 
-def test_no_table_yet(tmp_path: Path) -> None:
+def test_reader_without_a_table_waits_for_creation(tmp_path: Path) -> None:
     archive = ArchiveReader(str(tmp_path / "none"))
     assert archive.refresh() is None
     with pytest.raises(ArchiveFailed, match="no table exists yet"):
@@ -181,23 +181,23 @@ def test_no_table_yet(tmp_path: Path) -> None:
     assert read(archive, 0, end_of(log)) == messages_of(log)
 
 
-def test_the_archive_of_another_journal_is_refused(tmp_path: Path) -> None:
+def test_reader_refuses_the_archive_of_another_journal(tmp_path: Path) -> None:
     archived(tmp_path, random_log(Random(1), 10))
     with pytest.raises(WrongJournal):
         ArchiveReader(str(tmp_path), "f" * 32).refresh()
 
 
-def test_a_missing_file_is_told_not_passed_over(tmp_path: Path) -> None:
+def test_missing_file_raises_archive_failed(tmp_path: Path) -> None:
     log = random_log(Random(2), 30)
     archive = archived(tmp_path, log)
-    gone = min(tmp_path.rglob("*.parquet"))
-    gone.unlink()
-    with pytest.raises(ArchiveFailed, match=gone.name) as error:
+    removed = min(tmp_path.rglob("*.parquet"))
+    removed.unlink()
+    with pytest.raises(ArchiveFailed, match=removed.name) as error:
         read(archive, 0, end_of(log))
     assert error.value.missing
 
 
-def test_a_damaged_page_is_told(tmp_path: Path) -> None:
+def test_damaged_page_raises_archive_failed(tmp_path: Path) -> None:
     log = random_log(Random(2), 60)
     archive = archived(tmp_path, log, 1)
     victim = max(tmp_path.rglob("*.parquet"), key=lambda path: path.stat().st_size)
@@ -210,7 +210,7 @@ def test_a_damaged_page_is_told(tmp_path: Path) -> None:
 
 
 def _read_what_is_cut_short(location: Path) -> None:
-    """In a process of its own: what is mapped and not there ends a process by a signal."""
+    """Run in a separate process: access to a mapped page beyond the file raises a signal."""
     archive = ArchiveReader(str(location), JOURNAL)
     pieces = archive.messages(0, 8000, bytes_max=4096)
     next(pieces)
@@ -220,7 +220,7 @@ def _read_what_is_cut_short(location: Path) -> None:
         list(pieces)
 
 
-def test_a_file_that_is_cut_short_while_it_is_read_is_told(tmp_path: Path) -> None:
+def test_file_truncated_during_a_read_raises_archive_failed(tmp_path: Path) -> None:
     noise = Random(1)
     bodies = [noise.randbytes(100) for _ in range(8000)]
     log = [Commit(np.arange(8000), batch_from_bodies("t", bodies, publisher=1, first_sequence=1))]
@@ -248,7 +248,9 @@ def rewritten(path: Path, rows: pa.Table) -> None:
         (lambda rows: rows.drop_columns(["data"]), "no column 'data'"),
     ],
 )
-def test_rows_that_are_not_as_they_should_be_are_told(tmp_path: Path, damage: object, expected: str) -> None:
+def test_rows_that_contradict_the_table_raise_archive_failed(
+    tmp_path: Path, damage: object, expected: str
+) -> None:
     log = random_log(Random(3), 20)
     archive = archived(tmp_path, log, 1)
     victim = max(tmp_path.rglob("*.parquet"), key=lambda path: path.stat().st_size)
@@ -259,7 +261,7 @@ def test_rows_that_are_not_as_they_should_be_are_told(tmp_path: Path, damage: ob
     assert victim.name in str(error.value)
 
 
-def test_out_of_order_from_one_row_group_to_the_next_is_told(tmp_path: Path) -> None:
+def test_row_groups_out_of_order_raise_archive_failed(tmp_path: Path) -> None:
     log = random_log(Random(3), 40)
     archive = archived(tmp_path, log, 1, rows_per_group=1 << 20)
     victim = max(tmp_path.rglob("*.parquet"), key=lambda path: path.stat().st_size)
@@ -270,7 +272,7 @@ def test_out_of_order_from_one_row_group_to_the_next_is_told(tmp_path: Path) -> 
         read(archive, 0, end_of(log))
 
 
-def test_a_position_twice_is_told(tmp_path: Path) -> None:
+def test_duplicate_position_raises_archive_failed(tmp_path: Path) -> None:
     log = random_log(Random(4), 20)
     writer = ArchiveWriter(tmp_path, JOURNAL)
     writer.add(log, 1)
@@ -279,7 +281,7 @@ def test_a_position_twice_is_told(tmp_path: Path) -> None:
         read(ArchiveReader(str(tmp_path)), 0, end_of(log))
 
 
-def test_compaction_while_it_is_read_is_not_noticed(tmp_path: Path) -> None:
+def test_compaction_during_a_read_does_not_change_the_rows(tmp_path: Path) -> None:
     log = random_log(Random(9), 10)
     writer = ArchiveWriter(tmp_path, JOURNAL)
     for commit in log:
@@ -303,7 +305,7 @@ def test_compaction_while_it_is_read_is_not_noticed(tmp_path: Path) -> None:
     assert found == messages_of(log)
 
 
-def test_a_table_that_goes_away_is_told(tmp_path: Path) -> None:
+def test_deleted_table_raises_archive_failed_until_restored(tmp_path: Path) -> None:
     log = random_log(Random(1), 10)
     archive = archived(tmp_path / "table", log)
     (tmp_path / "table").rename(tmp_path / "unmounted")
@@ -314,7 +316,7 @@ def test_a_table_that_goes_away_is_told(tmp_path: Path) -> None:
     assert read(archive, 0, end_of(log)) == messages_of(log)
 
 
-def test_a_table_whose_old_versions_are_cleaned_up_is_opened_anew(tmp_path: Path) -> None:
+def test_table_with_removed_old_versions_is_reopened(tmp_path: Path) -> None:
     log = random_log(Random(1), 12)
     writer = ArchiveWriter(tmp_path, JOURNAL)
     writer.add(log[:6], end_of(log[:6]))
@@ -329,8 +331,8 @@ def test_a_table_whose_old_versions_are_cleaned_up_is_opened_anew(tmp_path: Path
 
 
 @pytest.mark.parametrize("commits", [1, 6])
-def test_a_table_that_was_deleted_and_made_anew_is_seen_to_be_another(tmp_path: Path, commits: int) -> None:
-    """However many versions it has: those of the one before say nothing of it."""
+def test_recreated_table_is_detected_on_refresh(tmp_path: Path, commits: int) -> None:
+    """The number of table versions does not matter."""
     location, log = tmp_path / "archive", random_log(Random(3), 20)
     archive = archived(location, log, splits=3)
     assert archive.refresh() == archive.coverage
@@ -347,7 +349,7 @@ def test_a_table_that_was_deleted_and_made_anew_is_seen_to_be_another(tmp_path: 
     assert read(archive, coverage.begin, coverage.end) == wanted
 
 
-def test_a_table_that_was_made_anew_is_looked_at_when_a_file_is_missing(tmp_path: Path) -> None:
+def test_recreated_table_is_reloaded_after_a_missing_file(tmp_path: Path) -> None:
     location, log = tmp_path / "archive", random_log(Random(3), 20)
     archive = archived(location, log, splits=3)
     shutil.rmtree(location)
@@ -355,7 +357,7 @@ def test_a_table_that_was_made_anew_is_looked_at_when_a_file_is_missing(tmp_path
     assert read(archive, 0, end_of(log)) == messages_of(log)
 
 
-def test_statistics_of_another_type_prune_nothing(tmp_path: Path) -> None:
+def test_statistics_of_another_type_do_not_prune(tmp_path: Path) -> None:
     log = random_log(Random(1), 20)
     archive = archived(tmp_path, log, 1)
     for file in tmp_path.rglob("*.parquet"):
@@ -375,7 +377,7 @@ def test_statistics_of_another_type_prune_nothing(tmp_path: Path) -> None:
     assert archive.find_time(stamp, 0, end_of(log)) == next(m[0] for m in everything if m[3] >= stamp)
 
 
-def test_a_uri_of_a_directory_is_a_path(tmp_path: Path) -> None:
+def test_file_uri_is_read_as_a_path(tmp_path: Path) -> None:
     log = random_log(Random(1), 10)
     archived(tmp_path / "a b", log)
     archive = ArchiveReader((tmp_path / "a b").as_uri())
@@ -383,21 +385,21 @@ def test_a_uri_of_a_directory_is_a_path(tmp_path: Path) -> None:
     assert read(archive, 0, end_of(log)) == messages_of(log)
 
 
-def test_an_object_store_is_read_as_a_path_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the file system that delta-rs has for every store; a directory is one of them."""
+def test_object_store_is_read_like_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read through the file system of delta-rs, which accepts directories as stores."""
     log = random_log(Random(1), 30)
     archived(tmp_path, log)
     archive = ArchiveReader(tmp_path.as_uri(), options={"timeout": "5s"})
     archive.store.root = None
     assert read(archive, 0, end_of(log)) == messages_of(log)
-    gone = min(tmp_path.rglob("*.parquet"))
-    gone.unlink()
-    with pytest.raises(ArchiveFailed, match=gone.name) as error:
+    removed = min(tmp_path.rglob("*.parquet"))
+    removed.unlink()
+    with pytest.raises(ArchiveFailed, match=removed.name) as error:
         read(archive, 0, end_of(log))
     assert error.value.missing
 
 
-def test_a_file_that_is_not_there_has_the_range_the_table_says(tmp_path: Path) -> None:
+def test_manifest_has_the_position_ranges_recorded_in_the_table(tmp_path: Path) -> None:
     log = random_log(Random(1), 10)
     manifest = archived(tmp_path, log, 1)._covering(0, end_of(log))
     files = [manifest.file(n) for n in range(len(manifest))]

@@ -1,4 +1,4 @@
-"""The archive as a table: what it says of itself, and what is refused."""
+"""The archive as a table: its coverage, and tables that are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOURNAL = "0123456789abcdef" * 2
 OTHER = "f" * 32
 
 
-def test_a_new_table_covers_nothing_from_where_it_begins(tmp_path: Path) -> None:
+def test_new_table_covers_an_empty_range_at_the_start_position(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path, JOURNAL, begin=7, topics="^a")
     covered = schema.coverage_of(DeltaTable(tmp_path), JOURNAL)
     assert covered == schema.Coverage(JOURNAL, 7, 7, "^a")
@@ -27,17 +27,17 @@ def test_a_new_table_covers_nothing_from_where_it_begins(tmp_path: Path) -> None
 def test_coverage_ends_with_the_version_of_the_last_transaction(tmp_path: Path) -> None:
     writer = ArchiveWriter(tmp_path, JOURNAL)
     writer.commit([], 12)
-    writer.commit([], None)  # as compaction: the end stays
+    writer.commit([], None)  # like a compaction: the end is unchanged
     assert schema.coverage_of(DeltaTable(tmp_path)) == schema.Coverage(JOURNAL, 0, 12, "")
 
 
-def test_the_table_of_another_journal_is_refused(tmp_path: Path) -> None:
+def test_table_of_another_journal_is_refused(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path, JOURNAL)
     with pytest.raises(WrongJournal, match=f"journal {JOURNAL}, not of {OTHER}"):
         schema.coverage_of(DeltaTable(tmp_path), OTHER)
 
 
-def test_a_table_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+def test_table_without_archive_properties_is_refused(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"position": [1]}))
     with pytest.raises(ArchiveFailed, match="is not an archive"):
         schema.coverage_of(DeltaTable(tmp_path))
@@ -47,7 +47,7 @@ def test_a_table_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     ("change", "expected"),
     [({schema.FORMAT_PROPERTY: "1"}, "has format 1"), ({schema.BEGIN_PROPERTY: "-1"}, "is not an archive")],
 )
-def test_a_newer_format_and_a_bad_begin_are_refused(
+def test_newer_format_and_invalid_start_position_are_refused(
     tmp_path: Path, change: dict[str, str], expected: str
 ) -> None:
     DeltaTable.create(
@@ -60,7 +60,7 @@ def test_a_newer_format_and_a_bad_begin_are_refused(
         schema.coverage_of(DeltaTable(tmp_path))
 
 
-def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
+def test_table_with_a_missing_column_is_refused(tmp_path: Path) -> None:
     DeltaTable.create(
         tmp_path,
         pa.schema([("position", pa.int64())]),
@@ -85,7 +85,7 @@ def test_a_table_without_a_column_is_refused(tmp_path: Path) -> None:
         ("^a", "^ab", False),
     ],
 )
-def test_which_topics_an_archive_holds(archived: str, wanted: str, held: bool) -> None:
+def test_archive_topics_decide_the_held_topics(archived: str, wanted: str, held: bool) -> None:
     assert schema.holds_topic(archived, wanted) is held
 
 
@@ -99,7 +99,7 @@ def test_statistics_are_whole_milliseconds_rounded_outwards() -> None:
     }
 
 
-def test_days_and_paths() -> None:
+def test_day_and_path_of_a_file_follow_the_timestamp() -> None:
     assert schema.day_of(86_400_000_000 - 1) == date(1970, 1, 1)
     assert schema.day_of(86_400_000_000) == date(1970, 1, 2)
     assert schema.file_path(date(2013, 1, 2), "x") == "date=2013-01-02/x.parquet"

@@ -1,4 +1,4 @@
-"""The bench runner: registration, repetition, table, page."""
+"""Bench runner: registration, repetition, table and page."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def a_room(path: Path, *, quick: bool = False) -> Room:
     return Room(path / "room", quick, Shared(path / "shared"))
 
 
-def test_each_repetition_has_an_empty_directory_and_nothing_is_left(tmp_path: Path) -> None:
+def test_each_repetition_has_an_empty_directory_that_is_removed(tmp_path: Path) -> None:
     outcome = measure(a_bench([3.0, 1.0, 2.0]), a_room(tmp_path), repeat=3)
     assert outcome.values == [3.0, 1.0, 2.0]
     assert outcome.note == "noted"
     assert not (tmp_path / "room").exists()
 
 
-def test_what_a_bench_raises_is_its_outcome(tmp_path: Path) -> None:
+def test_exception_of_a_bench_becomes_a_failed_outcome(tmp_path: Path) -> None:
     def run(room: Room) -> Reading:
         raise OSError(28, "no space", str(room.quick))
 
@@ -63,7 +63,7 @@ def test_numbers_have_three_digits(value: float, shown: str) -> None:
     assert number(value) == shown
 
 
-def test_worst_comes_first_whichever_way_is_better() -> None:
+def test_range_shows_the_worst_value_first() -> None:
     assert cells(Outcome(a_bench([]), [3.0, 1.0, 2.0]))[1::4] == ("2.00 msg/s", "1.00 to 3.00")
     assert cells(Outcome(a_bench([], "us"), [3.0, 1.0, 2.0]))[1::4] == ("2.00 us", "3.00 to 1.00")
 
@@ -80,19 +80,19 @@ def test_worst_comes_first_whichever_way_is_better() -> None:
         ("us", None, None, ""),
     ],
 )
-def test_what_was_agreed_stands_beside_the_median(
+def test_table_compares_the_median_with_floor_and_aim(
     unit: str, floor: float | None, aim: float | None, met: str
 ) -> None:
     agreed = replace(a_bench([], unit), floor=floor, aim=aim)
     assert cells(Outcome(agreed, [5.0, 2.0, 1.0]))[4] == met
 
 
-def test_a_floor_without_an_aim_is_refused() -> None:
+def test_bench_with_a_floor_but_no_aim_is_refused() -> None:
     with pytest.raises(ValueError, match="a floor and an aim"):
         bench("group", "title", unit="us", floor=1)
 
 
-def test_a_shared_directory_is_filled_once(tmp_path: Path) -> None:
+def test_shared_directory_is_filled_once(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "left over").touch()
     shared, calls = Shared(tmp_path), []
@@ -105,7 +105,7 @@ def test_a_shared_directory_is_filled_once(tmp_path: Path) -> None:
     assert calls == [tmp_path / "log"]
 
 
-def test_a_shared_directory_whose_filling_failed_is_filled_again(tmp_path: Path) -> None:
+def test_shared_directory_after_a_failed_fill_is_filled_from_scratch(tmp_path: Path) -> None:
     def fail(path: Path) -> None:
         (path / "half").mkdir()
         raise OSError(28, "no space")
@@ -120,11 +120,11 @@ def test_a_shared_directory_whose_filling_failed_is_filled_again(tmp_path: Path)
 PEERS = """# some-broker 1.2.3
 some-broker (default sync)    publish pipelined 256                              98,123 msg/s
 some-broker                  publish ack latency p50 41 us p99 80 us
-other failed: ConnectionError nobody
+other failed: ConnectionError refused
 """
 
 
-def test_the_peers_figures_get_a_table_with_their_versions(tmp_path: Path) -> None:
+def test_peer_figures_get_a_table_with_versions(tmp_path: Path) -> None:
     (tmp_path / "peers").write_text(PEERS)
     peers = read_peers(str(tmp_path / "peers"))
     assert peers == read_peers(f"cat {tmp_path / 'peers'}")
@@ -133,7 +133,7 @@ def test_the_peers_figures_get_a_table_with_their_versions(tmp_path: Path) -> No
         read_peers(str(tmp_path / "program"))
     text = table([Outcome(a_bench([]), [5.0])], [], peers)
     assert "* some-broker 1.2.3" in text
-    assert "* other failed: ConnectionError nobody" in text
+    assert "* other failed: ConnectionError refused" in text
     assert "| some-broker (default sync) publish pipelined 256 | 98,123 msg/s |" in text
     assert "| some-broker publish ack latency | p50 41 us p99 80 us |" in text
 
@@ -143,7 +143,7 @@ def test_peers_without_a_figure_are_refused() -> None:
         parse_peers("some-broker failed")
 
 
-def test_the_table_goes_between_the_markers_and_nowhere_else() -> None:
+def test_table_replaces_only_the_text_between_the_markers() -> None:
     text = table([Outcome(a_bench([]), [5.0], "a|b")], ["a machine"])
     page = between_markers(f"# Title\n{BEGIN}\nold\n{END}\nend\n", text)
     assert page.startswith(f"# Title\n{BEGIN}\n\n* a machine\n")
@@ -154,7 +154,7 @@ def test_the_table_goes_between_the_markers_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize("page", ["", BEGIN, f"{END}\n{BEGIN}", f"{BEGIN}{BEGIN}{END}"])
-def test_a_page_without_its_markers_is_left_alone(page: str) -> None:
+def test_page_without_markers_is_refused(page: str) -> None:
     with pytest.raises(ValueError, match="these two lines"):
         between_markers(page, "text")
 
@@ -164,19 +164,19 @@ def test_unknown_units_are_refused() -> None:
         bench("group", "title", unit="furlongs")
 
 
-def test_writing_wants_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
+def test_write_option_with_quick_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--write", "--quick"])
     assert end.value.code == 2
     assert "--write wants the whole" in capsys.readouterr().err
 
 
-def test_an_unknown_name_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_bench_name_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no such bench"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_the_machine_is_described_without_its_name(tmp_path: Path) -> None:
+def test_machine_description_contains_no_path_and_leaves_no_file(tmp_path: Path) -> None:
     lines = machine.describe(tmp_path)
     assert any("cores" in line for line in lines)
     assert any("fdatasync" in line for line in lines)

@@ -1,4 +1,4 @@
-"""Filters on batches: message types by topic, context inputs, and the bounds of a piece."""
+"""Filters on batches: message types by topic, inputs, and limits of a piece."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def batch_of(*messages: tuple[str, bytes]) -> MessageBatch:
     return builder.build(7, first_sequence=1)
 
 
-def test_matching_rows_of_several_types_are_rising() -> None:
+def test_matching_rows_of_several_types_ascend() -> None:
     batch = batch_of(
         ("fix", b"35=D\x01"),
         ("a", b'{"35": "D"}'),
@@ -70,7 +70,7 @@ def test_unreadable_bodies_are_counted() -> None:
     assert matcher.unreadable == 1
 
 
-def test_piece_ends_after_its_bytes_or_messages_with_at_least_one_message() -> None:
+def test_piece_ends_at_the_byte_or_message_limit_with_at_least_one_message() -> None:
     large = b"x" * (filter_piece_bytes_max // 2)
     batch = batch_from_bodies("a", [large, large, large, large * 3, b"y", b"z"])
     assert [piece_end(batch, low, 100) for low in range(6)] == [2, 3, 3, 4, 6, 6]

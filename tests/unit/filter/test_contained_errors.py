@@ -29,7 +29,7 @@ pytestmark = pytest.mark.defects
 
 @pytest.fixture(autouse=True)
 def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`LENGTH('boom')` raises."""
+    """Make `LENGTH('boom')` raise."""
     monkeypatch.setitem(registry._CALLS, "LENGTH", defective(registry.call_of("LENGTH")))
 
 
@@ -42,7 +42,7 @@ def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
         ("STRPTIME(/t,'%Y-%q') > 0", 16),
     ],
 )
-def test_strptime_with_a_repeated_directive_is_refused_with_its_place(text: str, position: int) -> None:
+def test_strptime_with_a_repeated_directive_is_refused_with_the_position(text: str, position: int) -> None:
     with pytest.raises(BadFilter, match=r"repeated|at most 64") as caught:
         compile_filter(text, JSON)
     assert caught.value.position == position
@@ -67,14 +67,14 @@ def test_strptime_of_a_day_without_a_year_assumes_1900() -> None:
     "text",
     ["LENGTH('boom') = 4", "/a = 1 OR LENGTH('boom')", "IF(LENGTH('boom'), 1, 2) = 1", "/a = LENGTH('boom')"],
 )
-def test_a_constant_that_raises_is_refused_with_its_place(text: str) -> None:
+def test_constant_that_raises_is_refused_with_the_position(text: str) -> None:
     for compile_it in (compile_filter, compile_value):
         with pytest.raises(BadFilter, match="Planted: planted") as caught:
             compile_it(text, JSON)
         assert caught.value.position == text.index("LENGTH")
 
 
-def test_what_is_raised_anywhere_while_compiling_refuses_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_while_compiling_refuses_the_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(*_: Any) -> Any:
         raise RuntimeError("a defect")
 
@@ -83,7 +83,7 @@ def test_what_is_raised_anywhere_while_compiling_refuses_the_filter(monkeypatch:
         compile_filter("/never_compiled = 1", JSON)
 
 
-def test_a_body_for_which_a_filter_raises_does_not_match_and_is_counted() -> None:
+def test_body_for_which_a_filter_raises_does_not_match_and_is_counted() -> None:
     before = DEFECTS.count
     found = compile_filter("NOT LENGTH(/a) = 9", JSON)
     assert found.select(BODIES) == [0, 2]
@@ -91,19 +91,19 @@ def test_a_body_for_which_a_filter_raises_does_not_match_and_is_counted() -> Non
     assert (DEFECTS.count - before, DEFECTS.last) == (1, "Planted: planted")
 
 
-def test_a_body_for_which_a_value_raises_has_none_and_is_counted() -> None:
+def test_body_for_which_a_value_raises_has_no_value_and_is_counted() -> None:
     value = compile_value("LENGTH(/a)", JSON)
     assert value(BODIES) == [3, None, 4, None]
     assert value.unreadable == 2
 
 
-def test_a_filter_without_fields_that_raises_matches_nothing() -> None:
+def test_filter_without_fields_that_raises_does_not_match() -> None:
     found = compile_filter("LENGTH(TOPIC_NAME()) = 3", JSON)
     assert found.select(BODIES, FilterInputs(topics=["abc", "boom", "abc", "abc"])) == [0, 2, 3]
     assert found.unreadable == 1
 
 
-def test_a_filter_whose_function_cannot_be_made_matches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filter_with_a_failing_code_generation_matches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compile_filter("/a = 'never made before'", JSON)
 
     def raising(source: str) -> Any:
@@ -114,7 +114,7 @@ def test_a_filter_whose_function_cannot_be_made_matches_nothing(monkeypatch: pyt
     assert found.unreadable == len(BODIES)
 
 
-def test_a_decoder_that_raises_leaves_the_other_bodies_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_that_raises_affects_only_those_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compile_filter("/a BEGINS WITH 'abc'", JSON)
     monkeypatch.setattr(found, "_reader", _failing(JSON.reader(found.paths)))
     assert found.select(BODIES) == [0, 2]
@@ -122,7 +122,7 @@ def test_a_decoder_that_raises_leaves_the_other_bodies_alone(monkeypatch: pytest
 
 
 def _failing(reader: FieldReader) -> Any:
-    """`reader`, but raising for a body with `boom` in it."""
+    """Return a reader that raises for bodies that contain `boom`."""
 
     class Failing:
         access = reader.access
@@ -161,7 +161,7 @@ def _index() -> FilterIndex[str]:
 
 
 def _check(index: FilterIndex[str]) -> None:
-    """It finds what the filters find by themselves, twice: what it remembers makes no difference."""
+    """Check that the index matches like the filters, with an empty and a filled cache."""
     context = FilterInputs(topics=["t"] * len(BODIES))
     for _ in range(3):
         matches = index.match(BODIES, context)
@@ -171,11 +171,11 @@ def _check(index: FilterIndex[str]) -> None:
         assert matches.unreadable == 2
 
 
-def test_an_index_with_a_filter_that_raises_finds_what_the_filters_find() -> None:
+def test_index_with_a_raising_filter_matches_like_the_filters() -> None:
     _check(_index())
 
 
-def test_an_index_finds_what_the_filters_find_when_a_condition_cannot_be_made(
+def test_index_matches_like_the_filters_when_a_condition_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     index = _index()
@@ -187,7 +187,7 @@ def test_an_index_finds_what_the_filters_find_when_a_condition_cannot_be_made(
     _check(index)
 
 
-def test_an_index_finds_what_the_filters_find_when_an_interval_raises(
+def test_index_matches_like_the_filters_when_an_interval_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     index: FilterIndex[int] = FilterIndex(JSON)
@@ -203,7 +203,7 @@ def test_an_index_finds_what_the_filters_find_when_an_interval_raises(
 
 
 @pytest.mark.parametrize("place", ["numbers", "values"])
-def test_an_index_finds_what_the_filters_find_when_its_columns_raise(
+def test_index_matches_like_the_filters_when_value_columns_raise(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     index = _index()
@@ -215,7 +215,7 @@ def test_an_index_finds_what_the_filters_find_when_its_columns_raise(
     _check(index)
 
 
-def test_an_index_finds_what_the_filters_find_when_bodies_cannot_be_taken_apart(
+def test_index_matches_like_the_filters_when_column_reading_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     index = _index()

@@ -1,4 +1,4 @@
-"""The page about filters: each example answers what it says, and each function is on it."""
+"""Page about filters: results of its examples, and its list of functions."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def message() -> bytes:
 
 
 @pytest.mark.parametrize(("text", "answer"), EXAMPLES)
-def test_every_example_answers_what_the_page_says(text: str, answer: str) -> None:
+def test_filter_page_examples_have_the_documented_results(text: str, answer: str) -> None:
     yes, no = (compile_filter(one, JSON).matches(message()) for one in (text, f"NOT ({text})"))
     assert (yes, no) == {"true": (True, False), "false": (False, True), "unknown": (False, False)}[answer]
 
 
-def test_there_are_examples_of_everything() -> None:
+def test_filter_page_has_enough_examples() -> None:
     assert len(EXAMPLES) > 45
 
 
-def test_every_function_is_on_the_page_with_its_meaning() -> None:
+def test_filter_page_lists_every_function_with_the_description() -> None:
     rows = dict(re.findall(r"^\| `([A-Z_0-9]+)\(.*\)` \| (.*) \|$", PAGE, re.MULTILINE))
     functions = {
         name: meaning for name, meaning in rows.items() if meaning not in {"true", "false", "unknown"}
@@ -43,14 +43,14 @@ def test_every_function_is_on_the_page_with_its_meaning() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_is_not_offered_is_refused_as_the_page_says(name: str) -> None:
-    (told,) = re.findall(r"^Not offered, .*(?:\n.+)*$", PAGE, re.MULTILINE)
-    assert f"`{name}`" in told or REFUSED[name].startswith("aggregates")
+def test_unsupported_functions_are_refused_as_documented(name: str) -> None:
+    (listed,) = re.findall(r"^Not offered, .*(?:\n.+)*$", PAGE, re.MULTILINE)
+    assert f"`{name}`" in listed or REFUSED[name].startswith("aggregates")
     with pytest.raises(BadFilter, match=f"{name} cannot be used: {re.escape(REFUSED[name])}"):
         compile_filter(f"{name}(/a) = 1", JSON)
 
 
-def test_the_mistake_reads_as_shown() -> None:
+def test_filter_page_shows_the_actual_error_text() -> None:
     found = re.search(r'explain "(.*)"\ntickertape: ((?:.+\n)+?)```', PAGE)
     assert found is not None
     with pytest.raises(BadFilter) as refused:

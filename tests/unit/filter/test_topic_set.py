@@ -1,4 +1,4 @@
-"""Sets of topics: names, patterns, both, and what is remembered."""
+"""Sets of topics: names, patterns, both, and their cache."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TOPICS = ["orders", "orders/ny", "fx/eur/spot", "fx/eur/forward", "FX/eur", "my 
         ["(?:a{5}){9}b|spot", "(?:b{5}){9}c|ny"],
     ],
 )
-def test_a_topic_is_in_it_when_a_name_or_a_pattern_says_so(names: list[str]) -> None:
+def test_topic_set_contains_topics_of_names_and_patterns(names: list[str]) -> None:
     topics = TopicSet(names)
     patterns = [compile_topic_pattern(name) for name in names if not name.isalpha()]
     for topic in TOPICS * 2:
         assert (topic in topics) == (topic in names or any(p.search(topic) for p in patterns))
 
 
-def test_patterns_that_are_too_costly_together_are_searched_one_by_one() -> None:
+def test_patterns_that_are_too_costly_together_are_matched_one_by_one() -> None:
     names = [f"{letter}.{{8}}{letter}" for letter in "abcdefgh"]
     topics = TopicSet(names)
     assert len(topics._patterns) > 1
@@ -38,23 +38,23 @@ def test_patterns_that_are_too_costly_together_are_searched_one_by_one() -> None
     assert "h12345678a" not in topics
 
 
-def test_one_pattern_in_force_does_not_change_another() -> None:
+def test_flags_of_one_pattern_do_not_affect_another() -> None:
     topics = TopicSet(["(?i)^fx", "^orders$"])
     assert "FX" in topics
     assert "ORDERS" not in topics
 
 
-def test_what_is_no_pattern_is_refused() -> None:
+def test_invalid_topic_pattern_is_refused() -> None:
     with pytest.raises(BadTopic, match=r"look-ahead"):
         TopicSet(["orders", "(?=a)"])
 
 
-def test_more_patterns_than_may_be_are_refused_before_any_is_looked_at() -> None:
+def test_too_many_patterns_are_refused_before_compilation() -> None:
     with pytest.raises(BadTopic, match=r"Too many topic patterns: 65\. Use at most 64"):
         TopicSet([*(f"^{number}" for number in range(64)), "(?=a)"])
 
 
-def test_what_it_remembers_is_bounded() -> None:
+def test_topic_set_cache_is_bounded() -> None:
     topics = TopicSet(["^a"])
     for number in range(recorded_topics_kept_max + 10):
         assert f"a{number}" in topics

@@ -1,4 +1,4 @@
-"""Certificates and keys: which files make a context, and what is said of the others."""
+"""TLS contexts from certificate and key files, and refused files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def identity(authority: Authority) -> Identity:
     return authority.issue("localhost")
 
 
-def test_a_client_always_checks_certificate_and_name(authority: Authority, identity: Identity) -> None:
+def test_client_context_checks_certificate_and_host_name(authority: Authority, identity: Identity) -> None:
     for tls in (TLS(), TLS(ca=authority.ca), TLS(ca=authority.ca, certificate=identity[0], key=identity[1])):
         context = client_context(tls)
         assert context.verify_mode is ssl.CERT_REQUIRED
@@ -35,7 +35,7 @@ def test_a_client_always_checks_certificate_and_name(authority: Authority, ident
         assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_a_server_asks_for_certificates_only_with_an_authority(
+def test_server_context_requires_client_certificates_only_with_client_ca(
     authority: Authority, identity: Identity
 ) -> None:
     assert server_context(*identity, None).verify_mode is ssl.CERT_NONE
@@ -44,13 +44,15 @@ def test_a_server_asks_for_certificates_only_with_an_authority(
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-@pytest.mark.parametrize("there", ["certificate", "key"])
-def test_a_certificate_goes_with_its_key(there: str) -> None:
-    with pytest.raises(BadOption, match=f"'{there}' requires"):
-        TLS(**{there: "a.pem"})
+@pytest.mark.parametrize("option", ["certificate", "key"])
+def test_certificate_and_key_require_each_other(option: str) -> None:
+    with pytest.raises(BadOption, match=f"'{option}' requires"):
+        TLS(**{option: "a.pem"})
 
 
-def test_what_cannot_be_used_is_named(authority: Authority, identity: Identity, tmp_path: Path) -> None:
+def test_unusable_certificate_key_or_ca_is_named_in_the_error(
+    authority: Authority, identity: Identity, tmp_path: Path
+) -> None:
     certificate, key = identity
     other = authority.issue("other", label="other")
     garbage = tmp_path / "garbage.pem"
@@ -75,13 +77,13 @@ def test_what_cannot_be_used_is_named(authority: Authority, identity: Identity, 
             client_context(TLS(ca=path))
 
 
-def test_a_key_that_others_can_read_is_refused(identity: Identity) -> None:
+def test_key_readable_by_other_users_is_refused(identity: Identity) -> None:
     Path(identity.key).chmod(0o604)
     with pytest.raises(ConfigurationError, match=r"key .* is accessible to other users \(mode 0604\)"):
         server_context(*identity, None)
 
 
-def test_a_locked_key_asks_nobody(identity: Identity) -> None:
+def test_encrypted_key_is_refused_without_a_prompt(identity: Identity) -> None:
     key = serialization.load_pem_private_key(Path(identity.key).read_bytes(), None)
     locked = key.private_bytes(
         serialization.Encoding.PEM,
@@ -93,7 +95,7 @@ def test_a_locked_key_asks_nobody(identity: Identity) -> None:
         server_context(*identity, None)
 
 
-def test_a_key_that_is_too_small_is_told_from_a_file_that_is_not_pem(tmp_path: Path) -> None:
+def test_key_below_the_minimum_size_is_refused_with_the_size(tmp_path: Path) -> None:
     key = rsa.generate_private_key(65537, 1024)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
     now = datetime.now(UTC)
@@ -122,7 +124,7 @@ def test_a_key_that_is_too_small_is_told_from_a_file_that_is_not_pem(tmp_path: P
 
 
 @pytest.mark.parametrize("path", ["a\0b.pem", "\ud800.pem"])
-def test_a_path_that_cannot_be_one_is_refused(identity: Identity, path: str) -> None:
+def test_invalid_file_name_of_certificate_or_key_is_refused(identity: Identity, path: str) -> None:
     with pytest.raises(BadOption, match=r"^Invalid ca '.*'\. Use the path"):
         client_context(TLS(ca=path))
     with pytest.raises(BadOption, match=r"^Invalid certificate '.*'\. Use the path"):

@@ -1,4 +1,4 @@
-"""TLS as a machine: two ends joined in memory."""
+"""TLS channel without I/O: two ends joined in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def joined(make: Callable[[], tuple[TlsChannel, TlsChannel]]) -> tuple[TlsChanne
 
 
 def shake(client: TlsChannel, server: TlsChannel, piece: int = 1 << 20) -> int:
-    """Make the handshake, in pieces of so many bytes; how many the client said."""
+    """Complete the handshake in pieces of `piece` bytes, and return the bytes of the client."""
     said = 0
     while not (client.established and server.established):
         for one, other in ((client, server), (server, client)):
@@ -58,21 +58,25 @@ def read_all(channel: TlsChannel, room: int = 4096) -> bytes:
     return got
 
 
-def test_the_first_byte_of_a_handshake_is_known(make: Callable[[], tuple[TlsChannel, TlsChannel]]) -> None:
+def test_tls_handshake_starts_with_the_handshake_byte(
+    make: Callable[[], tuple[TlsChannel, TlsChannel]],
+) -> None:
     client, _ = make()
     assert not client.shake()
     assert client.take()[0] == HANDSHAKE_BYTE
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000])
-def test_a_handshake_in_pieces(make: Callable[[], tuple[TlsChannel, TlsChannel]], piece: int) -> None:
+def test_tls_handshake_in_small_pieces_completes(
+    make: Callable[[], tuple[TlsChannel, TlsChannel]], piece: int
+) -> None:
     client, server = make()
     assert 300 < shake(client, server, piece) < 16_000
     server.feed(client.encrypted(b"said"))
     assert read_all(server) == b"said"
 
 
-def test_any_bytes_in_any_pieces_come_as_they_were(joined: tuple[TlsChannel, TlsChannel]) -> None:
+def test_random_bytes_in_random_pieces_are_decrypted_unchanged(joined: tuple[TlsChannel, TlsChannel]) -> None:
     client, server = joined
     random = Random(7)
     data = random.randbytes(700_000)
@@ -94,7 +98,7 @@ def test_any_bytes_in_any_pieces_come_as_they_were(joined: tuple[TlsChannel, Tls
     assert server.drained
 
 
-def test_an_end_that_was_said_is_told_from_one_that_was_not(joined: tuple[TlsChannel, TlsChannel]) -> None:
+def test_close_notify_marks_the_channel_closed(joined: tuple[TlsChannel, TlsChannel]) -> None:
     client, server = joined
     server.feed(client.encrypted(b"last"))
     assert read_all(server) == b"last"
@@ -104,7 +108,7 @@ def test_an_end_that_was_said_is_told_from_one_that_was_not(joined: tuple[TlsCha
     assert server.closed
 
 
-def test_what_came_before_the_end_is_read_first(joined: tuple[TlsChannel, TlsChannel]) -> None:
+def test_data_before_close_notify_is_read_first(joined: tuple[TlsChannel, TlsChannel]) -> None:
     client, server = joined
     server.feed(client.encrypted(b"last") + client.farewell())
     memory = memoryview(bytearray(100))
@@ -113,7 +117,7 @@ def test_what_came_before_the_end_is_read_first(joined: tuple[TlsChannel, TlsCha
     assert server.closed
 
 
-def test_a_changed_byte_is_no_data(joined: tuple[TlsChannel, TlsChannel]) -> None:
+def test_modified_record_raises_tls_failed_and_stops_reading(joined: tuple[TlsChannel, TlsChannel]) -> None:
     client, server = joined
     server.feed(client.encrypted(b"good"))
     bad = bytearray(client.encrypted(b"bad"))
@@ -121,7 +125,7 @@ def test_a_changed_byte_is_no_data(joined: tuple[TlsChannel, TlsChannel]) -> Non
     server.feed(bytes(bad))
     memory = memoryview(bytearray(100))
     assert bytes(memory[: server.read_into(memory)]) == b"good"
-    for _ in range(2):  # and stays so
+    for _ in range(2):  # the failure is permanent
         with pytest.raises(
             TlsFailed, match="Cannot use TLS: decryption failed or bad record mac with the client"
         ):
@@ -131,7 +135,7 @@ def test_a_changed_byte_is_no_data(joined: tuple[TlsChannel, TlsChannel]) -> Non
         server.read_into(memory)
 
 
-def test_what_is_no_tls_is_said_so(make: Callable[[], tuple[TlsChannel, TlsChannel]]) -> None:
+def test_plain_text_answer_raises_tls_failed(make: Callable[[], tuple[TlsChannel, TlsChannel]]) -> None:
     client, _ = make()
     client.shake()
     client.feed(b"tktape/0 and more")
@@ -139,7 +143,7 @@ def test_what_is_no_tls_is_said_so(make: Callable[[], tuple[TlsChannel, TlsChann
         client.shake()
 
 
-def test_nothing_older_than_1_2(make: Callable[[], tuple[TlsChannel, TlsChannel]], tmp_path: Path) -> None:
+def test_tls_below_1_2_is_refused(make: Callable[[], tuple[TlsChannel, TlsChannel]], tmp_path: Path) -> None:
     _, server = make()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
@@ -152,7 +156,7 @@ def test_nothing_older_than_1_2(make: Callable[[], tuple[TlsChannel, TlsChannel]
         server.shake()
 
 
-def test_buffers_are_joined_and_cut_in_order() -> None:
+def test_portions_join_and_split_buffers_in_order() -> None:
     random = Random(11)
     large = encrypted_at_once_bytes_max
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""The text of tokens, their hashes, and files that hold one."""
+"""Text of tokens, their hashes, and token files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tickertape.base.errors import BadName, BadOption
 from tickertape.security.tokens import fits, hash_of, name_in, new_token, read_token
 
 
-def test_a_new_token_fits_its_hash_and_no_other() -> None:
+def test_new_token_matches_only_the_own_hash() -> None:
     one, other = new_token("spark.1-a"), new_token("spark.1-a")
     assert one.text.startswith("tickertape_spark.1-a_")
     assert len(one.text) == len("tickertape_spark.1-a_") + 52
@@ -21,13 +21,13 @@ def test_a_new_token_fits_its_hash_and_no_other() -> None:
     assert hash_of(one.text).hex() == one.sha256
 
 
-def test_a_token_is_not_shown() -> None:
+def test_token_text_is_hidden_in_repr_and_str() -> None:
     made = new_token("spark")
     assert made.text not in f"{made} {made!r}"
 
 
 @pytest.mark.parametrize("name", ["", "A", "a_b", "-a", "a b", "ä", "a" * 65])
-def test_names_are_plain(name: str) -> None:
+def test_invalid_token_name_is_refused(name: str) -> None:
     with pytest.raises(BadName, match="1 to 64 of a-z, 0-9"):
         new_token(name)
 
@@ -35,11 +35,11 @@ def test_names_are_plain(name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "spark", "tickertape_spark_", "tickertape__" + "a" * 52, "tickertape_a_" + "1" * 52]
 )
-def test_what_has_not_the_form_is_no_token(text: str) -> None:
+def test_malformed_token_has_no_name(text: str) -> None:
     assert name_in(text) is None
 
 
-def test_a_token_is_read_from_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+def test_token_file_is_read_only_with_owner_permissions(tmp_path: Path) -> None:
     made = new_token("spark")
     path = tmp_path / "spark.token"
     path.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""The demonstration's checks fail when they should: on a message too many, too few, or in the wrong place."""
+"""Checks of the demonstration: failures for missing, extra and misplaced messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCE = [b'{"carrier":"UA","n":%d}' % n for n in range(10)]
 
 
 def reading(*runs: tuple[int, Sequence[int]], at: Sequence[int] = ()) -> LogReading:
-    """The log has these runs: a publisher and the numbers of its messages."""
+    """Return the reading of a log with these runs: a publisher and the numbers of its messages."""
     batches = []
     sequences = dict.fromkeys((publisher for publisher, _ in runs), 100)
     for publisher, numbers in runs:
@@ -36,7 +36,7 @@ def reading(*runs: tuple[int, Sequence[int]], at: Sequence[int] = ()) -> LogRead
     return read_log(batches, SOURCE, bookmarks_at=at)
 
 
-def test_a_log_with_everything_once_passes() -> None:
+def test_log_with_each_flight_once_passes() -> None:
     found = reading((1, range(4)), (2, range(6, 10)), (1, range(4, 6)), at=(3, 5, 9))
     found.check("flights")
     assert (found.messages, found.publishers) == (10, 2)
@@ -55,17 +55,17 @@ def test_a_log_with_everything_once_passes() -> None:
         ([], "of 0 messages in the log, 10 missing"),
     ],
 )
-def test_a_log_with_anything_else_fails(runs: list[tuple[int, Sequence[int]]], text: str) -> None:
+def test_log_with_missing_or_extra_flights_fails(runs: list[tuple[int, Sequence[int]]], text: str) -> None:
     with pytest.raises(CheckFailed) as failed:
         reading(*runs).check("flights")
     assert str(failed.value) == f"Topic flights: {text}."
 
 
-def test_publishers_have_no_order_among_each_other() -> None:
+def test_check_ignores_the_order_between_publishers() -> None:
     reading((1, range(5, 10)), (2, range(5))).check("flights")
 
 
-def test_every_message_in_the_log_is_digested_by_the_carrier_it_names() -> None:
+def test_digest_of_the_log_is_grouped_by_carrier() -> None:
     found = Digests()
     read_log([batch_from_bodies("flights", SOURCE, publisher=1, first_sequence=1)], SOURCE, digests=found)
     rows = check_digests(digests_of(Flight("UA", body) for body in SOURCE), found)
@@ -73,13 +73,13 @@ def test_every_message_in_the_log_is_digested_by_the_carrier_it_names() -> None:
 
 
 @pytest.mark.parametrize("bodies", [SOURCE[:9], SOURCE[::-1], [*SOURCE, SOURCE[9]], []])
-def test_digests_that_differ_fail(bodies: list[bytes]) -> None:
+def test_different_digests_fail_the_check(bodies: list[bytes]) -> None:
     found = digests_of(Flight("UA", body) for body in bodies)
     with pytest.raises(CheckFailed, match="Carrier UA: 10 flights in the file with digest"):
         check_digests(digests_of(Flight("UA", body) for body in SOURCE), found)
 
 
-def test_a_message_without_a_carrier_fails() -> None:
+def test_message_without_a_carrier_fails_the_check() -> None:
     for body in (b"{}", b"not json", b'{"carrier":1}'):
         with pytest.raises(CheckFailed, match="has no carrier"):
             carrier_of(body)
@@ -89,7 +89,7 @@ def row(carrier: str = "UA", flights: int = 4, departed: int = 3, delay: int | N
     return SparkRow(carrier, flights, departed, delay, None if delay is None else delay / departed)
 
 
-def test_spark_has_to_find_exactly_what_the_file_says() -> None:
+def test_spark_rows_must_equal_the_file() -> None:
     truth = {"UA": CarrierTruth(4, 3, 7)}
     check_spark(truth, [row()])
     for wrong in ([], [row(), row()], [row("AA")], [row(flights=5)], [row(departed=2)], [row(delay=8)]):
@@ -97,9 +97,9 @@ def test_spark_has_to_find_exactly_what_the_file_says() -> None:
             check_spark(truth, wrong)
 
 
-def test_a_carrier_that_never_departed_has_no_mean() -> None:
+def test_carrier_without_departures_has_no_mean_delay() -> None:
     check_spark({"OO": CarrierTruth(2, 0, 0)}, [SparkRow("OO", 2, 0, None, None)])
 
 
-def test_a_bookmark_is_written_as_the_product_writes_it() -> None:
+def test_bookmark_text_equals_the_product_format() -> None:
     assert reading((7, range(10)), at=(0,)).bookmarks == [str(tt.Bookmark(7, 100))]

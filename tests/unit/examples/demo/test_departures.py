@@ -1,4 +1,4 @@
-"""Which days the demonstration takes, and the order of their departures."""
+"""Days of the demonstration, and the order of their departures."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ def _flights(*days: tuple[int, int, Sequence[int]]) -> list[bytes]:
     ],
     ids=["one", "two", "the last may be cut", "by the calendar"],
 )
-def test_the_last_whole_day_and_the_one_before(days: list[bytes], day: Day, minutes: list[int]) -> None:
+def test_departure_days_are_the_last_whole_day_and_the_day_before(
+    days: list[bytes], day: Day, minutes: list[int]
+) -> None:
     found, schedule = some_days(days)
     assert found == day
     assert [minute for minute, _ in schedule] == minutes
 
 
-def test_its_filter_and_its_name() -> None:
+def test_day_has_a_filter_and_a_name() -> None:
     assert Day(2, 3).filter == "/month = 2 AND /day = 3"
     assert str(Day(2, 3)) == "2013-02-03"

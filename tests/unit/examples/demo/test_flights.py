@@ -1,4 +1,4 @@
-"""The demonstration's input: rows of the real files as messages, in order, with nothing lost."""
+"""Input of the demonstration: rows of the real files as messages, in order and complete."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ KNOWN_FLIGHTS = {
 }
 
 
-def test_a_row_becomes_an_object_with_the_digits_and_gaps_of_the_source() -> None:
+def test_csv_row_becomes_json_with_the_digits_and_nulls_of_the_source() -> None:
     header = ["origin", "temp", "wind_gust", "flight", "time_hour"]
     rows = [["EWR", "39.020", "NA", "1545", "2013-01-01T06:00:00Z"], ["NA", "-0.5", "1e3", "01", ""]]
     assert [encoder(header)(row) for row in rows] == [
         b'{"origin":"EWR","temp":39.020,"wind_gust":null,"flight":1545,"time_hour":"2013-01-01T06:00:00Z"}',
-        # what is no JSON number (a leading zero) stays text
+        # a number with a leading zero is invalid in JSON and stays text
         b'{"origin":null,"temp":-0.5,"wind_gust":1e3,"flight":"01","time_hour":""}',
     ]
 
@@ -59,13 +59,13 @@ def test_text_columns_stay_text_and_are_escaped() -> None:
     assert [encoder(header)(["123", '"\\\n'])] == [b'{"tailnum":"123","a%s\\"b":"\\"\\\\\\n"}']
 
 
-def test_a_row_of_another_length_is_no_row() -> None:
+def test_csv_row_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="zip"):
         encoder(["origin", "temp"])(["EWR"])
 
 
 @pytest.mark.slow
-def test_the_flights_come_in_the_order_of_their_schedule() -> None:
+def test_flights_are_ordered_by_schedule() -> None:
     found = read_flights(3000)
     assert len(found) == 3000
     rows = [msgspec.json.decode(flight.body) for flight in found]
@@ -95,7 +95,7 @@ def test_the_flights_come_in_the_order_of_their_schedule() -> None:
     assert [flight.carrier for flight in found] == [row["carrier"] for row in rows]
     assert any(row["dep_time"] is None for row in rows)
     assert len({flight.body for flight in found}) == 3000
-    # The truth about so many flights is about the same flights.
+    # The expected totals cover the same flights.
     truth = truth_by_carrier(3000)
     assert sum(known.flights for known in truth.values()) == 3000
     united = [row["dep_delay"] for row in rows if row["carrier"] == "UA"]
@@ -106,14 +106,14 @@ def test_the_flights_come_in_the_order_of_their_schedule() -> None:
 
 @pytest.mark.slow
 @pytest.mark.full  # the package is pinned: every run reads the first 3,000
-def test_the_source_has_the_known_numbers() -> None:
+def test_flight_file_has_the_known_counts() -> None:
     truth = truth_by_carrier()
     assert {carrier: known.flights for carrier, known in truth.items()} == KNOWN_FLIGHTS
     assert sum(KNOWN_FLIGHTS.values()) == 336_776
     assert (truth["UA"].departed, truth["UA"].delay_minutes) == (57_979, 701_898)
 
 
-def test_the_weather_is_there() -> None:
+def test_weather_file_has_the_known_hours() -> None:
     hours = read_weather()
     assert len(hours) == 26_115
     first = msgspec.json.decode(hours[0])
@@ -121,12 +121,12 @@ def test_the_weather_is_there() -> None:
     assert list(first) == next(read_rows(flights.WEATHER_FILE))
 
 
-def test_the_package_is_not_imported() -> None:
+def test_data_files_are_read_without_importing_the_package() -> None:
     assert len(list(islice(read_rows(flights.FLIGHTS_FILE), 5))) == 5
     assert flights.PACKAGE not in sys.modules
 
 
-def test_a_missing_package_or_file_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_or_file_raises_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NoData, match=r"has no file 'data/trains\.csv'"):
         next(read_rows("data/trains.csv"))
     monkeypatch.setattr(flights, "PACKAGE", "no-such-package")
@@ -134,7 +134,7 @@ def test_a_missing_package_or_file_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         next(read_rows(flights.FLIGHTS_FILE))
 
 
-def test_a_damaged_file_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_damaged_file_raises_no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     damaged = tmp_path / "flights.csv.zip"
     damaged.write_bytes(b"PK but not really")
     monkeypatch.setattr(flights, "data_file", lambda _: damaged)
@@ -152,7 +152,7 @@ def test_carriers_are_grouped_evenly_and_completely() -> None:
     assert carrier_groups([Flight("UA", b"")]) == [frozenset({"UA"})]
 
 
-def test_digests_know_content_and_order() -> None:
+def test_digests_depend_on_content_and_order() -> None:
     def digest(*bodies: bytes) -> str:
         digests = Digests()
         for body in bodies:
@@ -163,5 +163,5 @@ def test_digests_know_content_and_order() -> None:
     assert len({digest(b"1", b"2"), digest(b"2", b"1"), digest(b"12"), digest(b"1")}) == 4
 
 
-def test_the_pinned_package_is_the_one_installed() -> None:
+def test_installed_package_has_the_pinned_version() -> None:
     assert metadata.version(flights.PACKAGE) == "0.0.3"

@@ -1,4 +1,4 @@
-"""How the demonstration ends: its exit codes, and one line for whatever went wrong."""
+"""End of the demonstration: exit codes, and one line for each failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tickertape.testing import ServerNotReady
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_what_goes_wrong_is_one_line_and_an_exit_code(
+def test_demo_failure_is_one_line_and_an_exit_code(
     error: BaseException,
     code: int,
     line: str,
@@ -34,16 +34,16 @@ def test_what_goes_wrong_is_one_line_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def tell(self: story.Story) -> None:
+    def fail(self: story.Story) -> None:
         raise error
 
-    monkeypatch.setattr(story.Story, "run", tell)
+    monkeypatch.setattr(story.Story, "run", fail)
     monkeypatch.setattr(sys, "argv", ["demo", "--no-spark", "--data", str(tmp_path / "log")])
     assert demo.main() == code
     assert capsys.readouterr() == ("", line)
 
 
-def test_what_spark_misses_is_told_before_anything_is_done(
+def test_missing_java_is_reported_before_the_demo_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -64,7 +64,7 @@ def test_too_few_flights_are_refused(
         assert "--flights" in capsys.readouterr().err
 
 
-def test_what_an_earlier_run_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_an_earlier_run_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scratch = tmp_path / "build" / "demo"
     (scratch / "data" / "journal").mkdir(parents=True)
     monkeypatch.setattr(demo, "SCRATCH", scratch)

@@ -1,4 +1,4 @@
-"""The page of the demonstration: its tables say what was found, and its plots show it."""
+"""Page of the demonstration: tables and plots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOURS = [
 pytestmark = pytest.mark.slow
 
 
-def test_the_page_has_every_row_in_order(tmp_path: Path) -> None:
+def test_demo_page_has_every_row_in_order(tmp_path: Path) -> None:
     page = write_page(tmp_path, CARRIERS, HOURS)
     text = page.read_text(encoding="utf-8")
     assert re.findall(r"<tr><td>(.*?)<td>(.*?)<td>(.*?)<td>(.*)", text) == [
@@ -37,13 +37,13 @@ def test_the_page_has_every_row_in_order(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG\r\n")
 
 
-def test_a_plot_shows_its_rows(tmp_path: Path) -> None:
+def test_plot_bars_are_proportional_to_the_rows(tmp_path: Path) -> None:
     from matplotlib.image import imread
 
     bars = []
     for number, mean in enumerate((10.0, 20.0)):
         file = tmp_path / f"{number}.png"
-        plot(file, [SparkRow("a", 1, 1, 40, 40.0), SparkRow("b", 1, 1, 1, mean)], "what")
+        plot(file, [SparkRow("a", 1, 1, 40, 40.0), SparkRow("b", 1, 1, 1, mean)], "title")
         blue = imread(file)[:, :, 2] - imread(file)[:, :, 0] > 0.2
         bars.append(int(blue[:, blue.shape[1] // 2 :].sum()))
     assert 1.9 < bars[1] / bars[0] < 2.1

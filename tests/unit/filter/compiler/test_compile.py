@@ -1,4 +1,4 @@
-"""Filters: what is selected, what is counted, what is not even decoded."""
+"""Compiled filters: selected, unreadable and undecoded bodies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def meaning(text: str) -> str:
 
 
 class NeverDecoding:
-    """A type whose bodies nobody may look at."""
+    """Message type that fails when a body is read."""
 
     name = "json"
 
@@ -46,7 +46,7 @@ class NeverDecoding:
         raise AssertionError(select)
 
 
-def test_select_gives_the_indexes_that_match() -> None:
+def test_select_returns_the_matching_indexes() -> None:
     found = compile_filter("/a > 1", JSON)
     assert found.select([b'{"a":1}', b'{"a":2}', b"{}", b'{"a":"3"}']) == [1, 3]
     assert found.matches(b'{"a":5}')
@@ -55,7 +55,7 @@ def test_select_gives_the_indexes_that_match() -> None:
     assert (found.paths, found.needs) == ((Path(("a",)),), frozenset())
 
 
-def test_bodies_that_cannot_be_read_never_match_and_are_counted() -> None:
+def test_unreadable_bodies_never_match_and_are_counted() -> None:
     bodies = [b'{"a":1}', b"nonsense", b"", b'{"a":[1,', b'{"a":1}']
     positive, negative = compile_filter("/a = 1", JSON), compile_filter("NOT /a = 2", JSON)
     assert positive.select(bodies) == negative.select(bodies) == [0, 4]
@@ -64,14 +64,14 @@ def test_bodies_that_cannot_be_read_never_match_and_are_counted() -> None:
     assert positive.unreadable == 6
 
 
-def test_a_message_with_arrays_too_long_for_the_filter_is_counted_and_the_next_is_not() -> None:
+def test_body_with_too_long_arrays_is_counted_as_unreadable() -> None:
     found = compile_filter("/a LIKE 'x$'", JSON)
     long = b'{"a":[' + b",".join(b'"%d"' % n for n in range(9_000)) + b"]}"
     assert found.select([long, b'{"a":["x"]}', long]) == [1]
     assert found.unreadable == 2
 
 
-def test_a_filter_that_reads_no_field_decodes_nothing() -> None:
+def test_filter_without_fields_decodes_no_body() -> None:
     kind: MessageType = NeverDecoding()
     assert compile_filter("1 = 1", kind).select([b"\xff", b""]) == [0, 1]
     assert compile_filter("1 = 2 OR NULL", kind).select([b"x"]) == []
@@ -84,7 +84,7 @@ def test_a_filter_that_reads_no_field_decodes_nothing() -> None:
         found.select([b""])
 
 
-def test_binary_bodies_have_no_fields() -> None:
+def test_field_of_a_binary_topic_is_refused() -> None:
     binary = message_type("binary")
     with pytest.raises(BadFilter, match=r"at column 9: .*binary") as refused:
         compile_filter("1=1 AND /a = 1", binary)
@@ -92,7 +92,7 @@ def test_binary_bodies_have_no_fields() -> None:
     assert compile_filter("1 = 1", binary).select([b"\0"]) == [0]
 
 
-def test_message_and_subscriber_functions_take_a_context() -> None:
+def test_message_and_subscriber_functions_read_the_filter_inputs() -> None:
     context = FilterInputs(
         ["t", "t"], ["1|1|", "1|2|"], ["c", None], [None, "k"], "ann", "desk", "x 1", 1_795_165_200.0
     )
@@ -132,12 +132,12 @@ def test_message_and_subscriber_functions_take_a_context() -> None:
         ("NAN_VALUE() = 1", "FALSE"),
     ],
 )
-def test_constants_are_worked_out_before_any_message(text: str, tree: str) -> None:
+def test_constants_are_folded_at_compile_time(text: str, tree: str) -> None:
     assert meaning(text) == tree
 
 
-def test_the_same_text_as_a_constant_and_a_name_do_not_mix() -> None:
-    """Names of the generated function are none of the filter's texts."""
+def test_filter_texts_never_become_names_in_the_generated_code() -> None:
+    """The generated function uses no text of the filter as a name."""
     found = compile_filter("/bodies = 'take' AND /m = 'arrays' OR /i = 'hits'", JSON)
     assert found.matches(b'{"bodies":"take","m":"arrays"}')
     hostile = compile_filter('/a = \'x") or __import__("os")#\'', JSON)
@@ -145,19 +145,19 @@ def test_the_same_text_as_a_constant_and_a_name_do_not_mix() -> None:
     assert isinstance(compile_filter("'__import__'", JSON).tree, Literal)
 
 
-def test_the_parser_and_the_search_are_imported_when_they_are_used() -> None:
-    """A server that has no filter yet is ready sooner."""
+def test_filter_package_imports_parser_and_regex_lazily() -> None:
+    """A server without a filter starts faster."""
     program = "import sys, tickertape.filter; sys.exit(any(name in sys.modules for name in ('lark', 're2')))"
     done = subprocess.run([sys.executable, "-c", program], env=source_environment(), check=False)
     assert done.returncode == 0
 
 
-def test_work_grows_with_parts_and_scans() -> None:
+def test_filter_work_grows_with_terms_and_scans() -> None:
     small, large = compile_filter("/a = 1", JSON), compile_filter("UPPER(/a) LIKE 'x'", JSON)
     assert 0 < small.work < large.work
 
 
-def test_patterns_together_are_bounded() -> None:
+def test_total_cost_of_patterns_is_bounded() -> None:
     texts = [f"/{name} LIKE 'a.{{7}}{name}'" for name in "bcd"]
     compile_filter(texts[0], JSON)
     with pytest.raises(BadFilter, match="too expensive in total") as refused:
@@ -178,8 +178,8 @@ def test_patterns_together_are_bounded() -> None:
         "/a LIKE '^" + "".join(f"[^{chr(200 + n)}]" for n in range(300)) + "'",
     ],
 )
-def test_what_patterns_take_to_compile_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether the filter is accepted or not."""
+def test_compile_cost_of_patterns_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound holds for accepted and refused filters."""
     spent: list[int] = []
     spend = RegexShape.spend
 
@@ -194,13 +194,13 @@ def test_what_patterns_take_to_compile_is_bounded(text: str, monkeypatch: pytest
     assert 0 < sum(spent) < 3 * pattern_steps_max
 
 
-def test_many_short_patterns_are_accepted() -> None:
+def test_filter_with_many_short_patterns_is_accepted() -> None:
     names = " OR ".join(f"/a LIKE 'name{n}'" for n in range(100))
     found = compile_filter(names, JSON)
     assert found.select([b'{"a":"name77"}', b'{"a":"nam77"}', b'{"a":"xname1y"}']) == [0, 2]
 
 
-def test_deep_and_wide_filters_that_are_accepted_can_be_made_and_run() -> None:
+def test_deep_and_wide_filters_within_limits_compile_and_run() -> None:
     deep = "/a"
     for _ in range(19):
         deep = f"IF({deep} = 1, -1, 2)"

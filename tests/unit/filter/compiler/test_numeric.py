@@ -1,4 +1,4 @@
-"""Expressions that give a number for each message."""
+"""Expressions with a number for each message."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ JSON = message_type("json")
         (b"{", None),
     ],
 )
-def test_a_field_as_an_unsigned_integer(body: bytes, value: int | None) -> None:
+def test_field_value_is_an_unsigned_integer(body: bytes, value: int | None) -> None:
     assert compile_value("/p", JSON)([body]) == [value]
 
 
-def test_many_bodies_keep_their_places_and_unreadable_ones_are_counted() -> None:
+def test_values_keep_the_body_order_and_unreadable_bodies_are_counted() -> None:
     values = compile_value("/p * 2 + IF(/urgent, 100, 0)", JSON)
     bodies = [b'{"p":1}', b"no json", b'{"p":2,"urgent":true}', b"{}", b'{"p":3}']
     assert values(bodies) == [2, None, 104, None, 6]
@@ -52,12 +52,12 @@ def test_many_bodies_keep_their_places_and_unreadable_ones_are_counted() -> None
     ("text", "value"),
     [("5", 5), ("2 * 3 + 0.9", 6), ("-1", None), ("'x'", None), ("1 / 0", None), ("1 < 2", 1)],
 )
-def test_an_expression_without_fields_is_the_same_for_all(text: str, value: int | None) -> None:
+def test_expression_without_fields_is_constant_for_all_bodies(text: str, value: int | None) -> None:
     assert compile_value(text, JSON)([b"{}", b"not even json"]) == [value, value]
 
 
-def test_not_a_number_is_none() -> None:
-    # Binary formats can write what JSON cannot.
+def test_value_of_not_a_number_is_none() -> None:
+    # Binary formats have values without a JSON form.
     packed = message_type("messagepack")
     bodies = [
         b"\x81\xa1p\xcb\x7f\xf8" + bytes(6),
@@ -71,12 +71,12 @@ def test_not_a_number_is_none() -> None:
     ("text", "position"),
     [("", 0), ("/p +", 4), ("CORRELATION_ID()", 0), ("/p + BOOKMARK()", 5), ("/p + UNIX_TIMESTAMP()", 5)],
 )
-def test_what_is_no_value_of_a_body_is_refused_where_it_stands(text: str, position: int) -> None:
+def test_invalid_value_expression_is_refused_at_the_position(text: str, position: int) -> None:
     with pytest.raises(BadFilter) as error:
         compile_value(text, JSON)
     assert error.value.position == position
 
 
-def test_fields_that_the_type_does_not_have_are_refused() -> None:
+def test_value_field_of_a_binary_topic_is_refused() -> None:
     with pytest.raises(BadFilter):
         compile_value("1 + /p", message_type("binary"))

@@ -1,4 +1,4 @@
-"""Regular expressions: what is accepted and found, and what is refused for what it could cost."""
+"""Regular expressions: accepted, found, and refused for their cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tickertape.filter.limits import pattern_depth_max
         (r"a\b", ["a b"], ["ab"]),
     ],
 )
-def test_patterns_are_searched_for_anywhere(pattern: str, hits: list[str], misses: list[str]) -> None:
+def test_patterns_match_anywhere_in_the_text(pattern: str, hits: list[str], misses: list[str]) -> None:
     search = compile_pattern(pattern).search
     assert [search(text) for text in hits] == [True] * len(hits)
     assert [search(text) for text in misses] == [False] * len(misses)
@@ -47,7 +47,7 @@ def test_patterns_are_searched_for_anywhere(pattern: str, hits: list[str], misse
         (r"a\Cb", 1, "single byte"), (r"\pL{30}", 0, "too large"), ("x{1001}", 1, "repetition size"),
     ],
 )  # fmt: skip
-def test_what_is_not_offered_is_refused_with_its_place(pattern: str, at: int, said: str) -> None:
+def test_unsupported_pattern_is_refused_with_the_position(pattern: str, at: int, said: str) -> None:
     with pytest.raises(BadPattern) as refused:
         compile_pattern(pattern)
     assert (refused.value.at, said in refused.value.reason) == (at, True), refused.value.reason
@@ -57,7 +57,7 @@ def test_what_is_not_offered_is_refused_with_its_place(pattern: str, at: int, sa
     "pattern",
     ["a.{100}b", "[ab]*a[ab]{20}c", "(a|b)*a(a|b){12}", "x{1000}", "((a{30}){30})", "(.*a.{9}|b.{9})*c"],
 )
-def test_what_needs_too_many_states_is_refused(pattern: str) -> None:
+def test_pattern_with_too_many_states_is_refused(pattern: str) -> None:
     with pytest.raises(BadPattern, match=r"too expensive|too long"):
         compile_pattern(pattern)
 
@@ -66,12 +66,12 @@ def test_what_needs_too_many_states_is_refused(pattern: str) -> None:
     "pattern",
     ["^a.{100}b$", ".{200}", "(x+x+)+y", "(a?){30}b", "^.*a.*b.*c", "|".join(f"name{i}" for i in range(90))],
 )
-def test_what_looks_costly_and_is_not_is_accepted(pattern: str) -> None:
+def test_pattern_with_few_states_is_accepted(pattern: str) -> None:
     assert compile_pattern(pattern).states <= 600
 
 
 def derived(pattern: str, texts: list[str]) -> int:
-    """How many different futures the prefixes of some texts have: no machine has fewer states."""
+    """Return the number of distinct continuations of text prefixes, the least states of any automaton."""
     probes = [text[i:] for text in texts[:12] for i in range(0, len(text), 3)]
     futures = {
         tuple(re.search(pattern, prefix + probe) is not None for probe in probes)
@@ -82,14 +82,14 @@ def derived(pattern: str, texts: list[str]) -> int:
 
 
 @pytest.mark.parametrize("pattern", ["a[ab]{3}c", "abc|bca|cab", "(ab|ba)+c", "^a[ab]{2}|c$", "[ab]c{2,4}a"])
-def test_no_pattern_goes_through_more_states_than_are_counted(pattern: str) -> None:
+def test_counted_states_bound_the_states_of_a_search(pattern: str) -> None:
     rng = Random(pattern)
     texts = ["".join(rng.choices("abc", k=12)) for _ in range(60)]
-    # One more for the text in which a match was already found, one for its end.
+    # One more state for a text with an earlier match, and one for its end.
     assert derived(pattern, texts) <= costs_of(pattern).states + 2
 
 
-def test_patterns_of_topics() -> None:
+def test_topic_pattern_matches_topics_and_invalid_ones_are_refused() -> None:
     pattern = compile_topic_pattern("^orders/(us|eu)$")
     assert [topic for topic in ("orders/us", "orders/asia", "x/orders/eu") if pattern.search(topic)] == [
         "orders/us"
@@ -104,7 +104,7 @@ def test_patterns_of_topics() -> None:
 
 
 @pytest.mark.parametrize("opening", ["(", "(?:"])
-def test_groups_in_groups_have_a_depth(opening: str) -> None:
+def test_nested_groups_above_the_depth_limit_are_refused(opening: str) -> None:
     def nested(depth: int) -> str:
         return opening * depth + "a" + ")" * depth
 

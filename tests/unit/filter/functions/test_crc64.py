@@ -1,4 +1,4 @@
-"""CRC64 agrees with the check that xz files carry, whatever the length."""
+"""CRC64 equals the check of xz files for all lengths."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tickertape.filter.functions.crc64 import crc64
 
 
 def _of_xz(data: bytes) -> int:
-    """The CRC-64 in an xz file of `data`: it is the last field of the block before the index."""
+    """Return the CRC-64 in an xz file of `data`, the last field of the block before the index."""
     made = lzma.compress(data, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC64, preset=0)
     index_bytes = (int.from_bytes(made[-8:-4], "little") + 1) * 4
     end = len(made) - 12 - index_bytes
     return int.from_bytes(made[end - 8 : end], "little")
 
 
-def test_crc64_of_the_usual_check_text() -> None:
+def test_crc64_of_the_standard_check_text() -> None:
     assert crc64("123456789") == 0x995DC9BBDF1939FA
     assert crc64("") == 0
 

@@ -1,4 +1,4 @@
-"""REGEXP_REPLACE: what it replaces, and what it charges a message for."""
+"""REGEXP_REPLACE: results and costs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_regexp_replace_agrees_with_python(pattern: str) -> None:
         ("1", 7.0, "7"),
     ],
 )
-def test_regexp_replace_converts_its_arguments(value: object, by: object, expected: str | None) -> None:
+def test_regexp_replace_converts_arguments(value: object, by: object, expected: str | None) -> None:
     assert replacing("1")(value, by, Arrays()) == expected
 
 
@@ -73,23 +73,23 @@ def test_regexp_replace_gives_null_above_the_longest_text() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a", "[0-9]+", "(ab){3}", "a|bc", "(?i)x", "[^,]+", "ab*"])
-def test_patterns_that_read_little_behind_a_match_are_charged_by_match(pattern: str) -> None:
+def test_pattern_with_short_lookahead_is_charged_per_match(pattern: str) -> None:
     assert reads_ahead(pattern) is not None
 
 
 @pytest.mark.parametrize("pattern", ["a.*b|c", "a(.*b)?", "<[^>]*>", "a$", r"a\b", "x|^b", ".*?a"])
-def test_patterns_that_may_read_all_of_the_rest_are_charged_for_it(pattern: str) -> None:
+def test_pattern_that_may_read_to_the_end_has_no_read_ahead_limit(pattern: str) -> None:
     assert reads_ahead(pattern) is None
 
 
-def test_many_matches_are_too_costly() -> None:
+def test_too_many_matches_raise_too_costly() -> None:
     most = array_work_max // MATCH_WORK
     assert replacing("a")("a" * most, "b", Arrays()) == "b" * most
     with pytest.raises(TooCostly):
         replacing("a")("a" * (most + 1), "b", Arrays())
 
 
-def test_a_message_that_is_too_costly_counts_as_unreadable_in_every_way_of_asking() -> None:
+def test_too_costly_body_is_counted_as_unreadable_by_filter_and_index() -> None:
     before = DEFECTS.count
     text = "REGEXP_REPLACE(/a, 'a', '') = 'b'"
     found = compile_filter(text, JSON)
@@ -105,13 +105,13 @@ def test_a_message_that_is_too_costly_counts_as_unreadable_in_every_way_of_askin
     assert DEFECTS.count == before
 
 
-def test_a_constant_that_is_too_costly_is_refused_with_its_place() -> None:
+def test_too_costly_constant_is_refused_with_the_position() -> None:
     with pytest.raises(BadFilter, match="too expensive") as caught:
         compile_filter(f"/a = REGEXP_REPLACE('{'a' * 3_000}', 'a', 'b')", JSON)
     assert caught.value.position == 5
 
 
-def test_its_patterns_count_among_the_costs_of_a_filter() -> None:
+def test_patterns_of_regexp_replace_count_in_the_filter_cost() -> None:
     with pytest.raises(BadFilter, match=r"too expensive\. Use fewer"):
         compile_filter("REGEXP_REPLACE(/a, 'a.{100}b', '') = 'x'", JSON)
     costly = "REGEXP_REPLACE(/a, '[ab]*a[ab]{8}c', '') = 'x' AND /b LIKE '[xy]*x[xy]{8}z'"

@@ -1,4 +1,4 @@
-"""Functions: the table is whole, and nothing that they are given makes them raise or grow."""
+"""Filter functions: the registry is complete, and results stay bounded without exceptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_no_arguments_make_a_function_raise_or_grow(name: str) -> None:
+def test_function_results_are_bounded_for_all_arguments(name: str) -> None:
     function = FUNCTIONS[name]
     low, high = function.arguments
     count = min(high, max(low, 2))
@@ -50,13 +50,13 @@ def test_no_arguments_make_a_function_raise_or_grow(name: str) -> None:
             assert one is None or isinstance(one, str | int | float)
             assert not isinstance(one, str) or 0 < len(one) <= 70_000
             if name in {"COALESCE", "NULLIF", "GREATEST", "LEAST", "ARRAY_MIN", "ARRAY_MAX"}:
-                continue  # these hand on what they were given
+                continue  # these return an argument
             assert not isinstance(one, str) or len(one) <= text_result_characters_max
             assert not isinstance(one, int) or -(2**63) <= one < 2**64
             assert not isinstance(one, float) or not math.isinf(one)
 
 
-def test_null_in_is_null_out_where_that_is_the_rule() -> None:
+def test_strict_functions_return_null_for_null() -> None:
     for name in PLAIN:
         function = FUNCTIONS[name]
         if function.strict and "a" not in function.signature and function.arguments[0]:
@@ -73,7 +73,7 @@ def test_arithmetic_never_raises_and_stays_in_bounds(sign: str) -> None:
         assert not isinstance(found, float) or not math.isinf(found)
 
 
-def test_every_function_says_what_it_does_and_a_stranger_is_explained() -> None:
+def test_functions_are_documented_and_unknown_names_are_explained() -> None:
     assert all(f.doc and f.name == name for name, f in FUNCTIONS.items())
     assert unsupported_reason("UPPER") is None
     assert unsupported_reason("AVG") == "AVG cannot be used: aggregates cannot be used in a filter"
@@ -81,7 +81,7 @@ def test_every_function_says_what_it_does_and_a_stranger_is_explained() -> None:
     assert unsupported_reason("QQQQQ") == "unknown function QQQQQ"
 
 
-def test_rounding() -> None:
+def test_round_rounds_half_away_from_zero() -> None:
     assert [rounded(v) for v in (0.5, 1.5, -0.5, 2.4)] == [1, 2, -1, 2]
     assert [rounded(2.675, 2), rounded(1234.5, -2), rounded(5, 3), rounded(1e300, 2)] == [
         2.68,
@@ -97,13 +97,13 @@ def test_rounding() -> None:
     [("a" * 3000, "a" * 99 + "b"), ("ab" * 20_000, "ab" * 100 + "c"), ("x" * 60_000 + "yz", "yz"),
      ("\0" * 60_000, "\0\0\1"), ("a" * 40_000, "a" * 30_000), ("a" * 60_000, "\0")],
 )  # fmt: skip
-def test_searching_long_texts_finds_what_the_usual_search_does(text: str, part: str) -> None:
+def test_find_and_replace_in_long_texts_match_python(text: str, part: str) -> None:
     assert find(text, part) == text.find(part)
     found = replace(text, part, "")
     assert found == text.replace(part, "")
 
 
-def test_long_results_are_null() -> None:
+def test_results_above_the_length_limit_are_null() -> None:
     assert call_of("CONCAT")("a" * 40_000, "b" * 40_000) is None
     assert call_of("REPLACE")("a" * 40_000, "a", "bb") is None
     assert call_of("ARRAY_TO_STRING")(["a" * 40_000] * 2, Arrays()) is None

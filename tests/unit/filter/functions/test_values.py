@@ -1,4 +1,4 @@
-"""Values: what is NULL, a number, a text, and how they compare."""
+"""Values of a filter: NULL, numbers, texts, and comparisons."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tickertape.filter.functions.values import is_null, key, number, scalar, tex
         (2**64, float(2**64)), (-(10**400), -math.inf),
     ],
 )  # fmt: skip
-def test_the_scalar_of_a_value(value: Any, expected: Any) -> None:
+def test_scalar_of_each_kind_of_value(value: Any, expected: Any) -> None:
     assert repr(scalar(value)) == repr(expected)
 
 
-def test_null_is_what_has_no_content() -> None:
+def test_empty_values_are_null() -> None:
     assert all(map(is_null, [None, "", [], b"", [None], [""]]))
     assert not any(map(is_null, ["x", 0, False, {}, [0], [[1]], [{}], b"\xff", math.nan]))
 
@@ -50,7 +50,7 @@ def test_null_is_what_has_no_content() -> None:
         ("1\n", None),
     ],
 )  # fmt: skip
-def test_the_number_of_a_scalar(value: Any, expected: Any) -> None:
+def test_number_of_each_kind_of_scalar(value: Any, expected: Any) -> None:
     assert repr(number(value)) == repr(expected)
 
 
@@ -60,11 +60,11 @@ def test_the_number_of_a_scalar(value: Any, expected: Any) -> None:
      (None, None),
      (math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN"), ("x", "x")],
 )  # fmt: skip
-def test_the_text_of_a_scalar(value: Any, expected: str | None) -> None:
+def test_text_of_each_kind_of_scalar(value: Any, expected: str | None) -> None:
     assert text(value) == expected
 
 
-def test_truth_of_values() -> None:
+def test_truth_of_each_kind_of_value() -> None:
     assert [truth(v) for v in (1, -0.5, "2", True)] == [True] * 4
     assert [truth(v) for v in (0, 0.0, "0.0", False)] == [False] * 4
     assert [truth(v) for v in (None, "x", math.nan)] == [None] * 3
@@ -77,11 +77,11 @@ def test_integers_compare_exactly() -> None:
 
 
 def many(values: list[Any]) -> list[Any]:
-    """More elements than are looked at one by one."""
+    """Extend an array beyond the size that is compared one by one."""
     return values + [f"filler {i}" for i in range(40)]
 
 
-def test_texts_of_a_long_array_are_numbers_as_those_of_a_short_one_are() -> None:
+def test_texts_of_long_and_short_arrays_convert_to_the_same_numbers() -> None:
     for values in (
         ["24", "x", "1e2", "1e999", "-7", "1\n2", "9" * 65, "18446744073709551616", "5."],
         ["1", "2"],
@@ -92,7 +92,7 @@ def test_texts_of_a_long_array_are_numbers_as_those_of_a_short_one_are() -> None
     assert ArrayView([str(n) for n in range(50)], Arrays()).numbers == set(range(50))
 
 
-def test_an_array_is_summed_up_once_for_a_message() -> None:
+def test_array_view_is_cached_for_one_message() -> None:
     arrays = Arrays()
     value = [1, 2, 3]
     equal(value, 2, arrays)
@@ -103,7 +103,7 @@ def test_an_array_is_summed_up_once_for_a_message() -> None:
     assert not arrays
 
 
-def test_what_costs_too_much_of_an_array_is_refused_until_the_next_message() -> None:
+def test_array_work_above_the_limit_is_refused_until_the_next_message() -> None:
     arrays = Arrays()
     value = [f"t{i}" for i in range(6_000)]
     assert equal(value, "t5999", arrays) is True
@@ -113,7 +113,7 @@ def test_what_costs_too_much_of_an_array_is_refused_until_the_next_message() -> 
     assert affixed(value[:1_000], ("t99",), False, False, arrays) is True
 
 
-def test_arrays_beside_scalars_and_arrays() -> None:
+def test_arrays_compare_with_scalars_and_arrays() -> None:
     a = Arrays()
     assert unequal([1, 1.0, True, "1"], 1, a) is False
     assert unequal([1], [math.nan], a) is True

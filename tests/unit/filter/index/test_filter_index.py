@@ -1,4 +1,4 @@
-"""The index of filters: each is found, by whatever it is found, and nothing else is."""
+"""Filter index: the same matches as a separate evaluation of each filter."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _found(
         ("/s = 'a' AND /n / 1 = 1 AND ABS(/n) + /n = 2", [0]),
     ],
 )
-def test_every_kind_of_filter_is_found(text: str, expected: list[int]) -> None:
+def test_index_finds_every_kind_of_filter(text: str, expected: list[int]) -> None:
     bodies = _bodies({"s": "a", "n": 1}, {"s": "b", "n": 3, "m": 1}, {"n": 7}, {"s": "c", "n": 3.5})
     others = ["/s = 'zz'", "/n > 1000", "/s LIKE 'nothing'"]
     assert _found(_index(text, *others), bodies) == ({text: expected} if expected else {})
@@ -73,7 +73,7 @@ def test_every_kind_of_filter_is_found(text: str, expected: list[int]) -> None:
     assert [at for at, body in enumerate(bodies) if alone.matches(body)] == expected
 
 
-def test_values_that_are_equal_to_the_language_are_found_alike() -> None:
+def test_index_finds_values_that_are_equal_in_the_filter_language() -> None:
     index = _index("/v = 24", "/v = '24'", "/v = 'x'", "/v = TRUE", "/v = 18446744073709551616")
     bodies = _bodies(
         {"v": 24}, {"v": "24.0"}, {"v": 24.0}, {"v": ["y", "24", "x"]}, {"v": True}, {"v": "1"}, {"v": 2**64},
@@ -88,7 +88,7 @@ def test_values_that_are_equal_to_the_language_are_found_alike() -> None:
     }
 
 
-def test_what_is_no_number_is_compared_with_an_interval_as_the_language_says() -> None:
+def test_index_compares_other_values_with_intervals_like_a_filter() -> None:
     texts = ["/v > 5", "/v < 5", "/v BETWEEN 5 AND 70", "/v > 5 AND /w = 1"]
     values = ["abc", "7", " 7", [1, 9], [], None, {"a": 1}, 2**70, -(2**70), 2**53 + 1, True, "1e999"]
     bodies = _bodies(*[{"v": value, "w": 1} for value in values])
@@ -96,7 +96,7 @@ def test_what_is_no_number_is_compared_with_an_interval_as_the_language_says() -
     assert _found(_index(*texts), bodies) == expected
 
 
-def test_equal_filters_are_one_and_each_key_gets_its_matches() -> None:
+def test_equal_filters_share_an_entry_and_each_key_gets_matches() -> None:
     index: FilterIndex[int] = FilterIndex(JSON)
     for key, text in enumerate(["/a = 1", "/a=1", "( /a = 1 )", "/a = 2"]):
         index.add(key, _filter(text))
@@ -111,7 +111,7 @@ def test_equal_filters_are_one_and_each_key_gets_its_matches() -> None:
     assert 1 not in index
 
 
-def test_filters_come_and_go() -> None:
+def test_filters_are_added_and_removed() -> None:
     index = _index("/a = 1", "/b > 1", "/c LIKE 'x'", "/a = /b")
     bodies = _bodies({"a": 2, "b": 2, "c": "x"})
     assert _found(index, bodies) == {"/b > 1": [0], "/c LIKE 'x'": [0], "/a = /b": [0]}
@@ -124,7 +124,7 @@ def test_filters_come_and_go() -> None:
         index.add("later", _filter("/a = 2"))
 
 
-def test_many_bodies_are_looked_at_in_pieces() -> None:
+def test_index_matches_many_bodies_in_pieces() -> None:
     index = _index("/n = 7", "/n >= 2040", "/s LIKE '[05]$'")
     count = 2 * index_piece_messages_max + 3
     found = _found(index, _bodies(*[{"n": n, "s": f"{n}"} for n in range(count)]))
@@ -135,19 +135,19 @@ def test_many_bodies_are_looked_at_in_pieces() -> None:
     }
 
 
-def test_a_filter_may_read_what_is_beside_the_body() -> None:
+def test_index_matches_filters_that_read_the_topic_name() -> None:
     index = _index("TOPIC_NAME() = 't'", "/a = 1 AND TOPIC_NAME() = 't'", "/a = 1")
     assert index.needs == {"topics"}
     found = _found(index, [*_bodies({"a": 1}, {"a": 1}), b"no json"], FilterInputs(topics=["t", "u", "t"]))
     assert found == {"TOPIC_NAME() = 't'": [0, 2], "/a = 1 AND TOPIC_NAME() = 't'": [0], "/a = 1": [0, 1]}
 
 
-def test_what_depends_on_who_asks_is_not_taken() -> None:
+def test_index_refuses_filters_that_depend_on_the_subscriber() -> None:
     with pytest.raises(ValueError, match="depends on the subscriber"):
         _index("/a = CLIENT_NAME()")
 
 
-def test_bodies_that_cannot_be_read_are_counted_once_and_only_lost_to_those_who_read_them() -> None:
+def test_unreadable_body_is_counted_once_and_matches_filters_of_other_fields() -> None:
     index = _index("/a = 1", "/b = 1", "/b > 0", "/a = 1 AND /b = 1", "1 = 1")
     bodies = [b"no json", b'{"a":"\xff","b":1}', b'{"a":1,"b":1}']
     matches = index.match(bodies)
@@ -157,7 +157,7 @@ def test_bodies_that_cannot_be_read_are_counted_once_and_only_lost_to_those_who_
     assert matches.unreadable == 2
 
 
-def test_arrays_that_cost_a_filter_too_much_are_left_to_the_filter() -> None:
+def test_index_leaves_too_costly_arrays_to_the_filter() -> None:
     texts = ["/a BETWEEN 'x' AND 'z'", "/a LIKE '9$'", "/a LIKE '^x' AND /a LIKE '8$'", "/b = 1", "/a = 'x3'"]
     bodies = _bodies({"a": [f"x{n}" for n in range(5_000)], "b": 1}, {"a": ["x9"], "b": 1}, {"a": ["x8"]})
     expected: dict[str, list[int]] = {}
@@ -170,7 +170,7 @@ def test_arrays_that_cost_a_filter_too_much_are_left_to_the_filter() -> None:
     assert _filter(texts[1]).matches(bodies[0]) is False
 
 
-def test_more_fields_than_one_reader_takes_are_read_by_several() -> None:
+def test_index_reads_many_fields_with_several_readers() -> None:
     texts = [f"/f{n} = {n}" for n in range(300)]
     assert _found(_index(*texts), _bodies({"f3": 3, "f299": 299}, {"f200": 200})) == {
         "/f3 = 3": [0], "/f200 = 200": [1], "/f299 = 299": [0],
@@ -181,7 +181,7 @@ def _wide(number: int) -> str:
     return " OR ".join(f"/f{number}_{field} = 1" for field in range(90))
 
 
-def test_a_filter_more_leaves_the_readers_of_others_as_they_are() -> None:
+def test_added_filter_keeps_the_readers_of_other_filters() -> None:
     index = _index(*map(_wide, range(9)))
     assert _found(index, _bodies({"f4_7": 1}, {"f8_89": 1})) == {_wide(4): [0], _wide(8): [1]}
     made = index._reading.readers_made
@@ -196,7 +196,7 @@ def test_a_filter_more_leaves_the_readers_of_others_as_they_are() -> None:
     assert sum(len(reader.paths) for reader in index._reading._readers) <= 360
 
 
-def test_many_fields_of_many_bodies_are_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_reads_many_fields_of_many_bodies_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     held = []
     read = ColumnReading.columns
 
@@ -206,7 +206,7 @@ def test_many_fields_of_many_bodies_are_read_in_steps(monkeypatch: pytest.Monkey
 
     index = _index(*map(_wide, range(12)))
     bodies = _bodies(*[{f"f{number % 12}_3": 1} for number in range(400)])
-    index.match(bodies[:12])  # makes the functions of the filters, which takes long for each
+    index.match(bodies[:12])  # compiles the filters before the measurement
     monkeypatch.setattr(ColumnReading, "columns", reading)
     with index.search() as search:
         steps = list(search.look_at(bodies, None, 0))
@@ -217,7 +217,7 @@ def test_many_fields_of_many_bodies_are_read_in_steps(monkeypatch: pytest.Monkey
     assert sum(steps) > 12 * 90 * 400
 
 
-def test_filters_that_read_too_many_fields_are_asked_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_with_too_many_fields_are_evaluated_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "index_paths_max", 200)
     index = _index(*map(_wide, range(5)))
     bodies = [*_bodies(*[{f"f{number}_3": 1} for number in range(5)]), b"{"]
@@ -231,7 +231,7 @@ def test_filters_that_read_too_many_fields_are_asked_by_themselves(monkeypatch: 
     assert _found(index, _bodies({"f6_1": 1}, {"f2_0": 1})) == {"new": [0], _wide(2): [1]}
 
 
-def test_what_changes_during_a_search_takes_effect_after_it() -> None:
+def test_changes_during_a_search_take_effect_after_the_search() -> None:
     index = _index("/a = 1", "/a > 0")
     bodies = _bodies({"a": 1})
     with index.search() as search:
@@ -257,7 +257,7 @@ def test_what_changes_during_a_search_takes_effect_after_it() -> None:
         ([f"/a + {n} = /b" for n in range(1_000)], {"a": 1, "b": 2}),
     ],
 )
-def test_no_body_keeps_others_waiting(texts: list[str], document: Any) -> None:
+def test_search_of_a_costly_body_yields_in_bounded_steps(texts: list[str], document: Any) -> None:
     index: FilterIndex[str] = FilterIndex(JSON)
     for number, text in enumerate(texts):
         index.add(f"{number}", _filter(text))

@@ -1,4 +1,4 @@
-"""What is remembered of the values of a field: those that come again, within one bound for all tables."""
+"""Cache of predicate results: repeated values, within one limit for all tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _condition(text: str) -> Single:
 
 
 def _true(table: PredicateCache, row: int, values: list[Any], met: SeenValues | None = None) -> list[int]:
-    """The places of the values of which the condition in a row is true."""
+    """Return the indexes of the values that satisfy the condition of a row."""
     asking = table.found(np.array([row]), values, met or table.met(values), set())
     while True:
         try:
@@ -36,7 +36,7 @@ def _true(table: PredicateCache, row: int, values: list[Any], met: SeenValues | 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The values that conditions were asked of."""
+    """Return the values that conditions were evaluated for."""
     found: list[Any] = []
 
     make = predicates.test_of
@@ -54,7 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_what_comes_again_is_asked_no_more_than_twice(asked: list[Any]) -> None:
+def test_repeated_value_is_evaluated_at_most_twice(asked: list[Any]) -> None:
     table = PredicateCache(ValueCache())
     row = table.add(_condition("/a LIKE '^b'"))
     values = [f"{letter}{number}" for number in range(20) for letter in "ab"]
@@ -63,7 +63,7 @@ def test_what_comes_again_is_asked_no_more_than_twice(asked: list[Any]) -> None:
     assert max(map(asked.count, values)) == 2
 
 
-def test_two_texts_of_one_place_that_take_turns_are_met_again() -> None:
+def test_alternating_texts_with_one_hash_slot_are_recognised() -> None:
     memory = ValueCache()
     salt = 0
     place = hash("one") % (1 << 16)
@@ -75,7 +75,7 @@ def test_two_texts_of_one_place_that_take_turns_are_met_again() -> None:
         assert memory.is_met_again(salt, other)
 
 
-def test_texts_that_come_once_are_not_remembered(asked: list[Any]) -> None:
+def test_texts_seen_once_are_not_cached(asked: list[Any]) -> None:
     table = PredicateCache(ValueCache())
     row = table.add(_condition("/a LIKE '^b'"))
     _true(table, row, [None] * 100)
@@ -87,7 +87,7 @@ def test_texts_that_come_once_are_not_remembered(asked: list[Any]) -> None:
     assert table.remembered_bytes == before
 
 
-def test_all_tables_together_remember_no_more_than_their_bound() -> None:
+def test_shared_value_cache_stays_below_the_memory_limit() -> None:
     memory = ValueCache(400_000)
     rng = Random(3)
     tables = [PredicateCache(memory) for _ in range(6)]
@@ -104,7 +104,7 @@ def test_all_tables_together_remember_no_more_than_their_bound() -> None:
     assert memory.bytes == 0
 
 
-def test_answers_of_a_piece_hold_though_all_is_forgotten_meanwhile() -> None:
+def test_results_stay_correct_when_the_cache_is_cleared_during_a_search() -> None:
     table = PredicateCache(ValueCache())
     row = table.add(_condition("/a LIKE '^b'"))
     values = ["b", "c", 7, "b", "bb"] * 20
@@ -116,7 +116,7 @@ def test_answers_of_a_piece_hold_though_all_is_forgotten_meanwhile() -> None:
     assert _true(table, row, values, met) == [at for at, value in enumerate(values) if str(value)[0] == "b"]
 
 
-def test_conditions_that_come_and_go_do_not_answer_for_each_other() -> None:
+def test_added_and_removed_conditions_keep_separate_results() -> None:
     rng = Random(4)
     table = PredicateCache(ValueCache(2_000))
     rows: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""The text of a filter: what is read, and what is said of a text that is none."""
+"""Parser of filters: syntax trees, and errors with positions."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def refused(text: str) -> BadFilter:
         ("null is nan", "NULL IS NAN"),
     ],
 )
-def test_a_filter_is_read_as_it_says(text: str, meaning: str) -> None:
+def test_filter_is_parsed_with_the_documented_precedence(text: str, meaning: str) -> None:
     tree = parse(text)
     assert unparse(tree) == meaning
     assert unparse(parse(meaning)) == meaning
 
 
-def test_nodes_know_their_place_and_are_equal_without_it() -> None:
+def test_syntax_nodes_have_positions_that_equality_ignores() -> None:
     tree = parse("/a = 1 OR /b/c[0] = 1")
     assert isinstance(tree, Or)
     first, second = tree.terms
@@ -60,13 +60,13 @@ def test_nodes_know_their_place_and_are_equal_without_it() -> None:
     assert Literal(1) != Literal(True) != Literal(1.0)
 
 
-def test_chains_are_flat() -> None:
+def test_chain_of_and_is_one_flat_node() -> None:
     tree = parse(" AND ".join(["/a = 1"] * 100))
     assert isinstance(tree, And)
     assert len(tree.terms) == 100
 
 
-def test_a_list_of_constants_keeps_their_places() -> None:
+def test_list_of_constants_keeps_positions() -> None:
     tree = parse("/a IN ('x',  2, NULL)")
     assert isinstance(tree, In)
     assert [(m.at, m.value) for m in tree.members if isinstance(m, Literal)] == [
@@ -107,7 +107,7 @@ def test_a_list_of_constants_keeps_their_places() -> None:
         ("/a is maybe", 6, "expected NAN, NOT or NULL, not 'maybe'"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(text: str, position: int, said: str) -> None:
+def test_syntax_error_has_position_and_text(text: str, position: int, said: str) -> None:
     error = refused(text)
     assert error.position == position
     assert said in str(error)
@@ -138,13 +138,13 @@ def test_a_mistake_is_told_with_its_place(text: str, position: int, said: str) -
         ("starts_with(/a, 'x')", "unknown function STARTS_WITH. Did you mean BEGINS WITH?"),
     ],
 )
-def test_who_writes_another_language_is_told_what_this_one_has(text: str, said: str) -> None:
+def test_syntax_of_other_languages_is_refused_with_the_equivalent(text: str, said: str) -> None:
     with pytest.raises(BadFilter) as refusal:
         compile_filter(text, message_type("json"))
     assert said in str(refusal.value)
 
 
-def test_a_long_text_is_shown_around_the_mistake() -> None:
+def test_syntax_error_quotes_the_text_around_the_position() -> None:
     text = " AND ".join(["/field = 1"] * 40) + " AND" + " OR /x = 2" * 20
     assert len(str(refused(text))) < 250
     assert caret_lines("/a = 1\n AND ?", 12) == (" AND ?", "     ^")
@@ -152,7 +152,7 @@ def test_a_long_text_is_shown_around_the_mistake() -> None:
     assert caret_lines("'\"\t' = x", 6)[1] == " " * 7 + "^", "escapes take as many columns as they show"
 
 
-def test_limits_are_checked_before_anything_grows() -> None:
+def test_filters_above_the_limits_are_refused() -> None:
     assert "4,097 bytes" in str(refused("/" + "a" * filter_bytes_max))
     fits = "(" * filter_depth_max + "/a" + ")" * filter_depth_max
     assert unparse(parse(fits)) == "/a"
@@ -168,5 +168,5 @@ def test_limits_are_checked_before_anything_grows() -> None:
     assert "empty" in str(refused(" \n"))
 
 
-def test_brackets_and_commas_in_texts_do_not_count() -> None:
+def test_brackets_and_commas_in_strings_do_not_count_for_limits() -> None:
     assert unparse(parse("/a = '" + "(" * 100 + "," * 1500 + "'")).startswith("/a = '((")

@@ -1,4 +1,4 @@
-"""The rows that tasks of the archive write: all columns, of any message that a log may hold."""
+"""Rows of archive tasks: all columns of any message in a log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tickertape.spark.common.servers import server_text
 PLACE = location_of("/srv/archive")
 
 
-def test_sequences_above_what_spark_has_keep_their_bits() -> None:
+def test_sequences_above_a_spark_long_keep_all_bits() -> None:
     builder = BatchBuilder()
     for sequence in (2**63 - 1, 2**63, 2**64 - 2):
         builder.add("a", b"x", sequence=sequence)
@@ -34,7 +34,7 @@ def test_sequences_above_what_spark_has_keep_their_bits() -> None:
     assert batch.column("position").to_pylist() == [3, 5, 9]
 
 
-def test_labels_are_kept_and_missing_ones_are_null() -> None:
+def test_optional_columns_are_kept_and_missing_values_are_null() -> None:
     builder = BatchBuilder()
     builder.add("a", b"one", expiration_ms=60_000, key="k")
     builder.add("b", b"", correlation_id="c")
@@ -50,7 +50,7 @@ def test_labels_are_kept_and_missing_ones_are_null() -> None:
     assert two["expiration_ms"] is two["key"] is None
 
 
-def test_pieces_are_gathered() -> None:
+def test_small_blocks_are_merged_into_one_batch() -> None:
     pieces = []
     for at in range(200):
         builder = BatchBuilder()
@@ -61,7 +61,7 @@ def test_pieces_are_gathered() -> None:
     assert list(archive_batches([])) == []
 
 
-def test_what_cannot_be_archived_says_what_is_missing_and_what_to_do() -> None:
+def test_archive_gap_and_shortened_log_errors_name_positions_and_cure() -> None:
     assert "Positions 5 to 9 were removed before they were archived. Create a new archive" in str(
         gap(PLACE, 5, 9)
     )
@@ -71,14 +71,14 @@ def test_what_cannot_be_archived_says_what_is_missing_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("files", [{}, {"tokenFile": "/srv/a token", "caFile": "/srv/ca&b.pem"}])
-def test_tasks_reach_servers_with_the_files_that_the_driver_was_told_of(files: dict[str, str]) -> None:
+def test_tasks_use_the_credential_files_of_the_driver(files: dict[str, str]) -> None:
     servers = tuple(server_text(f"tls://127.0.0.1:{port}", files) for port in (9007, 9008))
     order = ArchiveScanOptions(PLACE, "ab", 0, 2)
     options = dict(_options(ArchiveJobOptions(servers=servers, place=PLACE), order))
     assert ArchiveSource(options).streamReader(None)._wanted.servers == servers  # type: ignore[arg-type]
 
 
-def test_an_order_is_in_an_option_that_spark_does_not_show() -> None:
+def test_scan_options_are_in_an_option_hidden_by_spark() -> None:
     import msgspec
 
     order = ArchiveScanOptions(location_of("s3://b/p", {"AWS_SECRET_ACCESS_KEY": "x"}), "ab", 7, 2)

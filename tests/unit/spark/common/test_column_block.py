@@ -1,4 +1,4 @@
-"""Pieces: what is plain is taken as it lies, the rest is parsed, and what does not fit is found out."""
+"""Column blocks: plain batches, parsed batches, and damaged ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def labelled() -> MessageBatch:
 @pytest.mark.parametrize(
     "batch", [one_run(), one_run(count=1), many_runs(), batch_from_bodies("é" * 9, [b"", b"x" * 99, b""])]
 )
-def test_a_plain_batch_gives_the_piece_that_parsing_gives(batch: MessageBatch) -> None:
+def test_plain_block_equals_the_parsed_block(batch: MessageBatch) -> None:
     encoded = memoryview(batch.encode())
     plain, parsed = plain_block(encoded, 7), block_of_batch(MessageBatch.parse(encoded), 7)
     assert plain is not None
@@ -32,12 +32,12 @@ def test_a_plain_batch_gives_the_piece_that_parsing_gives(batch: MessageBatch) -
 
 
 @pytest.mark.parametrize("batch", [several_topics(), with_gaps(), labelled()])
-def test_what_is_not_plain_is_left_to_parsing(batch: MessageBatch) -> None:
+def test_batch_that_is_not_plain_has_no_plain_block(batch: MessageBatch) -> None:
     assert plain_block(memoryview(batch.encode()), 0) is None
 
 
-def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape() -> None:
-    """Whatever stands there, offsets never point outside the bodies: Spark would read what is not ours."""
+def test_damaged_bytes_never_give_offsets_outside_the_bodies() -> None:
+    """Offsets must stay inside the bodies, because Spark reads memory without a check."""
     rng = Random(3)
     for batch in (one_run(), many_runs()):
         encoded = batch.encode()
@@ -60,7 +60,9 @@ def test_damaged_bytes_give_no_piece_or_one_that_is_found_out_or_the_same_shape(
     assert plain_block(memoryview(b""), 0) is None
 
 
-def spoiled(piece: ColumnBlock, offsets: list[int] | None = None, count: int | None = None) -> ColumnBlock:
+def damaged_block(
+    piece: ColumnBlock, offsets: list[int] | None = None, count: int | None = None
+) -> ColumnBlock:
     if offsets is not None:
         piece = piece._replace(offsets=np.array(offsets, np.int32).tobytes())
     if count is not None:
@@ -72,18 +74,21 @@ def spoiled(piece: ColumnBlock, offsets: list[int] | None = None, count: int | N
 
 @pytest.mark.parametrize("offsets", [[0, 1, 0, 3], [1, 1, 1, 3], [0, 1, 2, 4], [0, 9, -3, 3]])
 @pytest.mark.parametrize("at", [0, 1])
-def test_offsets_that_do_not_rise_to_the_end_are_refused(offsets: list[int], at: int) -> None:
+def test_offsets_that_do_not_ascend_are_refused(offsets: list[int], at: int) -> None:
     good = block_of_batch(batch_from_bodies("flights", [b"a", b"b", b"c"]))
     assert ColumnBlocks([good, good]).offsets.tolist() == [0, 1, 2, 3, 4, 5, 6]
     pieces = [good, good]
-    pieces[at] = spoiled(good, offsets)
+    pieces[at] = damaged_block(good, offsets)
     for some in (pieces, [pieces[at]]):
         with pytest.raises(BadBatch, match="do not ascend"):
             _ = ColumnBlocks(some).offsets
 
 
-def test_runs_that_count_other_messages_are_refused_even_when_the_sum_is_right() -> None:
+def test_runs_with_wrong_counts_are_refused_even_with_the_right_sum() -> None:
     good = block_of_batch(one_run())
-    for pieces in ([spoiled(good, count=2)], [spoiled(good, count=2), spoiled(good, count=4)]):
+    for pieces in (
+        [damaged_block(good, count=2)],
+        [damaged_block(good, count=2), damaged_block(good, count=4)],
+    ):
         with pytest.raises(BadBatch, match="as many messages"):
             _ = ColumnBlocks(pieces).runs

@@ -1,4 +1,4 @@
-"""Fields of JSON bodies as columns: each row is of its own body, whatever the others are."""
+"""Fields of JSON bodies as columns: each row depends only on its body."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read(bodies: list[bytes], ddl: str = DDL, *, strict: bool = False) -> list[d
     return rows
 
 
-def test_each_type_is_read() -> None:
+def test_json_field_of_each_type_is_read() -> None:
     body = b"""{"flight": 1545, "carrier": "UA", "delay": -2, "late": false, "small": 7,
         "more": [1, {"a": 2}], "at": "2013-01-01T05:15:00.5+01:00", "day": "2013-01-01",
         "o": {"d": "JFK", "n": {"x": 3}}}"""
@@ -75,21 +75,21 @@ def test_each_type_is_read() -> None:
         (b"1},{", (None, None, None)),
     ],
 )
-def test_what_is_missing_or_of_another_type_is_null_alone(body: bytes, expected: tuple[Any, ...]) -> None:
+def test_missing_field_or_other_type_is_null_in_that_row_only(body: bytes, expected: tuple[Any, ...]) -> None:
     good = b'{"flight": 1, "carrier": "x", "o": {"d": "y"}}'
     ddl = "flight long, carrier string, o.d string"
     rows = [tuple(row.values()) for row in read([good, body, good, body, body, good], ddl)]
     assert rows == [(1, "x", "y"), expected, (1, "x", "y"), expected, expected, (1, "x", "y")]
 
 
-def test_a_number_out_of_range_is_null_and_not_infinite() -> None:
+def test_number_out_of_range_is_null() -> None:
     bodies = [b'{"x": %s}' % number for number in (b"1e300", b"-3.5e38", b"3.4e38", b"-1e400", b"2")]
     assert [row["x"] is None for row in read(bodies, "x float")] == [True, True, False, True, False]
     assert [row["x"] for row in read(bodies, "x double")] == [1e300, -3.5e38, 3.4e38, None, 2.0]
 
 
 @pytest.mark.parametrize("sign", [b"", b"-"])
-def test_a_float_is_any_number_that_rounds_to_a_finite_one(sign: bytes) -> None:
+def test_float_accepts_numbers_that_round_to_a_finite_float(sign: bytes) -> None:
     """Java, JavaScript and Go print the shortest text, which may be above the number itself."""
     largest = float(np.finfo(np.float32).max)
     half_a_step_above = 2.0**128 - 2.0**103
@@ -115,7 +115,7 @@ members = st.dictionaries(
 
 
 @given(st.lists(members.map(lambda row: json.dumps(row).encode()) | st.binary(max_size=4), max_size=150))
-def test_against_reading_each_body_by_itself(bodies: list[bytes]) -> None:
+def test_columns_match_a_separate_parse_of_each_body(bodies: list[bytes]) -> None:
     def field(body: bytes, name: str, *kinds: type) -> Any:
         try:
             value = json.loads(body).get(name)
@@ -133,7 +133,7 @@ def test_against_reading_each_body_by_itself(bodies: list[bytes]) -> None:
         assert read(bodies, "a string, b byte, c double") == expected
 
 
-def test_many_bodies_that_cannot_be_read_lie_between_good_ones() -> None:
+def test_many_unreadable_bodies_between_valid_ones_are_null() -> None:
     bodies = [b'{"n": %d}' % n if n % 3 else b'{"n": "%d"}' % n for n in range(1000)]
     assert [row["n"] for row in read(bodies, "n integer")] == [n if n % 3 else None for n in range(1000)]
 
@@ -147,7 +147,7 @@ def test_failfast_names_the_message() -> None:
         read(bodies, "n integer", strict=True)
 
 
-def test_they_stand_beside_columns_of_ours_in_the_order_of_the_schema() -> None:
+def test_json_fields_and_message_columns_follow_the_schema_order() -> None:
     assert read([b'{"n": 1}'], "n integer, sequence long, topic string, m integer") == [
         {"n": 1, "sequence": 1, "topic": "flights", "m": None}
     ]

@@ -1,4 +1,4 @@
-"""Arrow columns from message batches: right values, only the wanted columns, few and large record batches."""
+"""Arrow columns of message batches: values, selected columns, and few large record batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PUBLISHER = 2**64 - 3
 
 
 def struct(ddl: str) -> StructType:
-    """The schema of a DDL text; Spark's own parser needs a session."""
+    """Return the schema of a DDL text. The parser of Spark needs a session."""
     schema = StructType()
     for column in filter(None, ddl.split(", ")):
         name, kind, *rest = column.split(" ")
@@ -111,7 +111,7 @@ def labelled() -> MessageBatch:
     return builder.build(publisher=3, first_sequence=1, timestamp=-1)
 
 
-def test_further_columns_are_made_when_they_are_named() -> None:
+def test_optional_columns_are_made_when_in_the_schema() -> None:
     wanted = columns_of(struct(FURTHER_SCHEMA))
     places = np.array([5, 9, 2**40])
     made = record_batch([block_of_batch(one_run(count=2), 3), block_of_batch(labelled(), places)], wanted)
@@ -128,7 +128,7 @@ def test_further_columns_are_made_when_they_are_named() -> None:
     assert [plain.column(name).null_count for name in ("key", "correlation_id", "expiration_ms")] == [3] * 3
 
 
-def test_places_that_nobody_told_are_no_places() -> None:
+def test_unknown_positions_are_refused() -> None:
     with pytest.raises(BadBatch, match="Cannot read positions"):
         record_batch([block_of_batch(one_run())], columns_of(struct("position long")))
 
@@ -151,7 +151,7 @@ def test_places_that_nobody_told_are_no_places() -> None:
         [1, 2**63],
     ],
 )
-def test_bookmarks_are_written_digit_for_digit(firsts: list[int], publisher: int) -> None:
+def test_bookmark_column_has_the_exact_bookmark_text(firsts: list[int], publisher: int) -> None:
     batches = [one_run(first, publisher=publisher) for first in firsts]
     made = record_batch([block_of_batch(b) for b in batches], columns_of(struct("bookmark string")))
     made.validate(full=True)
@@ -159,7 +159,7 @@ def test_bookmarks_are_written_digit_for_digit(firsts: list[int], publisher: int
     assert made.column(0).to_pylist() == wanted
 
 
-def test_the_schema_is_exactly_the_one_that_spark_compares_with() -> None:
+def test_arrow_schema_equals_the_schema_expected_by_spark() -> None:
     assert ALL.schema.equals(to_arrow_schema(struct(DEFAULT_SCHEMA), timezone="UTC"))
     narrow = struct("data binary NOT NULL, sequence long")
     assert columns_of(narrow).schema.equals(to_arrow_schema(narrow, timezone="UTC"))
@@ -186,7 +186,7 @@ def test_bodies_of_a_single_batch_are_not_copied() -> None:
     assert data.buffers()[1].address == pa.py_buffer(batch.offsets).address
 
 
-def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_are_merged_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_module, "ROWS_TARGET", 10)
     batches = [one_run(FIRST + 3 * i) for i in range(9)]
     tables = list(record_batches(map(block_of_batch, batches), ALL))
@@ -194,7 +194,7 @@ def test_small_batches_are_gathered_and_none_is_lost(monkeypatch: pytest.MonkeyP
     assert [row for table in tables for row in table.to_pylist()] == expected(batches)
 
 
-def test_large_bodies_are_not_gathered_beyond_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_are_not_merged_beyond_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema_module, "TEXT_BYTES_TARGET", 100)
     batches = [batch_from_bodies("flights", [b"x" * 60]) for _ in range(5)]
     assert [table.num_rows for table in record_batches(map(block_of_batch, batches), ALL)] == [2, 2, 1]
@@ -207,7 +207,7 @@ def test_large_bodies_are_not_gathered_beyond_the_target(monkeypatch: pytest.Mon
     assert [table.num_rows for table in record_batches(map(block_of_batch, labelled), ALL)] == [2, 2, 1]
 
 
-def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> None:
+def test_sequence_above_a_spark_long_is_refused() -> None:
     batch = one_run(2**63 - 1)
     with pytest.raises(UsageError, match="as a Spark long"):
         record_batch([block_of_batch(batch)], ALL)
@@ -231,12 +231,12 @@ def test_a_sequence_that_no_spark_long_holds_is_refused_and_not_wrapped() -> Non
         ("", "one or more"),
     ],
 )
-def test_a_schema_that_is_not_ours_is_refused(ddl: str, text: str) -> None:
+def test_unsupported_schema_is_refused(ddl: str, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         columns_of(struct(ddl))
 
 
-def test_nothing_slow_is_imported_for_a_column() -> None:
+def test_record_batch_imports_no_slow_modules() -> None:
     """Spark starts four Python processes for the first query, and each one would wait for pandas."""
     code = (
         "import sys; from pyspark.sql.types import StructType;"

@@ -1,4 +1,4 @@
-"""How options of Spark name a server and the files with which it is reached."""
+"""Servers and credential files in options of Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tickertape.testing import running_server
 OPTIONS = {"servers": "tls://a.example:9007, tls://b.example:9007", "topic": "t"}
 
 
-def test_names_of_files_travel_with_each_server() -> None:
+def test_credential_file_names_are_part_of_each_server_text() -> None:
     wanted = read_options({**OPTIONS, "CAFILE": "/etc/my ca.pem", "tokenFile": "/run/spark.token"})
     files = "tokenFile=%2Frun%2Fspark.token&caFile=%2Fetc%2Fmy+ca.pem"
     assert wanted.servers == (f"tls://a.example:9007#{files}", f"tls://b.example:9007#{files}")
@@ -39,13 +39,13 @@ def test_names_of_files_travel_with_each_server() -> None:
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(more: dict[str, str], says: str) -> None:
+def test_conflicting_tls_options_are_refused(more: dict[str, str], says: str) -> None:
     with pytest.raises(BadOption, match=says):
         read_options({**OPTIONS, **more})
 
 
 @pytest.mark.slow
-def test_a_server_with_tls_and_tokens_is_reached(tmp_path: Path) -> None:
+def test_server_with_tls_and_tokens_is_reached(tmp_path: Path) -> None:
     authority, token = Authority(tmp_path), new_token("spark")
     file, tokens = tmp_path / "spark.token", tmp_path / "tokens.toml"
     for path in (file, tokens):

@@ -1,4 +1,4 @@
-"""The driver's consumer beside a real server: leases that are extended, and connections that are lost."""
+"""Queue consumer of the driver with a real server: extended leases and lost connections."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_messages_are_taken_ahead_and_batches_are_bounded(
+def test_consumer_prefetches_and_bounds_batches_by_messages(
     server: RunningServer, consumers: Callable[..., QueueConsumer]
 ) -> None:
     consumer = consumers()
     publish(server, range(50))
     taken = consumer.take(SECONDS)
-    until(lambda: queue(server).leased == 20)  # those of this batch and of the next one
+    until(lambda: queue(server).leased == 20)  # this batch and the next one
     assert numbers(taken) == [*range(len(numbers(taken)))]
     assert 0 < len(numbers(taken)) <= 10
     consumer.acknowledge(taken)
     assert queue(server).acknowledged == len(numbers(taken))
 
 
-def test_bytes_bound_a_batch_to_one_message_at_least(
+def test_consumer_bounds_batches_by_bytes_with_at_least_one_message(
     server: RunningServer, consumers: Callable[..., QueueConsumer]
 ) -> None:
     consumer = consumers(maxBytesPerTrigger="2500")
@@ -99,7 +99,7 @@ def test_bytes_bound_a_batch_to_one_message_at_least(
     assert numbers(consumer.take(SECONDS)) == [6]
 
 
-def test_leases_are_extended_when_messages_arrive_and_again(
+def test_leases_are_extended_on_arrival_and_up_to_the_maximum(
     server: RunningServer, consumers: Callable[..., QueueConsumer]
 ) -> None:
     publish(server, range(20))
@@ -112,13 +112,13 @@ def test_leases_are_extended_when_messages_arrive_and_again(
         stream.get(timeout=SECONDS)
         until(
             lambda: queue(server).returned == {"lease_expired": 1}
-        )  # that of the witness, which got it later
+        )  # the lease of the witness, which is not extended
     assert queue(server).leased >= 20
     assert consumer.extend_leases(time.monotonic()) == 20
-    assert consumer.extend_leases(time.monotonic() + 3_601) == 0, "not for ever"
+    assert consumer.extend_leases(time.monotonic() + 3_601) == 0, "not beyond maxLeaseTime"
 
 
-def test_a_lost_connection_gives_messages_back_and_the_batch_is_acknowledged_on_the_next_one(
+def test_batch_is_acknowledged_on_the_next_connection_after_a_server_restart(
     server: RunningServer, consumers: Callable[..., QueueConsumer]
 ) -> None:
     publish(server, range(30))
@@ -136,7 +136,7 @@ def test_a_lost_connection_gives_messages_back_and_the_batch_is_acknowledged_on_
     assert queue(server).depth == 0
 
 
-def test_a_close_gives_everything_back(
+def test_close_returns_all_leased_messages(
     server: RunningServer, consumers: Callable[..., QueueConsumer]
 ) -> None:
     publish(server, range(20))
@@ -146,7 +146,7 @@ def test_a_close_gives_everything_back(
     until(lambda: queue(server).ready == 20)
 
 
-def test_what_is_available_and_where_it_lies(
+def test_consumer_reports_available_messages_and_positions(
     server: RunningServer, consumers: Callable[..., QueueConsumer]
 ) -> None:
     consumer = consumers()
@@ -157,6 +157,6 @@ def test_what_is_available_and_where_it_lies(
     assert consumer.position_of_oldest(consumer.take(SECONDS)) == end - 3
 
 
-def test_what_is_no_queue_is_refused(consumers: Callable[..., QueueConsumer]) -> None:
+def test_topic_that_is_not_a_queue_is_refused(consumers: Callable[..., QueueConsumer]) -> None:
     with pytest.raises(tt.NotAQueue, match="is not a queue"):
         consumers(queue="jobs").take()

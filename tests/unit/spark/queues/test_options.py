@@ -11,13 +11,13 @@ from tickertape.spark.source.options import Query
 GIVEN = {"servers": "tcp://127.0.0.1:9007", "queue": "work"}
 
 
-def test_defaults() -> None:
+def test_queue_options_have_defaults() -> None:
     wanted = queue_options(GIVEN)
     assert (wanted.queue, wanted.rows_max, wanted.bytes_max) == ("work", 1_000, None)
     assert (wanted.lease_seconds_max, wanted.partitions_min, wanted.strict) == (3_600.0, 1, False)
 
 
-def test_everything_that_is_given_counts() -> None:
+def test_queue_options_are_read_in_any_letter_case() -> None:
     more = {
         "maxrowspertrigger": "20",
         "maxBytesPerTrigger": "1MB",
@@ -48,17 +48,17 @@ def test_everything_that_is_given_counts() -> None:
         ({"maxLeaseTime": "soon"}, "maxLeaseTime"),
     ],
 )
-def test_what_a_queue_cannot_have_is_refused(more: dict[str, str], text: str) -> None:
+def test_unsupported_queue_options_are_refused(more: dict[str, str], text: str) -> None:
     with pytest.raises(BadOption, match=text):
         queue_options(GIVEN | more)
 
 
-def test_a_batch_query_is_refused() -> None:
+def test_batch_query_of_a_queue_is_refused() -> None:
     with pytest.raises(BadOption, match="Cannot read a queue as a batch"):
         queue_options(GIVEN, Query.BATCH)
     assert queue_options(GIVEN, Query.ANY).queue == "work"
 
 
-def test_only_the_option_queue_makes_it_a_queue() -> None:
+def test_only_the_option_queue_selects_a_queue() -> None:
     assert names_queue({"QUEUE": "work"})
     assert not names_queue({"topic": "queue"})

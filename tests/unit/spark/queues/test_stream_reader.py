@@ -1,4 +1,4 @@
-"""The micro-batches of a queue: acknowledged when Spark has committed them, the same in each attempt."""
+"""Micro-batches of a queue: acknowledged after the commit, and the same in each attempt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def batch_of(first: int, count: int, size: int = 10) -> MessageBatch:
 
 
 class Consumer:
-    """A queue in which batches become available one after the other; a message's sequence is its position."""
+    """A queue whose batches become available one by one. Sequences equal positions."""
 
     def __init__(self, *batches: MessageBatch) -> None:
         self.waiting = list(batches)
@@ -68,14 +68,14 @@ def rows(reader: Any, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
     return found
 
 
-def test_a_batch_is_acknowledged_when_the_next_one_is_asked_for() -> None:
+def test_batch_is_acknowledged_when_the_next_batch_is_planned() -> None:
     consumer = Consumer(batch_of(1, 5), batch_of(6, 3))
     reader = reader_of(consumer)
     begin = reader.initialOffset()
     first = reader.latestOffset(begin, LIMIT)
     assert first == {"queue": "work", "taken": 5}
     assert rows(reader, begin, first) == [1, 2, 3, 4, 5]
-    assert reader.latestOffset(begin, LIMIT) == first, "it is not committed yet"
+    assert reader.latestOffset(begin, LIMIT) == first, "the batch is not committed yet"
     assert consumer.acknowledged == []
     second = reader.latestOffset(first, LIMIT)
     assert (second["taken"], consumer.acknowledged) == (8, [1, 2, 3, 4, 5])
@@ -84,7 +84,7 @@ def test_a_batch_is_acknowledged_when_the_next_one_is_asked_for() -> None:
     assert consumer.acknowledged == [*range(1, 9)]
 
 
-def test_commit_acknowledges_and_does_it_once() -> None:
+def test_commit_acknowledges_the_batch_once() -> None:
     consumer = Consumer(batch_of(1, 5))
     reader = reader_of(consumer)
     end = reader.latestOffset(reader.initialOffset(), LIMIT)
@@ -96,8 +96,8 @@ def test_commit_acknowledges_and_does_it_once() -> None:
     assert consumer.acknowledged == [1, 2, 3, 4, 5]
 
 
-def test_a_batch_of_another_driver_is_empty_and_is_not_acknowledged() -> None:
-    """A sink that knows the number of the batch would drop other messages in it."""
+def test_batch_of_an_earlier_driver_is_empty_and_not_acknowledged() -> None:
+    """A sink drops a batch with a known number even if the messages differ."""
     consumer = Consumer(batch_of(1, 5))
     reader = reader_of(consumer)
     start, end = {"queue": "work", "taken": 40}, {"queue": "work", "taken": 45}
@@ -106,10 +106,10 @@ def test_a_batch_of_another_driver_is_empty_and_is_not_acknowledged() -> None:
     assert consumer.acknowledged == []
     following = reader.latestOffset(end, LIMIT)
     assert rows(reader, end, following) == [1, 2, 3, 4, 5]
-    assert reader.partitions(start, following) == [], "it is no part of this batch either"
+    assert reader.partitions(start, following) == [], "a batch of two drivers is empty"
 
 
-def test_a_stop_acknowledges_nothing() -> None:
+def test_stop_acknowledges_nothing() -> None:
     consumer = Consumer(batch_of(1, 5))
     reader = reader_of(consumer)
     reader.latestOffset(reader.initialOffset(), LIMIT)
@@ -117,7 +117,7 @@ def test_a_stop_acknowledges_nothing() -> None:
     assert (consumer.acknowledged, consumer.closed) == ([], True)
 
 
-def test_a_run_over_what_is_available_ends_when_the_queue_is_empty() -> None:
+def test_available_now_ends_when_the_queue_is_empty() -> None:
     consumer = Consumer(batch_of(1, 5), batch_of(6, 3))
     reader = reader_of(consumer)
     reader.prepareForTriggerAvailableNow()
@@ -129,10 +129,10 @@ def test_a_run_over_what_is_available_ends_when_the_queue_is_empty() -> None:
     assert offsets == [5, 8]
     assert consumer.acknowledged == [*range(1, 9)]
     consumer.waiting.append(batch_of(20, 1))
-    assert reader.latestOffset(offset, LIMIT) == offset, "it has ended"
+    assert reader.latestOffset(offset, LIMIT) == offset, "the run has ended"
 
 
-def test_a_run_over_what_is_available_ends_with_newer_messages() -> None:
+def test_available_now_ends_at_messages_newer_than_the_start() -> None:
     consumer = Consumer(*(batch_of(n, 1) for n in range(1, 100)))
     consumer.end = 6
     reader = reader_of(consumer)
@@ -143,7 +143,7 @@ def test_a_run_over_what_is_available_ends_with_newer_messages() -> None:
     assert consumer.acknowledged == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_trigger_that_reads_once_is_refused() -> None:
+def test_once_trigger_is_refused() -> None:
     consumer = Consumer(batch_of(1, 5))
     reader = reader_of(consumer)
     assert reader.getDefaultReadLimit() == LIMIT
@@ -153,12 +153,12 @@ def test_a_trigger_that_reads_once_is_refused() -> None:
 
 
 @pytest.mark.parametrize("written", [{"journal": "a", "position": 3}, {"queue": "other", "taken": 3}, {}])
-def test_a_checkpoint_of_another_source_is_refused(written: dict[str, Any]) -> None:
+def test_checkpoint_of_another_source_is_refused(written: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="another checkpointLocation"):
         reader_of(Consumer()).latestOffset(written, LIMIT)
 
 
-def test_the_position_in_the_log_is_refused() -> None:
+def test_position_column_is_refused() -> None:
     with pytest.raises(UsageError, match="Cannot read column position"):
         reader_of(Consumer(), "position long")
 
@@ -173,7 +173,7 @@ def test_the_position_in_the_log_is_refused() -> None:
         ([10, source_part_bytes_max, 10], 1, [1, 1, 1]),
     ],
 )
-def test_parts_are_bounded_and_in_order(sizes: list[int], parts_min: int, expected: list[int]) -> None:
+def test_partitions_are_bounded_and_ordered(sizes: list[int], parts_min: int, expected: list[int]) -> None:
     bodies = [b"x" * size for size in sizes]
     whole = batch_from_bodies("jobs", bodies, publisher=7, first_sequence=1, timestamp=1)
     for batches in (

@@ -1,4 +1,4 @@
-"""The Spark sink beside a server that is busy: it asks again, within its time limit."""
+"""Spark sink with a busy server: retries within the timeout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 5
 
 
 class Server:
-    """Answers commands; refuses each kind as often as `refusals` says."""
+    """A server that refuses the first commands of each kind with the errors in `refusals`."""
 
     def __init__(self, refusals: dict[type, list[TickertapeError]]) -> None:
         self._refusals = refusals
@@ -69,7 +69,7 @@ def busy(times: int) -> list[TickertapeError]:
     return [TransactionBusy("it is being committed") for _ in range(times)]
 
 
-def test_staging_beside_a_commit_under_way_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_during_a_commit_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server({Stage: busy(3)})
     writer = writer_to(monkeypatch, server)
     written = writer.write(rows())
@@ -78,7 +78,7 @@ def test_staging_beside_a_commit_under_way_is_asked_again(monkeypatch: pytest.Mo
     assert server.asked == [Stage] * 4 + [Prepare]
 
 
-def test_a_commit_beside_another_one_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_during_another_commit_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     full = LimitReached("Cannot commit: 64 commits wait for their answers. Wait for some of them.")
     server = Server({Commit: [*busy(2), full]})
     writer = writer_to(monkeypatch, server)
@@ -87,7 +87,7 @@ def test_a_commit_beside_another_one_is_asked_again(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("kind", [Stage, Commit])
-def test_the_time_limit_ends_the_waiting(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
+def test_retries_end_with_the_timeout(monkeypatch: pytest.MonkeyPatch, kind: type) -> None:
     server = Server({kind: busy(1_000_000)})
     writer = writer_to(monkeypatch, server, timeout_seconds=0.05)
     with pytest.raises(TransactionBusy):

@@ -1,4 +1,4 @@
-"""The options of the Spark source: what they ask for, and that none is ignored."""
+"""Options of the Spark source: meanings and refused values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def bookmark(**options: str) -> str:
     return read_options(NEEDED | options).log_range.whole
 
 
-def test_the_defaults_are_the_whole_log_as_it_stands() -> None:
+def test_source_options_default_to_the_whole_log() -> None:
     wanted = read_options(NEEDED)
     assert wanted.servers == ("tcp://127.0.0.1:9007",)
     assert wanted.topic == "flights"
@@ -22,7 +22,7 @@ def test_the_defaults_are_the_whole_log_as_it_stands() -> None:
     assert wanted.partitions_min is None
 
 
-def test_letter_case_and_blanks_do_not_matter_as_spark_hands_options_on_in_lower_case() -> None:
+def test_option_names_ignore_case_and_values_ignore_blanks() -> None:
     wanted = read_options(
         {
             "SERVERS": " tcp://a:1 , tcp://b:2,",
@@ -69,7 +69,7 @@ def test_letter_case_and_blanks_do_not_matter_as_spark_hands_options_on_in_lower
         ({"startingTimestamp": "00010101T000000"}, "00010101T000000.000000Z"),
     ],
 )
-def test_starts_and_ends_make_one_range(options: dict[str, str], expected: str | None) -> None:
+def test_start_and_end_options_make_one_range(options: dict[str, str], expected: str | None) -> None:
     if expected is None:
         with pytest.raises(BadBookmark, match="startingBookmark"):
             bookmark(**options)
@@ -78,12 +78,12 @@ def test_starts_and_ends_make_one_range(options: dict[str, str], expected: str |
 
 
 @pytest.mark.behaviour(1)
-def test_a_starting_timestamp_includes_its_moment_where_a_plain_bookmark_does_not() -> None:
+def test_starting_timestamp_is_inclusive_and_bookmark_time_exclusive() -> None:
     assert bookmark(startingBookmark="20130101T000000") == "20130101T000000.000000Z"
     assert bookmark(startingTimestamp="20130101T000000") == "20121231T235959.999999Z"
 
 
-def test_an_unknown_option_is_refused_with_those_there_are() -> None:
+def test_unknown_option_is_refused_with_the_valid_ones() -> None:
     with pytest.raises(BadOption, match="Unknown option 'startingOffsets'") as caught:
         read_options(NEEDED | {"startingOffsets": "earliest"})
     assert all(name in str(caught.value) for name in (*OF_BOTH, *OF_BATCH, *OF_STREAM))
@@ -120,7 +120,7 @@ def test_an_unknown_option_is_refused_with_those_there_are() -> None:
         ({"startingBookmark": "[5|7|:5|9|)", "endingBookmark": "now"}, BadOption, "Omit endingBookmark"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line_that_names_the_option(
+def test_invalid_option_is_refused_in_one_line_with_the_name(
     options: dict[str, str], error: type[TickertapeError], text: str
 ) -> None:
     with pytest.raises(error, match=text) as caught:
@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused_in_one_line_that_names_the_option(
 
 
 @pytest.mark.parametrize("name", ["servers", "topic"])
-def test_servers_and_topic_are_needed(name: str) -> None:
+def test_servers_and_topic_are_required(name: str) -> None:
     with pytest.raises(BadOption, match=f"without option {name}"):
         read_options({key: value for key, value in NEEDED.items() if key != name})
 
@@ -141,17 +141,17 @@ def test_servers_and_topic_are_needed(name: str) -> None:
         ({"journal": ""}, "Use the absolute path of the server's data directory"),
     ],
 )
-def test_a_directory_must_mean_the_same_on_every_executor(options: dict[str, str], text: str) -> None:
+def test_journal_directory_must_be_an_absolute_path(options: dict[str, str], text: str) -> None:
     with pytest.raises(BadOption, match=text):
         read_options(NEEDED | options)
 
 
-def test_files_are_read_only_when_asked_for() -> None:
+def test_journal_files_are_read_only_with_the_option() -> None:
     assert read_options(NEEDED).directory is None
     assert read_options(NEEDED | {"journal": "/srv/data"}).directory == "/srv/data"
 
 
-def test_what_is_of_streams_is_refused_of_batches_and_the_other_way_round() -> None:
+def test_stream_options_are_refused_for_batches_and_vice_versa() -> None:
     with pytest.raises(BadOption, match="maxRowsPerTrigger is for streaming queries only"):
         read_options(NEEDED | {"maxRowsPerTrigger": "5"})
     for name, value in (
@@ -167,7 +167,7 @@ def test_what_is_of_streams_is_refused_of_batches_and_the_other_way_round() -> N
     assert read_options(both, Query.ANY).rows_per_trigger_max == 5
 
 
-def test_bounds_of_a_trigger_and_loss_are_read() -> None:
+def test_trigger_limits_and_fail_on_data_loss_are_read() -> None:
     wanted = read_options(NEEDED | {"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "2KB"}, Query.STREAM)
     assert (wanted.rows_per_trigger_max, wanted.bytes_per_trigger_max) == (5, 2048)
     assert (wanted.fail_on_data_loss, wanted.strict, wanted.filter) == (True, False, None)
@@ -178,7 +178,7 @@ def test_bounds_of_a_trigger_and_loss_are_read() -> None:
 @pytest.mark.parametrize(
     ("given", "topic"), [("^fl", "^fl"), ("a|b", "a|b"), ("fl", "(fl)"), ("a.b", "(a.b)")]
 )
-def test_a_pattern_of_topics_is_one_whatever_is_in_it(given: str, topic: str) -> None:
+def test_topic_pattern_option_is_always_a_pattern(given: str, topic: str) -> None:
     assert read_options({"servers": NEEDED["servers"], "topicPattern": given}).topic == topic
 
 
@@ -190,5 +190,7 @@ def test_a_pattern_of_topics_is_one_whatever_is_in_it(given: str, topic: str) ->
         ({"startingBookmark": "[5|7|:5|9|)"}, "[5|7|:5|9|)", "(0:5|9|)"),
     ],
 )
-def test_the_rest_of_a_range_begins_with_the_log(options: dict[str, str], whole: str, rest: str) -> None:
+def test_range_has_a_fallback_that_starts_with_the_log(
+    options: dict[str, str], whole: str, rest: str
+) -> None:
     assert read_options(NEEDED | options).log_range == (whole, rest)

@@ -1,4 +1,4 @@
-"""How a range of positions is cut into parts."""
+"""Division of a range of positions into partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tickertape.spark.source.partitions import PARTITIONS_MAX, LogPartition, spl
     partitions_min=st.integers(1, 50),
     rows_max=st.integers(1, 5_000),
 )
-def test_parts_cover_the_range_once_evenly_and_within_bounds(
+def test_partitions_cover_the_range_evenly_within_limits(
     start: int, size: int, partitions_min: int, rows_max: int
 ) -> None:
     parts = split(start, start + size, partitions_min=partitions_min, rows_max=rows_max)
@@ -33,22 +33,22 @@ def test_parts_cover_the_range_once_evenly_and_within_bounds(
     assert len(parts) >= min(partitions_min, size)
 
 
-def test_the_fewest_parts_that_keep_the_bounds_are_made() -> None:
+def test_split_makes_the_fewest_partitions_within_limits() -> None:
     assert len(split(0, 100, partitions_min=2, rows_max=1000)) == 2
     assert len(split(0, 1001, partitions_min=2, rows_max=500)) == 3
     assert split(5, 8, partitions_min=9, rows_max=10) == [(5, 6), (6, 7), (7, 8)]
 
 
 @pytest.mark.parametrize("end", [7, 3])
-def test_an_empty_range_is_one_empty_part(end: int) -> None:
+def test_empty_range_is_one_empty_partition(end: int) -> None:
     assert split(7, end, partitions_min=4, rows_max=10) == [(7, 7)]
 
 
-def test_an_absurd_number_of_parts_is_refused_with_the_options_to_change() -> None:
+def test_too_many_partitions_are_refused_with_the_option_to_change() -> None:
     with pytest.raises(BadOption, match="Raise maxRowsPerPartition"):
         split(0, PARTITIONS_MAX + 1, partitions_min=1, rows_max=1)
 
 
-def test_a_part_travels_to_an_executor_unchanged() -> None:
+def test_partition_is_unchanged_by_pickling() -> None:
     part = LogPartition(("tcp://a:1",), "journal-1", "flights", 3, 9, 30.0)
     assert pickle.loads(pickle.dumps(part)) == part
