@@ -1,6 +1,6 @@
-"""Owns the Spark session and the server that all Spark tests share: starting them is what takes long.
+"""Spark session and server that all Spark tests share, because they start slowly.
 
-Must never leave a Java machine behind.
+No Java machine remains after the tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tickertape.testing.server import RunningServer, running_server
 
 @pytest.fixture(scope="session")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession.Builder]:
-    """Of small local sessions of two cores, whose workers find this checkout like an installation."""
+    """Yield a builder of small local sessions whose workers import this checkout."""
     scratch = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", source_environment()["PYTHONPATH"])
@@ -37,7 +37,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession.B
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            # To compile these queries takes longer than to run them; those of the README are compiled.
+            # These queries compile slower than they run. The tests of the README use compiled queries.
             .config("spark.sql.codegen.wholeStage", "false")
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         )
@@ -49,13 +49,13 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession.B
 
 @pytest.fixture
 def spark(builder: SparkSession.Builder) -> SparkSession:
-    """The session of all tests, or a new one when a test of another part has stopped it."""
+    """Return the shared session, or a new one if another test has stopped it."""
     return SparkSession.getActiveSession() or builder.getOrCreate()
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server that records the topics named here and no others."""
+    """Yield a server that records the configured topics only."""
     directory = tmp_path_factory.mktemp("server")
     topics = "".join(f'[[journal.topic]]\nname = "{name}"\n' for name in ("flights", "large", "quiet"))
     with running_server(directory / "data", f"[journal]\n{topics}") as running:
@@ -64,7 +64,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def unused() -> Iterator[str]:
-    """An address at which nobody listens, held so that nobody else takes it."""
+    """Yield an address without a listener, reserved by a bound socket."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield f"tcp://127.0.0.1:{holder.getsockname()[1]}"

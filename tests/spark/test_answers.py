@@ -1,4 +1,4 @@
-"""Answers about real flights and weather, against pandas on the files they came from."""
+"""Aggregates of real flights and weather, compared with pandas on the source files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = "topic string, carrier string, origin string, dep_delay double, temp do
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The first flights of the year, with the weather between them."""
+    """Yield a server with the first flights of the year and the weather in between."""
     bodies = [flight.body for flight in read_flights(FLIGHTS)]
     weather = read_weather()
     with running_server(tmp_path_factory.mktemp("answers") / "data") as server:
@@ -36,14 +36,14 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def flights() -> pd.DataFrame:
-    """The same flights, as the file has them."""
+    """Return the same flights from the source file."""
     frame = pd.read_csv(data_file(FLIGHTS_FILE))
     return frame.sort_values(SCHEDULE, kind="stable").head(FLIGHTS)
 
 
 @pytest.fixture(params=["server", pytest.param("files", marks=pytest.mark.full)])
 def load(request: pytest.FixtureRequest, spark: SparkSession, log: RunningServer) -> Any:
-    """`load(option=...)`: the columns above, over the wire and from files."""
+    """Return `load(option=...)`, which reads the columns above from the server or from files."""
 
     def loaded(**options: str) -> DataFrame:
         given = {"servers": log.uri} | options
@@ -59,7 +59,7 @@ def counted(frame: DataFrame, *by: str) -> dict[Any, int]:
     return {row[0] if len(by) == 1 else tuple(row[: len(by)]): row["count"] for row in found}
 
 
-def test_flights_and_weather_are_those_of_the_files(load: Any, flights: pd.DataFrame) -> None:
+def test_spark_aggregates_of_flights_and_weather_equal_pandas(load: Any, flights: pd.DataFrame) -> None:
     own = load(topic="ny/flights")
     assert counted(own, "carrier", "origin") == flights.groupby(["carrier", "origin"]).size().to_dict()
     mean = {row[0]: row[1] for row in own.groupBy("origin").avg("dep_delay").collect()}

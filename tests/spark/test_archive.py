@@ -1,5 +1,4 @@
-"""Archiving in a real Spark session: every message of the log is there once, whatever fails at whatever
-moment."""
+"""Archiving in a real Spark session: each message is archived once despite failures."""
 
 from __future__ import annotations
 
@@ -55,7 +54,7 @@ def wish(server: RunningServer, location: Path, **more: Any) -> ArchiveJobOption
 
 
 def publish(server: RunningServer, name: str, rows: int, body: bytes = b"") -> None:
-    """Messages of two publishers to three topics, with labels, and runs of one topic."""
+    """Publish from two publishers to three topics, with optional columns and runs of one topic."""
     with Client(name, server.uri) as one, Client(f"{name}-other", server.uri) as other:
         one.publish_batch("flights", [b"%d " % n + body for n in range(rows)])
         for n in range(rows // 20):
@@ -67,11 +66,11 @@ def publish(server: RunningServer, name: str, rows: int, body: bytes = b"") -> N
 
 
 def stray_files(location: Path) -> int:
-    """Files that are no part of the archive."""
+    """Return the number of files outside the archive."""
     return len(list(location.rglob("*.parquet"))) - len(DeltaTable(location).file_uris())
 
 
-def test_everything_recorded_is_there_once_as_it_was_published(
+def test_archive_has_every_recorded_message_once(
     spark: SparkSession, log: RunningServer, location: Path
 ) -> None:
     publish(log, "first", 2000)
@@ -82,7 +81,7 @@ def test_everything_recorded_is_there_once_as_it_was_published(
     assert archived(location) == rows
     assert {row["topic"] for row in rows} == {"flights", "weather of/today %", "rare"}
     end = log_end(log.data)
-    assert rows[0]["position"] > 0  # names of publishers are in the log too, and not in the archive
+    assert rows[0]["position"] > 0  # control records with publisher names are not archived
     assert (report.begin, report.before, report.end, report.rows) == (0, 0, end, len(rows))
     assert len(seen) == report.commits == -(-len(rows) // 1500)
     assert seen[-1] == end
@@ -93,7 +92,7 @@ def test_everything_recorded_is_there_once_as_it_was_published(
     assert archive_log(spark, asked).before == end
     assert archived(location) == log_rows(log.data)
     version = DeltaTable(location).version()
-    assert archive_log(spark, asked).commits == 0  # there is nothing more
+    assert archive_log(spark, asked).commits == 0  # nothing to archive
     assert DeltaTable(location).version() == version
     check_files(location)
     read = spark.read.parquet(*DeltaTable(location).file_uris())
@@ -102,7 +101,7 @@ def test_everything_recorded_is_there_once_as_it_was_published(
 
 @pytest.mark.full
 @pytest.mark.skipif(not PYTHON.exists(), reason="no object store: script/test --full sets one up")
-def test_tasks_write_into_an_object_store(spark: SparkSession, log: RunningServer) -> None:
+def test_archive_tasks_write_to_an_object_store(spark: SparkSession, log: RunningServer) -> None:
     publish(log, "first", 1000)
     with object_store() as store:
         where = store.location("log")
@@ -117,28 +116,28 @@ def test_tasks_write_into_an_object_store(spark: SparkSession, log: RunningServe
         assert archived(where, store.options) == log_rows(log.data)
 
 
-def test_a_driver_that_dies_around_a_commit_neither_loses_nor_doubles(
+def test_driver_failure_around_a_commit_loses_and_duplicates_nothing(
     spark: SparkSession, log: RunningServer, location: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(log, "one", 1000)
     asked = wish(log, location, batch_messages_max=600)
     real = ArchiveWriter.add
 
-    def dies_before(self: ArchiveWriter, *given: Any) -> bool:
+    def fails_before(self: ArchiveWriter, *given: Any) -> bool:
         raise RuntimeError("died before the commit")
 
-    def dies_after(self: ArchiveWriter, *given: Any) -> bool:
+    def fails_after(self: ArchiveWriter, *given: Any) -> bool:
         assert real(self, *given)
         raise RuntimeError("died after the commit")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ArchiveWriter, "add", dies_before)
+        patch.setattr(ArchiveWriter, "add", fails_before)
         with pytest.raises(Exception, match="died before the commit"):
             archive_log(spark, asked)
     assert archived(location) == []
     assert stray_files(location) > 0
     with monkeypatch.context() as patch:
-        patch.setattr(ArchiveWriter, "add", dies_after)
+        patch.setattr(ArchiveWriter, "add", fails_after)
         with pytest.raises(Exception, match="died after the commit"):
             archive_log(spark, asked)
     middle = ArchiveWriter(asked.place).coverage.end
@@ -150,24 +149,24 @@ def test_a_driver_that_dies_around_a_commit_neither_loses_nor_doubles(
 
 
 @pytest.mark.full
-def test_a_task_that_is_cut_off_leaves_nothing_in_the_archive(
+def test_disconnected_task_adds_nothing_to_the_archive(
     spark: SparkSession, log: RunningServer, location: Path
 ) -> None:
     publish(log, "one", 20_000, body=b"x" * 400)
     with FaultProxy(log.uri) as proxy:
         asked = wish(log, location, servers=(proxy.uri,), timeout_seconds=5.0)
         prepare(asked)
-        struck = proxy.to_client.after(4_000_000, "reset")
+        was_reset = proxy.to_client.after(4_000_000, "reset")
         with pytest.raises(Exception, match="Disconnected"):
             archive_log(spark, asked)
-        assert struck.is_set()
+        assert was_reset.is_set()
     assert archived(location) == []
     archive_log(spark, wish(log, location))
     assert archived(location) == log_rows(log.data)
 
 
 @pytest.mark.full
-def test_it_goes_on_until_it_is_stopped_and_merges_small_files(
+def test_continuous_archiving_merges_small_files_until_stopped(
     spark: SparkSession, log: RunningServer, location: Path
 ) -> None:
     stop = threading.Event()
@@ -200,7 +199,7 @@ def ends(asked: ArchiveJobOptions) -> list[int]:
 
 
 @pytest.mark.full
-def test_some_topics_can_be_archived_and_the_end_is_that_of_the_log(
+def test_archive_of_some_topics_ends_at_the_end_of_the_log(
     spark: SparkSession, log: RunningServer, location: Path
 ) -> None:
     publish(log, "one", 100)
@@ -224,7 +223,7 @@ def test_some_topics_can_be_archived_and_the_end_is_that_of_the_log(
 # -- before Spark is started --------------------------------------------------------------------------
 
 
-def test_the_archive_of_another_log_is_refused(log: RunningServer, location: Path, tmp_path: Path) -> None:
+def test_archive_of_another_log_is_refused(log: RunningServer, location: Path, tmp_path: Path) -> None:
     publish(log, "one", 20)
     prepare(wish(log, location))
     with running_server(tmp_path / "other") as other:
@@ -234,7 +233,7 @@ def test_the_archive_of_another_log_is_refused(log: RunningServer, location: Pat
     assert prepare(wish(log, location)).behind == log_end(log.data)
 
 
-def test_a_log_that_is_shorter_than_its_archive_is_refused(log: RunningServer, location: Path) -> None:
+def test_log_shorter_than_the_archive_is_refused(log: RunningServer, location: Path) -> None:
     publish(log, "one", 20)
     ready = prepare(wish(log, location))
     ready.archive.add(0, log_end(log.data) + 1, [])
@@ -243,15 +242,13 @@ def test_a_log_that_is_shorter_than_its_archive_is_refused(log: RunningServer, l
 
 
 def archive_rows(server: RunningServer, location: Path, rows: list[dict[str, Any]]) -> None:
-    """Archive these, up to the end of the log, without Spark."""
+    """Archive rows up to the end of the log without Spark."""
     made = prepare(wish(server, location)).archive
     files = write_files(made.place, [pa.RecordBatch.from_pylist(rows, SCHEMA)])
     assert made.add(0, log_end(server.data), files)
 
 
-def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_is_refused(
-    location: Path, tmp_path: Path
-) -> None:
+def test_restored_log_that_grew_beyond_the_archive_is_refused(location: Path, tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
     with running_server(data) as server:
         publish(server, "one", 20)
@@ -260,7 +257,7 @@ def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_is_refused(
     with running_server(data) as server:
         publish(server, "one", 20)
         archive_rows(server, location, log_rows(data))
-        prepare(wish(server, location))  # the same message is where it was
+        prepare(wish(server, location))  # the same message is at the same position
         server.stop()
     with running_server(copy) as server:
         publish(server, "one", 60)
@@ -271,9 +268,7 @@ def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_is_refused(
             prepare(wish(server, location))
 
 
-def test_a_log_with_messages_at_other_places_than_in_the_archive_is_refused(
-    log: RunningServer, location: Path
-) -> None:
+def test_log_with_other_positions_than_the_archive_is_refused(log: RunningServer, location: Path) -> None:
     publish(log, "one", 20)
     *rows, last = log_rows(log.data)
     rows[-1]["position"], at = last["position"], rows[-1]["position"]
@@ -282,7 +277,7 @@ def test_a_log_with_messages_at_other_places_than_in_the_archive_is_refused(
         prepare(wish(log, location))
 
 
-def test_a_log_that_has_removed_what_is_not_archived_is_refused(location: Path, tmp_path: Path) -> None:
+def test_log_that_removed_unarchived_messages_is_refused(location: Path, tmp_path: Path) -> None:
     config = '[journal]\nsegment_size = "1MB"\nretain_size = "3MB"\n'
     with running_server(tmp_path / "data", config) as server:
         publish(server, "one", 20)
@@ -302,15 +297,15 @@ def begins(server: RunningServer) -> int:
         return resolve(client, "flights", "0")[1]
 
 
-def test_what_goes_on_needs_an_end(log: RunningServer, location: Path) -> None:
+def test_continuous_archiving_requires_a_stop_event(log: RunningServer, location: Path) -> None:
     with pytest.raises(BadOption, match="requires a stop event"):
         archive_log(None, wish(log, location), interval_seconds=1.0)  # type: ignore[arg-type]
 
 
-# -- what tasks tell ----------------------------------------------------------------------------------
+# -- results of tasks ---------------------------------------------------------------------------------
 
 
-def test_what_tasks_read_must_fit_together() -> None:
+def test_ranges_of_tasks_must_be_contiguous() -> None:
     assert whole([(5, 9, "[]"), (0, 5, "[]")]) == (0, 9, [])
     with pytest.raises(ArchiveFailed, match="A task read positions 6 to 9, but the previous one ended at 5"):
         whole([(0, 5, "[]"), (6, 9, "[]")])
@@ -318,7 +313,7 @@ def test_what_tasks_read_must_fit_together() -> None:
         whole([(0, 5, "[]"), (4, 9, "[]")])
 
 
-def test_a_batch_that_spark_repeats_is_committed_once(log: RunningServer, location: Path) -> None:
+def test_batch_repeated_by_spark_is_committed_once(log: RunningServer, location: Path) -> None:
     publish(log, "one", 10)
     ready = prepare(wish(log, location))
     report = ArchiveJobReport(0, 0, 0)

@@ -1,5 +1,7 @@
-"""`tickertape pipeline archive`, killed at random moments while messages come: in the end each is in the
-archive once, and the rows of its files are in order."""
+"""`tickertape pipeline archive` killed at random times during publishing.
+
+In the end the archive has each message once, and the rows of its files are in order.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ KILL_WITHIN_SECONDS = 1.5
 
 @contextlib.contextmanager
 def publishing(server: RunningServer) -> Iterator[None]:
-    """Messages come all the time, of three topics, a few at a time."""
+    """Publish continuously to three topics, a few messages at a time."""
     over = threading.Event()
 
     def publish() -> None:
@@ -60,7 +62,7 @@ def command(server: RunningServer, location: Path, *more: str) -> list[str]:
 
 
 def commits(location: Path) -> int:
-    """How many there were, at little cost."""
+    """Return the number of commits, without reading the table."""
     return len(list((location / "_delta_log").glob("*.json")))
 
 
@@ -74,7 +76,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_killed_at_any_moment_nothing_is_lost_or_doubled(
+def test_archiving_killed_at_random_times_loses_and_duplicates_nothing(
     tmp_path: Path, environment: dict[str, str], full: bool
 ) -> None:
     location, chance = tmp_path / "archive", random.Random(7)
@@ -93,7 +95,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_doubled(
                     time.sleep(chance.uniform(0, KILL_WITHIN_SECONDS))
                     assert driver.poll() is None
                 finally:
-                    # The driver alone, or with its Java machine, which would go on for a moment.
+                    # The driver alone, or with its Java machine, which otherwise runs a little longer.
                     (os.kill if kill % 2 else os.killpg)(driver.pid, signal.SIGKILL)
                     driver.wait()
         done = subprocess.run(

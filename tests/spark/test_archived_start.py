@@ -1,4 +1,4 @@
-"""A batch that begins in the archive: Spark reads over the seam without knowing of it."""
+"""Batch queries that start in the archive and continue in the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tickertape.spark.archive.archive_frame import positions_of, read_archive
 pytestmark = pytest.mark.spark
 
 
-def test_a_batch_reads_archive_and_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_batch_query_reads_archive_and_log(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     with archived_world(tmp_path, 500) as world:
         rows = (
@@ -32,8 +32,10 @@ def test_a_batch_reads_archive_and_log(spark: SparkSession, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["arc 50% a", "arc [1] {a,b}*?^", "arc:2026#1"])
-def test_an_archive_is_read_whatever_its_path_is(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Spark takes paths for patterns, and Delta's log encodes them."""
+def test_archive_with_special_characters_in_the_path_is_read(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """Spark interprets paths as patterns, and the log of Delta encodes them."""
     location = tmp_path / name
     batch = batch_from_bodies("t", [b"x"] * 10, publisher=7, first_sequence=1, timestamp=1)
     ArchiveWriter(location, "ab" * 16).add([Commit(np.arange(10), batch)], 10)
@@ -43,8 +45,8 @@ def test_an_archive_is_read_whatever_its_path_is(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.full
-def test_bookmarks_with_the_upper_half_of_sequences_are_found(spark: SparkSession, tmp_path: Path) -> None:
-    """The table has the bits of a number without sign, which Spark takes for one with a sign."""
+def test_bookmarks_with_sequences_above_a_spark_long_are_found(spark: SparkSession, tmp_path: Path) -> None:
+    """The table has the bits of an unsigned number, which Spark reads as a signed one."""
     first = 2**63 - 5
     batch = batch_from_bodies("t", [b"x"] * 10, publisher=2**64 - 1, first_sequence=first, timestamp=1)
     ArchiveWriter(tmp_path, "ab" * 16).add([Commit(np.arange(10), batch)], 10)

@@ -1,4 +1,4 @@
-"""The audit: planted faults are found with their numbers, and what is whole is in order."""
+"""Audit: planted faults are found with their sequences, and an intact log has no finding."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tickertape.testing.server import RunningServer, running_server
 pytestmark = pytest.mark.spark
 
 BEGAN = 1_767_225_600_000_000
-"""Microseconds: 2026-01-01 UTC, when the planted logs begin; a message a second."""
+"""Start of the planted logs in microseconds: 2026-01-01 UTC. They have one message per second."""
 SECOND = 1_000_000
 
 Planted = tuple[str, int, int]
-"""Publisher, sequence, position."""
+"""Publisher, sequence and position."""
 
 
 def numbered(spark: SparkSession, rows: Sequence[Planted], partitions: int = 3) -> DataFrame:
@@ -57,7 +57,7 @@ def found(runs: DataFrame) -> set[tuple[Any, ...]]:
 
 
 def planted_log(seed: int, publishers: int) -> list[Planted]:
-    """Interleaved publishers, some of whose messages are lost, stored again later, or swapped."""
+    """Return messages of interleaved publishers with lost, repeated and swapped messages."""
     chance = random.Random(seed)
     log: list[tuple[str, int]] = []
     for publisher in range(publishers):
@@ -78,7 +78,7 @@ def planted_log(seed: int, publishers: int) -> list[Planted]:
 
 
 def judged(rows: Sequence[Planted]) -> tuple[int, int, int, int, int]:
-    """One publisher's messages: first and last number, how many, missing, and too many, counted plainly."""
+    """Return first and last sequence, and counts of all, missing and duplicate messages of a publisher."""
     counts = Counter(sequence for _, sequence, _ in rows)
     first, last = min(counts), max(counts)
     missing = sum(1 for sequence in range(first, last + 1) if sequence not in counts)
@@ -86,7 +86,7 @@ def judged(rows: Sequence[Planted]) -> tuple[int, int, int, int, int]:
 
 
 @pytest.mark.full
-def test_random_faults_are_counted_as_by_hand(spark: SparkSession) -> None:
+def test_audit_counts_random_faults_like_a_manual_count(spark: SparkSession) -> None:
     log = planted_log(20261122, publishers=60)
     rows = publisher_table(number_runs(numbered(spark, log))).collect()
     assert len(rows) == 60
@@ -99,7 +99,7 @@ def test_random_faults_are_counted_as_by_hand(spark: SparkSession) -> None:
         assert back == (row["order_breaks"] > 0)
 
 
-def test_findings_say_which_numbers(spark: SparkSession) -> None:
+def test_audit_findings_name_the_sequences(spark: SparkSession) -> None:
     numbers = [1, 2, 3, 4, 6, 7, 8, 5, 9, 9, 12]
     log = [("7", sequence, place) for place, sequence in enumerate(numbers)]
     log += [("8", sequence, 100 + sequence) for sequence in range(10, 20)]
@@ -114,29 +114,29 @@ def test_findings_say_which_numbers(spark: SparkSession) -> None:
 
 
 @pytest.mark.full
-def test_what_is_stored_twice_at_one_place_is_a_duplicate_and_no_broken_order(spark: SparkSession) -> None:
+def test_message_stored_twice_at_one_position_is_a_duplicate_not_an_order_break(spark: SparkSession) -> None:
     log = [("7", sequence, sequence) for sequence in range(1, 6)]
     assert found(number_runs(numbered(spark, [*log, *log], 1))) == {
         ("7", "duplicate", sequence, sequence, 1) for sequence in range(1, 6)
     }
-    file = number_runs(numbered(spark, log, 1))  # of an archive, as of two executors
+    file = number_runs(numbered(spark, log, 1))  # two executors with the same file of an archive
     assert found(file.union(file)) == {("7", "duplicate", 1, 5, 5)}
 
 
 @pytest.mark.full
-def test_the_order_is_seen_to_break_between_parts_that_are_in_order(spark: SparkSession) -> None:
+def test_order_break_between_ordered_partitions_is_found(spark: SparkSession) -> None:
     parts = ([("7", 5, 0), ("7", 6, 2)], [("7", 20, 1)])
     one, other = (number_runs(numbered(spark, part, 1)) for part in parts)
     assert found(one.union(other)) == {("7", "missing", 7, 19, 13), ("7", "order", 20, 20, 1)}
 
 
-def test_a_numbering_that_begins_at_the_clock_is_no_gap(spark: SparkSession) -> None:
+def test_renumbering_that_starts_at_the_clock_is_not_a_gap(spark: SparkSession) -> None:
     def clock(place: int) -> int:
         return (BEGAN + place * SECOND) * 1000 + 1
 
     log = [("7", clock(0), 0), ("7", clock(0) + 1, 1), ("7", clock(50), 51), ("7", clock(50) + 2, 52)]
     log += [("8", 5, 0), ("8", 5 + foreign_sequences_max + 1, 1)]
-    # At a clock's number, but not at one of the time between, and lost therefore.
+    # Numbers of a clock, but outside the time between both messages, so messages are missing.
     log += [("9", 1, 0), ("9", 1001, 1), ("10", clock(20), 60), ("10", clock(40), 61)]
     assert found(number_runs(numbered(spark, log))) == {
         ("7", "renumbered", clock(0) + 2, clock(50) - 1, clock(50) - clock(0) - 2),
@@ -160,20 +160,20 @@ def messages(spark: SparkSession, rows: Sequence[Message]) -> DataFrame:
     return spark.createDataFrame([*rows], schema).repartition(2)
 
 
-def test_every_difference_is_found_and_nothing_else(spark: SparkSession) -> None:
-    here: list[Message] = [("7", i, "t", b"%d" % i, None, None, None) for i in range(1, 10_001)]
-    here[101] = ("7", 102, "t", b"102", None, "k", None)
-    there = here[:]
-    there[100] = ("7", 101, "t", b"101", None, "k", None)
-    there[101] = ("7", 102, "t", b"102", "k", None, None)
-    there[102] = ("7", 103, "u", b"103", None, None, 5)
-    there[7000] = ("7", 7001, "t", b"other", None, None, None)
-    there += [there[9000], ("9", 1, "t", b"", None, None, None)]
-    del there[4]
-    left, right = messages(spark, here), messages(spark, there)
+def test_comparison_finds_exactly_the_planted_differences(spark: SparkSession) -> None:
+    original: list[Message] = [("7", i, "t", b"%d" % i, None, None, None) for i in range(1, 10_001)]
+    original[101] = ("7", 102, "t", b"102", None, "k", None)
+    changed = original[:]
+    changed[100] = ("7", 101, "t", b"101", None, "k", None)
+    changed[101] = ("7", 102, "t", b"102", "k", None, None)
+    changed[102] = ("7", 103, "u", b"103", None, None, 5)
+    changed[7000] = ("7", 7001, "t", b"other", None, None, None)
+    changed += [changed[9000], ("9", 1, "t", b"", None, None, None)]
+    del changed[4]
+    left, right = messages(spark, original), messages(spark, changed)
     stretches = differing_stretches(left, right)
-    told = differences(left, right, stretches).select("publisher", "sequence", "kind", "what")
-    assert sorted(tuple(row) for row in told.collect()) == [
+    found_rows = differences(left, right, stretches).select("publisher", "sequence", "kind", "what")
+    assert sorted(tuple(row) for row in found_rows.collect()) == [
         ("7", 5, "missing there", ""),
         ("7", 101, "different", "key"),
         ("7", 102, "different", "correlation_id, key"),
@@ -182,14 +182,14 @@ def test_every_difference_is_found_and_nothing_else(spark: SparkSession) -> None
         ("7", 9001, "other count", ""),
         ("9", 1, "missing here", ""),
     ]
-    assert differing_stretches(left, messages(spark, here[::-1])).isEmpty()
+    assert differing_stretches(left, messages(spark, original[::-1])).isEmpty()
 
 
 # -- real logs ----------------------------------------------------------------------------------------
 
 
 def publish(server: RunningServer, name: str, topic: str, first: int, bodies: Sequence[bytes]) -> None:
-    """Publish as `name` with the numbers `first` and following; 1 would be taken for a fresh store's."""
+    """Publish as `name` with sequences from `first`. Sequence 1 would mean a new store."""
     store = tt.MemoryPublishStore()
     store._last_sequence = first - 1
     with tt.Client(name, server.uri, publish_store=store) as client:
@@ -228,7 +228,7 @@ def run(*arguments: str) -> Result:
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_log_that_is_whole_is_in_order(whole: RunningServer) -> None:
+def test_audit_of_an_intact_log_is_in_order(whole: RunningServer) -> None:
     result = run(whole.uri, "--output", "json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
@@ -243,10 +243,10 @@ def test_a_log_that_is_whole_is_in_order(whole: RunningServer) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_what_differs_from_another_server_is_told_and_ends_with_1(
+def test_audit_against_another_server_reports_differences_and_exits_1(
     whole: RunningServer, tampered: RunningServer
 ) -> None:
-    # The numbers of "two" go on in another topic: they are looked for in all.
+    # The sequences of "two" continue in another topic, and the audit searches all topics.
     result = run(tampered.uri, "--against", whole.uri, "--topic", "audited")
     assert result.exit_code == 1
     one, two = str(publisher_id("one")), str(publisher_id("two"))
@@ -261,7 +261,7 @@ def test_what_differs_from_another_server_is_told_and_ends_with_1(
 
 
 @pytest.mark.usefixtures("spark")
-def test_errors_are_one_line(unused: str, tmp_path: Path) -> None:
+def test_audit_errors_are_one_line(unused: str, tmp_path: Path) -> None:
     result = run(unused, "--timeout", "1s")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert "No server answers" in result.stderr
@@ -274,7 +274,7 @@ def test_errors_are_one_line(unused: str, tmp_path: Path) -> None:
 
 
 def archive(server: RunningServer, spark: SparkSession, place: Path, begin: int, topics: str = "") -> str:
-    """Write what the server has of `topics` from position `begin` on as an archive does."""
+    """Write the messages of `topics` from position `begin` like an archive."""
     with LogClient("archivist", server.uri) as client:
         journal, _, end = resolve(client, ".*", "0")
     frame = (
@@ -307,7 +307,7 @@ def archive(server: RunningServer, spark: SparkSession, place: Path, begin: int,
 
 
 @pytest.mark.full
-def test_an_archive_is_audited_and_compared_with_what_its_server_has_in_common(
+def test_audit_compares_an_archive_with_the_common_range_of_the_server(
     spark: SparkSession, whole: RunningServer, tmp_path: Path
 ) -> None:
     table = archive(whole, spark, tmp_path / "archive", begin=100)
@@ -327,7 +327,7 @@ def test_an_archive_is_audited_and_compared_with_what_its_server_has_in_common(
 
 
 @pytest.mark.full
-def test_gaps_are_not_judged_where_an_archive_has_some_topics_only(
+def test_audit_of_an_archive_with_some_topics_does_not_judge_gaps(
     spark: SparkSession, whole: RunningServer, tmp_path: Path
 ) -> None:
     table = archive(whole, spark, tmp_path / "archive", begin=0, topics="beside|none")
@@ -340,7 +340,7 @@ def test_gaps_are_not_judged_where_an_archive_has_some_topics_only(
 
 
 @pytest.mark.full
-def test_a_range_means_the_same_positions_in_an_archive_as_at_its_server(
+def test_range_has_the_same_positions_in_archive_and_server(
     spark: SparkSession, whole: RunningServer, tmp_path: Path
 ) -> None:
     archived = read_archive(spark, archive(whole, spark, tmp_path / "archive", begin=0))

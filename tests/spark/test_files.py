@@ -1,4 +1,4 @@
-"""Tasks that read the files of the log: the rows of the server, whoever wrote them and whatever goes on."""
+"""Tasks that read journal files: the same rows as from the server, during writes too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = 120
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server on small segments: two publishers, three topics, some messages alone in their frame."""
+    """Yield a server with small segments, two publishers, three topics, and some frames of one message."""
     directory = tmp_path_factory.mktemp("files")
     with running_server(directory / "data", '[journal]\nsegment_size = "1MB"\n') as server:
         with Client("one", server.uri) as one, Client("two", server.uri) as two:
@@ -55,7 +55,9 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_files_give_what_the_server_gives(spark: SparkSession, log: RunningServer, topic: str) -> None:
+def test_journal_files_have_the_same_rows_as_the_server(
+    spark: SparkSession, log: RunningServer, topic: str
+) -> None:
     assert len(list((log.data / "journal").iterdir())) > 2
     whole = rows(load(spark, log, topic=topic, files=False))
     assert len(whole) == {"flights": ROUNDS * 25 + ROUNDS // 10, "weather": ROUNDS, "rare": 5}[topic]
@@ -66,10 +68,10 @@ def test_files_give_what_the_server_gives(spark: SparkSession, log: RunningServe
     assert rows(load(spark, log, topic=topic, minPartitions=3, **cut)) == whole[len(whole) // 3 + 1 : -1]
 
 
-def test_a_worker_that_is_killed_is_replaced_and_no_row_is_lost_or_doubled(
+def test_killed_worker_is_replaced_without_lost_or_duplicate_rows(
     spark: SparkSession, log: RunningServer, tmp_path: Path
 ) -> None:
-    """The session of the tests gives a task one try, so the task is run twice by hand, as Spark would."""
+    """Run the task twice without Spark, because the session of the tests does not retry tasks."""
     mark = tmp_path / "killed"
 
     def kill_once(part: Any) -> Any:
@@ -88,33 +90,33 @@ def test_a_worker_that_is_killed_is_replaced_and_no_row_is_lost_or_doubled(
     assert [(r["bookmark"], bytes(r["data"])) for r in again] == [(r[1], r[5]) for r in expected]
 
 
-def test_a_directory_that_is_not_the_servers_is_told_in_one_line(
+def test_directory_of_another_server_is_refused_in_one_line(
     spark: SparkSession, log: RunningServer, tmp_path: Path
 ) -> None:
     with pytest.raises(Exception, match=rf"option journal, {tmp_path} on") as caught:
         load(spark, log, files=False, journal=str(tmp_path)).collect()
-    told = {text for text in str(caught.value).splitlines() if re.match(r"tickertape\.[A-Z]", text)}
-    assert len(told) == 1
-    assert "NotAJournal" in told.pop()
+    errors = {text for text in str(caught.value).splitlines() if re.match(r"tickertape\.[A-Z]", text)}
+    assert len(errors) == 1
+    assert "NotAJournal" in errors.pop()
 
 
 @pytest.mark.parametrize("pushdown", ["true", "false"])
-def test_a_frame_used_again_loses_no_row_to_a_filter_of_the_query_before(
+def test_reused_frame_is_not_narrowed_by_the_filter_of_an_earlier_query(
     spark: SparkSession, log: RunningServer, pushdown: str
 ) -> None:
-    """Spark 4.3.0 keeps a read narrowed by a filter for later queries of the frame: none must narrow it."""
+    """Spark 4.3.0 keeps a read narrowed by a filter for later queries of the frame."""
     name = "spark.sql.python.filterPushdown.enabled"
     spark.conf.set(name, pushdown)
     try:
         frame = load(spark, log)
-        moment = frame.selectExpr("max(timestamp)").collect()[0][0]
-        assert 0 < frame.where(f.col("timestamp") >= f.lit(moment)).count() < 100
+        latest = frame.selectExpr("max(timestamp)").collect()[0][0]
+        assert 0 < frame.where(f.col("timestamp") >= f.lit(latest)).count() < 100
         assert frame.count() == ROUNDS * 25 + ROUNDS // 10
     finally:
         spark.conf.unset(name)
 
 
-def test_a_frame_is_planned_once_and_a_new_one_sees_what_came_since(
+def test_frame_is_planned_once_and_a_new_frame_reads_later_messages(
     spark: SparkSession, log: RunningServer
 ) -> None:
     frame = load(spark, log, topic="later")
@@ -128,9 +130,7 @@ def test_a_frame_is_planned_once_and_a_new_one_sees_what_came_since(
         assert load(spark, log, topic="later").count() == 2
 
 
-def test_timestamps_are_moments_whatever_zone_the_session_shows_them_in(
-    spark: SparkSession, log: RunningServer
-) -> None:
+def test_timestamps_are_independent_of_the_session_time_zone(spark: SparkSession, log: RunningServer) -> None:
     epoch_micros = "unix_micros(timestamp) as t"
     utc = rows(load(spark, log).selectExpr(epoch_micros, "cast(timestamp as string) as s").limit(3))
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")

@@ -1,4 +1,4 @@
-"""The how-to about Spark, pasted block by block over a log that has what it asks for."""
+"""How-to about Spark: its code blocks run on a log with the data of the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG = '[[queue]]\nname = "work"\nunderlying = "orders"\n'
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
-def test_every_block_does_what_the_page_says(
+def test_spark_howto_blocks_run_with_the_documented_results(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert len(BLOCKS) == 6
@@ -32,7 +32,7 @@ def test_every_block_does_what_the_page_says(
             client.publish_batch("flights", rows)
             client.publish_batch("orders", [{"id": n, "quantity": 10 * n} for n in range(20)])
             client.publish_flush()
-        here = {
+        replacements = {
             "tcp://127.0.0.1:9007": server.uri,
             "/srv/tickertape": str(server.data),
             "/tmp/flights": str(tmp_path / "flights"),
@@ -40,8 +40,8 @@ def test_every_block_does_what_the_page_says(
         }
         names: dict[str, Any] = {"spark": spark}
         for block in BLOCKS:
-            for there, place in here.items():
-                block = block.replace(there, place)
+            for documented, actual in replacements.items():
+                block = block.replace(documented, actual)
             exec(compile(block, str(PAGE), "exec"), names)
         assert names["delays"].where("`origin.airport` = 'JFK'").count() == 8
         assert spark.read.parquet(str(tmp_path / "flights")).count() == 8

@@ -1,6 +1,6 @@
-"""Historical state, and what pipeline projects are made of: over a server the answers are those of pandas.
+"""Historical state and pipeline projects, compared with pandas.
 
-The flights and the weather are those of the source files; pandas reads these, and never our messages.
+Flights and weather are the rows of the source files. Pandas reads the files, never our messages.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ PLACE = "position long, publisher string, sequence long, timestamp timestamp"
 
 @pytest.fixture(scope="module")
 def limit(request: pytest.FixtureRequest) -> int | None:
-    """How many flights; None is the whole year, with --full."""
+    """Return the number of flights, or None for the whole year with --full."""
     return None if request.config.getoption("--full") else FLIGHTS
 
 
 @pytest.fixture(scope="module")
 def flown(limit: int | None) -> pd.DataFrame:
-    """The flights in the order in which they are published, read by pandas."""
+    """Return the flights in publish order, read by pandas."""
     rows = pd.read_csv(data_file(FLIGHTS_FILE))
     rows = rows.sort_values(["year", "month", "day", "sched_dep_time"], kind="stable")
     rows["time_hour"] = pd.to_datetime(rows["time_hour"])
@@ -56,7 +56,7 @@ def flown(limit: int | None) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def server(limit: int | None) -> Iterator[RunningServer]:
-    """A server to which the flights were published in two halves, and the weather by the hour."""
+    """Yield a server with the flights in two halves and the weather by hour."""
     bodies = [flight.body for flight in read_flights(limit)]
     weather = sorted(read_weather(), key=lambda body: str(json.loads(body)["time_hour"]))
     if limit is not None:
@@ -78,7 +78,7 @@ def load(spark: SparkSession, server: RunningServer, topic: str, columns: str) -
 
 
 def part(directory: Path, example: str, name: str) -> ModuleType:
-    """A module of a project that `pipeline init` made."""
+    """Return a module of a project from `pipeline init`."""
     place = directory / example
     if not place.exists():
         made = CliRunner().invoke(cli, ["pipeline", "init", str(place), "--example", example])
@@ -105,7 +105,7 @@ def last_by_pandas(flown: pd.DataFrame, count: int) -> set[tuple[Any, ...]]:
 
 
 @pytest.mark.full
-def test_the_last_value_of_each_key_as_of_any_point_is_that_of_pandas(
+def test_last_values_as_of_any_position_equal_pandas(
     spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path
 ) -> None:
     messages = part(projects, "state", "messages")
@@ -132,7 +132,7 @@ def test_the_last_value_of_each_key_as_of_any_point_is_that_of_pandas(
     flights.unpersist()
 
 
-def test_a_key_may_be_many_columns_and_a_bookmark_must_be_there(spark: SparkSession) -> None:
+def test_last_values_accept_several_key_columns_and_refuse_unknown_bookmarks(spark: SparkSession) -> None:
     rows = [(1, "7", 5, "a", 1), (2, "7", 6, "a", 2), (3, "7", 7, "a", 1), (4, "7", 8, None, None)]
     frame = spark.createDataFrame(rows, "position long, publisher string, sequence long, x string, y int")
     assert {tuple(row) for row in last_values(frame, "x", f.col("y")).collect()} == {rows[1], rows[2]}
@@ -150,7 +150,7 @@ def test_a_key_may_be_many_columns_and_a_bookmark_must_be_there(spark: SparkSess
 
 
 def streamed(frame: DataFrame, name: str, checkpoint: Path) -> DataFrame:
-    """What a stream gives until it has read what is there."""
+    """Return the rows of a stream over all available messages."""
     query = (
         frame.writeStream.format("memory")
         .queryName(name)
@@ -172,7 +172,7 @@ def follow(spark: SparkSession, server: RunningServer, topic: str, columns: str,
 
 
 @pytest.mark.full
-def test_delays_by_hour_are_those_of_pandas_and_a_stream_publishes_each_hour_once(
+def test_delays_by_hour_equal_pandas_and_each_hour_is_published_once(
     spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path, tmp_path: Path
 ) -> None:
     messages, delays = part(projects, "delays", "messages"), part(projects, "delays", "delays")
@@ -182,7 +182,7 @@ def test_delays_by_hour_are_those_of_pandas_and_a_stream_publishes_each_hour_onc
         for (hour, carrier), (size, count, total) in zip(sums.index, sums.to_numpy(), strict=True)
     }
 
-    def told(flights: DataFrame) -> dict[str, tuple[int, int, int | None]]:
+    def counts_by_hour(flights: DataFrame) -> dict[str, tuple[int, int, int | None]]:
         found = {}
         for data, key in flights.collect():
             body = json.loads(data)
@@ -191,7 +191,7 @@ def test_delays_by_hour_are_those_of_pandas_and_a_stream_publishes_each_hour_onc
         return found
 
     batch = load(spark, server, "flights", messages.FLIGHT)
-    assert told(delays.as_messages(delays.delays_by_hour(batch))) == expected
+    assert counts_by_hour(delays.as_messages(delays.delays_by_hour(batch))) == expected
     stream = follow(spark, server, "flights", messages.FLIGHT, len(flown) // 2)
     query = (
         delays.as_messages(delays.delays_by_hour(stream))
@@ -202,14 +202,14 @@ def test_delays_by_hour_are_those_of_pandas_and_a_stream_publishes_each_hour_onc
         .start()
     )
     query.awaitTermination()
-    early = told(load(spark, server, "hours", "data binary, key string"))
+    early = counts_by_hour(load(spark, server, "hours", "data binary, key string"))
     assert early.items() <= expected.items()
     over = f"{flown['time_hour'].max() - pd.Timedelta(hours=3):%Y-%m-%dT%H:%M:%SZ}"
     assert {key for key in expected if key < over} <= early.keys()
 
 
 def by_origin_and_carrier(joined: pd.DataFrame) -> dict[tuple[str, str], tuple[int, float]]:
-    """How many flights have weather, and the sum of their temperatures."""
+    """Return the number of flights with weather, and the sum of their temperatures."""
     sums = joined.groupby(["origin", "carrier"])["temp"].agg(["size", "sum"]).round(4)
     return {key: (int(n), float(temp)) for key, (n, temp) in zip(sums.index, sums.to_numpy(), strict=True)}
 
@@ -222,7 +222,7 @@ def weather_by_pandas(flown: pd.DataFrame) -> dict[tuple[str, str], tuple[int, f
 
 
 @pytest.mark.full
-def test_flights_get_the_weather_of_their_hour_as_pandas_gives_it(
+def test_flights_joined_with_weather_by_hour_equal_pandas(
     spark: SparkSession, server: RunningServer, flown: pd.DataFrame, projects: Path, tmp_path: Path
 ) -> None:
     messages, joined = part(projects, "weather", "messages"), part(projects, "weather", "joined")
@@ -246,13 +246,13 @@ def test_flights_get_the_weather_of_their_hour_as_pandas_gives_it(
 
 
 def run_in(place: Path, *command: str) -> str:
-    """Run a command of this environment in a project; what it printed. It must succeed."""
+    """Run a command of this environment in a project, check its success, and return its output."""
     environment = source_environment() | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    environment.pop("PYTEST_ADDOPTS", None)  # of this run, whose plugins the project has not
+    environment.pop("PYTEST_ADDOPTS", None)  # the project lacks the plugins of this run
     done = subprocess.run(
         command,
         cwd=place,
@@ -270,7 +270,7 @@ def run_in(place: Path, *command: str) -> str:
 @pytest.mark.full
 @pytest.mark.timeout(4 * PROJECT_SECONDS_MAX)
 @pytest.mark.parametrize("example", ["state", "delays", "weather"])
-def test_a_project_passes_its_own_tests_and_runs_twice(
+def test_example_project_passes_the_included_tests_and_runs_twice(
     server: RunningServer, flown: pd.DataFrame, tmp_path: Path, example: str
 ) -> None:
     place = tmp_path / "project"
@@ -283,8 +283,10 @@ def test_a_project_passes_its_own_tests_and_runs_twice(
         run_in(place, "tickertape", "pipeline", "run", "--conf", "spark.sql.catalogImplementation=hive")
     if example == "delays":
         with tt.Client("reader", server.uri) as client:
-            ours = str(derived_publisher_id("project", "tickertape"))
-            hours = [message.sow_key for message in client.replay("delays") if message.publisher == ours]
+            own_publisher = str(derived_publisher_id("project", "tickertape"))
+            hours = [
+                message.sow_key for message in client.replay("delays") if message.publisher == own_publisher
+            ]
         assert len(hours) == len(set(hours)) > 0
     elif example == "weather":
         joined = pd.read_parquet(place / "spark-warehouse" / "flights_weather")

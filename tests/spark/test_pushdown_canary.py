@@ -1,7 +1,7 @@
-"""A canary: Spark 4.3.0 keeps a read that a condition narrowed for other reads of the same frame.
+"""Canary for a defect of Spark 4.3.0: reads narrowed by a condition are reused by other queries.
 
-When a test here fails, Spark has mended it: think over ADR 30 (docs/adr/0030-nothing-is-pushed-down.md), with
-which our source could shorten its reads by `where`.
+When a test here fails, Spark has fixed it. Then reconsider ADR 30 (docs/adr/0030-nothing-is-pushed-down.md),
+because the source could shorten its reads by `where`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ COUNT = 10
 
 @pytest.fixture
 def frame(spark: SparkSession) -> Iterator[DataFrame]:
-    """The numbers below `COUNT`, of a source that reads what the conditions allow, and hands each back for
-    Spark to evaluate all the same. A partition for each number."""
+    """Yield the numbers below `COUNT` from a source with push-down and one partition per number.
+
+    Spark evaluates each condition again.
+    """
 
     class Reader(DataSourceReader):
         def __init__(self) -> None:
@@ -75,18 +77,18 @@ def numbers(frame: DataFrame) -> list[int]:
     return sorted(row[0] for row in frame.collect())
 
 
-def test_canary_a_narrowed_read_is_kept_for_a_later_query_without_conditions(frame: DataFrame) -> None:
+def test_canary_narrowed_read_is_reused_by_a_later_query_without_conditions(frame: DataFrame) -> None:
     assert numbers(frame.where("n < 3")) == [0, 1, 2]
-    assert numbers(frame) == [0, 1, 2], f"Spark reads all {COUNT} now: think over ADR 30"
+    assert numbers(frame) == [0, 1, 2], f"Spark reads all {COUNT} now: reconsider ADR 30"
 
 
-def test_canary_notices_when_each_frame_has_its_own_read(spark: SparkSession, frame: DataFrame) -> None:
-    """A frame that is loaded anew shares nothing: so would the same frame, once Spark has mended it."""
+def test_canary_new_frame_has_a_separate_read(spark: SparkSession, frame: DataFrame) -> None:
+    """A new frame shares nothing. The same frame will not either when Spark fixes the defect."""
     assert numbers(frame.where("n < 3")) == [0, 1, 2]
     assert numbers(spark.read.format("canary_numbers").load()) == [*range(COUNT)]
 
 
-def test_canary_a_session_without_push_down_refuses_readers_that_have_it(
+def test_canary_session_without_push_down_refuses_readers_with_push_filters(
     spark: SparkSession, frame: DataFrame
 ) -> None:
     spark.conf.set(PUSHDOWN, "false")
@@ -94,9 +96,9 @@ def test_canary_a_session_without_push_down_refuses_readers_that_have_it(
         spark.read.format("canary_numbers").load().where("n < 3").collect()
 
 
-def test_canary_two_reads_of_one_frame_in_one_query_get_the_partitions_of_one(frame: DataFrame) -> None:
+def test_canary_two_reads_of_one_frame_in_one_query_share_partitions(frame: DataFrame) -> None:
     low, high = frame.where("n < 3"), frame.where("n >= 8")
-    mended = "Spark plans each read by itself now: think over ADR 30"
-    assert set(numbers(low.union(high))) < {0, 1, 2, 8, 9}, mended
+    fixed = "Spark plans each read separately now: reconsider ADR 30"
+    assert set(numbers(low.union(high))) < {0, 1, 2, 8, 9}, fixed
     pairs = low.selectExpr("n as a").crossJoin(high.selectExpr("n as b"))
-    assert pairs.count() < 6, mended
+    assert pairs.count() < 6, fixed

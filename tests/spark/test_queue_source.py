@@ -1,4 +1,4 @@
-"""A queue as a streaming source: each message is processed at least once, and acknowledged only then."""
+"""A queue as a streaming source: messages are processed at least once and then acknowledged."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def source(spark: SparkSession, server: RunningServer, **options: Any) -> DataFr
 
 
 class Sink:
-    """Collects the rows of each batch; fails before or after it has those of the batches named."""
+    """Collect the rows of each batch, and fail after the batch `fails`."""
 
     def __init__(self, *, fails: int = -1) -> None:
         self.batches: list[tuple[int, list[int]]] = []
@@ -98,7 +98,7 @@ def run(frame: DataFrame, sink: Sink, checkpoint: Path) -> None:
     assert query.awaitTermination(SECONDS)
 
 
-def test_a_run_over_a_queue_processes_each_message_once_and_acknowledges_it(
+def test_queue_query_processes_and_acknowledges_each_message_once(
     spark: SparkSession, server: RunningServer, tmp_path: Path
 ) -> None:
     publish(server, range(100))
@@ -113,7 +113,7 @@ def test_a_run_over_a_queue_processes_each_message_once_and_acknowledges_it(
     assert sink.numbers == Counter(range(130))
 
 
-def test_a_batch_that_failed_is_redelivered_in_a_later_batch(
+def test_failed_batch_is_redelivered_in_a_later_batch(
     spark: SparkSession, server: RunningServer, tmp_path: Path
 ) -> None:
     publish(server, range(100))
@@ -124,13 +124,13 @@ def test_a_batch_that_failed_is_redelivered_in_a_later_batch(
     assert waiting(server) == sorted({*range(100)} - {*first[1]}), "the first batch was acknowledged"
     sink = Sink()
     run(source(spark, server), sink, tmp_path / "checkpoint")
-    assert sink.batches[0] == (1, []), "what Spark repeats has no other messages"
+    assert sink.batches[0] == (1, []), "a repeated batch has no other messages"
     assert sink.numbers == Counter({*range(100)} - {*first[1]})
     assert {*second[1]} <= {*sink.numbers}
     assert waiting(server) == []
 
 
-def test_queries_that_a_queue_cannot_serve_are_refused(
+def test_unsupported_queue_queries_are_refused(
     spark: SparkSession, server: RunningServer, tmp_path: Path
 ) -> None:
     register(spark)
@@ -154,7 +154,7 @@ def test_queries_that_a_queue_cannot_serve_are_refused(
         run(source(spark, server, queue="other"), Sink(), tmp_path / "checkpoint")
 
 
-def test_a_query_that_goes_on_acknowledges_its_last_batch_without_a_next_one(
+def test_continuous_query_acknowledges_the_last_batch_without_a_next_one(
     spark: SparkSession, server: RunningServer, tmp_path: Path
 ) -> None:
     sink = Sink()

@@ -1,4 +1,4 @@
-"""The reader by itself, as the driver and the tasks use it, against real servers: what must fail, fails."""
+"""Batch reader without a Spark session, against real servers: partitions and failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parts_of(reader: TickertapeReader) -> list[LogPartition]:
     return [part for part in parts if isinstance(part, LogPartition)]
 
 
-def test_positions_are_never_read_from_another_log(server: RunningServer, tmp_path: Path) -> None:
+def test_partition_of_another_log_is_refused(server: RunningServer, tmp_path: Path) -> None:
     with Client("wrong-journal", server.uri) as client:
         client.publish("quiet", b"one")
         client.publish_flush()
@@ -45,7 +45,7 @@ def test_positions_are_never_read_from_another_log(server: RunningServer, tmp_pa
             list(reader_of(server.uri, "quiet").read(moved))
 
 
-def test_a_read_cut_short_raises_and_is_not_taken_for_the_end(tmp_path: Path) -> None:
+def test_interrupted_read_raises_disconnected(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         with Client("cut-short", server.uri) as client:
             for _ in range(40):
@@ -59,17 +59,17 @@ def test_a_read_cut_short_raises_and_is_not_taken_for_the_end(tmp_path: Path) ->
             list(batches)
 
 
-def test_the_server_that_planned_is_asked_first_by_the_tasks(server: RunningServer, unused: str) -> None:
+def test_tasks_try_the_planning_server_first(server: RunningServer, unused: str) -> None:
     part = parts_of(reader_of(f"{unused},{server.uri}", "flights"))[0]
     assert part.servers == (server.uri, unused)
 
 
-def test_an_empty_part_needs_no_server(unused: str) -> None:
+def test_empty_partition_needs_no_server(unused: str) -> None:
     part = LogPartition((unused,), "any", "flights", 7, 7, 1.0)
     assert list(reader_of(unused, "flights").read(part)) == []
 
 
-def test_every_server_that_does_not_answer_is_named(unused: str) -> None:
+def test_unreachable_servers_are_all_named_in_the_error(unused: str) -> None:
     with socket.socket() as quiet:
         quiet.bind(("127.0.0.1", 0))
         other = f"tcp://127.0.0.1:{quiet.getsockname()[1]}"
@@ -84,7 +84,7 @@ def bodies_of(reader: TickertapeReader, part: LogPartition) -> list[bytes]:
     return [row["data"] for table in reader.read(part) for row in table.to_pylist()]
 
 
-def test_files_of_another_log_none_or_unreadable_are_refused_and_the_server_is_not_asked(
+def test_wrong_or_unreadable_journal_files_are_refused_without_a_server_read(
     server: RunningServer, tmp_path: Path
 ) -> None:
     with Client("files-refused", server.uri) as client:
@@ -106,7 +106,7 @@ def test_files_of_another_log_none_or_unreadable_are_refused_and_the_server_is_n
         list(reader.read(replace(part, directory=str(tmp_path / "missing"))))
 
 
-def test_a_server_may_restart_between_planning_and_reading(tmp_path: Path) -> None:
+def test_server_restart_between_planning_and_reading_keeps_the_rows(tmp_path: Path) -> None:
     bodies = [b"%d" % n for n in range(3000)]
     with running_server(tmp_path / "data") as server:
         with Client("before", server.uri) as client:
@@ -128,7 +128,7 @@ def test_a_server_may_restart_between_planning_and_reading(tmp_path: Path) -> No
             assert [body for part in parts for body in bodies_of(reader, part)] == bodies
 
 
-def test_a_part_that_is_read_again_gives_the_same_rows(server: RunningServer) -> None:
+def test_partition_read_repeatedly_has_the_same_rows(server: RunningServer) -> None:
     with Client("again", server.uri) as client:
         client.publish_batch("quiet", [b"%d" % n for n in range(500)])
         client.publish_flush()
@@ -141,7 +141,7 @@ def test_a_part_that_is_read_again_gives_the_same_rows(server: RunningServer) ->
             assert bodies_of(reader, part) == bodies_of(reader, part)
 
 
-def test_an_end_in_the_future_is_the_end_of_the_log_at_planning(server: RunningServer) -> None:
+def test_end_in_the_future_is_the_end_of_the_log_at_planning(server: RunningServer) -> None:
     with LogClient("future", server.uri) as client:
         client.publish("quiet", b"last")
         client.publish_flush()
@@ -163,7 +163,7 @@ sync = "never"
 """
 
 
-def test_what_is_gone_is_an_error_or_passed_over_and_logged(
+def test_removed_messages_are_an_error_or_skipped_with_a_log_entry(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with running_server(tmp_path / "data", RETAINED) as server, LogClient("gone", server.uri) as client:
@@ -181,7 +181,7 @@ def test_what_is_gone_is_an_error_or_passed_over_and_logged(
         wait_until(lambda: resolve(client, "flights", "0")[1] > planned[0].start)
         _, _, end = resolve(client, "flights", "0")
         for files, part in zip(both, planned, strict=True):
-            # Planned before, read after it went.
+            # Planned before the removal, read after it.
             part = replace(part, end=end)
             reader = reader_of(server.uri, "flights", **files)
             with pytest.raises(BookmarkExpired, match="Set failOnDataLoss=false to continue with the first"):
@@ -191,7 +191,7 @@ def test_what_is_gone_is_an_error_or_passed_over_and_logged(
             assert 0 < len(found) < len(bulk)
             assert found == bulk[-len(found) :]
             assert "were removed by retention before they were read" in caplog.text
-            # Planned after it went.
+            # Planned after the removal.
             with pytest.raises(BookmarkExpired, match="Set failOnDataLoss=false to continue with the first"):
                 reader_of(server.uri, "flights", **files, **whole).partitions()
             caplog.clear()

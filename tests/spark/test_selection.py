@@ -1,4 +1,4 @@
-"""What of the log a query asks for, by filter, pattern and columns: alike from the server and from files."""
+"""Selection by filter, pattern and columns, from the server and from files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ message_type = "nvfix"
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """JSON bodies of two topics, bodies of another type, and some that are nothing, in common commits."""
+    """Yield a server with JSON bodies of two topics, other bodies and empty ones in shared commits."""
     with running_server(tmp_path_factory.mktemp("narrowing") / "data", CONFIG) as server:
         with Client("one", server.uri) as client:
             for n in range(ROUNDS):
@@ -57,14 +57,14 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("files", [False, True], ids=["server", "files"])
-def test_a_filter_gives_the_messages_that_pass_it(
+def test_filter_option_selects_the_matching_messages(
     spark: SparkSession, log: RunningServer, files: bool
 ) -> None:
     schema = "position long, topic string, flight long, carrier string, key string, expiration_ms long"
     everything = rows(load(spark, log, schema, files=files, topicPattern="/"))
     assert len(everything) == ROUNDS * 23
     assert [row[0] for row in everything] == sorted({row[0] for row in everything})
-    # What is no JSON has no fields as columns, though a filter may know them.
+    # Bodies of other types have no field columns, although a filter may read their fields.
     assert sum(row[2] is None for row in everything) == 2 * ROUNDS
     found = rows(load(spark, log, schema, files=files, filter="/carrier = 'UA' AND /flight >= 600"))
     assert found == [row for row in everything if row[1] == "flights/ny" and row[3] == "UA" and row[2] >= 600]
@@ -79,9 +79,7 @@ def test_a_filter_gives_the_messages_that_pass_it(
 
 
 @pytest.mark.parametrize("files", [False, True], ids=["server", "files"])
-def test_a_filter_may_ask_for_what_stands_beside_the_body(
-    spark: SparkSession, log: RunningServer, files: bool
-) -> None:
+def test_filter_option_reads_the_correlation_id(spark: SparkSession, log: RunningServer, files: bool) -> None:
     schema = "topic string, correlation_id string, date date, timestamp timestamp"
     frame = load(
         spark, log, schema, files=files, topicPattern="^f", filter="CORRELATION_ID() IN ('c7', 'c9', 'x')"
@@ -90,14 +88,14 @@ def test_a_filter_may_ask_for_what_stands_beside_the_body(
     assert frame.where(f.col("date") != f.to_date("timestamp")).count() == 0
 
 
-def test_a_filter_that_asks_who_reads_needs_the_server(spark: SparkSession, log: RunningServer) -> None:
+def test_filter_on_the_client_name_requires_the_server(spark: SparkSession, log: RunningServer) -> None:
     text = "CLIENT_NAME() LIKE '^spark-'"
     assert load(spark, log, "sequence long", files=False, filter=text).count() == ROUNDS * 20
     with pytest.raises(Exception, match="Option filter uses CLIENT_NAME, which only a server can evaluate"):
         load(spark, log, "sequence long", files=True, filter=text).count()
 
 
-def test_a_body_that_is_not_what_the_schema_says_is_null_or_an_error(
+def test_body_that_does_not_fit_the_schema_is_null_or_an_error(
     spark: SparkSession, log: RunningServer
 ) -> None:
     schema = "carrier string, flight integer"
@@ -110,6 +108,6 @@ def test_a_body_that_is_not_what_the_schema_says_is_null_or_an_error(
         load(spark, log, schema, files=False, topic="flights/la", mode="FAILFAST").collect()
 
 
-def test_few_rows_are_one_task(spark: SparkSession, log: RunningServer) -> None:
+def test_small_range_is_one_task_by_default(spark: SparkSession, log: RunningServer) -> None:
     assert load(spark, log, "sequence long", files=False).rdd.getNumPartitions() == 1
     assert load(spark, log, "sequence long", files=False, minPartitions=5).rdd.getNumPartitions() == 5

@@ -1,4 +1,4 @@
-"""The Spark sink: rows become messages, each batch in the log once and as a whole."""
+"""Spark sink: rows become messages, each batch once and as a whole."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def rows(spark: SparkSession, count: int, *more: str) -> DataFrame:
 
 
 def write(frame: DataFrame, server: RunningServer, **options: str) -> None:
-    told = {"servers": server.uri, "publisher": "sink-1", **options}
-    frame.write.format("tickertape").options(**told).mode("append").save()
+    options = {"servers": server.uri, "publisher": "sink-1", **options}
+    frame.write.format("tickertape").options(**options).mode("append").save()
 
 
 def replayed(server: RunningServer, topic: str) -> list[tt.Message]:
@@ -43,7 +43,7 @@ def replayed(server: RunningServer, topic: str) -> list[tt.Message]:
         return list(client.replay(topic))
 
 
-def test_rows_of_a_batch_write_are_messages(spark: SparkSession, server: RunningServer) -> None:
+def test_batch_write_publishes_rows_as_messages(spark: SparkSession, server: RunningServer) -> None:
     register(spark)
     frame = rows(
         spark,
@@ -64,7 +64,7 @@ def test_rows_of_a_batch_write_are_messages(spark: SparkSession, server: Running
     assert len({message.publisher for message in found}) == 1
 
 
-def test_a_batch_write_with_a_transaction_id_is_written_once(
+def test_batch_write_with_a_transaction_id_is_published_once(
     spark: SparkSession, server: RunningServer
 ) -> None:
     register(spark)
@@ -76,7 +76,7 @@ def test_a_batch_write_with_a_transaction_id_is_written_once(
     assert len(replayed(server, "twice")) == 200
 
 
-def test_a_write_that_fails_leaves_nothing(spark: SparkSession, server: RunningServer) -> None:
+def test_failed_batch_write_publishes_and_stages_nothing(spark: SparkSession, server: RunningServer) -> None:
     register(spark)
     broken = rows(spark, 30_000, "if(id = 29000, raise_error('planted'), 'x') as key")
     with pytest.raises(PySparkException, match="planted"):
@@ -103,7 +103,7 @@ def test_a_write_that_fails_leaves_nothing(spark: SparkSession, server: RunningS
         (("cast(id as string) as data",), {"topic": "t", "transactionId": ""}, "transactionId is empty"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_a_task_runs(
+def test_invalid_write_is_refused_before_a_task_runs(
     spark: SparkSession,
     server: RunningServer,
     columns: tuple[str, ...],
@@ -115,14 +115,14 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(
         write(spark.range(3).selectExpr(*columns), server, **options)
 
 
-def test_a_log_is_not_overwritten(spark: SparkSession, server: RunningServer) -> None:
+def test_overwrite_mode_is_refused(spark: SparkSession, server: RunningServer) -> None:
     register(spark)
-    told = {"servers": server.uri, "publisher": "sink-1", "topic": "t"}
+    options = {"servers": server.uri, "publisher": "sink-1", "topic": "t"}
     with pytest.raises(PySparkException, match="append"):
-        rows(spark, 1).write.format("tickertape").options(**told).mode("overwrite").save()
+        rows(spark, 1).write.format("tickertape").options(**options).mode("overwrite").save()
 
 
-def test_a_query_from_log_to_log_is_exactly_once_over_restarts(
+def test_streaming_query_from_log_to_log_is_exactly_once_over_restarts(
     spark: SparkSession, server: RunningServer, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     register(spark)
@@ -150,7 +150,7 @@ def test_a_query_from_log_to_log_is_exactly_once_over_restarts(
 
 
 def run(spark: SparkSession, server: RunningServer, checkpoint: Path) -> None:
-    """What is there, in batches of 600 rows."""
+    """Process all available messages in batches of 600 rows."""
     source = (
         spark.readStream.format("tickertape")
         .options(servers=server.uri, topic="numbers", maxRowsPerTrigger="600")

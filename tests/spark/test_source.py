@@ -1,4 +1,4 @@
-"""The batch source in a real Spark session, over a real server: what it reads, how it says what is wrong."""
+"""Batch source in a real Spark session with a real server: rows and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Load = Callable[..., DataFrame]
 
 @pytest.fixture(scope="session")
 def rows(server: RunningServer) -> list[Row]:
-    """What was published, as a replay gives it: five publishers, and a second topic between them."""
+    """Publish from five publishers with a second topic in between, and return the replayed rows."""
     publishers = [Client(f"carrier-{carrier}", server.uri) for carrier in CARRIERS]
     for n in range(20):
         for client, carrier in zip(publishers, CARRIERS, strict=True):
@@ -50,7 +50,7 @@ def rows(server: RunningServer) -> list[Row]:
 
 @pytest.fixture
 def load(spark: SparkSession, server: RunningServer, rows: list[Row]) -> Load:
-    """`load(topic=..., schema=..., option=...)`: a frame of the published topic."""
+    """Return `load(topic=..., schema=..., option=...)`, which makes a frame of the published topic."""
 
     def loaded(*, schema: str | None = None, **options: str | int) -> DataFrame:
         reader = spark.read.format("tickertape")
@@ -62,7 +62,7 @@ def load(spark: SparkSession, server: RunningServer, rows: list[Row]) -> Load:
 
 
 def collected(frame: DataFrame) -> list[Row]:
-    """Rows as tuples that compare with those of a replay."""
+    """Return the rows as tuples that compare with a replay."""
     return [
         tuple(
             bytes(value)
@@ -76,30 +76,30 @@ def collected(frame: DataFrame) -> list[Row]:
     ]
 
 
-def test_it_is_found_by_its_short_name_and_reads_what_a_replay_gives(load: Load, rows: list[Row]) -> None:
+def test_source_with_the_short_name_reads_the_rows_of_a_replay(load: Load, rows: list[Row]) -> None:
     frame = load()
     assert frame.columns == COLUMNS
     assert collected(frame) == rows
 
 
-def test_registering_it_as_well_does_no_harm(spark: SparkSession, load: Load) -> None:
+def test_explicit_registration_of_the_source_is_harmless(spark: SparkSession, load: Load) -> None:
     register(spark)
     assert load().count() == COUNT
 
 
-def test_spark_computes_on_the_bodies(load: Load) -> None:
+def test_spark_aggregates_json_bodies(load: Load) -> None:
     flights = load(schema="data binary").selectExpr("from_json(cast(data as string), 'carrier string') as f")
     counts = {row["carrier"]: row["count"] for row in flights.groupBy("f.carrier").count().collect()}
     assert counts == dict.fromkeys(CARRIERS, COUNT // len(CARRIERS))
 
 
-def test_a_user_schema_gives_its_columns_in_its_order(load: Load, rows: list[Row]) -> None:
+def test_user_schema_selects_columns_in_schema_order(load: Load, rows: list[Row]) -> None:
     frame = load(schema="data binary, publisher string")
     assert frame.columns == ["data", "publisher"]
     assert collected(frame) == [(row[5], row[2]) for row in rows]
 
 
-def test_partitions_cover_the_range_once_and_in_order(load: Load, rows: list[Row]) -> None:
+def test_source_partitions_cover_the_range_once_in_order(load: Load, rows: list[Row]) -> None:
     frame = load(schema="bookmark string", minPartitions=7)
     parts = frame.rdd.glom().collect()
     assert len(parts) == 7
@@ -108,7 +108,7 @@ def test_partitions_cover_the_range_once_and_in_order(load: Load, rows: list[Row
     assert load(maxRowsPerPartition=3000).rdd.getNumPartitions() == 7  # 20,000 flights and 100 others
 
 
-def test_ranges_put_end_to_end_neither_overlap_nor_leave_a_gap(load: Load, rows: list[Row]) -> None:
+def test_adjacent_ranges_have_no_overlap_and_no_gap(load: Load, rows: list[Row]) -> None:
     first, second = rows[4321][1], rows[15_000][1]
     parts = [
         load(endingBookmark=first),
@@ -120,37 +120,37 @@ def test_ranges_put_end_to_end_neither_overlap_nor_leave_a_gap(load: Load, rows:
 
 
 @pytest.mark.behaviour(1)
-def test_a_plain_timestamp_begins_strictly_after_and_a_starting_timestamp_at_its_moment(
+def test_bookmark_timestamp_is_exclusive_and_starting_timestamp_inclusive(
     load: Load, rows: list[Row]
 ) -> None:
-    moment = rows[COUNT // 2][4]
-    text = moment.strftime("%Y%m%dT%H%M%S.%fZ")
-    assert collected(load(startingBookmark=text)) == [row for row in rows if row[4] > moment]
-    assert collected(load(startingTimestamp=text)) == [row for row in rows if row[4] >= moment]
-    assert collected(load(endingTimestamp=text)) == [row for row in rows if row[4] < moment]
-    assert collected(load(endingBookmark=text)) == [row for row in rows if row[4] <= moment]
+    middle = rows[COUNT // 2][4]
+    text = middle.strftime("%Y%m%dT%H%M%S.%fZ")
+    assert collected(load(startingBookmark=text)) == [row for row in rows if row[4] > middle]
+    assert collected(load(startingTimestamp=text)) == [row for row in rows if row[4] >= middle]
+    assert collected(load(endingTimestamp=text)) == [row for row in rows if row[4] < middle]
+    assert collected(load(endingBookmark=text)) == [row for row in rows if row[4] <= middle]
 
 
-def test_an_empty_range_is_an_empty_table(load: Load) -> None:
+def test_empty_range_is_an_empty_table(load: Load) -> None:
     assert load(startingBookmark="now").count() == 0
     assert load(topic="large").collect() == []
     assert load(endingTimestamp="20000101T000000").count() == 0
 
 
-def test_the_next_server_is_asked_when_one_does_not_answer(
+def test_source_uses_the_next_server_when_one_is_unreachable(
     load: Load, server: RunningServer, unused: str
 ) -> None:
     assert load(servers=f"{unused},{server.uri}").count() == COUNT
 
 
-def test_reading_publishes_nothing_and_leaves_the_log_as_it_was(load: Load, server: RunningServer) -> None:
+def test_reading_does_not_change_the_log(load: Load, server: RunningServer) -> None:
     with LogClient("observer", server.uri) as client:
         before = resolve(client, "flights", "0")
         load(minPartitions=4).count()
         assert resolve(client, "flights", "0") == before
 
 
-def test_a_read_that_stops_early_is_no_error(load: Load, rows: list[Row]) -> None:
+def test_limit_stops_a_read_early_without_an_error(load: Load, rows: list[Row]) -> None:
     assert [row["bookmark"] for row in load().limit(5).collect()] == [row[1] for row in rows[:5]]
 
 
@@ -175,12 +175,12 @@ def test_a_read_that_stops_early_is_no_error(load: Load, rows: list[Row]) -> Non
     ],
     ids=lambda value: json.dumps(value) if isinstance(value, dict) else "",
 )
-def test_what_is_wrong_is_told_in_one_line_and_once(
+def test_source_error_appears_once_in_one_line(
     load: Load, unused: str, options: dict[str, str], line: str
 ) -> None:
     given: dict[str, Any] = {name: value.replace("UNUSED", unused) for name, value in options.items()}
     with pytest.raises(Exception, match="PYTHON_DATA_SOURCE_ERROR") as caught:
         load(**given).collect()
-    told = [text for text in str(caught.value).splitlines() if re.match(r"tickertape\.[A-Z]", text)]
-    assert len(told) == 1, str(caught.value)
-    assert line.replace("UNUSED", unused) in told[0]
+    errors = [text for text in str(caught.value).splitlines() if re.match(r"tickertape\.[A-Z]", text)]
+    assert len(errors) == 1, str(caught.value)
+    assert line.replace("UNUSED", unused) in errors[0]

@@ -1,4 +1,4 @@
-"""The streaming source in a real Spark session: what is persisted is read once, whatever stops the query."""
+"""Streaming source in a real Spark session: persisted messages are read once across restarts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ WAIT_SECONDS = 90
 
 
 class Stream:
-    """A query with a checkpoint that may be run again and again; it keeps the rows of each micro-batch."""
+    """Repeatable query with a checkpoint, which keeps the rows of each micro-batch."""
 
     def __init__(self, spark: SparkSession, checkpoint: Path, **options: str | int) -> None:
         self.spark, self.checkpoint, self.options = spark, checkpoint, options
         self.batches: dict[int, list[tuple[Any, ...]]] = {}
 
     def start(self, **options: str | int) -> StreamingQuery:
-        """Read what there is, and stop."""
+        """Start a query over all available messages."""
 
         def take(frame: DataFrame, number: int) -> None:
             self.batches[number] = [
@@ -41,7 +41,7 @@ class Stream:
         return writer.trigger(availableNow=True).start()
 
     def run(self, **options: str | int) -> StreamingQuery:
-        """As `start`, and wait. Raises what stopped it."""
+        """Run a query to its end, and raise its error."""
         query = self.start(**options)
         try:
             assert query.awaitTermination(WAIT_SECONDS)
@@ -51,7 +51,7 @@ class Stream:
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """What was read, a batch after the other."""
+        """Return the rows of all batches in order."""
         return [row for _, batch in sorted(self.batches.items()) for row in batch]
 
     @property
@@ -80,7 +80,7 @@ def begin(spark: SparkSession, log: RunningServer, tmp_path: Path) -> Callable[.
 
 
 @pytest.mark.full
-def test_what_is_persisted_is_read_once_across_runs_and_another_log_is_refused(
+def test_stream_reads_persisted_messages_once_across_runs_and_refuses_another_log(
     log: RunningServer, begin: Callable[..., Stream], tmp_path: Path
 ) -> None:
     stream = begin()
@@ -105,7 +105,7 @@ def test_what_is_persisted_is_read_once_across_runs_and_another_log_is_refused(
     assert {row[1] for row in stream.rows} == {"flights"}
 
 
-def test_micro_batches_keep_both_bounds_and_progress_tells_how_far_behind_they_are(
+def test_micro_batches_keep_both_limits_and_progress_reports_the_lag(
     log: RunningServer, begin: Callable[..., Stream]
 ) -> None:
     with Client("publisher", log.uri) as client:
@@ -118,7 +118,7 @@ def test_micro_batches_keep_both_bounds_and_progress_tells_how_far_behind_they_a
     stream = begin(maxRowsPerTrigger=300, maxBytesPerTrigger="1KB")
     query = stream.run()
     sizes = [len(batch) for _, batch in sorted(stream.batches.items())]
-    # 300 rows, or bodies of 1024 bytes together; one alone may be larger
+    # 300 rows or bodies of 1024 bytes, except a single larger message
     assert sizes == [300, 300, 300, 100, 1, 2, 2, 1]
     assert [p["numInputRows"] for p in query.recentProgress][: len(sizes)] == sizes
     behind = [json.loads(p["sources"][0]["latestOffset"])["behind"] for p in query.recentProgress]

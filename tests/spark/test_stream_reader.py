@@ -1,4 +1,4 @@
-"""The streaming reader by itself, as Spark's driver uses it, against real servers: where a query goes on."""
+"""Stream reader without a Spark session, against real servers: offsets and restarts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def log(tmp_path: Path) -> Iterator[RunningServer]:
 
 @contextmanager
 def reading(uri: str, **options: str) -> Iterator[TickertapeStreamReader]:
-    """A reader as one run of a query has it."""
+    """Yield a reader for one run of a query."""
     given = {"servers": uri, "topic": "flights", "timeout": "10s"} | options
     reader = TickertapeStreamReader(read_options(given, Query.STREAM), columns_of(struct("data binary")))
     try:
@@ -67,7 +67,7 @@ def publish(server: RunningServer, *bodies: bytes, topic: str = "flights") -> No
 
 
 def rows(reader: TickertapeStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
-    """What the tasks of a micro-batch give."""
+    """Return the bodies that the tasks of a micro-batch read."""
     tables = [table for part in reader.partitions(start, end) for table in reader.read(part)]
     return [row["data"] for table in tables for row in table.to_pylist()]
 
@@ -75,7 +75,7 @@ def rows(reader: TickertapeStreamReader, start: dict[str, Any], end: dict[str, A
 def batches(
     reader: TickertapeStreamReader, start: dict[str, Any], limit: ReadLimit = ALL
 ) -> tuple[list[list[bytes]], dict[str, Any]]:
-    """Micro-batches until nothing is left, and where that is."""
+    """Return the micro-batches up to the end, and the last offset."""
     found = []
     while (end := reader.latestOffset(start, limit)) != start:
         found.append(rows(reader, start, end))
@@ -83,7 +83,7 @@ def batches(
     return found, start
 
 
-def test_it_goes_on_where_it_stood_whatever_is_stopped_meanwhile(log: RunningServer) -> None:
+def test_stream_reader_continues_after_server_and_reader_restarts(log: RunningServer) -> None:
     publish(log, b"1", b"2")
     with reading(log.uri) as reader:
         start = reader.initialOffset()
@@ -92,7 +92,7 @@ def test_it_goes_on_where_it_stood_whatever_is_stopped_meanwhile(log: RunningSer
         log.kill()
         log.start()
         publish(log, b"3")
-        after = reader.latestOffset(end, ALL)  # on a connection that was lost
+        after = reader.latestOffset(end, ALL)  # after a lost connection
         assert rows(reader, end, after) == [b"3"]
         assert rows(reader, start, end) == [b"1", b"2"]
         assert reader.latestOffset(after, ALL) == after
@@ -112,7 +112,7 @@ def test_it_goes_on_where_it_stood_whatever_is_stopped_meanwhile(log: RunningSer
         ({"maxRowsPerTrigger": "5", "maxBytesPerTrigger": "25"}, ReadMaxRows(5), [2, 2, 2, 2, 2, 1, 1]),
     ],
 )
-def test_micro_batches_are_bounded_as_the_options_say(
+def test_micro_batches_are_bounded_by_the_options(
     log: RunningServer, options: dict[str, str], limit: ReadLimit, sizes: list[int]
 ) -> None:
     for n in range(11):
@@ -124,25 +124,25 @@ def test_micro_batches_are_bounded_as_the_options_say(
         found, _ = batches(reader, reader.initialOffset(), reader.getDefaultReadLimit())
         assert [len(batch) for batch in found] == sizes
         assert [row for batch in found for row in batch] == [*(b"%010d" % n for n in range(11)), b"x" * 1000]
-        # What the engine wishes, everything, sets them aside.
+        # A limit of the engine overrides the options.
         assert len(batches(reader, reader.initialOffset(), ALL)[0]) == 1
 
 
-def test_how_far_behind_it_is_falls_with_what_is_planned(log: RunningServer) -> None:
+def test_reported_lag_falls_with_each_planned_batch(log: RunningServer) -> None:
     publish(log, *[b"%d" % n for n in range(100)])
     with reading(log.uri) as reader:
         start = reader.initialOffset()
         behind = []
         for _ in range(3):
             start = reader.latestOffset(start, ReadMaxRows(40))
-            told = reader.reportLatestOffset()
-            assert told is not None
-            behind.append(told["behind"])
+            reported = reader.reportLatestOffset()
+            assert reported is not None
+            behind.append(reported["behind"])
         assert behind == [60, 20, 0]
-        assert told == start | {"behind": 0}
+        assert reported == start | {"behind": 0}
 
 
-def test_a_run_over_what_is_available_now_ends_there(log: RunningServer) -> None:
+def test_available_now_ends_at_the_messages_of_the_start(log: RunningServer) -> None:
     publish(log, b"1", b"2", b"3")
     with reading(log.uri) as reader:
         reader.prepareForTriggerAvailableNow()
@@ -153,24 +153,24 @@ def test_a_run_over_what_is_available_now_ends_there(log: RunningServer) -> None
     with reading(log.uri) as reader:
         reader.prepareForTriggerAvailableNow()
         assert batches(reader, end)[0] == [[b"4"]]
-        # Further than the target: another run may have been ahead.
+        # A start beyond the target, which another run may have reached.
         publish(log, b"5")
         with reading(log.uri) as other:
             beyond = other.latestOffset(end, ALL)
         assert reader.latestOffset(beyond, ALL) == beyond
 
 
-def test_a_new_query_begins_where_it_is_told(log: RunningServer) -> None:
+def test_new_query_starts_at_the_start_option(log: RunningServer) -> None:
     publish(log, *[b"%d" % n for n in range(10)])
     with Client("reader", log.uri) as client:
         messages = list(client.replay("flights"))
-    bookmark, moment = messages[5].bookmark, messages[0].timestamp
+    bookmark, timestamp = messages[5].bookmark, messages[0].timestamp
     assert bookmark is not None
-    assert moment is not None
+    assert timestamp is not None
     for options, first in (
         ({"startingBookmark": bookmark}, 6),
-        ({"startingTimestamp": moment.strftime("%Y%m%dT%H%M%S.%fZ")}, 0),
-        ({"startingBookmark": moment.strftime("%Y%m%dT%H%M%S.%fZ")}, 10),
+        ({"startingTimestamp": timestamp.strftime("%Y%m%dT%H%M%S.%fZ")}, 0),
+        ({"startingBookmark": timestamp.strftime("%Y%m%dT%H%M%S.%fZ")}, 10),
         ({"startingBookmark": "now"}, 10),
         ({"startingBookmark": "now", "topic": "", "topicPattern": "^fl"}, 10),
     ):
@@ -179,7 +179,7 @@ def test_a_new_query_begins_where_it_is_told(log: RunningServer) -> None:
             assert [row for batch in found for row in batch] == [b"%d" % n for n in range(first, 10)]
 
 
-def test_filter_pattern_and_files_are_those_of_a_batch(log: RunningServer) -> None:
+def test_stream_reader_applies_filter_pattern_and_files(log: RunningServer) -> None:
     publish(log, b'{"n": 1}', b'{"n": 2}')
     publish(log, b'{"n": 1}', topic="weather")
     for files in ({}, {"journal": str(log.data)}):
@@ -190,7 +190,7 @@ def test_filter_pattern_and_files_are_those_of_a_batch(log: RunningServer) -> No
         reader.initialOffset()
 
 
-def test_another_log_and_one_that_was_cut_are_refused(log: RunningServer, tmp_path: Path) -> None:
+def test_another_log_and_a_truncated_log_are_refused(log: RunningServer, tmp_path: Path) -> None:
     publish(log, b"one")
     with reading(log.uri) as reader:
         start = reader.initialOffset()
@@ -211,7 +211,7 @@ def test_another_log_and_one_that_was_cut_are_refused(log: RunningServer, tmp_pa
                 ask()
 
 
-def test_history_that_is_gone_is_an_error_or_a_loss_that_is_taken_and_logged(
+def test_removed_history_is_an_error_or_an_accepted_and_logged_loss(
     log: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(log, b"first")
@@ -240,7 +240,7 @@ def test_history_that_is_gone_is_an_error_or_a_loss_that_is_taken_and_logged(
     with reading(log.uri, startingBookmark=first, failOnDataLoss="false") as reader:
         assert reader.initialOffset()["position"] > planned["position"]
         assert "starts with the first available message" in caplog.text
-        assert rows(reader, start, planned) == []  # planned before, all of it gone
+        assert rows(reader, start, planned) == []  # planned before the removal of all its messages
         caplog.clear()
         ((*found,),), _ = batches(reader, start)
         assert 0 < len(found) < len(bulk)
@@ -248,7 +248,7 @@ def test_history_that_is_gone_is_an_error_or_a_loss_that_is_taken_and_logged(
         assert "were removed by retention" in caplog.text
 
 
-def test_a_server_that_does_not_answer_is_waited_for_and_then_named(log: RunningServer, unused: str) -> None:
+def test_unreachable_server_is_named_after_the_timeout(log: RunningServer, unused: str) -> None:
     publish(log, b"one")
     with reading(f"{unused},{log.uri}") as reader:
         assert batches(reader, reader.initialOffset())[0] == [[b"one"]]
@@ -256,7 +256,7 @@ def test_a_server_that_does_not_answer_is_waited_for_and_then_named(log: Running
         reader.initialOffset()
 
 
-def test_a_topic_that_is_not_recorded_is_refused(tmp_path: Path) -> None:
+def test_stream_of_a_topic_that_is_not_persistent_is_refused(tmp_path: Path) -> None:
     config = '[[journal.topic]]\nname = "weather"\n'
     with (
         running_server(tmp_path / "data", config) as server,

@@ -1,4 +1,4 @@
-"""Spark reads, writes and audits through TLS with a token, batch and stream, and is refused without."""
+"""Spark reads, writes and audits through TLS with a token, and is refused without one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 120
 
 @pytest.fixture
 def reached(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A server with TLS and tokens: the options with which it is reached."""
+    """Yield the options to connect to a server with TLS and tokens."""
     authority, token = Authority(tmp_path), new_token("spark")
     file, tokens = tmp_path / "spark.token", tmp_path / "tokens.toml"
     for path in (file, tokens):
@@ -43,7 +43,7 @@ def reached(tmp_path: Path) -> Iterator[dict[str, str]]:
         }
 
 
-def test_jobs_and_queries_reach_a_server_with_tls_and_tokens(
+def test_batch_and_stream_queries_reach_a_server_with_tls_and_tokens(
     spark: SparkSession, reached: dict[str, str], tmp_path: Path
 ) -> None:
     register(spark)
@@ -70,7 +70,7 @@ def test_jobs_and_queries_reach_a_server_with_tls_and_tokens(
 
 
 @pytest.mark.full
-def test_an_audit_reaches_a_server_with_tls_and_tokens(spark: SparkSession, reached: dict[str, str]) -> None:
+def test_audit_reaches_a_server_with_tls_and_tokens(spark: SparkSession, reached: dict[str, str]) -> None:
     register(spark)
     token = Path(reached["tokenFile"]).read_text()
     tls = TLS(ca=reached["caFile"], certificate=reached["certificateFile"], key=reached["keyFile"])
@@ -80,9 +80,9 @@ def test_an_audit_reaches_a_server_with_tls_and_tokens(spark: SparkSession, reac
     files = {"--ca": "caFile", "--certificate": "certificateFile", "--key": "keyFile"}
     shown = [word for name, option in files.items() for word in (name, reached[option])]
     audit = ["pipeline", "audit", reached["servers"], *shown]
-    told = CliRunner().invoke(cli, audit)
-    assert told.exit_code != 0
-    assert "this server requires a token" in told.output
-    told = CliRunner().invoke(cli, [*audit, "--token-file", reached["tokenFile"]])
-    assert told.exit_code == 0, told.output
-    assert "in order: 100 messages of 1 publishers" in told.output
+    result = CliRunner().invoke(cli, audit)
+    assert result.exit_code != 0
+    assert "this server requires a token" in result.output
+    result = CliRunner().invoke(cli, [*audit, "--token-file", reached["tokenFile"]])
+    assert result.exit_code == 0, result.output
+    assert "in order: 100 messages of 1 publishers" in result.output
