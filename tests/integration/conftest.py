@@ -1,6 +1,6 @@
-"""Owns what several tests on one real server share: the server, and two consumers.
+"""Server and consumers that several tests of a module share.
 
-Must never decide how the server is configured: the module of the tests says it as `CONFIG`.
+The module of the tests configures the server in `CONFIG`.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tickertape.testing import RunningServer, running_server
 
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    """One server for all tests of a module, configured by its `CONFIG`; modules may have another one."""
+    """Yield one server for all tests of a module, configured by its `CONFIG`."""
     with running_server(config=request.module.CONFIG) as running:
         yield running
 
 
 @pytest.fixture
 def a(server: RunningServer) -> Iterator[tt.Client]:
-    """A consumer."""
+    """Yield a consumer."""
     with tt.Client("a", server.uri, timeout=SECONDS) as client:
         yield client
 
 
 @pytest.fixture
 def b(server: RunningServer) -> Iterator[tt.Client]:
-    """Another one."""
+    """Yield another consumer."""
     with tt.Client("b", server.uri, timeout=SECONDS) as client:
         yield client

@@ -1,4 +1,4 @@
-"""The admin address of a real server: what it tells, what it bounds, and the commands that ask it."""
+"""Admin address of a real server: statistics, limits, and the commands that use it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """Records `orders` and `fills`; has 100 orders in its log."""
+    """Yield a server that records `orders` and `fills`, with 100 orders in its log."""
     with running_server(config=CONFIG) as running:
         with tt.Client("loader", running.uri, timeout=SECONDS) as client:
             client.publish_batch("orders", (b"%03d" % n for n in range(100)))
@@ -52,12 +52,12 @@ def only(stats_subscriptions: list[SubscriptionState]) -> SubscriptionState:
     return subscription
 
 
-def test_health_and_ready(server: RunningServer) -> None:
+def test_health_and_ready_endpoints_return_200(server: RunningServer) -> None:
     assert status_of(server, "/health") == (200, {"status": "ready"})
     assert status_of(server, "/ready") == (200, {"status": "ready"})
 
 
-def test_stats_tell_the_log_the_sessions_and_the_topics(server: RunningServer, client: tt.Client) -> None:
+def test_stats_contain_journal_sessions_and_topics(server: RunningServer, client: tt.Client) -> None:
     before = stats_of(server)
     stream = client.bookmark_subscribe("orders", tt.EPOCH, sub_id="mine")
     plain = client.subscribe("prices")
@@ -89,7 +89,7 @@ def test_stats_tell_the_log_the_sessions_and_the_topics(server: RunningServer, c
     assert stats.memory.anonymous_bytes is not None
 
 
-def test_who_lags_and_is_blocked_is_seen(server: RunningServer, client: tt.Client) -> None:
+def test_stats_show_lag_and_blocked_subscriptions(server: RunningServer, client: tt.Client) -> None:
     client.publish_batch("fills", (b"%0100000d" % n for n in range(50)))  # more than the credit of a stream
     client.publish_flush(SECONDS)
     stream = client.bookmark_subscribe("fills", tt.EPOCH)
@@ -106,13 +106,13 @@ def test_who_lags_and_is_blocked_is_seen(server: RunningServer, client: tt.Clien
     wait_until(lambda: only(stats_of(server).sessions[0].subscriptions).caught_up, SECONDS)
 
 
-def test_what_a_subscription_asked_for_is_seen(server: RunningServer, client: tt.Client) -> None:
+def test_stats_show_the_options_of_a_subscription(server: RunningServer, client: tt.Client) -> None:
     client.bookmark_subscribe("orders", tt.EPOCH, sub_id="rated", rate="2x", rate_max_gap="1m", pause=True)
     client.bookmark_subscribe("orders", tt.EPOCH, sub_id="conflated", conflation="250ms", filter="/a = 1")
     client.bookmark_subscribe("orders", tt.NOW, sub_id="live", live=True)
     client.subscribe("prices", sub_id="unrecorded")
     together = ["one", "two", "three"]
-    for sub_id in together:  # without credit for what comes they stay behind, together
+    for sub_id in together:  # without credit they stay behind together
         client.bookmark_subscribe("orders", tt.EPOCH, sub_id=sub_id, pause=True, depth=100)
     client.resume(*together)
     ends = [client.subscribe("orders").sub_id for _ in range(2)]
@@ -135,7 +135,7 @@ def test_what_a_subscription_asked_for_is_seen(server: RunningServer, client: tt
     }
 
 
-def test_refusals_and_ends_are_counted(server: RunningServer, client: tt.Client) -> None:
+def test_stats_count_refused_commands_and_ended_connections(server: RunningServer, client: tt.Client) -> None:
     before = stats_of(server).totals
     with pytest.raises(tt.TickertapeError):
         client.bookmark_subscribe("prices", tt.EPOCH)
@@ -148,7 +148,7 @@ def test_refusals_and_ends_are_counted(server: RunningServer, client: tt.Client)
     assert " refused conn=" in server.errors()
 
 
-def test_counts_begin_with_the_start() -> None:
+def test_topic_counts_start_at_zero_after_a_restart() -> None:
     with running_server(config='[[journal.topic]]\nname = "orders"\n') as server:
         with tt.Client("loader", server.uri, timeout=SECONDS) as client:
             client.publish("orders", b"1")
@@ -162,7 +162,9 @@ def test_counts_begin_with_the_start() -> None:
 
 
 @pytest.mark.parametrize("form", ["prometheus", "openmetrics"])
-def test_metrics_are_what_prometheus_reads(server: RunningServer, client: tt.Client, form: str) -> None:
+def test_metrics_are_parsed_by_the_prometheus_client(
+    server: RunningServer, client: tt.Client, form: str
+) -> None:
     client.subscribe("orders")
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"} if form == "openmetrics" else {}
     status, headers, body = ask(server, "/metrics", headers=accept)
@@ -197,7 +199,9 @@ def test_metrics_are_what_prometheus_reads(server: RunningServer, client: tt.Cli
         ("/%00%1b[31m", "GET", 404),
     ],
 )
-def test_other_requests(server: RunningServer, path: str, method: str, status: int) -> None:
+def test_admin_requests_get_the_expected_status(
+    server: RunningServer, path: str, method: str, status: int
+) -> None:
     answered, headers, body = ask(server, path, method)
     assert answered == status
     if method == "HEAD":
@@ -206,7 +210,7 @@ def test_other_requests(server: RunningServer, path: str, method: str, status: i
 
 
 def talk(server: RunningServer, data: bytes) -> bytes:
-    """Send bytes to the admin address; everything it says until it closes."""
+    """Send bytes to the admin address, and return its answer until it closes."""
     with connect(server) as connection:
         connection.sendall(data)
         said = b""
@@ -236,20 +240,20 @@ def connect(server: RunningServer) -> socket.socket:
     ],
     ids=["header", "target", "garbage", "no host", "body", "chunked", "http 1.0"],
 )
-def test_hostile_and_old_requests_are_answered_and_closed(
+def test_hostile_and_old_http_requests_are_answered_and_closed(
     server: RunningServer, data: bytes, status: bytes
 ) -> None:
     assert talk(server, data).split()[1] == status
     assert status_of(server, "/health")[0] == 200
 
 
-def test_one_connection_asks_more_than_once(server: RunningServer) -> None:
+def test_admin_connection_serves_several_requests(server: RunningServer) -> None:
     request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     last = b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     assert talk(server, request * 20 + last).count(b"HTTP/1.1 200") == 21
 
 
-def test_too_many_connections_are_told_so(server: RunningServer) -> None:
+def test_admin_connection_above_the_limit_gets_503(server: RunningServer) -> None:
     held = [connect(server) for _ in range(admin_connections_max)]
     try:
         assert talk(server, b"").split()[1] == b"503"
@@ -259,7 +263,7 @@ def test_too_many_connections_are_told_so(server: RunningServer) -> None:
     wait_until(lambda: ask(server, "/health")[0] == 200, SECONDS)
 
 
-def test_stats_as_a_table(server: RunningServer, client: tt.Client) -> None:
+def test_stats_command_prints_a_table(server: RunningServer, client: tt.Client) -> None:
     client.subscribe("orders")
     code, output, _ = run_tickertape("stats", "--admin", server.admin_url)
     assert code == 0
@@ -269,7 +273,7 @@ def test_stats_as_a_table(server: RunningServer, client: tt.Client) -> None:
     assert lines["pricing"].split()[2:5] == ["orders", "caught", "up"]
 
 
-def test_stats_and_topics_as_json(server: RunningServer) -> None:
+def test_stats_and_topics_commands_print_json(server: RunningServer) -> None:
     code, output, _ = run_tickertape("stats", "--admin", server.admin_url, "--output", "json")
     assert (code, output.count("\n")) == (0, 1)
     assert msgspec.json.decode(output)["journal"]["identity"] == stats_of(server).journal.identity
@@ -278,7 +282,7 @@ def test_stats_and_topics_as_json(server: RunningServer) -> None:
     assert "orders" in [msgspec.json.decode(line)["name"] for line in output.splitlines()]
 
 
-def test_topics_as_a_table(server: RunningServer) -> None:
+def test_topics_command_prints_a_table(server: RunningServer) -> None:
     code, output, _ = run_tickertape("topics", "--admin", server.admin_url)
     head, *rows = output.splitlines()
     assert code == 0
@@ -288,7 +292,7 @@ def test_topics_as_a_table(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("command", ["stats", "topics"])
-def test_nobody_answers(command: str, server: RunningServer) -> None:
+def test_stats_and_topics_without_an_admin_server_print_one_line(command: str, server: RunningServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     code, output, errors = run_tickertape(command, "--admin", url)
@@ -300,7 +304,7 @@ def test_nobody_answers(command: str, server: RunningServer) -> None:
     assert run_tickertape(command, "--admin", server.uri)[0] == 2
 
 
-def test_an_address_that_is_taken_is_an_error_when_it_was_asked_for(server: RunningServer) -> None:
+def test_explicit_admin_address_in_use_is_an_error(server: RunningServer) -> None:
     data = str(server.data.parent / "other")
     code, output, errors = run_tickertape(
         *("serve", "--data", data, "--listen", "tcp://127.0.0.1:0", "--admin", server.admin_url)
@@ -309,8 +313,8 @@ def test_an_address_that_is_taken_is_an_error_when_it_was_asked_for(server: Runn
     assert f" CRITICAL listen_failed address={server.admin_url} " in errors
 
 
-def test_a_flood_is_bounded_in_the_log() -> None:
-    """On a server of its own: lines of other tests would be among those that are left out."""
+def test_event_flood_is_bounded_in_the_log() -> None:
+    """Use a separate server, because the rate limit also counts the lines of other tests."""
     with running_server() as server:
         for n in range(200):
             with connect_to_server(server) as stranger:
@@ -334,7 +338,7 @@ def connect_to_server(server: RunningServer) -> socket.socket:
 
 @contextlib.contextmanager
 def serving_at_the_default_address() -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The first line of a server that nobody told where its admin pages are to be, and its process."""
+    """Yield the first line and the process of a server with the default admin address."""
     command = [sys.executable, "-m", "tickertape", "serve", "--listen", "tcp://127.0.0.1:0", "--data"]
     with tempfile.TemporaryDirectory() as data:
         process = subprocess.Popen(
@@ -352,13 +356,13 @@ def serving_at_the_default_address() -> Iterator[tuple[str, subprocess.Popen[str
             process.communicate()
 
 
-def test_the_default_address_is_done_without_when_it_is_taken() -> None:
+def test_default_admin_address_in_use_disables_the_admin_server() -> None:
     for _ in range(3):
         with contextlib.ExitStack() as stack:
             held = True
             try:
                 stack.enter_context(socket.create_server(("127.0.0.1", 9008)))
-            except OSError:  # somebody has it, who may let go of it before the server asks for it
+            except OSError:  # another process has the address, and may release it before the server starts
                 held = False
             ready, process = stack.enter_context(serving_at_the_default_address())
             if held or " admin " not in ready:
@@ -368,27 +372,27 @@ def test_the_default_address_is_done_without_when_it_is_taken() -> None:
                 assert process.returncode == 0
                 assert " WARNING admin_off address=http://127.0.0.1:9008 " in log
                 return
-    pytest.fail("others take the default address and let go of it again all the time")
+    pytest.fail("other processes take and release the default address all the time")
 
 
-def test_events_as_json() -> None:
+def test_json_events_cover_start_logon_and_stop() -> None:
     with running_server(config='[logging]\nformat = "json"\n') as server:
         with tt.Client("pricing", server.uri, timeout=SECONDS):
             pass
         server.stop()
-        told = [msgspec.json.decode(line) for line in server.errors().splitlines()]
-    names = [line["event"] for line in told]
+        events = [msgspec.json.decode(line) for line in server.errors().splitlines()]
+    names = [line["event"] for line in events]
     assert names[:3] == ["start", "recovered", "ready"]
     assert names[-3:] == ["signal", "drain", "stop"]
-    logon = told[names.index("logon")]
+    logon = events[names.index("logon")]
     assert (logon["level"], logon["client"]) == ("info", "pricing")
-    close = told[names.index("connection_close")]
+    close = events[names.index("connection_close")]
     assert (close["client"], close["reason"]) == ("pricing", "closed_by_peer")
 
 
 @pytest.mark.parametrize("path", ["/stats", "/metrics", "/health"])
-def test_a_name_that_a_stranger_may_own_is_not_answered(path: str, server: RunningServer) -> None:
-    """Else a web page could have a browser on this machine read the names of clients (DNS rebinding)."""
+def test_request_with_a_foreign_host_name_gets_421(path: str, server: RunningServer) -> None:
+    """A web page could otherwise read client names through a browser here (DNS rebinding)."""
     for method in ("GET", "HEAD"):
         status, _, body = ask(server, path, method, {"Host": "evil.example"})
         assert status == 421
@@ -396,7 +400,7 @@ def test_a_name_that_a_stranger_may_own_is_not_answered(path: str, server: Runni
     assert ask(server, path, headers={"Host": "localhost:1"})[0] == 200
 
 
-def test_a_name_that_the_configuration_lists_is_answered() -> None:
+def test_request_with_a_configured_host_name_is_answered() -> None:
     with running_server(config='[admin]\nhosts = ["db1.example.com"]\n') as server:
         assert ask(server, "/stats", headers={"Host": "db1.example.com:9008"})[0] == 200
         assert ask(server, "/stats", headers={"Host": "db2.example.com:9008"})[0] == 421

@@ -1,4 +1,4 @@
-"""A real server whose oldest messages are in the archive only: clients do not notice where it ends."""
+"""Server whose oldest messages are only in the archive: replays continue from archive to log."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for all tests here, which leave it as it is."""
+    """Yield one archived server for all tests, which do not change it."""
     with archived_world(tmp_path_factory.mktemp("archived")) as made:
         yield made
 
 
-def test_a_replay_begins_in_the_archive_and_ends_in_the_log(world: World) -> None:
+def test_replay_starts_in_the_archive_and_ends_in_the_log(world: World) -> None:
     with world.client() as client:
         assert seen(client.replay("^[ab]$")) == world.everything
         assert seen(client.replay("a")) == world.of("a")
         every = [found for found in seen(client.replay(".*")) if found[0] in ("a", "b")]
-        assert every == world.everything  # other tests publish to other topics
+        assert every == world.everything  # other tests publish to different topics
 
 
-def test_with_a_filter(world: World) -> None:
+def test_archive_replay_applies_the_filter(world: World) -> None:
     with world.client() as client:
         found = seen(client.replay("a", filter="/n % 100 = 6"))
         assert found == [one for one in world.of("a") if one[1] % 100 == 6]
         assert seen(client.replay("a", filter="/n < 0")) == []
 
 
-def test_many_with_filters_at_once(world: World) -> None:
-    """Those that are behind read together, but each reads the archive by itself."""
+def test_concurrent_archive_replays_with_filters_are_complete(world: World) -> None:
+    """Subscriptions share reads of the log, but not of the archive."""
     with world.client() as client:
         streams = [client.replay("^[ab]$", filter=f"/n % 7 = {rest}") for rest in range(7)]
         for rest, stream in enumerate(streams):
@@ -62,7 +62,7 @@ def test_many_with_filters_at_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_ranges_over_the_seam_and_below_it(world: World, inside: bool) -> None:
+def test_bounded_replay_across_and_below_the_archive_end(world: World, inside: bool) -> None:
     low, high = (20, world.seam - 30) if inside else (world.seam - 40, world.seam + 40)
     begin, end = world.everything[low][2], world.everything[high][2]
     with world.client() as client:
@@ -71,7 +71,7 @@ def test_ranges_over_the_seam_and_below_it(world: World, inside: bool) -> None:
         assert seen(client.replay("^[ab]$", f"{end},{begin}")) == world.everything[low + 1 :]
 
 
-def test_from_a_time_in_the_archive(world: World) -> None:
+def test_replay_starts_at_a_time_in_the_archive(world: World) -> None:
     with world.client() as client:
         messages = list(client.replay("^[ab]$"))
         at = messages[30].timestamp
@@ -80,7 +80,7 @@ def test_from_a_time_in_the_archive(world: World) -> None:
         assert seen(client.replay("^[ab]$", at)) == world.everything[later:]
 
 
-def test_a_bookmark_subscription_goes_on_live(world: World) -> None:
+def test_bookmark_subscription_in_the_archive_continues_live(world: World) -> None:
     start = world.everything[9][2]
     with (
         world.client() as client,
@@ -93,7 +93,7 @@ def test_a_bookmark_subscription_goes_on_live(world: World) -> None:
         assert next(stream).topic == "late"
 
 
-def test_pause_and_resume_in_the_archive(world: World) -> None:
+def test_subscription_is_paused_and_resumed_in_the_archive(world: World) -> None:
     with (
         world.client() as client,
         client.bookmark_subscribe("a", tt.EPOCH, sub_id="s", depth="32KB") as stream,
@@ -104,7 +104,7 @@ def test_pause_and_resume_in_the_archive(world: World) -> None:
         assert found + seen(islice(stream, len(world.of("a")) - 5)) == world.of("a")
 
 
-def test_a_paced_replay_and_one_without_bodies(world: World) -> None:
+def test_archive_replay_applies_rate_select_list_and_conflation(world: World) -> None:
     with world.client() as client:
         wanted = world.everything[: world.seam + 20]
         end = wanted[-1][2]
@@ -115,7 +115,7 @@ def test_a_paced_replay_and_one_without_bodies(world: World) -> None:
         assert {m.json()["n"] for m in last} <= {one[1] for one in wanted}
 
 
-def test_from_asyncio(world: World) -> None:
+def test_asyncio_client_replays_the_archive(world: World) -> None:
     async def read() -> list[Seen]:
         async with tt.AsyncClient("async", world.server.uri) as client:
             stream = await client.replay("^[ab]$")
@@ -124,8 +124,8 @@ def test_from_asyncio(world: World) -> None:
     assert asyncio.run(read()) == world.everything
 
 
-def test_an_ha_client_goes_on_in_the_archive(world: World) -> None:
-    """It resumes after a bookmark that only the archive has, and then where the connection was lost."""
+def test_ha_client_resumes_in_the_archive(world: World) -> None:
+    """The client resumes after a bookmark in the archive, and then after a lost connection."""
     store = tt.MemoryBookmarkStore()
     found: list[tt.Message] = []
 
@@ -139,13 +139,13 @@ def test_an_ha_client_goes_on_in_the_archive(world: World) -> None:
             "^[ab]$", world.everything[19][2], sub_id="s", depth="16KB", on_message=handle
         )
         wait_until(lambda: len(found) > 40, 20)
-        with LogClient("ha", world.server.uri):  # takes the name over: the connection is lost
+        with LogClient("ha", world.server.uri):  # takes over the name, which closes the connection
             pass
         wait_until(lambda: len(found) >= MESSAGES - 20, 30)
     assert seen(found) == world.everything[20:]
 
 
-def test_positions_that_spark_reads(world: World) -> None:
+def test_positions_in_the_archive_are_resolved_and_read(world: World) -> None:
     with world.client() as client:
         journal, start, end = resolve(client, "a", tt.EPOCH)
         assert start == 0
@@ -157,16 +157,16 @@ def test_positions_that_spark_reads(world: World) -> None:
         assert len(list(client.read_positions("^[ab]$", low, high, journal))) == 50
 
 
-def test_a_server_that_starts_again_asks_before_it_has_looked(world: World) -> None:
+def test_restarted_server_replays_the_archive_at_once(world: World) -> None:
     world.server.restart()
     with world.client() as client:
         assert seen(client.replay("^[ab]$")) == world.everything
 
 
-# -- what is wrong ------------------------------------------------------------------------------------
+# -- failures -----------------------------------------------------------------------------------------
 
 
-def test_a_missing_file_ends_who_needs_it_and_nobody_else(tmp_path: Path, world: World) -> None:
+def test_missing_archive_file_ends_only_replays_that_need_the_file(tmp_path: Path, world: World) -> None:
     victim = max(world.archive.rglob("*.parquet"), key=lambda path: path.stat().st_size)
     hidden = victim.rename(tmp_path / victim.name)
     try:
@@ -184,7 +184,7 @@ def test_a_missing_file_ends_who_needs_it_and_nobody_else(tmp_path: Path, world:
 
 @contextmanager
 def small(home: Path, messages: int = 500) -> Iterator[tuple[RunningServer, str, list[Seen], int]]:
-    """A server without that safety that has removed its first segments."""
+    """Yield a server that removes segments before they are archived, without its first segments."""
     with running_server(home / "data", CONFIG.format(archive=home / "archive", require="false")) as server:
         publish(server, range(100))
         with LogClient("all", server.uri) as client:
@@ -195,9 +195,9 @@ def small(home: Path, messages: int = 500) -> Iterator[tuple[RunningServer, str,
         yield server, journal, everything, stats_of(server).journal.first_position
 
 
-def test_an_archive_that_ends_before_the_log_begins(tmp_path: Path) -> None:
+def test_gap_between_archive_and_log_raises_bookmark_expired(tmp_path: Path) -> None:
     with small(tmp_path) as (server, journal, everything, _), LogClient("reader", server.uri) as client:
-        # Without a table yet the log is all there is.
+        # Without a table the log is the only source.
         assert next(iter(client.replay("a"))).json()["n"] > 0
         with pytest.raises(tt.BookmarkExpired, match="has no table yet"):
             client.replay("a", everything[0][2])
@@ -213,7 +213,7 @@ def test_an_archive_that_ends_before_the_log_begins(tmp_path: Path) -> None:
         assert resolve(client, "a", tt.NOW)
 
 
-def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_does_not_use_it(tmp_path: Path) -> None:
+def test_restored_log_that_grew_beyond_the_archive_ignores_the_archive(tmp_path: Path) -> None:
     data, archive, copy = tmp_path / "data", tmp_path / "archive", tmp_path / "copy"
     config = CONFIG.format(archive=archive, require="true")
     apart = config[: config.index("[archive]")].replace("3MB", "1GB")
@@ -240,12 +240,12 @@ def test_a_log_that_was_restored_and_has_grown_beyond_its_archive_does_not_use_i
             assert stats_of(server).journal.first_position == 0
             found = seen(client.replay("^[ab]$"))
             assert [number for _, number, _ in found] == list(range(620))
-        told = next(line for line in server.errors().splitlines() if "archive_failed" in line)
-        assert "but the log has " in told
-        assert " there, so " in told
+        event = next(line for line in server.errors().splitlines() if "archive_failed" in line)
+        assert "but the log has " in event
+        assert " there, so " in event
 
 
-def test_the_archive_of_another_journal(tmp_path: Path) -> None:
+def test_archive_of_another_journal_raises_wrong_journal(tmp_path: Path) -> None:
     with small(tmp_path) as (server, journal, everything, _):
         ArchiveWriter(tmp_path / "archive", "f" * 32).commit([], 1000)
         with tt.Client("reader", server.uri) as client:
@@ -254,8 +254,8 @@ def test_the_archive_of_another_journal(tmp_path: Path) -> None:
             wait_until(lambda: "archive_failed" in server.errors(), 20)
 
 
-def test_an_archive_of_some_topics(tmp_path: Path) -> None:
-    """Other topics begin where the log begins; their bookmarks before it are gone."""
+def test_archive_of_some_topics_serves_only_these_topics(tmp_path: Path) -> None:
+    """Other topics start with the log, and their earlier bookmarks are expired."""
     with running_server(
         tmp_path / "data", CONFIG.format(archive=tmp_path / "archive", require="true")
     ) as server:

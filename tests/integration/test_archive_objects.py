@@ -1,4 +1,4 @@
-"""An archive in an object store: written, raced for, compacted, replayed from and pruned against."""
+"""Archive in an object store: concurrent commits, compaction, replay and prune."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def place(store: ObjectStore, name: str) -> ArchiveLocation:
 
 
 def kept(store: ObjectStore, name: str) -> list[dict[str, Any]]:
-    """What delta-rs alone reads there."""
+    """Return the archived rows that delta-rs reads without our code."""
     return archived(store.location(name), store.options)
 
 
 def fill(data: Path) -> None:
-    """A log of some segments, of a server that was stopped."""
+    """Write a log of several segments with a server, and stop it."""
     with running_server(data, CONFIG) as server, tt.Client("publisher", server.uri) as client:
         for first in range(0, MESSAGES, 500):
             client.publish_batch("flights", [b"%d " % n + b"x" * 900 for n in range(first, first + 500)])
@@ -60,8 +60,8 @@ def fill(data: Path) -> None:
         server.stop()
 
 
-def test_of_two_who_commit_the_same_range_one_does(store: ObjectStore) -> None:
-    """What a rename is in a directory is a put under a condition here: no commit replaces another."""
+def test_concurrent_commits_of_one_range_succeed_once(store: ObjectStore) -> None:
+    """A conditional put replaces the rename of a directory, so no commit replaces another."""
     where = place(store, "raced")
     ArchiveWriter.create(where, JOURNAL, 0, "")
     start = threading.Barrier(4)
@@ -86,7 +86,7 @@ def test_of_two_who_commit_the_same_range_one_does(store: ObjectStore) -> None:
     assert ArchiveWriter(where).coverage.end == 100
 
 
-def test_small_files_become_one_and_the_rows_stay(store: ObjectStore) -> None:
+def test_compaction_merges_small_files_and_keeps_the_rows(store: ObjectStore) -> None:
     where = place(store, "small")
     archive = ArchiveWriter.create(where, JOURNAL, 0, "")
     for at in range(0, 500, 100):
@@ -99,7 +99,7 @@ def test_small_files_become_one_and_the_rows_stay(store: ObjectStore) -> None:
     assert ArchiveWriter(where).coverage.end == 500
 
 
-def test_a_replay_begins_there_and_the_log_may_be_pruned(store: ObjectStore, tmp_path: Path) -> None:
+def test_pruned_log_replays_from_the_object_store(store: ObjectStore, tmp_path: Path) -> None:
     data = tmp_path / "data"
     fill(data)
     where = place(store, "flights")
@@ -116,17 +116,21 @@ def test_a_replay_begins_there_and_the_log_may_be_pruned(store: ObjectStore, tmp
     assert result.exit_code == 0, result.output
     assert "removed: " in result.output
     assert "desk-secret" not in result.output
-    told = "".join(f"{key} = {json.dumps(value)}\n" for key, value in store.options.items())
-    config = f'{CONFIG}[archive]\nlocation = "{store.location("flights")}"\n[archive.storage_options]\n{told}'
+    entries = "".join(f"{key} = {json.dumps(value)}\n" for key, value in store.options.items())
+    config = (
+        f'{CONFIG}[archive]\nlocation = "{store.location("flights")}"\n[archive.storage_options]\n{entries}'
+    )
     with running_server(data, config) as server, tt.Client("reader", server.uri) as client:
-        assert stats_of(server).journal.first_position > MESSAGES // 2, "most of it is in the archive only"
+        assert stats_of(server).journal.first_position > MESSAGES // 2, (
+            "most messages are only in the archive"
+        )
         got = [int(message.data.split()[0]) for message in client.replay("flights")]
         assert got == list(range(MESSAGES))
         assert "desk-secret" not in server.errors()
 
 
-def test_a_store_that_is_gone_is_told_and_nothing_else_ends(tmp_path: Path) -> None:
-    """Who asks for what is in the archive hears that it cannot be read; the server and its log go on."""
+def test_lost_object_store_fails_archive_replays_only(tmp_path: Path) -> None:
+    """Replays that need the archive fail. The server and its log continue."""
     data = tmp_path / "data"
     with object_store() as store:
         where = place(store, "gone")
@@ -137,14 +141,14 @@ def test_a_store_that_is_gone_is_told_and_nothing_else_ends(tmp_path: Path) -> N
         options = [f"--storage-option={key}={value}" for key, value in store.options.items()]
         command = ["journal", "prune", str(data), "--archived", store.location("gone"), *options]
         assert CliRunner().invoke(cli, command).exit_code == 0
-    told = "".join(f"{key} = {json.dumps(value)}\n" for key, value in store.options.items())
-    told += '"max_retries" = "0"\n"timeout" = "5s"\n'
-    config = f'{CONFIG}[archive]\nlocation = "{store.location("gone")}"\n[archive.storage_options]\n{told}'
+    entries = "".join(f"{key} = {json.dumps(value)}\n" for key, value in store.options.items())
+    entries += '"max_retries" = "0"\n"timeout" = "5s"\n'
+    config = f'{CONFIG}[archive]\nlocation = "{store.location("gone")}"\n[archive.storage_options]\n{entries}'
     with running_server(data, config) as server, tt.Client("reader", server.uri) as client:
         with pytest.raises(tt.TickertapeError) as raised:
             list(client.replay("flights"))
         assert f"{store.location('gone')}: the table cannot be read: " in str(raised.value)
-        assert str(raised.value).isprintable(), "delta-rs writes in colours"
+        assert str(raised.value).isprintable(), "the colours of delta-rs are removed"
         assert "desk-secret" not in str(raised.value)
         client.publish("flights", b"more")
         client.publish_flush()

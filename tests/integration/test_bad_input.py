@@ -1,7 +1,7 @@
-"""Bad input that is no broken protocol: bodies, start points, directories, damage, a full disk.
+"""Bad input within the protocol: bodies, start points, directories, damage, a full disk.
 
-Each has an error of its own, is refused where it must be, and another client, which publishes and reads all
-the time, notices nothing; the server's memory stays within `SERVER_ANONYMOUS_BYTES_MAX`.
+Each input has its own error and is refused in time. Another client publishes and reads undisturbed, and the
+memory of the server stays below `SERVER_ANONYMOUS_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ def witness(server: RunningServer) -> Iterator[Witness]:
 # -- bodies -------------------------------------------------------------------------------------------
 
 
-def test_a_body_that_is_not_what_its_topic_says_goes_back_to_its_publisher_alone(
-    server: RunningServer, witness: Witness
-) -> None:
+def test_invalid_body_is_rejected_to_the_publisher_only(server: RunningServer, witness: Witness) -> None:
     refused: list[tuple[str, int, bytes]] = []
 
     def failed(error: TickertapeError, batch: MessageBatch | None) -> None:
@@ -88,7 +86,7 @@ def test_a_body_that_is_not_what_its_topic_says_goes_back_to_its_publisher_alone
         assert [message.data for message in client.replay("checked")] == [b"1", b"[3]", b"5", b"6"]
 
 
-def test_without_a_store_the_good_ones_of_a_frame_are_stored_too(
+def test_valid_bodies_of_a_frame_with_an_invalid_one_are_stored(
     server: RunningServer, witness: Witness
 ) -> None:
     with Peer(server.uri, "bare") as peer:
@@ -100,42 +98,42 @@ def test_without_a_store_the_good_ones_of_a_frame_are_stored_too(
         assert [message.data for message in client.replay("checked-bare")] == [b'"a"', b'"b"']
 
 
-def test_a_topic_without_validation_takes_any_body(server: RunningServer, witness: Witness) -> None:
+def test_topic_without_validation_accepts_any_body(server: RunningServer, witness: Witness) -> None:
     with tt.Client("any", server.uri, timeout=SECONDS) as client:
         client.publish("raw", b"\xff\x00")
         client.publish_flush()
         assert [message.data for message in client.replay("raw")] == [b"\xff\x00"]
 
 
-# -- what is asked for --------------------------------------------------------------------------------
+# -- requests -----------------------------------------------------------------------------------------
 
 LONG = "x" * 200_000
 ASKED: dict[str, tuple[dict[str, object], str]] = {
-    "no timestamp": ({"bookmark": "yesterday"}, "bad_bookmark"),
-    "a month that is none": ({"bookmark": "20261301T000000"}, "bad_bookmark"),
-    "a second that is none": ({"bookmark": "20261101T000060"}, "bad_bookmark"),
+    "an invalid timestamp": ({"bookmark": "yesterday"}, "bad_bookmark"),
+    "an invalid month": ({"bookmark": "20261301T000000"}, "bad_bookmark"),
+    "an invalid second": ({"bookmark": "20261101T000060"}, "bad_bookmark"),
     "a zone": ({"bookmark": "20261101T000000+01:00"}, "bad_bookmark"),
     "a small z": ({"bookmark": "20261101T000000z"}, "bad_bookmark"),
     "digits of another script": ({"bookmark": "\uff12\uff10\uff12\uff161101T000000"}, "bad_bookmark"),
-    "nothing": ({"bookmark": ""}, "bad_bookmark"),
+    "an empty bookmark": ({"bookmark": ""}, "bad_bookmark"),
     "the most recent": ({"bookmark": "recent"}, "bad_bookmark"),
-    "a range without its end": ({"bookmark": "[0:"}, "bad_bookmark"),
+    "a range without an end": ({"bookmark": "[0:"}, "bad_bookmark"),
     "a range without a bracket": ({"bookmark": "0:20261101T000000)"}, "bad_bookmark"),
     "a range of three": ({"bookmark": "[0:1|2|:3|4|]"}, "bad_bookmark"),
     "a range that ends at NOW": ({"bookmark": "[0:0|1|]"}, "bad_bookmark"),
-    "a range without a begin": ({"bookmark": "[:20261101T000000)"}, "bad_bookmark"),
+    "a range without a start": ({"bookmark": "[:20261101T000000)"}, "bad_bookmark"),
     "brackets in a range": ({"bookmark": "[[0:1|2|]]"}, "bad_bookmark"),
     "a time in a list": ({"bookmark": "1|2|,20261101T000000"}, "bad_bookmark"),
     "a list with a hole": ({"bookmark": "1|2|,,3|4|"}, "bad_bookmark"),
-    "200 KB of no bookmark": ({"bookmark": LONG}, "bad_bookmark"),
+    "an invalid bookmark of 200 KB": ({"bookmark": LONG}, "bad_bookmark"),
     "an end that the log does not hold": ({"bookmark": "[0:7|7|]"}, "bookmark_unknown"),
     "an unknown option": ({"bookmark": "0", "options": "no_such_option"}, "bad_option"),
     "an option twice": ({"bookmark": "0", "options": "bookmark,bookmark"}, "bad_option"),
-    "an option without its value": ({"bookmark": "0", "options": "bookmark_not_found="}, "bad_option"),
-    "a value where none belongs": ({"bookmark": "0", "options": f"timestamp={LONG}"}, "bad_option"),
+    "an option without a value": ({"bookmark": "0", "options": "bookmark_not_found="}, "bad_option"),
+    "an option with a needless value": ({"bookmark": "0", "options": f"timestamp={LONG}"}, "bad_option"),
     "brackets that stay open": ({"bookmark": "0", "options": "conflation_key=[/a"}, "bad_option"),
-    "no rate": ({"bookmark": "0", "options": "rate=fast"}, "bad_option"),
-    "a rate of nothing": ({"bookmark": "0", "options": "rate=0"}, "bad_option"),
+    "an invalid rate": ({"bookmark": "0", "options": "rate=fast"}, "bad_option"),
+    "a rate of zero": ({"bookmark": "0", "options": "rate=0"}, "bad_option"),
     "a rate without a bookmark": ({"options": "rate=2x"}, "bad_option"),
     "a gap of a steady rate": ({"bookmark": "0", "options": "rate=10,rate_max_gap=1s"}, "bad_option"),
     "live and a rate": ({"bookmark": "0", "options": "live,rate=10"}, "bad_option"),
@@ -144,15 +142,15 @@ ASKED: dict[str, tuple[dict[str, object], str]] = {
     "live and durable": ({"bookmark": "0", "options": "live,fully_durable"}, "bad_option"),
     "conflation by itself": ({"bookmark": "0", "options": "conflation=auto"}, "bad_option"),
     "a key without an interval": ({"bookmark": "0", "options": "conflation_key=[/a]"}, "bad_option"),
-    "no field for a key": ({"bookmark": "0", "options": "conflation=1s,conflation_key=[a]"}, "bad_option"),
-    "no select list": ({"options": "select=[a]"}, "bad_option"),
+    "an invalid key field": ({"bookmark": "0", "options": "conflation=1s,conflation_key=[a]"}, "bad_option"),
+    "an invalid select list": ({"options": "select=[a]"}, "bad_option"),
     "200 KB of option": ({"bookmark": "0", "options": LONG}, "bad_option"),
     "a long option twice": ({"bookmark": "0", "options": f"{LONG[:9_000]},{LONG[:9_000]}"}, "bad_option"),
-    "no filter": ({"filter": "/a ="}, "bad_filter"),
+    "an incomplete filter": ({"filter": "/a ="}, "bad_filter"),
     "an empty filter": ({"filter": ""}, "bad_filter"),
     "a filter that goes on": ({"filter": "/a = 1 2"}, "bad_filter"),
     "a quote that stays open": ({"filter": "/a = 'x"}, "bad_filter"),
-    "no function": ({"filter": "NO_SUCH(/a) = 1"}, "bad_filter"),
+    "an unknown function": ({"filter": "NO_SUCH(/a) = 1"}, "bad_filter"),
     "an aggregate": ({"filter": "SUM(/a) = 1"}, "bad_filter"),
     "a look-ahead": ({"filter": "/a LIKE '(?=x)'"}, "bad_filter"),
     "a reference back": ({"filter": r"/a LIKE '(x)\1'"}, "bad_filter"),
@@ -163,7 +161,7 @@ ASKED: dict[str, tuple[dict[str, object], str]] = {
     "no topic": ({"topic": ""}, "bad_topic"),
     "a topic of 200 KB": ({"topic": LONG}, "bad_topic"),
     "a pattern of 200 KB": ({"topic": "^ord.*" + LONG}, "bad_topic"),
-    "no pattern": ({"topic": "(ord"}, "bad_topic"),
+    "an invalid pattern": ({"topic": "(ord"}, "bad_topic"),
     "a pattern that is not linear": ({"topic": "^(?=ord)"}, "bad_topic"),
     "the server's own topic": ({"topic": "$control", "bookmark": "0"}, "bad_topic"),
     "a control character": ({"topic": "a\nb"}, "bad_topic"),
@@ -179,7 +177,7 @@ ASKED: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.behaviour(3)
 @pytest.mark.parametrize("what", list(ASKED))
-def test_what_cannot_be_is_refused_in_few_words_and_the_connection_goes_on(
+def test_invalid_subscribe_is_refused_in_short_and_the_connection_continues(
     server: RunningServer, what: str
 ) -> None:
     fields, code = ASKED[what]
@@ -208,7 +206,7 @@ def test_what_cannot_be_is_refused_in_few_words_and_the_connection_goes_on(
         assert (good.id, good.code) == (3, "")
 
 
-def test_topics_that_do_not_belong_together_are_refused_and_the_next_frame_is_taken(
+def test_publish_to_an_invalid_topic_is_rejected_and_the_next_frame_is_stored(
     server: RunningServer, witness: Witness
 ) -> None:
     with Peer(server.uri, "mixer") as peer:
@@ -223,7 +221,7 @@ def test_topics_that_do_not_belong_together_are_refused_and_the_next_frame_is_ta
 # -- directories --------------------------------------------------------------------------------------
 
 
-def test_a_segment_of_another_instance_refuses_the_start_and_changes_nothing(tmp_path: Path) -> None:
+def test_segment_of_another_instance_refuses_the_start(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with running_server(tmp_path / name) as made, tt.Client("p", made.uri, timeout=SECONDS) as client:
             client.publish("orders", name.encode())
@@ -233,7 +231,7 @@ def test_a_segment_of_another_instance_refuses_the_start_and_changes_nothing(tmp
     assert refusal(tmp_path / "b") == "wrong_journal"
 
 
-def test_a_directory_of_a_newer_format_refuses_the_start_and_changes_nothing(tmp_path: Path) -> None:
+def test_directory_of_another_format_refuses_the_start(tmp_path: Path) -> None:
     with running_server(tmp_path / "a"):
         pass
     file = tmp_path / "a" / IDENTITY_FILE
@@ -246,7 +244,7 @@ def test_a_directory_of_a_newer_format_refuses_the_start_and_changes_nothing(tmp
     assert refusal(tmp_path / "a") == "not_a_journal"
 
 
-def test_a_directory_of_another_instance_refuses_the_start_and_changes_nothing(tmp_path: Path) -> None:
+def test_directory_of_another_instance_refuses_the_start(tmp_path: Path) -> None:
     with running_server(tmp_path / "a", config='[instance]\nname = "ny-1"\n'):
         pass
     assert msgspec.json.decode((tmp_path / "a" / IDENTITY_FILE).read_bytes())["instance"] == "ny-1"
@@ -255,7 +253,7 @@ def test_a_directory_of_another_instance_refuses_the_start_and_changes_nothing(t
         pass
 
 
-def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
+def test_file_as_data_directory_refuses_the_start(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"mine")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
@@ -268,7 +266,7 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
 
 
 def refusal(data: Path, *options: str) -> str:
-    """The code with which a start is refused; nothing but the lock was written."""
+    """Return the code of a refused start, which writes only the lock."""
     before = files_of(data) | {data / "lock": b""}
     arguments = "serve", "--data", str(data), "--listen", "tcp://127.0.0.1:0", *options
     code, output, errors = run_tickertape(*arguments)
@@ -278,7 +276,7 @@ def refusal(data: Path, *options: str) -> str:
     return errors.split(" start_refused code=")[1].split()[0]
 
 
-def test_a_damaged_segment_ends_the_reader_that_meets_it_and_nobody_else(tmp_path: Path) -> None:
+def test_damaged_segment_ends_only_the_replay_that_reads_the_damage(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as made, tt.Client("p", made.uri, timeout=SECONDS) as client:
         for first in range(0, 1000, 100):
             bodies = [b"body %06d" % n + bytes(1000) for n in range(first, first + 100)]
@@ -296,7 +294,7 @@ def test_a_damaged_segment_ends_the_reader_that_meets_it_and_nobody_else(tmp_pat
                 list(stream)
             assert caught.value.code == "journal_corrupt"
             assert reader.connected
-            assert [m.data for m in reader.replay("witness")], "another part of the log is read as ever"
+            assert [m.data for m in reader.replay("witness")], "other parts of the log stay readable"
         watching.check()
         assert stats_of(damaged).totals.ended_subscriptions == {"journal_corrupt": 1}
         status, _, metrics = ask(damaged, "/metrics")
@@ -308,11 +306,11 @@ def test_a_damaged_segment_ends_the_reader_that_meets_it_and_nobody_else(tmp_pat
         assert code == 0
         assert re.search(r"^subs ended +journal_corrupt 1$", output, re.MULTILINE)
         wait_until(lambda: " subscription_ended " in damaged.errors(), SECONDS)
-        told = [line for line in damaged.errors().splitlines() if " subscription_ended " in line]
-        assert len(told) == 1
-        assert " WARNING subscription_ended conn=" in told[0]
+        logged = [line for line in damaged.errors().splitlines() if " subscription_ended " in line]
+        assert len(logged) == 1
+        assert " WARNING subscription_ended conn=" in logged[0]
         for field in (" client=reader ", " sub=", " topic=orders ", " code=journal_corrupt ", segment.name):
-            assert field in told[0]
+            assert field in logged[0]
 
 
 def one_metric(text: str, name: str) -> str:
@@ -325,7 +323,7 @@ def one_metric(text: str, name: str) -> str:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 6 MB."""
+    """Yield a file system of 6 MB."""
     place = tmp_path / "disk"
     place.mkdir()
     if os.geteuid() != 0:
@@ -337,7 +335,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_full_disk_refuses_publishes_and_takes_them_again_when_there_is_room(small_disk: Path) -> None:
+def test_full_disk_rejects_publishes_until_space_is_free(small_disk: Path) -> None:
     config = '[journal]\nsegment_size = "1MB"\n'
     body = bytes(8 * KIB)
     with running_server(small_disk / "data", config) as full:
@@ -354,12 +352,12 @@ def test_a_full_disk_refuses_publishes_and_takes_them_again_when_there_is_room(s
         while publish_one(bare, "large", body):
             stored += 1
         assert stored < 6 * MIB // len(body)
-        # With a store the connection is ended instead, so that nothing is dropped and no sequence overtakes.
+        # With a store the server closes the connection instead, so no message is lost or reordered.
         keeper.publish("kept", body)
         with pytest.raises(tt.Disconnected, match=r"journal_full|[Nn]ot connected"):
             keeper.publish_flush()
         assert keeper.unpersisted_count() == 1
-        # Reading goes on, and connections stay.
+        # Reads continue, and connections stay open.
         assert live.get(SECONDS).data == b"first"
         assert len(list(reader.replay("large"))) == stored
         assert bare.connected
@@ -383,7 +381,7 @@ def test_a_full_disk_refuses_publishes_and_takes_them_again_when_there_is_room(s
 
 
 def fill(file: Path) -> None:
-    """Leave no room on the disk."""
+    """Fill the disk."""
     written = os.open(file, os.O_WRONLY | os.O_CREAT)
     code = 0
     while not code:
@@ -396,7 +394,7 @@ def fill(file: Path) -> None:
 
 
 def publish_one(client: tt.Client, topic: str, body: bytes) -> bool:
-    """Publish a message; False when the server has no room for it."""
+    """Publish a message, and return False if the disk of the server is full."""
     client.publish(topic, body)
     try:
         client.publish_flush()
@@ -409,14 +407,14 @@ def publish_one(client: tt.Client, topic: str, body: bytes) -> bool:
 
 
 def wait(client: tt.Client, seconds: float) -> None:
-    """Let time pass, on a subscription that gets nothing."""
+    """Wait on a subscription without messages."""
     stream = client.subscribe("quiet")
     with pytest.raises(tt.TimedOut):
         stream.get(seconds)
     stream.close()
 
 
-def test_a_raw_publisher_with_sequences_is_sent_away_while_the_disk_is_full(small_disk: Path) -> None:
+def test_publisher_with_sequences_is_disconnected_while_the_disk_is_full(small_disk: Path) -> None:
     config = '[journal]\nsegment_size = "1MB"\n'
     with running_server(small_disk / "data", config) as full, Peer(full.uri, "raw") as peer:
         fill(small_disk / "ballast")

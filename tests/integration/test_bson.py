@@ -1,4 +1,4 @@
-"""A topic of BSON on a real server: validated, filtered, selected, replayed, and out of a queue."""
+"""BSON topic on a real server: validation, filters, select lists, replay and queues."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_filters_select_live_and_replayed_bson(
         assert _taken(live, len(wanted)) == _taken(replayed, len(wanted)) == wanted
 
 
-def test_a_select_list_leaves_types_of_bson(server: RunningServer) -> None:
+def test_select_list_keeps_bson_types(server: RunningServer) -> None:
     with tt.Client("select", server.uri) as client:
         stream = client.subscribe("bson/selected", select="[-/,+/n,+/price,+/legs/px]")
         for body in BODIES:
@@ -88,7 +88,7 @@ def test_bodies_that_are_not_bson_are_refused(server: RunningServer, body: bytes
             client.publish_flush(timeout=SECONDS)
 
 
-def test_a_queue_of_bson_takes_its_filter_and_priority_from_bodies(server: RunningServer) -> None:
+def test_bson_queue_applies_filter_and_priority(server: RunningServer) -> None:
     with tt.Client("source", server.uri) as source, tt.Client("worker", server.uri) as worker:
         for body in BODIES:
             source.publish("bson/work", body)

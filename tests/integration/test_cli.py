@@ -1,4 +1,4 @@
-"""The command line against a real server: what scripts rely on."""
+"""Command line with a real server: output and exit codes that scripts use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for all tests that only use topics of their own."""
+    """Yield one server for all tests, each with separate topics."""
     with running_server(tmp_path_factory.mktemp("cli") / "data") as running:
         yield running
 
@@ -48,7 +48,7 @@ def begin(*arguments: str) -> subprocess.Popen[bytes]:
 
 
 def end(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
-    """Exit code and the rest of the output."""
+    """Wait for the end, and return the exit code and the rest of the output."""
     try:
         out, errors = process.communicate(timeout=STEP_SECONDS_MAX)
     finally:
@@ -73,7 +73,7 @@ def everything(server: RunningServer, topic: str, *arguments: str) -> bytes:
     return done.stdout
 
 
-def test_what_is_published_is_read_back(server: RunningServer, tmp_path: Path) -> None:
+def test_published_lines_are_read_back_by_subscribe(server: RunningServer, tmp_path: Path) -> None:
     publish(server, "read-back", b'{"id": 1}\nplain\n', "--name", "loader-1")
     file = tmp_path / "more.txt"
     file.write_bytes(b"last")
@@ -84,8 +84,8 @@ def test_what_is_published_is_read_back(server: RunningServer, tmp_path: Path) -
     assert [row.get("data", row.get("text")) for row in rows] == [{"id": 1}, "plain", "last"]
     assert len({row["publisher"] for row in rows}) == 1
     assert [row["sequence"] for row in rows] == sorted({row["sequence"] for row in rows})
-    # each of its bookmarks is a place to go on from
-    from_there = run(
+    # each printed bookmark is a start point
+    rest = run(
         "subscribe",
         "read-back",
         "--server",
@@ -94,7 +94,7 @@ def test_what_is_published_is_read_back(server: RunningServer, tmp_path: Path) -
         rows[1]["bookmark"],
         "--until-caught-up",
     )
-    assert from_there.stdout == b"last\n"
+    assert rest.stdout == b"last\n"
     whole = f"[{rows[0]['bookmark']}:{rows[1]['bookmark']}]"
     ranged = run("subscribe", "read-back", "--server", server.uri, "--bookmark", whole, "--timeout", "20s")
     assert (ranged.returncode, ranged.stdout) == (0, b'{"id": 1}\nplain\n')
@@ -166,7 +166,7 @@ def test_replay_with_messages_does_not_ask_the_admin_address(server: RunningServ
             admin.accept()
 
 
-def test_a_line_that_is_not_json_ends_with_1_and_what_stands_before_it_is_there(
+def test_publish_of_an_invalid_json_line_exits_1_after_the_lines_before(
     server: RunningServer,
 ) -> None:
     done = run(
@@ -178,25 +178,25 @@ def test_a_line_that_is_not_json_ends_with_1_and_what_stands_before_it_is_there(
     assert everything(server, "checked") == b'{"id": 1}\n[2]\n'
 
 
-def test_live_messages_are_printed_as_they_come(server: RunningServer) -> None:
+def test_live_messages_are_printed_on_arrival(server: RunningServer) -> None:
     publish(server, "live", b"0\n")
     reader = begin("subscribe", "live", "--server", server.uri, "--bookmark", "epoch", "--limit", "3")
     assert reader.stdout is not None
-    assert reader.stdout.readline() == b"0\n"  # so it is subscribed
+    assert reader.stdout.readline() == b"0\n"  # now the command is subscribed
     publish(server, "live", b"1\n")
     assert reader.stdout.readline() == b"1\n"
     publish(server, "live", b"2\n3\n")
     assert end(reader) == (0, b"2\n", b"")
 
 
-def test_silence_is_exit_code_3(server: RunningServer) -> None:
+def test_subscribe_timeout_exits_3(server: RunningServer) -> None:
     done = run("subscribe", "silent", "--server", server.uri, "--timeout", "200ms")
     assert (done.returncode, done.stdout) == (3, b"")
     assert b"within 0.2 s" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 
-def test_a_server_that_does_not_answer_is_exit_code_3_after_the_time_given() -> None:
+def test_unresponsive_server_exits_3_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
         done = run("subscribe", "orders", "--server", address, "--timeout", "200ms")
@@ -208,7 +208,7 @@ def test_a_server_that_does_not_answer_is_exit_code_3_after_the_time_given() -> 
     assert done.stderr.decode() == expected
 
 
-def test_a_reader_that_has_enough_ends_it_quietly(server: RunningServer) -> None:
+def test_closed_output_pipe_ends_subscribe_without_an_error(server: RunningServer) -> None:
     publish(server, "much", b"x" * 99 + b"\n" + b"%0100d\n" % 0 * 20_000)
     with begin(
         "subscribe", "much", "--server", server.uri, "--bookmark", "epoch", "--until-caught-up"
@@ -221,7 +221,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(server: RunningServer) -> None
         assert reader.wait(STEP_SECONDS_MAX) == 0
 
 
-def test_ctrl_c_ends_a_subscription_without_a_traceback(server: RunningServer) -> None:
+def test_ctrl_c_ends_subscribe_without_a_traceback(server: RunningServer) -> None:
     publish(server, "interrupted", b"0\n")
     reader = begin("subscribe", "interrupted", "--server", server.uri, "--bookmark", "epoch")
     assert reader.stdout is not None
@@ -230,7 +230,7 @@ def test_ctrl_c_ends_a_subscription_without_a_traceback(server: RunningServer) -
     assert end(reader) == (130, b"", b"")
 
 
-def test_errors_of_the_server_are_one_line(server: RunningServer) -> None:
+def test_server_error_is_one_line_and_exit_code_1(server: RunningServer) -> None:
     done = run("subscribe", "nothing", "--server", server.uri, "--bookmark", "1|1|", "--until-caught-up")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"tickertape: Cannot find the bookmark in the log: '1|1|'. Start ")
@@ -238,7 +238,7 @@ def test_errors_of_the_server_are_one_line(server: RunningServer) -> None:
     assert done.stderr.count(b"\n") == 1
 
 
-def test_the_journal_of_a_running_server_is_listed_and_whole(server: RunningServer) -> None:
+def test_journal_of_a_running_server_is_listed_and_verified(server: RunningServer) -> None:
     publish(server, "listed", b"1\n2\n")
     done = run("journal", "verify", str(server.data))
     assert (done.returncode, done.stderr) == (0, b"")
@@ -252,7 +252,7 @@ def test_the_journal_of_a_running_server_is_listed_and_whole(server: RunningServ
 # -- servers of their own -----------------------------------------------------------------------------
 
 
-def test_a_publisher_whose_server_dies_does_not_end_well(tmp_path: Path) -> None:
+def test_killed_server_ends_publish_and_subscribe_with_exit_code_1(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as running:
         publisher = begin("publish", "orders", "--server", running.uri)
         assert publisher.stdin is not None
@@ -266,7 +266,7 @@ def test_a_publisher_whose_server_dies_does_not_end_well(tmp_path: Path) -> None
         running.kill()
         wait_until(
             lambda: not takes_a_line(publisher), STEP_SECONDS_MAX
-        )  # it does not wait for the last line
+        )  # the command ends before the last line
         with contextlib.suppress(BrokenPipeError):
             publisher.stdin.close()
         publisher.stdin = None
@@ -276,14 +276,14 @@ def test_a_publisher_whose_server_dies_does_not_end_well(tmp_path: Path) -> None
             assert errors.startswith(b"tickertape: ")
             assert errors.endswith(says + b"\n")
             assert errors.count(b"\n") == 1
-        # what recovery has to do is no damage
+        # an unsealed log is not damaged
         assert run("journal", "verify", str(running.data)).returncode == 0
         running.start()
         assert everything(running, "orders") == b"1\n"
 
 
 @pytest.mark.parametrize("how", ["killed", "taken over"])
-def test_a_publisher_says_which_server_it_lost_and_why(tmp_path: Path, how: str) -> None:
+def test_publish_names_the_lost_server_and_the_reason(tmp_path: Path, how: str) -> None:
     with running_server(tmp_path / "data") as running:
         publisher = begin("publish", "orders", "--server", running.uri, "--name", "loader")
         assert takes_a_line(publisher)
@@ -298,17 +298,17 @@ def test_a_publisher_says_which_server_it_lost_and_why(tmp_path: Path, how: str)
             publisher.stdin.close()  # type: ignore[union-attr]
         publisher.stdin = None
         code, _, errors = end(publisher)
-        told = errors.decode()
+        text = errors.decode()
         assert code == 1
-        assert told.startswith("tickertape: ")
-        assert running.uri in told
-        assert "connect()" not in told
+        assert text.startswith("tickertape: ")
+        assert running.uri in text
+        assert "connect()" not in text
         if how == "taken over":
-            assert f"{running.uri}: the server closed the connection (name_in_use): " in told
+            assert f"{running.uri}: the server closed the connection (name_in_use): " in text
 
 
 def takes_a_line(process: subprocess.Popen[bytes]) -> bool:
-    """Write a line to a process; False when it has ended."""
+    """Write a line to a process, and return False if it has ended."""
     assert process.stdin is not None
     try:
         process.stdin.write(b"more\n")
@@ -327,7 +327,7 @@ def stop(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
     return end(process)
 
 
-def test_serve_says_one_line_when_it_is_ready_and_stops_cleanly(tmp_path: Path) -> None:
+def test_serve_prints_one_ready_line_and_stops_cleanly(tmp_path: Path) -> None:
     socket_path = tmp_path / "tt.sock"
     server = serve(
         *("--data", str(tmp_path / "data"), "--listen", "tcp://127.0.0.1:0"),
@@ -350,7 +350,7 @@ def test_serve_says_one_line_when_it_is_ready_and_stops_cleanly(tmp_path: Path) 
     assert (events[:3], events[-3:]) == ([b"start", b"recovered", b"ready"], [b"signal", b"drain", b"stop"])
 
 
-def test_serve_refuses_a_directory_that_is_not_ours_and_an_address_that_is_taken(tmp_path: Path) -> None:
+def test_serve_refuses_a_foreign_directory_and_an_address_in_use(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "dear.txt").write_text("...")
     done = run("serve", "--data", str(tmp_path / "letters"), "--listen", "tcp://127.0.0.1:0")
@@ -365,7 +365,7 @@ def test_serve_refuses_a_directory_that_is_not_ours_and_an_address_that_is_taken
     assert done.stderr.count(b"\n") == 1
 
 
-def test_serve_takes_its_configuration_from_a_file(tmp_path: Path) -> None:
+def test_serve_reads_the_configuration_file(tmp_path: Path) -> None:
     (tmp_path / "topics.toml").write_text('[[journal.topic]]\nname = "${TOPIC}"\n')
     config = tmp_path / "server.toml"
     config.write_text(
@@ -377,7 +377,7 @@ def test_serve_takes_its_configuration_from_a_file(tmp_path: Path) -> None:
     )
     assert server.stdout is not None
     uri = server.stdout.readline().split()[1].decode()
-    assert (tmp_path / "data" / "identity.json").exists()  # beside the file
+    assert (tmp_path / "data" / "identity.json").exists()  # beside the configuration file
     run("publish", "orders", "--server", uri, stdin=b"1\n")
     replay = ("--bookmark", "epoch", "--until-caught-up")
     assert run("subscribe", "orders", "--server", uri, *replay).stdout == b"1\n"
@@ -386,7 +386,7 @@ def test_serve_takes_its_configuration_from_a_file(tmp_path: Path) -> None:
     assert stop(server)[0] == 0
 
 
-def test_subscribe_asks_for_what_its_options_say(server: RunningServer) -> None:
+def test_subscribe_options_reach_the_server(server: RunningServer) -> None:
     publish(server, "asked-1", b"".join(b'{"k": %d, "n": %d}\n' % (i % 2, i) for i in range(20)))
     publish(server, "asked-2", b'{"k": 7, "n": 20}\n')
     both = everything(server, "^asked-[12]$", "--select", "-/,+/n").splitlines()
@@ -400,7 +400,7 @@ def test_subscribe_asks_for_what_its_options_say(server: RunningServer) -> None:
     assert unknown == b'{"k": 7, "n": 20}\n'
 
 
-def test_subscribe_begins_paused_until_a_line_comes(server: RunningServer) -> None:
+def test_subscribe_with_pause_starts_after_a_line_of_input(server: RunningServer) -> None:
     publish(server, "paused", b"1\n2\n")
     arguments = ("subscribe", "paused", "--server", server.uri, "--bookmark", "epoch", "--limit", "2")
     waiting = begin(*arguments, "--pause")
@@ -420,7 +420,7 @@ def test_subscribe_begins_paused_until_a_line_comes(server: RunningServer) -> No
         (("--select", "+a"), b"select"),
     ],
 )
-def test_what_the_server_refuses_is_one_line(
+def test_refused_subscribe_option_is_one_line_and_exit_code_1(
     server: RunningServer, arguments: tuple[str, ...], says: bytes
 ) -> None:
     done = run("subscribe", "refused", "--server", server.uri, "--bookmark", "epoch", *arguments)
@@ -466,7 +466,7 @@ def test_topic_outside_the_encoding_of_the_output_is_printed_escaped(server: Run
     assert b"x/\\u2603" in done.stdout
 
 
-def test_doctor_measures_beside_a_running_server_and_leaves_nothing_behind(
+def test_doctor_measures_beside_a_running_server_without_leftover_files(
     server: RunningServer, tmp_path: Path
 ) -> None:
     config = tmp_path / "c.toml"
@@ -484,7 +484,7 @@ def test_doctor_measures_beside_a_running_server_and_leaves_nothing_behind(
     assert any(line.split()[0] in {"ok", "warn"} and "synced write" in line for line in lines)
 
 
-def test_doctor_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_interrupted_doctor_leaves_no_files(tmp_path: Path) -> None:
     process = begin("doctor", "--data", str(tmp_path), "--seconds", "60s")
 
     def measuring() -> bool:
@@ -501,7 +501,7 @@ def test_doctor_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_doctor_of_a_broken_configuration_is_one_line(tmp_path: Path) -> None:
+def test_doctor_with_an_invalid_configuration_is_one_line(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("[jornal]\n")
     done = run("doctor", str(config))

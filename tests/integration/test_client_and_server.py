@@ -1,4 +1,4 @@
-"""The blocking client and a real server process: what a user types, and a server that is killed meanwhile."""
+"""Blocking client with a real server process, including a server that is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def server() -> Iterator[RunningServer]:
 
 
 @pytest.mark.slow
-def test_publish_flush_replay(server: RunningServer) -> None:
+def test_flushed_messages_are_replayed_in_order(server: RunningServer) -> None:
     with LogClient("pricing-1", server.uri) as client:
         for i in range(1000):
             client.publish("orders", {"id": i})
@@ -38,7 +38,7 @@ def test_publish_flush_replay(server: RunningServer) -> None:
 
 
 @pytest.mark.slow
-def test_parts_of_the_log_by_position(server: RunningServer) -> None:
+def test_position_ranges_of_the_log_are_read(server: RunningServer) -> None:
     with LogClient("by-position", server.uri) as client:
         for i in range(300):
             client.publish("parts/a" if i % 3 else "parts/b", {"id": i})
@@ -65,7 +65,7 @@ def test_parts_of_the_log_by_position(server: RunningServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_stream_goes_from_replay_to_live(server: RunningServer) -> None:
+def test_stream_continues_from_replay_to_live(server: RunningServer) -> None:
     with tt.Client("pricing-2", server.uri) as client:
         client.publish_batch("quotes", [b"%d" % i for i in range(50_000)])
         client.publish_flush(timeout=30)
@@ -76,7 +76,7 @@ def test_a_stream_goes_from_replay_to_live(server: RunningServer) -> None:
 
 
 @pytest.mark.slow
-def test_a_publisher_with_a_store_loses_and_doubles_nothing_when_the_server_is_killed() -> None:
+def test_publish_store_loses_and_duplicates_nothing_across_server_kills() -> None:
     back = threading.Semaphore(0)
     down = threading.Semaphore(0)
     up = threading.Event()

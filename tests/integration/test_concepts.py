@@ -12,7 +12,7 @@ CONCEPTS = Path(__file__).parents[2] / "docs/concepts"
 PAGES = ["durability", "high-availability", "log-and-bookmarks", "queues"]
 
 
-def test_every_concept_page_has_a_picture_and_is_in_the_list() -> None:
+def test_concept_pages_have_a_diagram_and_are_listed() -> None:
     assert sorted(page.stem for page in CONCEPTS.glob("*.md")) == PAGES
     for page in CONCEPTS.glob("*.md"):
         assert "```mermaid\n" in page.read_text(encoding="utf-8"), page

@@ -1,4 +1,4 @@
-"""The data directory of a real server on which every feature was used that leaves files there."""
+"""Data directory of a real server after the use of every feature that writes files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def stage(uri: str) -> None:
-    """A part of a transaction that is prepared and not committed."""
+    """Prepare a part of a transaction without a commit."""
     key = Transaction(publisher="stager", name="later")
     batch = batch_from_bodies("orders", [b"{}"])
     with Peer(uri, "stager") as peer:
@@ -41,8 +41,7 @@ def stage(uri: str) -> None:
 
 
 def use(server: RunningServer) -> None:
-    """Publish beyond what retention keeps, commit a transaction, and stage one; reject a job; publish what
-    is not recorded."""
+    """Publish beyond the retention size, commit and stage transactions, and reject a job."""
     with tt.Client("user", server.uri, timeout=SECONDS) as client:
         for _ in range(12):
             for _ in range(20):

@@ -1,4 +1,4 @@
-"""The demonstration, in small: real processes, a real kill, every check; and the commands it ends with."""
+"""Demonstration with little data: real processes, a real kill, all checks, and its final commands."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def numbers(pattern: str, text: str) -> tuple[int, ...]:
 
 
 def next_commands(text: str) -> list[list[str]]:
-    """The three commands at the end, as words, without what stands for the program."""
+    """Return the words of the three commands at the end, without the program."""
     lines = [shlex.split(line) for line in text.splitlines()[-4:-1]]
     return [words[next(i for i, word in enumerate(words) if "tickertape" in word) + 1 :] for words in lines]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(DEMO_SECONDS_MAX + 50)
-def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
+def test_demo_runs_all_steps_and_prints_working_commands(tmp_path: Path) -> None:
     data = tmp_path / "log"
     code, text, errors = demo("--flights", "3000", "--no-spark", "--data", str(data))
     assert (code, errors) == (0, ""), text
@@ -69,11 +69,11 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
     before, start = numbers("# arrivals in the log, the subscriber starts after number #", text)
     (published,) = numbers("caught up after # arrivals", text)
     received, first, last = numbers("# arrivals, number # to #: no gap", text)
-    assert start < before <= published < last, "some came from the log and some live"
+    assert start < before <= published < last, "some messages are from the log and some live"
     assert (first, received) == (start + 1, last - start)
     published, day = numbers("# departures published", text)[0], numbers("# departures of 2013-", text)[0]
     assert 0 < day < published
-    assert "\x1b" not in text, "no colours where there is no terminal"
+    assert "\x1b" not in text, "no colours without a terminal"
 
     verify, serve, subscribe = next_commands(text)
     code, text, errors = run(sys.executable, "-m", "tickertape", *verify)
@@ -91,7 +91,7 @@ def test_the_demo_tells_the_whole_story(tmp_path: Path) -> None:
 @pytest.mark.full  # the quick start of the README runs Spark every time
 @pytest.mark.spark
 @pytest.mark.timeout(SPARK_DEMO_SECONDS_MAX + 20)
-def test_the_demo_with_spark_agrees_with_the_file(tmp_path: Path) -> None:
+def test_demo_with_spark_equals_the_source_file(tmp_path: Path) -> None:
     arguments = ("--flights", "1500", "--data", str(tmp_path / "log"))
     code, text, errors = demo(*arguments, seconds=SPARK_DEMO_SECONDS_MAX)
     assert (code, errors) == (0, ""), text
@@ -101,7 +101,7 @@ def test_the_demo_with_spark_agrees_with_the_file(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_demo_leaves_a_directory_alone_that_is_not_empty(tmp_path: Path) -> None:
+def test_demo_refuses_a_directory_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("dear aunt")
     code, text, errors = demo("--no-spark", "--data", str(tmp_path))
     assert (code, text) == (2, "")

@@ -37,7 +37,7 @@ def test_image_copies_files_that_exist() -> None:
     assert (DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]).resolve().is_file()
 
 
-def test_unit_restarts_unless_a_restart_is_useless() -> None:
+def test_unit_does_not_restart_after_disk_failure_or_refused_journal() -> None:
     text = (DEPLOY / "tickertape.service").read_text(encoding="utf-8")
     assert f"RestartPreventExitStatus={EXIT_USAGE} {EXIT_DISK_FAILED} {EXIT_JOURNAL_REFUSED}\n" in text
     limit = re.search(r"^LimitNOFILE=(\d+)$", text, re.MULTILINE)

@@ -102,7 +102,7 @@ def server() -> Iterator[RunningServer]:
 
 
 def run(one: Documented, number: int, names: dict[str, Any], runner: asyncio.Runner) -> Iterator[str]:
-    """Run the examples of a docstring; yield each that prints something else."""
+    """Run the examples of a docstring, and yield each with another output."""
     checker = doctest.OutputChecker()
     for part in one.parts:
         source, want = (NAMES.sub(rf"\g<1>{number}", text) for text in (part.source, part.want))
@@ -135,7 +135,7 @@ def client_of(one: Documented, number: int, uri: str) -> tt.Client | tt.AsyncCli
 
 
 @pytest.mark.parametrize("number", range(len(DOCUMENTED)), ids=[one.name for one in DOCUMENTED])
-def test_example_runs_and_prints_its_output(
+def test_docstring_example_runs_and_prints_the_documented_output(
     number: int, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -180,7 +180,7 @@ def test_public_class_has_short_example_in_each_docstring(owner: type) -> None:
 
 
 @pytest.mark.parametrize("owner", COMPLETE, ids=lambda owner: owner.__name__)
-def test_public_class_documents_each_argument_of_its_methods(owner: type) -> None:
+def test_public_class_documents_each_method_argument(owner: type) -> None:
     wrong = [
         f"{function.__qualname__}({name})"
         for function in public_functions(owner)

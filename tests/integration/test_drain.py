@@ -1,4 +1,4 @@
-"""A stop of the real process: what was accepted is persisted, and delivered, and all are told."""
+"""Stop of a real process: accepted messages are persisted and delivered before the goodbye."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def events(server: RunningServer) -> list[str]:
 
 
 class Writer(threading.Thread):
-    """Publishes as fast as it can, and connects again when the server is back."""
+    """Publisher without pauses, which reconnects when the server is back."""
 
     def __init__(self, name: str, uri: str) -> None:
         super().__init__(daemon=True)
         self.client = tt.Client(name, uri, publish_store=tt.MemoryPublishStore("1MB"), timeout=SECONDS)
-        self.client.set_disconnect_handler(self._come_back)
+        self.client.set_disconnect_handler(self._reconnect)
         self.published = 0
         self.enough = threading.Event()
 
@@ -56,22 +56,22 @@ class Writer(threading.Thread):
     def finish(self) -> None:
         self.enough.set()
         self.join(SECONDS)
-        wait_until(lambda: self.acknowledged == self.published, SECONDS)  # it may be connecting again
+        wait_until(lambda: self.acknowledged == self.published, SECONDS)  # the client may be reconnecting
         self.client.close()
 
-    def _come_back(self, client: tt.Client) -> None:
+    def _reconnect(self, client: tt.Client) -> None:
         wait_until(lambda: connected(client), SECONDS)
 
 
 def connected(client: tt.Client) -> bool:
     try:
         client.connect(timeout=SECONDS)
-    except (tt.Disconnected, tt.NotReady):  # gone, or on its way out
+    except (tt.Disconnected, tt.NotReady):  # stopped or stopping
         return False
     return True
 
 
-def test_a_stop_under_load_loses_nothing_and_publishers_go_on_at_the_next_start(
+def test_stop_under_load_loses_nothing_and_publishers_continue_after_the_start(
     server: RunningServer,
 ) -> None:
     writers = [Writer(f"writer-{n}", server.uri) for n in range(2)]
@@ -93,7 +93,7 @@ def test_a_stop_under_load_loses_nothing_and_publishers_go_on_at_the_next_start(
     assert "recovery" not in events(server), "each stop sealed the log"
 
 
-def test_a_subscriber_on_its_way_gets_everything_before_the_goodbye(server: RunningServer) -> None:
+def test_catching_up_subscriber_gets_all_messages_before_the_goodbye(server: RunningServer) -> None:
     count = 30_000
     with tt.Client("writer", server.uri, timeout=SECONDS) as writer:
         writer.publish_batch("orders", (b"%0200d" % n for n in range(count)))
@@ -112,38 +112,40 @@ def test_a_subscriber_on_its_way_gets_everything_before_the_goodbye(server: Runn
     assert "subscribers_left_behind" not in events(server)
 
 
-class Deaf(Peer):
-    """Asks for the whole log, and takes nothing of it."""
+class BlockedSubscriber(Peer):
+    """Subscriber of the whole log that reads nothing."""
 
     def __init__(self, uri: str) -> None:
-        super().__init__(uri, "deaf")
+        super().__init__(uri, "blocked")
         self.send(frame(Subscribe(id=1, sub_id="a", topic="orders", bookmark="0", credit=1 << 29)))
         self.until(Ack)
 
 
 @pytest.fixture
-def deaf(server: RunningServer) -> Iterator[Deaf]:
-    """On a server with more in its log than fits the buffers of a socket."""
+def blocked(server: RunningServer) -> Iterator[BlockedSubscriber]:
+    """Yield a subscriber that reads nothing, with a log larger than all socket buffers."""
     with tt.Client("writer", server.uri, timeout=SECONDS) as writer:
         writer.publish_batch("orders", (b"%010000d" % n for n in range(3_000)))
         writer.publish_flush(SECONDS)
-    with Deaf(server.uri) as peer:
-        time.sleep(0.2)  # the buffers fill up: whoever comes later waits for nothing that can move
+    with BlockedSubscriber(server.uri) as peer:
+        time.sleep(0.2)  # wait until the socket buffers are full
         yield peer
 
 
 def when_draining(server: RunningServer, act: Callable[[], None]) -> int:
-    """Send SIGTERM, act as soon as the drain has begun; the exit code."""
+    """Send SIGTERM, act after the start of the drain, and return the exit code."""
     os.kill(server.pid, signal.SIGTERM)
     wait_until(lambda: "drain" in events(server), SECONDS)
     act()
     return server.wait()
 
 
-def test_a_draining_server_is_not_ready_and_takes_no_connections(server: RunningServer, deaf: Deaf) -> None:
+def test_draining_server_is_not_ready_and_refuses_connections(
+    server: RunningServer, blocked: BlockedSubscriber
+) -> None:
     host, port = server.uri.removeprefix("tcp://").split(":")
 
-    def look() -> None:
+    def check_state() -> None:
         assert status_of(server, "/ready") == (
             503,
             {"status": "draining", "reason": "the server is stopping"},
@@ -152,11 +154,13 @@ def test_a_draining_server_is_not_ready_and_takes_no_connections(server: Running
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((host, int(port)), timeout=SECONDS)
 
-    assert when_draining(server, look) == 0, "it does not wait ten minutes for who takes nothing"
+    assert when_draining(server, check_state) == 0, (
+        "the drain does not wait ten minutes for a blocked subscriber"
+    )
     assert "subscribers_left_behind" in events(server)
 
 
-def test_a_second_signal_stops_at_once(server: RunningServer, deaf: Deaf) -> None:
+def test_second_signal_stops_the_server_at_once(server: RunningServer, blocked: BlockedSubscriber) -> None:
     code = when_draining(server, lambda: os.kill(server.pid, signal.SIGINT))
     last = server.errors().splitlines()[-1]
     assert " stopped_at_once signal=SIGINT sealed=" in last
@@ -166,8 +170,8 @@ def test_a_second_signal_stops_at_once(server: RunningServer, deaf: Deaf) -> Non
     assert not sealed or "recovery" not in events(server)
 
 
-def test_an_accepted_publish_is_acknowledged_and_a_later_one_is_neither_taken_nor_told_so(
-    server: RunningServer, deaf: Deaf
+def test_publish_during_the_drain_is_neither_stored_nor_acknowledged(
+    server: RunningServer, blocked: BlockedSubscriber
 ) -> None:
     with Peer(server.uri, "raw") as peer:
         peer.send(frame(Publish(frame=1), batch_of(3, topic="raw")))
@@ -188,12 +192,12 @@ def test_an_accepted_publish_is_acknowledged_and_a_later_one_is_neither_taken_no
         assert len(list(reader.replay("raw"))) == 3
 
 
-def test_subscribers_have_no_more_time_than_the_configuration_gives() -> None:
+def test_drain_timeout_of_the_configuration_limits_slow_subscribers() -> None:
     with running_server(config="[instance]\ndrain_timeout = 0\n") as server:
         with tt.Client("writer", server.uri, timeout=SECONDS) as writer:
             writer.publish_batch("orders", (b"%010000d" % n for n in range(3_000)))
             writer.publish_flush(SECONDS)
-        with Deaf(server.uri):
+        with BlockedSubscriber(server.uri):
             assert server.stop() == 0
         assert "subscribers_left_behind" in events(server)
         server.start()
@@ -202,7 +206,7 @@ def test_subscribers_have_no_more_time_than_the_configuration_gives() -> None:
 
 
 @pytest.mark.behaviour(18)
-def test_what_conflation_holds_back_comes_before_the_goodbye() -> None:
+def test_conflated_messages_are_delivered_before_the_goodbye() -> None:
     config = '[[journal.topic]]\npattern = "^log/"\n'
     with running_server(config=config) as server, tt.Client("c", server.uri, timeout=SECONDS) as client:
         keyed = "conflation=1h,conflation_key=[/k]"
@@ -215,8 +219,8 @@ def test_what_conflation_holds_back_comes_before_the_goodbye() -> None:
             client.publish("live/a", {"k": number % 2, "n": number})
         client.publish_flush()
         os.kill(server.pid, signal.SIGTERM)
-        heard = [sorted((m.topic, m.json()["n"]) for m in stream) for stream in streams]
-        assert heard == [
+        received = [sorted((m.topic, m.json()["n"]) for m in stream) for stream in streams]
+        assert received == [
             [("live/a", 2), ("live/a", 3), ("log/a", 2), ("log/a", 3)],
             [("log/a", 2), ("log/a", 3)],
         ]

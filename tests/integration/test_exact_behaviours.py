@@ -1,4 +1,4 @@
-"""Numbered behaviours that show only with a real server and a real disk."""
+"""Numbered behaviours that require a real server and a real disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.behaviour(9)
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_nothing_is_cut_because_a_checksum_fails(tmp_path: Path, how: str) -> None:
+def test_checksum_failure_never_truncates_the_log(tmp_path: Path, how: str) -> None:
     data = tmp_path / "data"
     with running_server(data) as server, tt.Client("p", server.uri, timeout=SECONDS) as client:
         for number in range(20):
@@ -37,18 +37,18 @@ def test_nothing_is_cut_because_a_checksum_fails(tmp_path: Path, how: str) -> No
     else:
         read_damaged(data, segment.name)
     used = len(damaged.rstrip(b"\x00"))
-    assert segment.read_bytes()[:used] == damaged[:used], "every byte is still there"
+    assert segment.read_bytes()[:used] == damaged[:used], "every byte is unchanged"
 
 
 def read_damaged(data: Path, segment: str) -> None:
-    """The log opens, or is refused, by where the damage lies: what is sealed is checked where it is read."""
+    """Read a damaged log. Sealed segments are checked by the read, others by the start."""
     with pytest.raises((tt.TickertapeError, ServerNotReady), match=segment):  # noqa: SIM117
         with running_server(data) as server, tt.Client("r", server.uri, timeout=SECONDS) as reader:
             list(reader.replay("orders"))
 
 
 @pytest.mark.behaviour(10)
-def test_flush_waits_for_the_disk_and_a_timeout_leaves_the_store(tmp_path: Path) -> None:
+def test_flush_waits_for_persistence_and_a_timeout_keeps_the_store(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         client = tt.Client("p", server.uri, publish_store=tt.MemoryPublishStore(), timeout=SECONDS)
         client.publish("orders", b"first")
@@ -69,7 +69,7 @@ def test_flush_waits_for_the_disk_and_a_timeout_leaves_the_store(tmp_path: Path)
 
 
 @pytest.mark.behaviour(10)
-def test_without_a_store_flush_waits_as_well(tmp_path: Path) -> None:
+def test_flush_without_a_store_waits_for_persistence(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server, tt.Client("p", server.uri, timeout=SECONDS) as client:
         for number in range(1000):
             client.publish("orders", b"%d" % number)
@@ -81,7 +81,7 @@ def test_without_a_store_flush_waits_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour(11)
-def test_what_goes_with_a_message_is_kept_and_handed_on(tmp_path: Path) -> None:
+def test_message_properties_are_stored_and_delivered(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         client = tt.Client("p", server.uri, timeout=SECONDS)
         live = client.subscribe("orders")

@@ -1,4 +1,4 @@
-"""Numbered behaviours of queues, on one real server with many of them. Each test has queues of its own."""
+"""Numbered behaviours of queues on one real server. Each test has separate queues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tickertape.wire.settlement import Settlement, encode_settlement, runs_of
 pytestmark = pytest.mark.slow
 
 WAYS = ("cancel", "lease end", "disconnect", "unsubscribe")
-"""How a delivery ends without success."""
+"""Ends of a delivery without an acknowledgement."""
 CONFIG = "".join(
     [
         queue("cancels", max_cancels=3, dead_letter="cancels-dead"),
@@ -72,7 +72,7 @@ CONFIG = "".join(
 
 
 def letters(server: RunningServer, topic: str, count: int) -> list[dict[str, object]]:
-    """What is said of the first dead letters of a topic."""
+    """Return the labels of the first dead letters of a topic."""
     with tt.Client(f"letters-{topic}", server.uri, timeout=SECONDS) as client:
         stream = client.bookmark_subscribe(topic, tt.EPOCH)
         return [json.loads(message.correlation_id or "") for message in take(stream, count)]
@@ -82,7 +82,7 @@ def letters(server: RunningServer, topic: str, count: int) -> list[dict[str, obj
 
 
 @pytest.mark.behaviour(36)
-def test_the_cancel_after_so_many_expires(server: RunningServer, a: tt.Client) -> None:
+def test_cancel_above_max_cancels_expires_the_message(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "cancels", 1)
     stream = a.subscribe("cancels")
     for _ in range(4):
@@ -95,7 +95,7 @@ def test_the_cancel_after_so_many_expires(server: RunningServer, a: tt.Client) -
 
 
 @pytest.mark.behaviour(36)
-def test_the_last_delivery_without_success_expires(server: RunningServer, a: tt.Client) -> None:
+def test_failed_delivery_at_max_deliveries_expires_the_message(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "deliveries", 1)
     stream = a.subscribe("deliveries")
     for _ in range(9):
@@ -112,7 +112,7 @@ def test_the_last_delivery_without_success_expires(server: RunningServer, a: tt.
 
 
 @pytest.mark.behaviour(37)
-def test_ack_is_short_for_sow_delete(server: RunningServer, a: tt.Client) -> None:
+def test_ack_is_equivalent_to_sow_delete(server: RunningServer, a: tt.Client) -> None:
     for n in range(5):
         numbers(server, f"acks{n}", 6)
     held = [take(a.subscribe(f"acks{n}", max_backlog=4), 4) for n in range(5)]
@@ -126,13 +126,13 @@ def test_ack_is_short_for_sow_delete(server: RunningServer, a: tt.Client) -> Non
     a.publish_flush(timeout=SECONDS)
     for n in range(3):
         found = wait_state(server, f"acks{n}", acknowledged=2, leased=4)
-        assert found.depth == 4, "two were acknowledged, two that waited came after them"
+        assert found.depth == 4, "two messages are acknowledged, and two wait"
     wait_state(server, "acks3", returned={"cancelled": 2}, leased=4)
     assert wait_state(server, "acks4", leased=4).acknowledged == 0, "another connection holds them"
 
 
 @pytest.mark.behaviour(38)
-def test_one_backlog_for_all_queues_of_a_pattern(server: RunningServer, a: tt.Client) -> None:
+def test_pattern_subscription_shares_one_backlog_over_all_queues(server: RunningServer, a: tt.Client) -> None:
     for name in ("rx/a", "rx/b"):
         numbers(server, name, 10)
     stream = a.subscribe("^rx/", max_backlog=5)
@@ -149,7 +149,7 @@ def test_one_backlog_for_all_queues_of_a_pattern(server: RunningServer, a: tt.Cl
 
 
 @pytest.mark.behaviour(38)
-def test_without_max_backlog_it_is_one(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+def test_default_max_backlog_is_one(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
     numbers(server, "wide", 5)
     stream = a.subscribe("wide")
     (message,) = take(stream, 1)
@@ -164,8 +164,8 @@ def test_without_max_backlog_it_is_one(server: RunningServer, a: tt.Client, b: t
 
 
 @pytest.mark.behaviour(39)
-def test_inky_blinky_and_clyde(server: RunningServer) -> None:
-    """1 of 2, 3 of 4 and 4 of 10: the next goes to the third; proportional is the default."""
+def test_proportional_delivery_selects_the_least_loaded_subscription(server: RunningServer) -> None:
+    """With loads of 1/2, 3/4 and 4/10 the third gets the next message. Proportional is the default."""
     numbers(server, "ghosts", 8)
     loads = {"inky": (2, "/n < 1"), "blinky": (4, "/n >= 1 AND /n < 4"), "clyde": (10, "/n >= 4")}
     with ExitStack() as stack:
@@ -183,13 +183,13 @@ def test_inky_blinky_and_clyde(server: RunningServer) -> None:
             publish(server, "ghosts", {"n": n})
             wait_state(server, "ghosts", leased=n + 1, ready=0)
             got += [which for which, stream in enumerate(streams) if not nothing(stream)]
-        # 4/10; then 5/10 and 1/2 are equal, so the first found; then until 3/4 is the least, the first again
+        # 4/10 is the least load. Then 5/10 and 1/2 are equal, and the first one wins, until 3/4 is the least.
         assert got == [2, 0, 2, 2, 2, 1, 2, 2]
 
 
 @pytest.mark.behaviour(39)
-def test_at_most_once_takes_turns(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
-    """By ratio the first of two large backlogs would get what follows an odd load; in turn it does not."""
+def test_at_most_once_queue_uses_round_robin(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+    """Proportional delivery would prefer the first of two large backlogs. Round robin does not."""
     first = a.subscribe("in-turn-by-default", max_backlog=100)
     second = b.subscribe("in-turn-by-default", max_backlog=4)
     numbers(server, "in-turn-by-default", 8)
@@ -202,7 +202,7 @@ def test_at_most_once_takes_turns(server: RunningServer, a: tt.Client, b: tt.Cli
 
 
 @pytest.mark.behaviour(39)
-def test_at_most_once_takes_no_other_fairness(tmp_path: Path) -> None:
+def test_at_most_once_queue_refuses_other_fairness_models(tmp_path: Path) -> None:
     file = tmp_path / "tickertape.toml"
     for fairness in ("fast", "proportional"):
         file.write_text(queue("q", semantics="at-most-once", fairness_model=fairness))
@@ -214,14 +214,14 @@ def test_at_most_once_takes_no_other_fairness(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour(40)
-def test_acknowledging_frees_backlog_and_nothing_comes_back(
+def test_at_most_once_ack_frees_backlog_without_redelivery(
     server: RunningServer, a: tt.Client, b: tt.Client
 ) -> None:
     numbers(server, "once", 9)
     stream = a.subscribe("once", max_backlog=3)
     held = take(stream, 3)
     found = wait_state(server, "once", taken=3, backlog=3)
-    assert (found.depth, held[0].lease_expires) == (6, None), "they have left the queue"
+    assert (found.depth, held[0].lease_expires) == (6, None), "the messages have left the queue"
     for settle in (held[0].cancel, held[1].expire, lambda: held[2].extend(60)):
         settle()
     a.publish_flush(timeout=SECONDS)
@@ -229,39 +229,39 @@ def test_acknowledging_frees_backlog_and_nothing_comes_back(
     assert nothing(stream)
     held[0].ack()
     a.ack("once", held[1])
-    assert of(take(stream, 2)) == [3, 4], "each acknowledgement has made room"
+    assert of(take(stream, 2)) == [3, 4], "each acknowledgement frees backlog"
     stream.close()
     found = wait_state(server, "once", backlog=0, consumers=0)
     assert (found.returned, found.expired, found.taken) == ({}, {}, 5)
     last = b.subscribe("once", max_backlog=10)
-    assert of(take(last, 4)) == [5, 6, 7, 8], "what was under way is gone"
+    assert of(take(last, 4)) == [5, 6, 7, 8], "delivered messages are not redelivered"
     assert nothing(last)
 
 
 @pytest.mark.behaviour(40)
-def test_the_removal_is_on_disk_before_the_message_is_sent() -> None:
-    world = QueueEngine(QueueDefinition("once", semantics="at-most-once"))
-    world.connect("p").publish("once", [b"%d" % n for n in range(3)])
-    world.settle()
+def test_removal_is_persisted_before_the_message_is_sent() -> None:
+    engine = QueueEngine(QueueDefinition("once", semantics="at-most-once"))
+    engine.connect("p").publish("once", [b"%d" % n for n in range(3)])
+    engine.settle()
     for number in range(3):
-        peer = world.connect("c")
+        peer = engine.connect("c")
         peer.subscribe("s", "once")
-        world.settle_but_for_writes()
-        assert (peer.heard["s"], len(world.jobs)) == ([], 1), "it waits for the disk"
-        if number == 1:  # killed before: the message is there still
-            world.reopen()
-            assert world.ready("once") == [b"1", b"2"]
-            world.consumed("once", 1)
+        engine.settle_but_for_writes()
+        assert (peer.heard["s"], len(engine.jobs)) == ([], 1), "it waits for the disk"
+        if number == 1:  # killed before the removal: the message is still queued
+            engine.reopen()
+            assert engine.ready("once") == [b"1", b"2"]
+            engine.consumed("once", 1)
             continue
-        world.settle()
+        engine.settle()
         assert [heard.body for heard in peer.heard["s"]] == [b"%d" % number]
-        world.reopen()
-        assert world.ready("once") == [b"1", b"2"][number:], "delivered, not acknowledged, and gone"
+        engine.reopen()
+        assert engine.ready("once") == [b"1", b"2"][number:], "delivered, not acknowledged, and gone"
 
 
 @pytest.mark.behaviour(41)
 @pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
-def test_a_barrier_waits_and_is_waited_for(
+def test_barrier_blocks_until_prior_messages_are_settled(
     server: RunningServer, a: tt.Client, b: tt.Client, semantics: str
 ) -> None:
     name = f"barrier-{semantics}"
@@ -273,23 +273,25 @@ def test_a_barrier_waits_and_is_waited_for(
     assert wait_state(server, name, backlog=1).ready == 3, "one of the earlier ones is not acknowledged"
     assert nothing(stream)
     if semantics == "at-least-once":
-        held[1].expire()  # one that expired counts
+        held[1].expire()  # an expired message is settled
     else:
-        stream.close()  # so does one whose holder is gone
+        stream.close()  # messages of a closed stream are settled
         stream = b.subscribe(name, max_backlog=10)
     got = take(stream, 3)
-    assert of(got) == [2, 3, 4], "what is behind it waits for its delivery, not for its acknowledgement"
+    assert of(got) == [2, 3, 4], (
+        "later messages wait for the delivery of the barrier, not for its acknowledgement"
+    )
     assert [message.json().get("barrier") for message in got] == [True, None, None]
 
 
 @pytest.mark.behaviour(42)
-def test_what_is_leased_does_not_expire(server: RunningServer, a: tt.Client) -> None:
-    stream = a.subscribe("expiring", max_backlog=2)  # it waits for them: they are not old yet
+def test_leased_message_does_not_expire(server: RunningServer, a: tt.Client) -> None:
+    stream = a.subscribe("expiring", max_backlog=2)  # subscribed before the messages expire
     numbers(server, "expiring", 3)
     held = take(stream, 2)
     wait_state(server, "expiring", expired={"expiration": 1})
-    found = wait_state(server, "expiring", dooming=0)  # gone once the log says so
-    assert (found.leased, found.ready) == (2, 0), "what nobody had is gone"
+    found = wait_state(server, "expiring", dooming=0)  # after the expiry is in the log
+    assert (found.leased, found.ready) == (2, 0), "the message without a lease has expired"
     held[0].ack()
     assert wait_state(server, "expiring", acknowledged=1).expired == {"expiration": 1}, "overdue, and done"
     held[1].cancel()
@@ -305,7 +307,7 @@ def test_what_is_leased_does_not_expire(server: RunningServer, a: tt.Client) -> 
 @pytest.mark.behaviour(43)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("word", ["tries", "age"])
-def test_one_rule_for_every_end_of_a_delivery(server: RunningServer, word: str, way: str) -> None:
+def test_every_end_of_a_delivery_follows_one_rule(server: RunningServer, word: str, way: str) -> None:
     name, topic = f"{word} {way}", f"{word}-{way[0]}"
     for number in range(2 if word == "tries" else 1):
         with tt.Client(f"{name} {number}", server.uri, timeout=SECONDS) as client:
@@ -336,36 +338,38 @@ def test_one_rule_for_every_end_of_a_delivery(server: RunningServer, word: str, 
 
 
 @pytest.mark.behaviour(44)
-def test_a_recovery_point_counts_when_it_is_new() -> None:
-    """A new queue begins at its recovery point, one that was there goes on, another value begins anew."""
-    world = QueueEngine()
-    publisher = world.connect("p")
+def test_recovery_point_applies_only_when_new_or_changed() -> None:
+    """A new queue starts at its recovery point, an existing one continues, a changed value starts anew."""
+    engine = QueueEngine()
+    publisher = engine.connect("p")
     publisher.publish("t", [b"%d" % n for n in range(6)])
-    world.settle()
-    mark = {h.body: f"{h.publisher}|{h.sequence}|" for h in world.positions().values()}
+    engine.settle()
+    mark = {h.body: f"{h.publisher}|{h.sequence}|" for h in engine.positions().values()}
 
     def opened(point: str, *, clean: bool) -> bytes:
-        world.reopen(QueueDefinition("q", "t", recovery_point=point), clean=clean)
-        return b"".join(world.ready("q"))
+        engine.reopen(QueueDefinition("q", "t", recovery_point=point), clean=clean)
+        return b"".join(engine.ready("q"))
 
     for clean in (False, True):
-        assert opened(mark[b"3"], clean=clean) == b"45", "behind the bookmark, as every start"
+        assert opened(mark[b"3"], clean=clean) == b"45", "after the bookmark, like every start point"
         assert opened("epoch", clean=clean) == b"012345"
-    world.consumed("q", 2)
-    assert opened("epoch", clean=False) == b"2345", "it goes on, its acknowledgements are in the log"
+    engine.consumed("q", 2)
+    assert opened("epoch", clean=False) == b"2345", (
+        "the queue continues, because its acknowledgements are in the log"
+    )
     assert opened("epoch", clean=True) == opened("epoch", clean=False) == b"2345"
     assert opened("now", clean=False) == b""
-    world.connect("p").publish("t", [b"6", b"7"])
-    world.settle()
-    assert opened("now", clean=False) == opened("now", clean=True) == b"67", "when the queue began"
+    engine.connect("p").publish("t", [b"6", b"7"])
+    engine.settle()
+    assert opened("now", clean=False) == opened("now", clean=True) == b"67", "now is the start of the queue"
     assert opened("20200101T000000", clean=True) == b"234567", "acknowledgements in the log apply"
-    world.reopen(QueueDefinition("q", "t"), QueueDefinition("q2", "t", recovery_point=mark[b"1"]))
-    assert b"".join(world.ready("q") + world.ready("q2")) == b"234567234567", "one pass for both"
+    engine.reopen(QueueDefinition("q", "t"), QueueDefinition("q2", "t", recovery_point=mark[b"1"]))
+    assert b"".join(engine.ready("q") + engine.ready("q2")) == b"234567234567", "one pass for both"
     assert QueueDefinition("q").recovery_point == "epoch"
 
 
 @pytest.mark.behaviour(45)
-def test_a_queue_of_its_own_name_takes_the_topic_over(server: RunningServer, a: tt.Client) -> None:
+def test_queue_with_the_topic_name_replaces_plain_subscriptions(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "kept", 2)
     stream = a.subscribe("kept")
     first = stream.get(SECONDS)
@@ -380,15 +384,17 @@ def test_a_queue_of_its_own_name_takes_the_topic_over(server: RunningServer, a: 
 
 
 @pytest.mark.behaviour(45)
-def test_another_name_leaves_the_topic_alone(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+def test_queue_with_another_name_leaves_the_topic_unchanged(
+    server: RunningServer, a: tt.Client, b: tt.Client
+) -> None:
     live, others = a.subscribe("plain"), b.subscribe("plain")
     stream = a.subscribe("beside", max_backlog=10)
-    publish(server, "beside", {"n": 0})  # its name leads to the topic
+    publish(server, "beside", {"n": 0})  # the publish target is the topic
     publish(server, "plain", {"n": 1})
-    assert of(take(live, 2)) == of(take(others, 2)) == [0, 1], "everybody gets all of it"
+    assert of(take(live, 2)) == of(take(others, 2)) == [0, 1], "each plain subscriber gets all messages"
     got = take(stream, 2)
     assert [(m.topic, m.underlying_topic) for m in got] == [("beside", "plain")] * 2
-    assert of(list(a.replay("beside"))) == [0, 1], "a replay of a queue is one of its topic"
+    assert of(list(a.replay("beside"))) == [0, 1], "a replay of a queue reads its topic"
 
 
 # -- leasing ------------------------------------------------------------------------------------------
@@ -414,31 +420,31 @@ OUTCOMES = {
 @pytest.mark.behaviour(46)
 @pytest.mark.parametrize("option", [None, "expire"])
 @pytest.mark.parametrize("leasing", ["strict", "lenient"])
-def test_whose_leases_may_be_settled(
+def test_leasing_mode_decides_which_leases_can_be_settled(
     server: RunningServer, a: tt.Client, b: tt.Client, leasing: str, option: str | None
 ) -> None:
     name = f"{leasing} {option}"
     numbers(server, name, 6)
     own = take(a.subscribe(name, filter="/n < 2", max_backlog=9), 2)
-    theirs = take(b.subscribe(name, filter="/n = 2 OR /n = 3", max_backlog=9), 2)
+    leased_by_other = take(b.subscribe(name, filter="/n = 2 OR /n = 3", max_backlog=9), 2)
     waiting = [message.bookmark for message in a.replay(name)][4:]
     outcomes = OUTCOMES[leasing]
     settles: list[tuple[str, Callable[[], None]]] = [
         ("own", lambda: a.ack(name, own[0], option)),
         ("own", lambda: a.sow_delete(name, filter="/n = 1", options=option)),
-        ("another's", lambda: a.ack(name, theirs[0], option)),
+        ("another's", lambda: a.ack(name, leased_by_other[0], option)),
         ("none", lambda: a.ack(name, waiting[0] or "", option)),
         ("another's, filter", lambda: a.sow_delete(name, filter="/n = 3", options=option)),
         ("none, filter", lambda: a.sow_delete(name, filter="/n = 5", options=option)),
     ]
     for (what, settle), n in zip(settles, (0, 1, 2, 4, 3, 5), strict=True):
-        before = _there(server, name)
+        before = _depth(server, name)
         settle()
         a.publish_flush(timeout=SECONDS)
-        assert _there(server, name) == before - outcomes[what], f"{what}, message {n}"
+        assert _depth(server, name) == before - outcomes[what], f"{what}, message {n}"
 
 
-def _there(server: RunningServer, name: str) -> int:
+def _depth(server: RunningServer, name: str) -> int:
     return state(server, name).depth
 
 
@@ -446,7 +452,7 @@ def _there(server: RunningServer, name: str) -> int:
 
 
 @pytest.mark.behaviour(47)
-def test_a_queue_over_a_pattern(server: RunningServer, a: tt.Client) -> None:
+def test_queue_over_a_pattern_delivers_underlying_topics(server: RunningServer, a: tt.Client) -> None:
     publish(server, "many/x", {"n": 0})
     publish(server, "many", {"n": 1})
     stream = a.subscribe("many", max_backlog=5)
@@ -461,10 +467,10 @@ def test_a_queue_over_a_pattern(server: RunningServer, a: tt.Client) -> None:
 
 
 @pytest.mark.behaviour(48)
-def test_permission_is_asked_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To subscribe and to acknowledge, by bookmark and by filter, and not to publish."""
-    world = QueueEngine(QueueDefinition("q"))
-    writer = world.connect("writer")
+def test_queue_permissions_are_checked_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permission covers subscribe and acknowledge, by bookmark and by filter, but not publish."""
+    engine = QueueEngine(QueueDefinition("q"))
+    writer = engine.connect("writer")
     asked: list[str] = []
 
     def permit(session: Session, work: QueueWorker) -> None:
@@ -473,7 +479,7 @@ def test_permission_is_asked_in_one_place(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(QueueRegistry, "permit", staticmethod(permit))
     writer.publish("q", [b"1"])
-    world.settle()
+    engine.settle()
     assert (asked, writer.acked_sequence) == ([], 1), "reading is not publishing"
     number = writer.subscribe("s", "q")
     browsing = writer.subscribe("t", "q", options="browse")
@@ -482,11 +488,11 @@ def test_permission_is_asked_in_one_place(monkeypatch: pytest.MonkeyPatch) -> No
         Settlement(queue="q", action="ack", filter="TRUE"),
     ):
         writer.publish("$queue", [encode_settlement(settlement)])
-    world.settle()
+    engine.settle()
     answers = [writer.answers[number], writer.answers[browsing]]
     assert [getattr(answer, "code", None) for answer in answers] == ["not_a_queue"] * 2
     assert set(asked) == {"writer q"}
     refusals = [command for command, _ in writer.received if isinstance(command, Rejected)]
     assert [refusal.code for refusal in refusals] == ["not_a_queue"] * 2
-    assert len(world.broker.queues.snapshots(world.now())) == 1
-    assert world.broker.queues.snapshots(world.now())[0].ready == 1
+    assert len(engine.broker.queues.snapshots(engine.now())) == 1
+    assert engine.broker.queues.snapshots(engine.now())[0].ready == 1

@@ -1,4 +1,4 @@
-"""The examples of the client that loses nothing, as a user runs them: killed and started again."""
+"""Examples of clients that lose nothing, run like a user does, killed and restarted."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def server() -> Iterator[RunningServer]:
 def started(
     example: str, server: RunningServer, state: Path, *arguments: str
 ) -> Iterator[subprocess.Popen[str]]:
-    """An example that runs, until it ends or is killed."""
+    """Yield a running example, and kill it at the end."""
     with running(example, "--servers", server.uri, "--state", str(state), *arguments) as process:
         yield process
 
 
 @contextlib.contextmanager
 def running(example: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """As `started`, with all its arguments."""
+    """Yield a running example with the given arguments."""
     with subprocess.Popen(
         [sys.executable, "-m", f"examples.{example}", *arguments],
         cwd=ROOT,
@@ -61,11 +61,11 @@ def running(example: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def run(example: str, server: RunningServer, state: Path, *arguments: str) -> list[str]:
-    """What an example printed that came to its end."""
+    """Run an example to its end, and return its output."""
     with started(example, server, state, *arguments) as process:
-        told, _ = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, told
-    return told.splitlines()
+        output, _ = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, output
+    return output.splitlines()
 
 
 def log_of(server: RunningServer) -> list[bytes]:
@@ -80,7 +80,9 @@ def publish(server: RunningServer, bodies: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-def test_a_reliable_publisher_loses_and_doubles_nothing(server: RunningServer, tmp_path: Path) -> None:
+def test_reliable_publisher_example_loses_and_duplicates_nothing(
+    server: RunningServer, tmp_path: Path
+) -> None:
     lines = [b"trade %d" % n for n in range(2_000)]
     with started("reliable_publisher", server, tmp_path) as process:
         assert process.stdin is not None
@@ -96,8 +98,8 @@ def test_a_reliable_publisher_loses_and_doubles_nothing(server: RunningServer, t
     with tt.FilePublishStore(tmp_path / "publish") as store:
         assert store.unpersisted_count() > 400
         given = store.last_sequence
-    told = run("reliable_publisher", server, tmp_path)
-    assert told[-1] == "0 lines published, 0 not persisted"
+    outputs = run("reliable_publisher", server, tmp_path)
+    assert outputs[-1] == "0 lines published, 0 not persisted"
     found = log_of(server)
     assert found == lines[: len(found)]
     assert len(found) > 1_500
@@ -110,7 +112,7 @@ def files_have(state: Path, text: bytes) -> bool:
 
 
 @pytest.mark.slow
-def test_a_resumable_consumer_skips_and_repeats_nothing(server: RunningServer, tmp_path: Path) -> None:
+def test_resumable_consumer_example_skips_and_repeats_nothing(server: RunningServer, tmp_path: Path) -> None:
     bodies = [b"trade %d" % n for n in range(600)]
     publish(server, bodies[:400])
     printed = run("resumable_consumer", server, tmp_path, "--count", "150")
@@ -135,9 +137,7 @@ def test_a_resumable_consumer_skips_and_repeats_nothing(server: RunningServer, t
 
 
 @pytest.mark.slow
-def test_a_windowed_consumer_gets_open_windows_again_and_closed_ones_never(
-    server: RunningServer, tmp_path: Path
-) -> None:
+def test_windowed_consumer_example_replays_only_open_windows(server: RunningServer, tmp_path: Path) -> None:
     rng = Random(1)
     trades = [{"minute": minute, "price": rng.randrange(100)} for minute in (1, 2, 3) for _ in range(40)]
     rng.shuffle(trades)
@@ -147,22 +147,22 @@ def test_a_windowed_consumer_gets_open_windows_again_and_closed_ones_never(
         if (prices := [trade["price"] for trade in trades if trade["minute"] == minute] + [50])
     }
 
-    def told(minute: int) -> str:
+    def outputs(minute: int) -> str:
         return f"minute {minute}: 41 trades, average {average[minute]:.2f}"
 
     def last(minute: int) -> bytes:
         return json.dumps({"minute": minute, "price": 50, "last": True}).encode()
 
     publish(server, [*(json.dumps(trade).encode() for trade in trades), last(2)])
-    assert run("windowed_consumer", server, tmp_path, "--closing", "1") == [told(2)]
+    assert run("windowed_consumer", server, tmp_path, "--closing", "1") == [outputs(2)]
     publish(server, [last(3)])
     with started("windowed_consumer", server, tmp_path) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == told(3) + "\n"
+        assert process.stdout.readline() == outputs(3) + "\n"
         server.kill()
         server.start()
         publish(server, [last(1)])
-        assert process.stdout.readline() == told(1) + "\n"
+        assert process.stdout.readline() == outputs(1) + "\n"
         publish(server, [json.dumps({"minute": 4, "price": 1}).encode()])
         process.kill()
 
@@ -182,7 +182,7 @@ class Delays:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else writes meanwhile."""
+        """Block all other writers."""
         with contextlib.closing(sqlite3.connect(self._file, timeout=SECONDS)) as database:
             database.execute("BEGIN IMMEDIATE")
             yield
@@ -195,7 +195,7 @@ class Delays:
 
 
 def late(flights: list[bytes]) -> dict[str, tuple[int, int]]:
-    """By carrier how many were late, and by how many minutes altogether."""
+    """Return the number of late flights and their total delay in minutes, by carrier."""
     found: dict[str, tuple[int, int]] = {}
     for flight in map(json.loads, flights):
         if (flight["dep_delay"] or 0) > 60:
@@ -209,10 +209,10 @@ def how_many(totals: dict[str, tuple[int, int]]) -> int:
 
 
 @pytest.mark.slow
-def test_workers_share_a_queue_and_a_killed_one_takes_nothing_with_it(tmp_path: Path) -> None:
-    """One worker has written what it had when it is killed, and the server did not hear of it: that comes
-    again and counts once. Another is killed while the database keeps it from writing what it has: it must not
-    have acknowledged that."""
+def test_killed_worker_example_loses_and_counts_twice_no_message(tmp_path: Path) -> None:
+    """One worker is killed after its writes, but before the server has the acknowledgements. Its messages are
+    redelivered and count once. Another worker is killed while the database is locked, and must not have
+    acknowledged the messages it could not write."""
     flights = [flight.body for flight in read_flights(3_000)]
     early, later = flights[:1_500], flights[1_500:]
     delays = Delays(tmp_path / "delays.sqlite")
@@ -231,36 +231,36 @@ def test_workers_share_a_queue_and_a_killed_one_takes_nothing_with_it(tmp_path: 
 
         unheard, busy = worker(1, proxy.uri), worker(2, server.uri)
         wait_until(lambda: queue_of(server).consumers == 2, SECONDS)
-        proxy.stall(to_client=False)  # what the first acknowledges does not arrive
-        os.kill(busy.pid, signal.SIGSTOP)  # until both have as much as they may
+        proxy.stall(to_client=False)  # acknowledgements of the first worker do not arrive
+        os.kill(busy.pid, signal.SIGSTOP)  # until both workers have a full backlog
         source.publish_batch("flights", early)
         wait_until(lambda: queue_of(server).leased == 2 * backlog, SECONDS)
         os.kill(busy.pid, signal.SIGCONT)
         wait_until(lambda: delays.done() == how_many(late(early)), SECONDS)
-        heard = how_many(late(early)) - backlog
-        wait_until(lambda: queue_of(server).acknowledged == heard, SECONDS)
+        received = how_many(late(early)) - backlog
+        wait_until(lambda: queue_of(server).acknowledged == received, SECONDS)
         with delays.locked():
             source.publish_batch("flights", later)
             wait_until(lambda: queue_of(server).leased == 2 * backlog, SECONDS)
-            time.sleep(0.5)  # one that acknowledges before it has written would do so now
-            assert queue_of(server).acknowledged == heard
+            time.sleep(0.5)  # a worker that acknowledges before the write would do it now
+            assert queue_of(server).acknowledged == received
             unheard.kill()
             busy.kill()
             busy.wait(SECONDS)
             proxy.cut()
-        told = [
+        outputs = [
             process.communicate(timeout=SECONDS)[0]
             for process in [worker(number, server.uri, "--idle", "3") for number in (3, 4)]
         ]
         assert queue_of(server).depth == 0
     assert delays.totals() == late(flights)
     assert delays.done() == how_many(late(flights))
-    lines = [line.split() for text in told for line in text.splitlines()]
-    assert sum(int(line[2]) for line in lines) >= backlog  # what came again
+    lines = [line.split() for text in outputs for line in text.splitlines()]
+    assert sum(int(line[2]) for line in lines) >= backlog  # redelivered messages
 
 
 def queue_of(server: RunningServer) -> QueueSnapshot:
-    """What the server says of its one queue."""
+    """Return the statistics of the only queue."""
     (queue,) = stats_of(server).queues
     return queue
 
@@ -322,7 +322,9 @@ def run_small(name: str, server: RunningServer) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL_EXAMPLES)
-def test_small_example_prints_its_output_and_runs_twice(name: str, queue_server: RunningServer) -> None:
+def test_small_example_prints_the_documented_output_and_runs_twice(
+    name: str, queue_server: RunningServer
+) -> None:
     assert run_small(name, queue_server) == SMALL_EXAMPLES[name]
     run_small(name, queue_server)
 

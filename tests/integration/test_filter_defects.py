@@ -1,4 +1,4 @@
-"""A filter function with a planted defect on a real server: only the subscription that uses it feels it."""
+"""Filter function with a planted defect on a real server: only its subscription is affected."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _numbers(stream: tt.MessageStream, count: int) -> list[int]:
     return [stream.get(timeout=SECONDS).json()["n"] for _ in range(count)]
 
 
-def test_only_the_subscription_with_the_filter_that_raises_misses_the_message(server: PlantedServer) -> None:
+def test_filter_that_raises_affects_only_subscriptions_with_this_filter(server: PlantedServer) -> None:
     with tt.Client("publisher", server.uri) as publisher, tt.Client("reader", server.uri) as reader:
         plain = reader.subscribe("orders")
         other = reader.subscribe("orders", filter="/n >= 0")
@@ -66,14 +66,14 @@ def test_only_the_subscription_with_the_filter_that_raises_misses_the_message(se
         assert stats_of(server).totals.unreadable_messages >= 3
 
 
-def test_a_constant_that_raises_is_refused(server: PlantedServer) -> None:
+def test_filter_with_a_constant_that_raises_is_refused(server: PlantedServer) -> None:
     with tt.Client("constant", server.uri) as client:
         for _ in range(2):
             with pytest.raises(tt.BadFilter, match=r"cannot be evaluated .Planted"):
                 client.subscribe("orders", filter="LENGTH('boom') > 0")
 
 
-def test_queues_whose_expressions_raise_go_on(server: PlantedServer) -> None:
+def test_queue_with_expressions_that_raise_continues(server: PlantedServer) -> None:
     with tt.Client("worker", server.uri) as worker, tt.Client("source", server.uri) as source:
         _publish(source, "work")
         _publish(source, "jobs")

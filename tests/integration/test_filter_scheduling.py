@@ -1,4 +1,4 @@
-"""One client that brings a crowd of filters at once: everybody else is served between them."""
+"""Many filters of one client: other clients are served between them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def _ids(said: list[object]) -> list[int]:
     return [command.id for command in said if isinstance(command, Ack) and not command.code]
 
 
-def test_others_are_served_between_the_filters_of_one_client() -> None:
+def test_other_clients_are_served_between_the_filters_of_one_client() -> None:
     with running_server() as server, Peer(server.uri, "many") as many, Peer(server.uri, "other") as other:
         many.send(b"".join(map(_subscribe, range(1, FILTERS + 1))) + frame(Flush(id=1_000)))
         answered = _ids([*many.until(Ack)])
         other.send(frame(Flush(id=7)))
         assert _ids([*other.until(Ack)]) == [7]
         answered += _ids([*many.heard()])
-        assert 0 < len(answered) < FILTERS, "the other one waited for all of them"
+        assert 0 < len(answered) < FILTERS, "the other client waited for all filters"
         while answered[-1] != 1_000:
             answered += _ids([*many.until(Ack)])
         assert answered == [*range(1, FILTERS + 1), 1_000]
 
 
-def test_what_was_published_behind_filters_is_recorded_though_its_connection_has_gone() -> None:
+def test_publishes_behind_filters_are_stored_after_the_connection_closed() -> None:
     with running_server() as server:
         with Peer(server.uri, "hasty") as hasty:
             frames = [_subscribe(number) for number in range(1, 11)]

@@ -108,7 +108,7 @@ class Terminal:
 
 
 class Tutorial:
-    """The directory and the terminals of the reader, with ports of their own."""
+    """The directory and the terminals of the reader, with separate ports."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Heartbeats where processes stand still: a client that was stopped, a server that was."""
+"""Heartbeats of suspended processes: clients and servers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def closes(server: RunningServer, name: str) -> list[str]:
 
 @pytest.mark.behaviour(30)
 @pytest.mark.parametrize("kind", ["blocking", "asyncio"])
-def test_a_client_that_was_stopped_is_removed(server: RunningServer, kind: str) -> None:
+def test_suspended_client_is_disconnected(server: RunningServer, kind: str) -> None:
     client = subprocess.Popen(
         [sys.executable, "-c", CLIENT, server.uri, kind],
         env=source_environment(),
@@ -79,10 +79,8 @@ def test_a_client_that_was_stopped_is_removed(server: RunningServer, kind: str) 
 
 
 @pytest.mark.parametrize("seconds", [0.6, 1.5])
-def test_a_server_that_stood_still_keeps_the_clients_that_waited(
-    server: RunningServer, seconds: float
-) -> None:
-    """Their beats lie in its sockets when it goes on."""
+def test_suspended_server_keeps_waiting_clients_connected(server: RunningServer, seconds: float) -> None:
+    """Their heartbeats wait in the sockets of the server."""
     with tt.Client("waits", server.uri, connect=False) as client:
         client.set_heartbeat(0.4, idle=30)
         client.connect()
@@ -97,7 +95,7 @@ def test_a_server_that_stood_still_keeps_the_clients_that_waited(
 
 
 @pytest.mark.behaviour(30)
-def test_a_server_that_stands_still_is_given_up(server: RunningServer) -> None:
+def test_suspended_server_raises_heartbeat_missed(server: RunningServer) -> None:
     with tt.Client("leaves", server.uri, connect=False) as client:
         client.set_heartbeat(INTERVAL)
         client.connect()
@@ -109,8 +107,8 @@ def test_a_server_that_stands_still_is_given_up(server: RunningServer) -> None:
         client.publish_flush()
 
 
-def test_a_server_beats_while_it_drains(tmp_path: Path) -> None:
-    """A stop waits for a subscriber that takes its time; it must not be taken for dead meanwhile."""
+def test_draining_server_sends_heartbeats(tmp_path: Path) -> None:
+    """During the drain the server must not appear dead to a slow subscriber."""
     with running_server(tmp_path / "data") as server:
         with tt.Client("reader", server.uri, connect=False) as client:
             client.set_heartbeat(0.4)
@@ -135,7 +133,7 @@ def test_a_server_beats_while_it_drains(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour(35)
-def test_names_are_not_enforced_on_an_instance_that_records_nothing(tmp_path: Path) -> None:
+def test_client_names_are_not_exclusive_without_persistent_topics(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", "[journal]\ntopic = []\n") as server:
         users = (None, None, "ann", "bob")
         clients = [tt.Client("twin", server.uri, user=user) for user in users]
@@ -154,7 +152,7 @@ def test_names_are_not_enforced_on_an_instance_that_records_nothing(tmp_path: Pa
 
 
 @pytest.mark.behaviour(35)
-def test_no_user_counts_as_the_same_user_and_the_log_says_name_in_use(
+def test_clients_without_users_take_over_the_name(
     server: RunningServer,
 ) -> None:
     with tt.Client("twin", server.uri) as first, tt.Client("twin", server.uri) as second:
@@ -167,7 +165,7 @@ def test_no_user_counts_as_the_same_user_and_the_log_says_name_in_use(
 
 
 @pytest.mark.behaviour(35)
-def test_a_logon_carries_a_user_and_another_one_is_refused(server: RunningServer) -> None:
+def test_name_in_use_by_another_user_is_refused(server: RunningServer) -> None:
     with tt.Client("twin", server.uri, user="ann") as first:
         for user in ("bob", None):
             with pytest.raises(tt.NameInUse, match="in use by another user"):

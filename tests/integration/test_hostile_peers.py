@@ -1,4 +1,4 @@
-"""Whatever comes over the socket: its own error, its connection closed, and another client undisturbed."""
+"""Hostile bytes on the socket: a specific error, a closed connection, and undisturbed clients."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from tickertape.wire.commands import (
 
 LOGON = frame(Logon(name="stranger"))
 GIGABYTE = 2**30
-CROWD = 200
+CONNECTIONS = 200
 FEW_FILES = 128
-"""As many files as one server may have open."""
+"""Open files that a server may have."""
 CONNECTION_BYTES_MAX = 64 * KIB
-"""What a connection takes beside the frame that it has begun."""
+"""Memory of a connection beside its unfinished frame."""
 
 pytestmark = pytest.mark.slow
 
@@ -55,13 +55,13 @@ def damaged(frame: bytes, at: int) -> bytes:
 
 
 def header(data: bytes) -> bytes:
-    """A frame whose checksums are right, whatever its header is."""
+    """Return a frame with valid checksums and any header."""
     padded = data + bytes(-len(data) % 8)
     return struct.pack("<IIII", 16 + len(padded), len(data), crc32c(data), 0) + padded
 
 
 def batch_frame(batch: bytes, **fields: object) -> bytes:
-    """A publish frame around any bytes as its batch, with the checksum that they have."""
+    """Return a publish frame with any bytes as batch, and their checksum."""
     whole = frame(Publish(frame=1, **fields), batch_of(1))  # type: ignore[arg-type]
     size = struct.unpack_from("<I", whole, 4)[0]
     begin = 16 + size + -size % 8
@@ -71,7 +71,7 @@ def batch_frame(batch: bytes, **fields: object) -> bytes:
 
 PUBLISH = frame(Publish(frame=1), batch_of(3))
 
-STRANGERS: dict[str, tuple[bytes, str]] = {
+BEFORE_LOGON: dict[str, tuple[bytes, str]] = {
     "garbage": (Random(7).randbytes(5000), "not_tickertape"),
     "zeros": (bytes(4096), "not_tickertape"),
     "a TLS hello": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), "not_tickertape"),
@@ -82,7 +82,7 @@ STRANGERS: dict[str, tuple[bytes, str]] = {
     "a publish before logon": (PREFACE + PUBLISH, "logon_required"),
     "a damaged logon": (PREFACE + damaged(LOGON, 20), "bad_frame"),
     "a command of the server": (PREFACE + frame(Goodbye(code="x", text="y")), "bad_command"),
-    "a name that cannot be": (PREFACE + frame(Logon(name="a\nb")), "bad_name"),
+    "an invalid name": (PREFACE + frame(Logon(name="a\nb")), "bad_name"),
     "a name that is too long": (PREFACE + frame(Logon(name="n" * 10_000)), "bad_name"),
     "no version at all": (PREFACE + frame(Logon(name="stranger", versions=())), "bad_version"),
     "thousands of versions": (
@@ -91,36 +91,39 @@ STRANGERS: dict[str, tuple[bytes, str]] = {
     ),
     "an unknown logon option": (PREFACE + frame(Logon(name="stranger", options="x=1")), "bad_option"),
     "a long logon option": (PREFACE + frame(Logon(name="stranger", options="x" * 16_000)), "bad_option"),
-    "a logon too large for strangers": (PREFACE + frame(Logon(name="n" * 20_000)), "frame_too_large"),
+    "a logon above the limit before the logon": (
+        PREFACE + frame(Logon(name="n" * 20_000)),
+        "frame_too_large",
+    ),
     "a header that nests": (PREFACE + header(b"\x91" * 16_000), "bad_command"),
     "a header that promises 4 GiB": (PREFACE + header(b"\xdd\xff\xff\xff\xff"), "bad_command"),
     "a text that promises 4 GiB": (PREFACE + header(b"\x81\xa1c\xdb\xff\xff\xff\xff"), "bad_command"),
     "an unknown command": (PREFACE + header(b"\x81\xa1c\xa4boom"), "bad_command"),
-    "a header of nothing": (PREFACE + struct.pack("<IIII", 16, 0, 0, 0), "bad_frame"),
+    "an empty header": (PREFACE + struct.pack("<IIII", 16, 0, 0, 0), "bad_frame"),
 }
 
 GOOD_BATCH = batch_of(3).encode()
 CONTROL = BatchBuilder()
 CONTROL.add("orders", b"1", kind=1)
 
-MEMBERS: dict[str, tuple[bytes, str]] = {
+AFTER_LOGON: dict[str, tuple[bytes, str]] = {
     "a second logon": (LOGON, "already_logged_on"),
     "an oversized frame": (struct.pack("<IIII", GIGABYTE, 32, 0, 0), "frame_too_large"),
     "a damaged header": (damaged(frame(Flush(id=1)), 18), "bad_frame"),
     "a damaged batch": (damaged(PUBLISH, len(PUBLISH) - 20), "bad_frame"),
-    "a length that is no multiple of 8": (struct.pack("<IIII", 33, 9, 0, 0) + bytes(32), "bad_frame"),
+    "a length that is not a multiple of 8": (struct.pack("<IIII", 33, 9, 0, 0) + bytes(32), "bad_frame"),
     "a batch of zeros": (batch_frame(bytes(4096)), "bad_batch"),
     "a batch that promises 2 billion messages": (
         batch_frame(GOOD_BATCH[:8] + struct.pack("<I", 2**31 - 1) + GOOD_BATCH[12:]),
         "bad_batch",
     ),
-    "a body that its checksum denies": (
+    "a body with a wrong checksum": (
         batch_frame(GOOD_BATCH[:-8] + bytes(b ^ 1 for b in GOOD_BATCH[-8:-4]) + GOOD_BATCH[-4:]),
         "corrupt_batch",
     ),
-    "credits for nobody": (frame(Credits(sub_ids=(), bytes=())), "bad_command"),
+    "credits for no subscription": (frame(Credits(sub_ids=(), bytes=())), "bad_command"),
     "credits without their sizes": (frame(Credits(sub_ids=("a", "b"), bytes=(1,))), "bad_command"),
-    "a credit of nothing among others": (frame(Credits(sub_ids=("a", "b"), bytes=(1, 0))), "bad_command"),
+    "a credit of zero among others": (frame(Credits(sub_ids=("a", "b"), bytes=(1, 0))), "bad_command"),
     "credits for too many": (frame(Credits(sub_ids=("a",) * 257, bytes=(1,) * 257)), "bad_command"),
     "a publish frame left out": (frame(Publish(frame=2), batch_of(1)), "bad_command"),
     "sequences of another publisher": (frame(Publish(frame=1, sequenced=True), batch_of(1)), "bad_batch"),
@@ -130,13 +133,13 @@ MEMBERS: dict[str, tuple[bytes, str]] = {
         "bad_batch",
     ),
     "no credit": (frame(Credit(sub_id="s", bytes=0)), "bad_command"),
-    "more credit than there is": (frame(Credit(sub_id="s", bytes=2**40)), "bad_command"),
+    "more credit than the limit": (frame(Credit(sub_id="s", bytes=2**40)), "bad_command"),
     "a negative number": (header(msgspec.msgpack.encode({"c": "flush", "id": -1})), "bad_command"),
     "a number as a name": (
         header(msgspec.msgpack.encode({"c": "unsub", "id": 1, "sub_ids": 7})),
         "bad_command",
     ),
-    "text that is no UTF-8": (header(b"\x83\xa1c\xa5flush\xa2id\x01\xa5level\xa2\xff\xfe"), "bad_command"),
+    "text that is not UTF-8": (header(b"\x83\xa1c\xa5flush\xa2id\x01\xa5level\xa2\xff\xfe"), "bad_command"),
     "a publish without messages": (frame(Publish(frame=1)), "bad_frame"),
     "garbage": (Random(8).randbytes(5000), "frame_too_large"),
 }
@@ -163,29 +166,27 @@ def check_goodbye(said: list[Command], code: str) -> None:
     assert len(goodbye.text) > 10, "it says why"
 
 
-@pytest.mark.parametrize("what", list(STRANGERS))
-def test_a_stranger_is_told_why_and_nobody_else_notices(
+@pytest.mark.parametrize("what", list(BEFORE_LOGON))
+def test_invalid_bytes_before_the_logon_get_an_error_and_disturb_no_client(
     server: RunningServer, witness: Witness, what: str
 ) -> None:
-    data, code = STRANGERS[what]
+    data, code = BEFORE_LOGON[what]
     with Peer(server.uri) as peer:
         peer.send(data)
         check_goodbye(peer.until_closed(), code)
 
 
-@pytest.mark.parametrize("what", list(MEMBERS))
-def test_a_client_that_breaks_the_rules_is_told_why_and_nobody_else_notices(
+@pytest.mark.parametrize("what", list(AFTER_LOGON))
+def test_protocol_violation_after_the_logon_gets_an_error_and_disturbs_no_client(
     server: RunningServer, witness: Witness, what: str
 ) -> None:
-    data, code = MEMBERS[what]
+    data, code = AFTER_LOGON[what]
     with Peer(server.uri, "stranger") as peer:
         peer.send(data)
         check_goodbye(peer.until_closed(), code)
 
 
-def test_a_connection_cut_in_the_middle_of_a_frame_leaves_nothing(
-    server: RunningServer, witness: Witness
-) -> None:
+def test_connection_lost_inside_a_frame_stores_nothing(server: RunningServer, witness: Witness) -> None:
     for size in (3, len(PREFACE) + 5, len(PREFACE + LOGON) + 30):
         with Peer(server.uri) as peer:
             peer.send((PREFACE + LOGON + PUBLISH)[:size])
@@ -193,7 +194,9 @@ def test_a_connection_cut_in_the_middle_of_a_frame_leaves_nothing(
         assert list(client.replay("orders")) == []
 
 
-def test_bad_requests_are_refused_and_the_connection_goes_on(server: RunningServer, witness: Witness) -> None:
+def test_invalid_requests_are_refused_and_the_connection_continues(
+    server: RunningServer, witness: Witness
+) -> None:
     with tt.Client("careless", server.uri, timeout=SECONDS) as client:
         client.publish("orders-careless", b"1")
         client.publish_flush()
@@ -208,8 +211,10 @@ def test_bad_requests_are_refused_and_the_connection_goes_on(server: RunningServ
         assert [message.data for message in client.replay("orders-careless")] == [b"1"]
 
 
-def test_the_server_judges_for_itself(server: RunningServer, witness: Witness) -> None:
-    """Our client refuses these before it sends them; another one may not."""
+def test_server_refuses_invalid_requests_that_bypass_the_client_checks(
+    server: RunningServer, witness: Witness
+) -> None:
+    """Our client refuses these requests before it sends them, but other clients may not."""
     subscriptions = [
         Subscribe(id=1, sub_id="a", topic="orders", bookmark="yesterday", credit=1000),
         Subscribe(id=2, sub_id="b", topic="orders", bookmark="0", options="no_such_option", credit=1000),
@@ -223,24 +228,24 @@ def test_the_server_judges_for_itself(server: RunningServer, witness: Witness) -
     assert codes == {1: "bad_bookmark", 2: "bad_option", 3: "bad_topic", 4: ""}
 
 
-def test_a_crowd_of_strangers_whose_frames_never_end_takes_little(
+def test_many_unfinished_frames_before_the_logon_use_bounded_memory(
     server: RunningServer, witness: Witness
 ) -> None:
-    begun = PREFACE + struct.pack("<IIII", frame_bytes_before_logon_max, 32, 0, 0)
+    unfinished = PREFACE + struct.pack("<IIII", frame_bytes_before_logon_max, 32, 0, 0)
     before = anonymous_bytes(server.pid)
-    with contextlib.ExitStack() as crowd:
-        for _ in range(CROWD):
-            peer = crowd.enter_context(Peer(server.uri))
-            peer.send(begun + bytes(frame_bytes_before_logon_max - 64))
-        # Another connection's answer: what came before it has been read.
-        last = crowd.enter_context(Peer(server.uri, "last"))
+    with contextlib.ExitStack() as connections:
+        for _ in range(CONNECTIONS):
+            peer = connections.enter_context(Peer(server.uri))
+            peer.send(unfinished + bytes(frame_bytes_before_logon_max - 64))
+        # An answer to a later connection shows that the server has read the earlier ones.
+        last = connections.enter_context(Peer(server.uri, "last"))
         last.send(frame(Flush(id=1)))
         last.until(Ack)
         grown = anonymous_bytes(server.pid) - before
-    assert grown < CROWD * (frame_bytes_before_logon_max + CONNECTION_BYTES_MAX)
+    assert grown < CONNECTIONS * (frame_bytes_before_logon_max + CONNECTION_BYTES_MAX)
 
 
-def test_strangers_cannot_take_the_descriptors_that_the_log_needs(
+def test_connections_before_the_logon_leave_descriptors_for_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "few.toml"
@@ -263,10 +268,10 @@ def test_strangers_cannot_take_the_descriptors_that_the_log_needs(
 
 
 @pytest.mark.full
-def test_a_stranger_that_says_nothing_is_sent_away_in_time(server: RunningServer, witness: Witness) -> None:
+def test_silent_connection_is_closed_after_the_logon_timeout(server: RunningServer, witness: Witness) -> None:
     with Peer(server.uri) as silent, Peer(server.uri) as slow:
         slow.send(PREFACE + LOGON[:-1])
-        begun = time.monotonic()
+        start = time.monotonic()
         check_goodbye(silent.until_closed(), "logon_timeout")
         check_goodbye(slow.until_closed(), "logon_timeout")
-        assert logon_seconds_max - 1 < time.monotonic() - begun < logon_seconds_max + 5
+        assert logon_seconds_max - 1 < time.monotonic() - start < logon_seconds_max + 5

@@ -1,4 +1,4 @@
-"""The how-to about bookmark stores: its loop goes on when the server is away for a moment."""
+"""How-to about bookmark stores: its loop continues after a lost connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tickertape.testing import FaultProxy, running_server
 PAGE = Path(__file__).parents[2] / "docs/howto/bookmark-stores.md"
 
 
-def test_the_loop_of_the_page_outlives_a_lost_connection_and_a_refused_one() -> None:
+def test_loop_of_the_page_survives_lost_and_refused_connections() -> None:
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (loop,) = [part for part in code if "while running()" in part]
     processed: list[bytes] = []

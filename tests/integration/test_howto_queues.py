@@ -1,4 +1,4 @@
-"""The how-to about queues, pasted block by block: what it prints is what the page says."""
+"""How-to about queues: its blocks run in order and print the documented output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 class Block(NamedTuple):
-    """A fenced block, and the text block that follows it at once (what it prints)."""
+    """A fenced block, and the text block directly after it, which is its output."""
 
     language: str
     source: str
@@ -63,7 +63,7 @@ def run_shell(source: str, server: RunningServer) -> str:
     return printed
 
 
-def test_every_block_prints_what_the_page_says(
+def test_queue_howto_blocks_print_the_documented_output(
     server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The how-to about TLS and tokens, pasted block by block: what it prints is what the page says."""
+"""How-to about TLS and tokens: its blocks run in order and print the documented output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def run_shell(source: str) -> str:
-    """Run commands in this process; what they print on standard output."""
+    """Run commands in this process, and return their standard output."""
     printed = ""
     for line in source.splitlines():
         prompt, name, *arguments = shlex.split(line)
@@ -43,7 +43,9 @@ def run_python(source: str, names: dict[str, Any]) -> str:
     return printed.getvalue()
 
 
-def test_the_page_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_security_howto_blocks_print_the_documented_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     authority = Authority(tmp_path)
     for issued, wanted in zip(authority.issue("localhost"), ("server.pem", "server.key"), strict=True):

@@ -1,4 +1,4 @@
-"""The how-to about tests: its code runs as it is written there."""
+"""How-to about tests: its code runs as documented."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def test_the_test_of_the_page_passes(tmp_path: Path) -> None:
+def test_testing_howto_test_passes(tmp_path: Path) -> None:
     test, *_ = blocks()
     (tmp_path / "test_orders.py").write_text(test)
     command = [
@@ -41,7 +41,7 @@ def test_the_test_of_the_page_passes(tmp_path: Path) -> None:
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_context_manager_of_the_page_runs() -> None:
+def test_testing_howto_context_manager_runs() -> None:
     block = blocks()[1]
     done = subprocess.run(
         [sys.executable, "-c", block],
@@ -57,6 +57,6 @@ def test_the_context_manager_of_the_page_runs() -> None:
 
 
 @pytest.mark.parametrize("number", range(2, 6))
-def test_the_other_blocks_of_the_page_run_and_what_they_assert_holds(number: int) -> None:
+def test_testing_howto_other_blocks_pass(number: int) -> None:
     assert len(blocks()) == 6
     subprocess.run([sys.executable, "-c", blocks()[number]], env=source_environment(), timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""The how-to about transactions, pasted block by block: what it prints is what the page says."""
+"""How-to about transactions: its blocks run in order and print the documented output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADDRESS = "tcp://127.0.0.1:9007"
 pytestmark = pytest.mark.slow
 
 
-def test_the_blocks_of_the_page_print_what_it_says() -> None:
+def test_transactions_howto_blocks_print_the_documented_output() -> None:
     text = PAGE.read_text(encoding="utf-8")
     found = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(found) == text.count("```python\n") == 5

@@ -1,4 +1,4 @@
-"""The tools on the directory of a running server: nothing is disturbed, what is persisted is seen."""
+"""Journal tools on the directory of a running server: they read it without a disturbance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["journal", *map(str, arguments)])
 
 
-def test_tools_read_what_a_running_server_has_persisted(tmp_path: Path) -> None:
+def test_journal_tools_read_persisted_messages_of_a_running_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_server(data) as server, tt.Client("tools", server.uri) as client:
         sent = 0
@@ -27,7 +27,7 @@ def test_tools_read_what_a_running_server_has_persisted(tmp_path: Path) -> None:
                 sent += 1
             client.publish_flush(timeout=10)
             deadline = time.monotonic() + 10
-            while True:  # a commit is known to be durable when a later one says so: 20 ms of rest at most
+            while True:  # a later commit proves that a commit is durable, after at most 20 ms without writes
                 result = run("dump", data, "--topic", "orders", "--output", "json")
                 assert result.exit_code == 0, result.stderr
                 seen = [json.loads(line)["data"]["n"] for line in result.stdout.splitlines()]

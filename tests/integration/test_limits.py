@@ -29,7 +29,7 @@ def server() -> Iterator[RunningServer]:
         yield made
 
 
-def test_a_client_refuses_a_message_above_the_limit_of_its_server(server: RunningServer) -> None:
+def test_client_refuses_message_above_the_limit_of_the_server(server: RunningServer) -> None:
     with tt.Client("long", server.uri) as client:
         stream = client.bookmark_subscribe("long", tt.NOW)
         with pytest.raises(tt.MessageTooLarge, match=r"131,073 bytes is too large\. Use at most 131,072"):
@@ -43,7 +43,7 @@ def test_a_client_refuses_a_message_above_the_limit_of_its_server(server: Runnin
         assert [stream.get(timeout=SECONDS).data[:1] for _ in range(200)] == [b"y"] * 200
 
 
-def test_a_client_that_does_not_know_the_limit_is_refused_by_the_server(server: RunningServer) -> None:
+def test_server_rejects_message_above_the_limit(server: RunningServer) -> None:
     with Peer(server.uri, "raw") as raw:
         builder = BatchBuilder()
         builder.add("raw", b"x" * (MOST + 1))
@@ -53,7 +53,7 @@ def test_a_client_that_does_not_know_the_limit_is_refused_by_the_server(server: 
         assert "at most 131,072 bytes (message_bytes_max)" in rejected.text
 
 
-def test_a_client_refuses_a_filter_above_the_limit_of_its_server(server: RunningServer) -> None:
+def test_client_refuses_filter_above_the_limit_of_the_server(server: RunningServer) -> None:
     with tt.Client("filters", server.uri) as client:
         for bookmark in (None, tt.EPOCH):
             with pytest.raises(tt.BadFilter, match=r"Filter of 107 bytes is too long\. Use at most 100"):
@@ -70,7 +70,7 @@ def test_subscriptions_are_limited_by_the_configured_number(server: RunningServe
         client.subscribe("c")
 
 
-def test_a_transaction_refuses_a_message_above_the_limit(server: RunningServer) -> None:
+def test_transaction_refuses_message_above_the_limit(server: RunningServer) -> None:
     with tt.Client("transactions", server.uri) as client:
         transaction = client.transaction()
         transaction.publish("t", b"x" * (MOST + 1))
@@ -78,7 +78,7 @@ def test_a_transaction_refuses_a_message_above_the_limit(server: RunningServer) 
             transaction.commit()
 
 
-def test_the_answer_to_a_logon_has_the_limits_that_differ(server: RunningServer) -> None:
+def test_logon_answer_has_the_limits_that_differ_from_the_default(server: RunningServer) -> None:
     with tt.Client("told", server.uri) as client:
         answer = client._driver.core.logon.logged_on
         assert isinstance(answer, LoggedOn)

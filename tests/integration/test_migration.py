@@ -17,7 +17,7 @@ FOREIGN = re.compile(r'^```python title="\w+"\n(.*?)^```$', re.MULTILINE | re.DO
 PAGES = ["amps", "kafka", "nats", "rabbitmq", "redis-streams"]
 
 
-def test_every_migration_page_is_in_the_list_and_has_its_sections() -> None:
+def test_migration_pages_are_listed_and_have_both_sections() -> None:
     assert sorted(page.stem for page in MIGRATION.glob("*.md")) == PAGES
     for page in MIGRATION.glob("*.md"):
         text = page.read_text(encoding="utf-8")

@@ -39,7 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """Metric to labels, of a server with a topic, a queue and a rejected command."""
+    """Return the labels by metric of a server with a topic, a queue and a rejected command."""
     with running_server(config=QUEUE) as server, tt.Client("desk", server.uri) as client:
         client.publish("orders", b"1")
         client.publish_flush(timeout=10)

@@ -1,6 +1,6 @@
-"""The promises of the README, one by one, on real processes, real sockets and a real disk.
+"""Promises of the README, on real processes, real sockets and a real disk.
 
-Power loss, torn writes and lying disks cannot be had here: they are shown on the simulated disk.
+Tests with the simulated disk cover power loss, torn writes and disks that lie.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """For tests that leave it running; each has topics of its own."""
+    """Yield a server for tests that do not stop it, each with separate topics."""
     with running_server() as running:
         yield running
 
@@ -54,7 +54,7 @@ def bodies(stream: tt.MessageStream) -> list[bytes]:
 # -- 1 to 4: acknowledged, kept, once, in order -------------------------------------------------------
 
 
-def test_promise_1_what_is_acknowledged_is_in_the_file(tmp_path: Path) -> None:
+def test_promise_1_acknowledged_message_is_in_the_segment_file(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server, tt.Client("a", server.uri) as client:
         client.publish("orders", b"a body that is easy to find")
         client.publish_flush(timeout=SECONDS)
@@ -73,10 +73,10 @@ def held(sync):
     return wait_and_sync
 os.fdatasync, os.fsync = held(os.fdatasync), held(os.fsync)
 """
-"""What the server's interpreter runs first: a disk that is as slow as the test likes."""
+"""Start of the interpreter of the server: each sync waits for the test."""
 
 
-def test_promise_1_nothing_is_acknowledged_or_delivered_before_its_sync_is_done(
+def test_promise_1_message_is_acknowledged_and_delivered_only_after_the_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "site").mkdir()
@@ -93,11 +93,11 @@ def test_promise_1_nothing_is_acknowledged_or_delivered_before_its_sync_is_done(
             assert live.get(SECONDS).data == b"first"
             hold.touch()
             client.publish("orders", b"second")
-            client.publish_flush(level="processed")  # the server has it
+            client.publish_flush(level="processed")  # the server has accepted the message
             segments = server.data / "journal"
             wait_until(lambda: any(b"second" in data for data in files_of(segments).values()), SECONDS)
             with pytest.raises(tt.TimedOut):
-                client.publish_flush(timeout=0.3)  # it is written, and its sync is not done
+                client.publish_flush(timeout=0.3)  # the message is written but not synced
             with pytest.raises(tt.TimedOut):
                 live.get(0)
             assert client.unpersisted_count() == 1
@@ -108,7 +108,7 @@ def test_promise_1_nothing_is_acknowledged_or_delivered_before_its_sync_is_done(
 
 
 @pytest.mark.timeout(90)
-def test_promises_2_3_4_kills_lose_nothing_double_nothing_and_keep_the_order(tmp_path: Path) -> None:
+def test_promises_2_3_4_server_kills_keep_all_messages_once_and_in_order(tmp_path: Path) -> None:
     total, kills = 30_000, 3
     with running_server(tmp_path / "data") as server:
         publishers = [Publisher(f"publisher-{n}", server.uri, total) for n in range(2)]
@@ -120,7 +120,7 @@ def test_promises_2_3_4_kills_lose_nothing_double_nothing_and_keep_the_order(tmp
             server.kill()
             server.start()
             for publisher in publishers:
-                publisher.go_on(total * (kill + 1) // (kills + 1) + total // 10)
+                publisher.allow(total * (kill + 1) // (kills + 1) + total // 10)
         for publisher in publishers:
             publisher.finish()
         with tt.Client("reader", server.uri, timeout=SECONDS) as reader:
@@ -136,7 +136,7 @@ def test_promises_2_3_4_kills_lose_nothing_double_nothing_and_keep_the_order(tmp
 
 
 class Publisher(threading.Thread):
-    """Publishes with a small store, comes back when the server is killed, and is told how far it may go."""
+    """Publisher with a small store, which reconnects and publishes up to an allowed count."""
 
     def __init__(self, name: str, uri: str, total: int) -> None:
         super().__init__(name=name, daemon=True)
@@ -147,7 +147,7 @@ class Publisher(threading.Thread):
         self._error: BaseException | None = None
         store = tt.MemoryPublishStore("256KB")
         self._client = tt.Client(name, uri, publish_store=store, timeout=SECONDS)
-        self._client.set_disconnect_handler(self._come_back)
+        self._client.set_disconnect_handler(self._reconnect)
 
     def run(self) -> None:
         try:
@@ -163,19 +163,19 @@ class Publisher(threading.Thread):
         assert self._error is None, self._error
         return self._done - self._client.unpersisted_count()
 
-    def go_on(self, allowed: int) -> None:
+    def allow(self, allowed: int) -> None:
         more = min(allowed, len(self.bodies)) - self._given
         if more > 0:
             self._given += more
             self._allowed.release(more)
 
     def finish(self) -> None:
-        self.go_on(len(self.bodies))
+        self.allow(len(self.bodies))
         self.join(SECONDS)
         wait_until(lambda: self.acknowledged() == len(self.bodies), SECONDS)
         self._client.close()
 
-    def _come_back(self, client: tt.Client) -> None:
+    def _reconnect(self, client: tt.Client) -> None:
         def connected() -> bool:
             try:
                 client.connect(timeout=SECONDS)
@@ -186,8 +186,8 @@ class Publisher(threading.Thread):
         wait_until(connected, SECONDS)
 
 
-def test_promise_3_what_comes_again_is_stored_once(server: RunningServer) -> None:
-    """Our client does not send what the server says it has; another one may. So this is said on the wire."""
+def test_promise_3_resent_message_is_stored_once(server: RunningServer) -> None:
+    """Our client does not resend persisted messages, so this test speaks the protocol directly."""
 
     def publish(number: int, first: int, count: int) -> bytes:
         batch = batch_from_bodies(
@@ -207,7 +207,7 @@ def test_promise_3_what_comes_again_is_stored_once(server: RunningServer) -> Non
 # -- 5 and 6: from anywhere, and on into live ---------------------------------------------------------
 
 
-def test_promise_5_a_subscription_starts_anywhere(client: tt.Client) -> None:
+def test_promise_5_subscription_starts_at_any_start_point(client: tt.Client) -> None:
     client.publish_batch("anywhere", numbered(50))
     client.publish_flush()
     between = datetime.now(UTC)
@@ -234,7 +234,7 @@ def test_promise_5_a_subscription_starts_anywhere(client: tt.Client) -> None:
     assert now.get(SECONDS).data == b"100"
 
 
-def test_promise_6_from_replay_to_live_there_is_no_seam(server: RunningServer) -> None:
+def test_promise_6_replay_continues_live_without_gap_or_duplicate(server: RunningServer) -> None:
     total, subscribers = 40_000, 4
     with (
         tt.Client("seam-publisher", server.uri, timeout=SECONDS) as publisher,
@@ -244,7 +244,7 @@ def test_promise_6_from_replay_to_live_there_is_no_seam(server: RunningServer) -
         for first in range(0, total, 500):
             publisher.publish_batch("seam", numbered(500, first))
             if first % (total // subscribers) == total // subscribers // 2:
-                # Published and not flushed: part of it is in the log, part on the way there.
+                # Published and not flushed: some messages are in the log, and some in transit.
                 streams.append(reader.bookmark_subscribe("seam", tt.EPOCH, depth="64KB"))
         expected = numbered(total)
         for stream in streams:
@@ -261,7 +261,7 @@ def memory_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def test_promise_7_a_slow_reader_costs_little_delays_nobody_and_finds_everything(
+def test_promise_7_slow_reader_uses_little_memory_and_delays_no_other_reader(
     server: RunningServer,
 ) -> None:
     warm, count, size = 2000, 60_000, 1000
@@ -271,17 +271,19 @@ def test_promise_7_a_slow_reader_costs_little_delays_nobody_and_finds_everything
         tt.Client("fast-reader", server.uri, timeout=SECONDS) as fast,
     ):
         stalled = slow.bookmark_subscribe("slow", tt.EPOCH, depth="64KB")
-        lively = fast.bookmark_subscribe("slow", tt.EPOCH)
+        flowing = fast.bookmark_subscribe("slow", tt.EPOCH)
         publisher.publish_batch("slow", numbered(warm, size=size))
         publisher.publish_flush()
-        assert [lively.get(SECONDS).data for _ in range(warm)] == numbered(warm, size=size)
+        assert [flowing.get(SECONDS).data for _ in range(warm)] == numbered(warm, size=size)
         before = memory_bytes(server.pid)
         for first in range(warm, warm + count, 5000):
             publisher.publish_batch("slow", numbered(5000, first, size))
             publisher.publish_flush()
-            got = [lively.get(SECONDS).data for _ in range(5000)]
-            assert got == numbered(5000, first, size), "the lively reader has it while the other one stands"
-        # 60 MB went past; what is kept of it is the cached end of the log, whoever reads.
+            got = [flowing.get(SECONDS).data for _ in range(5000)]
+            assert got == numbered(5000, first, size), (
+                "the fast reader has all messages while the other is blocked"
+            )
+        # Of 60 MB the server keeps only the cached end of the log, regardless of readers.
         assert memory_bytes(server.pid) - before < 40 * 2**20
         found = [stalled.get(SECONDS).data for _ in range(warm + count)]
         assert found == numbered(warm + count, size=size)
@@ -294,7 +296,7 @@ STOPPED_MESSAGES = 1000
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Callable[[str], Path]:
-    """A directory with commits of 100 messages each, 1000 bytes large, left by a server stopped or killed."""
+    """Return a maker of data directories of stopped or killed servers, with commits of 100 messages."""
 
     def make(how: str) -> Path:
         data = tmp_path / how
@@ -310,7 +312,7 @@ def stopped(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def flip(data: Path, body: bytes) -> tuple[Path, int]:
-    """Change one bit in the middle of a body; the file and where its damage is."""
+    """Change one bit in the middle of a body, and return the file and the offset of the damage."""
     (file,) = (path for path in (data / "journal").iterdir() if body in path.read_bytes())
     contents = bytearray(file.read_bytes())
     at = contents.index(body) + len(body) // 2
@@ -319,7 +321,7 @@ def flip(data: Path, body: bytes) -> tuple[Path, int]:
     return file, at
 
 
-def test_promise_8_a_start_on_damage_is_refused_and_changes_nothing(
+def test_promise_8_start_on_a_damaged_log_is_refused_without_changes(
     stopped: Callable[[str], Path],
 ) -> None:
     data = stopped("killed")
@@ -330,8 +332,8 @@ def test_promise_8_a_start_on_damage_is_refused_and_changes_nothing(
     assert "journal_corrupt" in errors
     assert file.name in errors
     offset = named_offset(errors)
-    assert offset <= at < offset + 100 * 1100, "the offset is that of the damaged commit"
-    # The lock names the process that tried last.
+    assert offset <= at < offset + 100 * 1100, "the offset is the start of the damaged commit"
+    # The lock contains the last process that tried to start.
     assert {**files_of(data), data / "lock": b""} == {**before, data / "lock": b""}
 
 
@@ -341,7 +343,7 @@ def named_offset(text: str) -> int:
     return numbers[0]
 
 
-def test_promise_8_a_damaged_body_is_reported_and_never_served(stopped: Callable[[str], Path]) -> None:
+def test_promise_8_damaged_body_is_reported_and_never_delivered(stopped: Callable[[str], Path]) -> None:
     data = stopped("stopped")
     file, at = flip(data, numbered(1, 850, size=1000)[0])
     with running_server(data) as server, tt.Client("reader", server.uri, timeout=SECONDS) as reader:
@@ -351,9 +353,9 @@ def test_promise_8_a_damaged_body_is_reported_and_never_served(stopped: Callable
             served.extend(message.data for message in stream)
         assert raised.value.code == "journal_corrupt"
         assert file.name in str(raised.value)
-        assert 0 < len(served) <= 800, "something of what lies before the damaged commit, and nothing of it"
+        assert 0 < len(served) <= 800, "messages before the damaged commit, and none of it"
         assert served == numbered(len(served), size=1000)
-        # The server goes on, for others and for what comes.
+        # The server continues for other topics and new messages.
         reader.publish("orders", b"more")
         reader.publish_flush()
     code, output, errors = run_tickertape("journal", "verify", str(data))
@@ -367,7 +369,7 @@ def test_promise_8_a_damaged_body_is_reported_and_never_served(stopped: Callable
 # -- 9: the disk fails --------------------------------------------------------------------------------
 
 
-def test_promise_8_a_log_without_its_end_is_refused(tmp_path: Path) -> None:
+def test_promise_8_truncated_log_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_server(data) as server, tt.Client("a", server.uri, timeout=SECONDS) as client:
         for body in numbered(20, size=300):
@@ -383,7 +385,7 @@ def test_promise_8_a_log_without_its_end_is_refused(tmp_path: Path) -> None:
     assert {**files_of(data), data / "lock": b""} == {**before, data / "lock": b""}
 
 
-def test_promise_9_when_the_disk_fails_acknowledging_stops(tmp_path: Path) -> None:
+def test_promise_9_disk_failure_stops_acknowledgements(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_server(data) as server:
         store = tt.MemoryPublishStore()
@@ -409,10 +411,10 @@ def test_promise_9_when_the_disk_fails_acknowledging_stops(tmp_path: Path) -> No
         client.close()
 
 
-# -- 10: what the log does not hold -------------------------------------------------------------------
+# -- 10: history outside the log ----------------------------------------------------------------------
 
 
-def test_promise_10_history_that_the_log_does_not_hold_is_an_error(client: tt.Client) -> None:
+def test_promise_10_bookmark_outside_the_log_is_an_error(client: tt.Client) -> None:
     client.publish_batch("history", numbered(3))
     client.publish_flush()
     known = next(client.replay("history")).bookmark
@@ -421,12 +423,12 @@ def test_promise_10_history_that_the_log_does_not_hold_is_an_error(client: tt.Cl
             client.bookmark_subscribe("history", unknown)
         with pytest.raises(tt.BookmarkUnknown):
             client.replay("history", unknown)
-    # Asked for otherwise, it is otherwise; and the connection has not suffered.
+    # Another policy starts elsewhere, and the connection stays usable.
     from_the_start = client.replay("history", "7|7|", bookmark_not_found="epoch")
     assert bodies(from_the_start) == numbered(3)
 
 
-def test_promise_10_a_topic_that_is_not_recorded_has_no_history(tmp_path: Path) -> None:
+def test_promise_10_replay_of_a_non_persistent_topic_is_refused(tmp_path: Path) -> None:
     config = '[[journal.topic]]\nname = "orders"\n'
     with (
         running_server(tmp_path / "data", config) as server,
@@ -446,7 +448,7 @@ def test_promise_10_a_topic_that_is_not_recorded_has_no_history(tmp_path: Path) 
 # -- directories --------------------------------------------------------------------------------------
 
 
-def test_a_directory_in_use_is_refused_and_its_server_goes_on(
+def test_data_directory_in_use_is_refused_and_the_server_continues(
     server: RunningServer, client: tt.Client
 ) -> None:
     code, output, errors = run_tickertape(
@@ -459,7 +461,7 @@ def test_a_directory_in_use_is_refused_and_its_server_goes_on(
     client.publish_flush()
 
 
-def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_directory_with_other_files_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "aunt").write_text("dear aunt")
     before = files_of(tmp_path)
@@ -469,7 +471,7 @@ def test_a_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path)
     assert files_of(tmp_path) == before
 
 
-def test_sequences_of_a_publisher_rise_over_kills(tmp_path: Path) -> None:
+def test_publisher_sequences_ascend_across_server_kills(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         for first in (0, 10, 20):
             with tt.Client("a", server.uri, publish_store=tt.MemoryPublishStore(), timeout=SECONDS) as client:

@@ -1,4 +1,4 @@
-"""Pruning what is archived: the log starts without it, and nothing that anybody needs goes."""
+"""Prune of archived segments: the log starts without them, and required segments remain."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUEUE = CONFIG + '[[queue]]\nname = "work"\nunderlying = "jobs"\n'
 
 
 def fill(data: Path, config: str = CONFIG, rounds: int = 5) -> None:
-    """A log of some segments, of a server that was stopped."""
+    """Write a log of several segments with a server, and stop it."""
     with running_server(data, config) as server, Client("publisher", server.uri) as client:
         for n in range(rounds):
             client.publish_batch("flights", [b"%d %d " % (n, i) + b"x" * 900 for i in range(1000)])
@@ -51,7 +51,7 @@ def fill(data: Path, config: str = CONFIG, rounds: int = 5) -> None:
 def archive(
     data: Path, location: Path, *, end: int | None = None, begin: int = 0, topics: str = ""
 ) -> ArchiveWriter:
-    """An archive of the log up to `end`, written without Spark."""
+    """Write an archive of the log up to `end` without Spark."""
     journal = read_identity(SystemDisk(data)).journal
     made = ArchiveWriter.create(location_of(str(location)), journal, begin, topics)
     end = log_end(data) if end is None else end
@@ -61,7 +61,7 @@ def archive(
 
 
 def segments(data: Path) -> list[tuple[int, int, int]]:
-    """Number, first position and end of each segment that holds something."""
+    """Return number, first position and end of each segment with messages."""
     view = take_snapshot(SystemDisk(data), unsynced=True).view
     return [(s.number, s.first_position, s.end_position) for s in view.segments if s.end_position]
 
@@ -73,7 +73,7 @@ def prune(data: Path, location: Path, *more: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log, and all of it in an archive beside it."""
+    """Return the directory of a log and of its complete archive."""
     directory = tmp_path_factory.mktemp("filled")
     fill(directory / "data")
     archive(directory / "data", directory / "archive")
@@ -82,17 +82,17 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(filled: Path, tmp_path: Path) -> Path:
-    """A copy of the log."""
+    """Return a copy of the log."""
     return Path(shutil.copytree(filled / "data", tmp_path / "data"))
 
 
 @pytest.fixture
 def whole(filled: Path, tmp_path: Path) -> Path:
-    """A copy of the archive of the whole log."""
+    """Return a copy of the complete archive."""
     return Path(shutil.copytree(filled / "archive", tmp_path / "archive"))
 
 
-def test_what_is_archived_goes_and_the_log_starts_without_it(data: Path, whole: Path) -> None:
+def test_prune_removes_archived_segments_and_the_log_starts(data: Path, whole: Path) -> None:
     before, rows = segments(data), log_rows(data)
     code, output = prune(data, whole)
     assert code == 0, output
@@ -107,7 +107,7 @@ def test_what_is_archived_goes_and_the_log_starts_without_it(data: Path, whole: 
             assert len(list(client.replay("flights"))) == sum(
                 row["topic"] == "flights" and row["position"] >= begin for row in rows
             )
-        with Client("publisher", server.uri) as client:  # its sequences go on behind those that are gone
+        with Client("publisher", server.uri) as client:  # sequences continue after the removed ones
             client.publish("flights", b"more")
             client.publish_flush()
         server.stop()
@@ -115,10 +115,10 @@ def test_what_is_archived_goes_and_the_log_starts_without_it(data: Path, whole: 
     assert last["data"] == b"more"
     code, output = prune(data, whole)
     assert code == 0
-    assert log_rows(data) == [last]  # the segment before it was sealed by the stop, and is archived
+    assert log_rows(data) == [last]  # the stop sealed the segment before, which is archived
 
 
-def test_only_whole_segments_below_the_end_of_the_archive_go(data: Path, tmp_path: Path) -> None:
+def test_prune_removes_only_whole_segments_below_the_archive_end(data: Path, tmp_path: Path) -> None:
     before = segments(data)
     archive(data, tmp_path / "archive", end=before[2][2] - 1)
     code, output = prune(data, tmp_path / "archive", "--output", "json")
@@ -129,7 +129,7 @@ def test_only_whole_segments_below_the_end_of_the_archive_go(data: Path, tmp_pat
     assert segments(data) == before[2:]
 
 
-def test_a_dry_run_changes_nothing(data: Path, whole: Path) -> None:
+def test_prune_dry_run_changes_nothing(data: Path, whole: Path) -> None:
     before = files_of(data / "journal")
     code, output = prune(data, whole, "--dry-run")
     assert code == 0, output
@@ -138,7 +138,7 @@ def test_a_dry_run_changes_nothing(data: Path, whole: Path) -> None:
     assert not (data / "retired.bin").exists()
 
 
-def test_what_is_to_be_kept_is_kept(data: Path, whole: Path) -> None:
+def test_prune_honours_keep_age_and_keep_size(data: Path, whole: Path) -> None:
     before = segments(data)
     code, output = prune(data, whole, "--keep-age", "1d")
     assert code == 0
@@ -152,7 +152,7 @@ def test_what_is_to_be_kept_is_kept(data: Path, whole: Path) -> None:
     assert sum(path.stat().st_size for path in (data / "journal").glob("*")) <= 5_000_000
 
 
-def test_while_a_server_runs_nothing_goes_and_it_is_said_what_does_it(data: Path, whole: Path) -> None:
+def test_prune_of_a_running_server_is_refused_with_the_alternative(data: Path, whole: Path) -> None:
     with running_server(data, CONFIG):
         code, output = prune(data, whole)
     assert code == 1
@@ -168,7 +168,7 @@ def test_while_a_server_runs_nothing_goes_and_it_is_said_what_does_it(data: Path
         ({"end": 10**9}, "so it has lost archived messages"),
     ],
 )
-def test_an_archive_that_does_not_fit_is_refused(
+def test_prune_with_an_archive_that_does_not_match_is_refused(
     data: Path, tmp_path: Path, given: dict[str, Any], said: str
 ) -> None:
     archive(data, tmp_path / "archive", **given)
@@ -178,7 +178,7 @@ def test_an_archive_that_does_not_fit_is_refused(
     assert not (data / "retired.bin").exists()
 
 
-def test_the_archive_of_another_journal_is_refused(data: Path, tmp_path: Path) -> None:
+def test_prune_with_the_archive_of_another_journal_is_refused(data: Path, tmp_path: Path) -> None:
     fill(tmp_path / "other", rounds=1)
     archive(tmp_path / "other", tmp_path / "archive")
     code, output = prune(data, tmp_path / "archive")
@@ -186,7 +186,7 @@ def test_the_archive_of_another_journal_is_refused(data: Path, tmp_path: Path) -
     assert "is the archive of the journal" in output
 
 
-def test_an_archive_that_begins_later_lets_nothing_go(data: Path, tmp_path: Path) -> None:
+def test_prune_with_an_archive_that_starts_later_removes_nothing(data: Path, tmp_path: Path) -> None:
     archive(data, tmp_path / "archive", begin=10)
     code, output = prune(data, tmp_path / "archive")
     assert code == 0
@@ -204,12 +204,12 @@ def damaged_bytes(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [os.unlink, damaged_size, damaged_bytes])
-def test_an_archive_whose_files_are_not_there_any_more_lets_nothing_go(
-    data: Path, whole: Path, harm: Callable[[Path], None]
+@pytest.mark.parametrize("damage", [os.unlink, damaged_size, damaged_bytes])
+def test_prune_with_missing_or_damaged_archive_files_removes_nothing(
+    data: Path, whole: Path, damage: Callable[[Path], None]
 ) -> None:
     for path in (whole).rglob("*.parquet"):
-        harm(path)
+        damage(path)
     code, output = prune(data, whole)
     assert code == 1
     assert ".parquet" in output
@@ -229,7 +229,7 @@ def test_an_archive_whose_files_are_not_there_any_more_lets_nothing_go(
         ("key", "k"),
     ],
 )
-def test_an_archive_with_other_messages_lets_nothing_go(
+def test_prune_with_other_archived_messages_removes_nothing(
     data: Path, tmp_path: Path, column: str, other: object
 ) -> None:
     journal = read_identity(SystemDisk(data)).journal
@@ -246,7 +246,7 @@ def test_an_archive_with_other_messages_lets_nothing_go(
     assert not (data / "retired.bin").exists()
 
 
-def test_after_compaction_and_prune_a_replay_is_what_it_was(data: Path, whole: Path) -> None:
+def test_replay_is_unchanged_after_compaction_and_prune(data: Path, whole: Path) -> None:
     config = f'{CONFIG}[archive]\nlocation = "{whole}"\n'
     with running_server(data, CONFIG) as server:
         before = replayed(server)
@@ -263,13 +263,13 @@ def test_after_compaction_and_prune_a_replay_is_what_it_was(data: Path, whole: P
 
 
 def replayed(server: RunningServer) -> list[tuple[str, str, bytes]]:
-    """Everything from the first message on, as a client sees it."""
+    """Return all messages that a client replays."""
     with Client("reader", server.uri) as client:
         return [(message.topic, str(message.bookmark), message.data) for message in client.replay(".*")]
 
 
 def rows_before(messages: list[tuple[str, str, bytes]]) -> int:
-    """A position that a log without its first half is behind."""
+    """Return half of the message count, a position below the start of a pruned log."""
     return len(messages) // 2
 
 
@@ -277,7 +277,7 @@ def rows_before(messages: list[tuple[str, str, bytes]]) -> int:
 
 
 def fill_queue(data: Path, *, acknowledged: int) -> None:
-    """Jobs among other messages; of the first of them, so many are acknowledged."""
+    """Publish jobs among other messages, and acknowledge the first `acknowledged` jobs."""
     with running_server(data, QUEUE) as server:
         with Client("publisher", server.uri) as client:
             for n in range(6):
@@ -294,7 +294,7 @@ def fill_queue(data: Path, *, acknowledged: int) -> None:
 
 
 @pytest.mark.parametrize("without_checkpoint", [False, True])
-def test_what_a_queue_needs_stays(tmp_path: Path, without_checkpoint: bool) -> None:
+def test_prune_keeps_segments_that_a_queue_needs(tmp_path: Path, without_checkpoint: bool) -> None:
     data = tmp_path / "data"
     fill_queue(data, acknowledged=3)
     jobs = [row["position"] for row in log_rows(data) if row["topic"] == "jobs"]
@@ -313,8 +313,8 @@ def test_what_a_queue_needs_stays(tmp_path: Path, without_checkpoint: bool) -> N
     assert left == [b"job 3", b"job 4", b"job 5"]
 
 
-def test_what_a_log_that_lost_its_end_says_of_a_queue_counts(tmp_path: Path) -> None:
-    """The checkpoint knows of acknowledgements that are gone: the jobs are to be done."""
+def test_prune_ignores_a_queue_checkpoint_beyond_the_log_end(tmp_path: Path) -> None:
+    """The checkpoint contains acknowledgements that the log has lost, so the jobs are open again."""
     data = tmp_path / "data"
     fill_queue(data, acknowledged=0)
     archive(data, tmp_path / "archive")
@@ -329,8 +329,8 @@ def test_what_a_log_that_lost_its_end_says_of_a_queue_counts(tmp_path: Path) -> 
     assert segments(data) == before
 
 
-def test_what_a_queue_needs_stays_also_when_it_could_not_be_recovered(tmp_path: Path) -> None:
-    """Damage in the log keeps it from being served: its jobs are there when that is mended."""
+def test_prune_keeps_segments_of_a_queue_that_cannot_be_recovered(tmp_path: Path) -> None:
+    """Damage stops the queue, and its jobs are available after the repair."""
     data = tmp_path / "data"
     fill_queue(data, acknowledged=3)
     before = segments(data)
@@ -362,22 +362,22 @@ def test_what_a_queue_needs_stays_also_when_it_could_not_be_recovered(tmp_path: 
 
 
 @pytest.mark.parametrize("files", [0, 1, 2])
-def test_a_prune_that_dies_leaves_a_log_that_starts(
+def test_interrupted_prune_leaves_a_log_that_starts(
     data: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    """After `retired.bin` was written and `files` segments were removed."""
+    """Fail after `retired.bin` is written and `files` segments are removed."""
     before, rows = segments(data), log_rows(data)
     removed: list[str] = []
     real = SystemDisk.remove
 
-    def dies(self: SystemDisk, path: str) -> None:
+    def fails(self: SystemDisk, path: str) -> None:
         if len(removed) == files:
-            raise RuntimeError("died")
+            raise RuntimeError("failed")
         removed.append(path)
         real(self, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SystemDisk, "remove", dies)
+        patch.setattr(SystemDisk, "remove", fails)
         patch.setenv("TICKERTAPE_DEBUG", "1")
         result = CliRunner().invoke(cli, ["journal", "prune", str(data), "--archived", str(whole)])
         assert isinstance(result.exception, RuntimeError)

@@ -1,5 +1,4 @@
-"""The three outcomes of a publish, with every publish store, on a real server: persisted, rejected with a
-reason, not known yet."""
+"""Outcomes of a publish with every publish store: persisted, rejected, and unconfirmed."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture(params=["memory", "file", "hybrid"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """Opens the same store each time, but that in memory is a new one."""
+    """Return a function that opens the same file store, or a new store in memory."""
     kinds: dict[str, Make] = {
         "memory": tt.MemoryPublishStore,
         "file": lambda: tt.FilePublishStore(tmp_path / "s"),
@@ -48,12 +47,12 @@ def held(store: Store) -> list[bytes]:
 
 
 def check_empty(again: Store) -> None:
-    assert held(again) == [], "what has its outcome does not come back"
+    assert held(again) == [], "messages with an outcome are not in the reopened store"
     again.close()
 
 
 @pytest.mark.slow
-def test_persisted(server: RunningServer, make: Make) -> None:
+def test_persisted_messages_leave_the_publish_store(server: RunningServer, make: Make) -> None:
     store = make()
     with client(server, store) as publisher:
         sequences = [publisher.publish("orders", {"n": n}) for n in range(500)]
@@ -70,9 +69,9 @@ def test_persisted(server: RunningServer, make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_rejected_with_a_reason(server: RunningServer, make: Make) -> None:
+def test_rejected_message_is_reported_with_a_reason(server: RunningServer, make: Make) -> None:
     store = make()
-    told: list[tuple[tt.TickertapeError, MessageBatch | None]] = []
+    failures: list[tuple[tt.TickertapeError, MessageBatch | None]] = []
     with client(server, store) as publisher:
         publisher.publish("orders", b'{"good": 1}')
         bad = publisher.publish("orders", b"{bad")
@@ -80,11 +79,11 @@ def test_rejected_with_a_reason(server: RunningServer, make: Make) -> None:
         with pytest.raises(tt.PublishRejected, match="The server rejected 1 message"):
             publisher.publish_flush()
         assert publisher.unpersisted_count() == 0
-        publisher.set_failed_write_handler(lambda error, batch: told.append((error, batch)))
+        publisher.set_failed_write_handler(lambda error, batch: failures.append((error, batch)))
         bad = publisher.publish_batch("orders", [b'{"good": 3}', b"{worse"])
         publisher.publish_flush()
-        wait_until(lambda: told, SECONDS)
-        ((error, batch),) = told
+        wait_until(lambda: failures, SECONDS)
+        ((error, batch),) = failures
         assert isinstance(error, tt.PublishRejected)
         assert "orders" in str(error)
         assert batch is not None
@@ -95,7 +94,9 @@ def test_rejected_with_a_reason(server: RunningServer, make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_not_known_yet_and_then_persisted(server: RunningServer, make: Make) -> None:
+def test_unconfirmed_messages_are_persisted_after_the_server_resumes(
+    server: RunningServer, make: Make
+) -> None:
     store = make()
     with client(server, store) as publisher:
         publisher.publish("orders", b"{}")
@@ -114,7 +115,7 @@ def test_not_known_yet_and_then_persisted(server: RunningServer, make: Make) -> 
 
 
 @pytest.mark.slow
-def test_not_known_when_the_connection_is_lost_and_persisted_on_the_next(make: Make, tmp_path: Path) -> None:
+def test_unconfirmed_messages_are_persisted_on_the_next_connection(make: Make, tmp_path: Path) -> None:
     store = make()
     with running_server(tmp_path / "data") as mine, client(mine, store) as publisher:
         publisher.publish("orders", b"first")
@@ -132,13 +133,13 @@ def test_not_known_when_the_connection_is_lost_and_persisted_on_the_next(make: M
         publisher.publish_flush()
         assert publisher.unpersisted_count() == 0
         with publisher.bookmark_subscribe("orders", tt.EPOCH) as stream:
-            came = [stream.get(SECONDS).data for _ in range(32)]
-    assert came == [b"first", *[b"%d" % n for n in range(30)], b"while it is away"]
+            received = [stream.get(SECONDS).data for _ in range(32)]
+    assert received == [b"first", *[b"%d" % n for n in range(30)], b"while it is away"]
     store.close()
 
 
 @pytest.mark.slow
-def test_messages_of_a_process_that_never_connected_drain_where_their_topic_is_not_recorded(
+def test_stored_messages_of_non_persistent_topics_drain_after_a_reconnect(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "store"

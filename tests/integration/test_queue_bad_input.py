@@ -1,6 +1,6 @@
-"""What clients, messages and configurations do wrong about queues: nothing breaks, and everybody is told.
+"""Bad input for queues: bookmarks, settlements, options, messages and configurations.
 
-One real server for what is said to it; what takes many starts happens in virtual time.
+Requests use one real server. Tests with many starts use virtual time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONFIG = "".join(
 
 
 @pytest.mark.slow
-def test_bookmarks_that_name_nothing_have_no_effect(server: RunningServer, a: tt.Client) -> None:
+def test_ack_of_unknown_bookmarks_has_no_effect(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "unknown", 3)
     numbers(server, "other", 3)
     held = take(a.subscribe("unknown", max_backlog=3), 3)
@@ -65,13 +65,13 @@ def test_bookmarks_that_name_nothing_have_no_effect(server: RunningServer, a: tt
     "bookmarks", ["", "x", "1|0|", "|1|", "1|2|3|", "0", "[1|1|:2|2|]", "20200101T000000"]
 )
 @pytest.mark.slow
-def test_what_is_no_bookmark_is_refused_before_it_is_sent(a: tt.Client, bookmarks: str) -> None:
+def test_ack_of_an_invalid_bookmark_is_refused_by_the_client(a: tt.Client, bookmarks: str) -> None:
     with pytest.raises((tt.BadBookmark, tt.UsageError)):
         a.ack("unknown", bookmarks)
 
 
 @pytest.mark.slow
-def test_an_acknowledgement_counts_once(server: RunningServer, a: tt.Client) -> None:
+def test_duplicate_acknowledgements_count_once(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "duplicate name", 4)
     stream = a.subscribe("duplicate name", max_backlog=2)
     first, second = take(stream, 2)
@@ -80,14 +80,14 @@ def test_an_acknowledgement_counts_once(server: RunningServer, a: tt.Client) -> 
     a.ack("duplicate name", [first, first, second, second])
     first.cancel()
     second.expire()
-    assert of(take(stream, 2)) == [2, 3], "room for two, not for more"
+    assert of(take(stream, 2)) == [2, 3], "backlog for two messages, not for more"
     assert nothing(stream)
     found = wait_state(server, "duplicate name", acknowledged=2)
     assert (found.leased, found.returned, found.expired) == (2, {}, {})
 
 
 @pytest.mark.slow
-def test_what_another_one_holds_is_not_touched(server: RunningServer, a: tt.Client) -> None:
+def test_ack_of_a_lease_of_another_client_has_no_effect(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "shared", 1)
     with tt.Client("owner", server.uri, timeout=SECONDS) as owner:
         message = owner.subscribe("shared").get(SECONDS)
@@ -101,7 +101,7 @@ def test_what_another_one_holds_is_not_touched(server: RunningServer, a: tt.Clie
 
 
 @pytest.mark.slow
-def test_what_is_no_queue_is_refused_and_the_rest_of_the_frame_taken(server: RunningServer) -> None:
+def test_ack_of_a_plain_topic_is_refused_and_the_rest_of_the_frame_accepted(server: RunningServer) -> None:
     numbers(server, "mixed", 2)
     store = tt.MemoryPublishStore()
     with tt.Client("m", server.uri, publish_store=store, timeout=SECONDS) as client:
@@ -110,7 +110,7 @@ def test_what_is_no_queue_is_refused_and_the_rest_of_the_frame_taken(server: Run
         held = take(client.subscribe("mixed", max_backlog=2), 2)
         client.publish("plain", b"before")
         client.ack("plain", held[0])
-        client.ack("nobody", held[0])
+        client.ack("no-queue", held[0])
         client.ack("mixed", held[0])
         client.publish("plain", b"after")
         client.publish_flush(timeout=SECONDS)
@@ -125,7 +125,7 @@ def test_what_is_no_queue_is_refused_and_the_rest_of_the_frame_taken(server: Run
 
 
 @pytest.mark.slow
-def test_the_reserved_topic_is_nobody_elses(server: RunningServer, a: tt.Client) -> None:
+def test_reserved_topics_refuse_publish_and_subscribe(server: RunningServer, a: tt.Client) -> None:
     for topic in ("$queue", "$tickertape"):
         with pytest.raises(tt.BadTopic):
             a.publish(topic, b"x")
@@ -135,15 +135,15 @@ def test_the_reserved_topic_is_nobody_elses(server: RunningServer, a: tt.Client)
     stream = a.subscribe("^[$]")
     numbers(server, "reserved", 1)
     a.subscribe("reserved").get(SECONDS).ack()
-    wait_state(server, "reserved", acknowledged=1)  # by a record in the log
-    assert nothing(stream), "control records are for no subscriber"
+    wait_state(server, "reserved", acknowledged=1)  # with a record in the log
+    assert nothing(stream), "control records are not delivered"
     topics = {message.topic for message in a.replay("^")}
     assert "reserved" in topics
     assert not [topic for topic in topics if topic.startswith("$")]
 
 
 @pytest.mark.slow
-def test_a_pattern_without_a_target_takes_no_publish(server: RunningServer, a: tt.Client) -> None:
+def test_publish_to_a_pattern_queue_without_a_target_is_rejected(server: RunningServer, a: tt.Client) -> None:
     with pytest.raises(tt.PublishRejected, match="default_publish_target"):
         publish(server, "pattern", b"x")
     publish(server, "pattern/x", {"n": 0})
@@ -163,7 +163,9 @@ def test_a_pattern_without_a_target_takes_no_publish(server: RunningServer, a: t
         ("^op", "browse", "browse"),
     ],
 )
-def test_options_without_a_meaning_are_refused(a: tt.Client, topic: str, options: str, word: str) -> None:
+def test_subscribe_options_without_effect_are_refused(
+    a: tt.Client, topic: str, options: str, word: str
+) -> None:
     with pytest.raises(tt.BadOption, match=word):
         a.subscribe(topic, options=options)
 
@@ -176,7 +178,7 @@ def test_queue_option_for_a_topic_is_not_a_queue(a: tt.Client, option: str) -> N
         a.subscribe("no-queue", options=option)
 
 
-BAD = {
+INVALID_SETTLEMENTS = {
     "no message pack": b"\xc1",
     "nothing": b"",
     "a list": b"\x90",
@@ -212,56 +214,56 @@ BAD = {
     "an extended acknowledgement": encode_settlement(
         Settlement(queue="q", action="ack", filter="TRUE", extend_ms=5)
     ),
-    "another queue": encode_settlement(Settlement(queue="nobody", action="ack", filter="TRUE")),
+    "another queue": encode_settlement(Settlement(queue="no-queue", action="ack", filter="TRUE")),
     "a queue without a name": encode_settlement(Settlement(queue="", action="ack", filter="TRUE")),
 }
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_settlements_that_are_none_are_refused_alone(what: str) -> None:
-    world = QueueEngine(QueueDefinition("q"))
-    peer = world.connect("p")
+@pytest.mark.parametrize("what", INVALID_SETTLEMENTS)
+def test_invalid_settlement_is_rejected_without_side_effects(what: str) -> None:
+    engine = QueueEngine(QueueDefinition("q"))
+    peer = engine.connect("p")
     peer.publish("q", [b"1", b"2"])
-    world.settle()
+    engine.settle()
     peer.subscribe("s", "q", options="max_backlog=2")
-    world.settle()
+    engine.settle()
     before = len(peer.received)
-    peer.publish(QUEUE_TOPIC, [BAD[what]])
-    world.settle()
+    peer.publish(QUEUE_TOPIC, [INVALID_SETTLEMENTS[what]])
+    engine.settle()
     (refusal,) = [command for command, _ in peer.received[before:] if isinstance(command, Rejected)]
     assert refusal.code in ("bad_command", "bad_filter", "not_a_queue", "bad_topic"), refusal
     assert refusal.text
-    world.settlement(peer, "q", b"1")
-    assert world.look("q").acknowledged == 1, "the connection and the queue go on"
+    engine.settlement(peer, "q", b"1")
+    assert engine.look("q").acknowledged == 1, "the connection and the queue go on"
     assert peer.goodbye is None
     assert any(isinstance(command, Persisted) for command, _ in peer.received[before:])
-    world.reopen()
-    assert world.ready("q") == [b"2"]
+    engine.reopen()
+    assert engine.ready("q") == [b"2"]
 
 
-def test_a_settlement_is_carried_out_once_though_it_is_sent_again() -> None:
-    """As after a lost connection: the second time its sequence is known, and no cancel counts twice."""
-    world = QueueEngine(QueueDefinition("q", max_cancels=5))
-    peer = world.connect("p")
+def test_resent_settlement_takes_effect_once() -> None:
+    """After a lost connection the server knows the sequence, so no cancel counts twice."""
+    engine = QueueEngine(QueueDefinition("q", max_cancels=5))
+    peer = engine.connect("p")
     peer.publish("q", [b"1"])
-    world.settle()
+    engine.settle()
     peer.subscribe("s", "q")
-    world.settle()
-    world.settlement(peer, "q", b"1", action="cancel")
-    assert (len(peer.heard["s"]), world.look("q").returned) == (2, {"cancelled": 1})
+    engine.settle()
+    engine.settlement(peer, "q", b"1", action="cancel")
+    assert (len(peer.heard["s"]), engine.look("q").returned) == (2, {"cancelled": 1})
     peer.next_sequence -= 1
-    world.settlement(peer, "q", b"1", action="cancel")
-    assert world.look("q").returned == {"cancelled": 1}
-    world.settlement(peer, "q", b"1", action="cancel")
-    assert world.look("q").returned == {"cancelled": 2}
+    engine.settlement(peer, "q", b"1", action="cancel")
+    assert engine.look("q").returned == {"cancelled": 1}
+    engine.settlement(peer, "q", b"1", action="cancel")
+    assert engine.look("q").returned == {"cancelled": 2}
 
 
 # -- messages -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_poison_message_ends_as_a_dead_letter(server: RunningServer) -> None:
-    """Every handler fails on it, three times; the others are done meanwhile."""
+def test_poison_message_becomes_a_dead_letter(server: RunningServer) -> None:
+    """The handler fails on this message three times, and processes the others."""
     publish(server, "handler", {"n": 0}, b"}poison{", {"n": 2})
     done: list[int] = []
     with tt.Client("worker", server.uri, timeout=SECONDS) as client:
@@ -279,24 +281,24 @@ def test_a_poison_message_ends_as_a_dead_letter(server: RunningServer) -> None:
     assert (found.returned, found.expired) == ({"cancelled": 2}, {"max_deliveries": 1})
 
 
-def test_bodies_that_are_no_json_neither_pass_a_filter_nor_have_a_priority() -> None:
-    world = QueueEngine(
+def test_bodies_that_are_not_json_match_no_filter_and_have_no_priority() -> None:
+    engine = QueueEngine(
         QueueDefinition("f", "t", filter="/n > 1"),
         QueueDefinition("p", "t", priority="/n"),
         QueueDefinition("b", "t", barrier_expression="/n > 1"),
     )
-    peer = world.connect("p")
+    peer = engine.connect("p")
     bodies = [b"{", b"", b'{"n":2}', b"\xff", b'{"n":-1}', b'{"n":1e300}', b"[" * 100_000]
     peer.publish("t", bodies)
-    world.settle()
-    assert world.ready("f") == [b'{"n":2}', b'{"n":1e300}']
-    assert world.look("f").filtered == len(bodies) - 2
+    engine.settle()
+    assert engine.ready("f") == [b'{"n":2}', b'{"n":1e300}']
+    assert engine.look("f").filtered == len(bodies) - 2
     got = []
     for _ in bodies:
-        got += world.consumed("p", 1)
+        got += engine.consumed("p", 1)
     assert sorted(got) == sorted(bodies)
     assert got[:2] == [b'{"n":1e300}', b'{"n":2}']
-    assert world.consumed("b", len(bodies)) == bodies[:2], "what is behind them is the first barrier"
+    assert engine.consumed("b", len(bodies)) == bodies[:2], "the first barrier follows"
 
 
 # -- configuration ------------------------------------------------------------------------------------
@@ -324,7 +326,7 @@ def test_bodies_that_are_no_json_neither_pass_a_filter_nor_have_a_priority() -> 
         (queue("q", dead_letter="q"), "dead_letter"),
     ],
 )
-def test_configurations_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, word: str) -> None:
+def test_invalid_queue_configurations_are_refused(tmp_path: Path, text: str, word: str) -> None:
     file = tmp_path / "tickertape.toml"
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=word):
@@ -332,93 +334,97 @@ def test_configurations_that_cannot_be_meant_are_refused(tmp_path: Path, text: s
 
 
 def filled(*definitions: QueueDefinition) -> tuple[QueueEngine, Peer]:
-    """An engine with ten messages on `t`, which are 0 to 9."""
-    world = QueueEngine(*definitions)
-    peer = world.connect("p")
+    """Return an engine with the messages 0 to 9 in `t`."""
+    engine = QueueEngine(*definitions)
+    peer = engine.connect("p")
     peer.publish("t", [b'{"n":%d}' % n for n in range(10)])
-    world.settle()
-    return world, peer
+    engine.settle()
+    return engine, peer
 
 
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("file_backed", [False, True])
-def test_a_changed_definition_counts_from_the_next_start(clean: bool, file_backed: bool) -> None:
+def test_changed_queue_definition_applies_from_the_next_start(clean: bool, file_backed: bool) -> None:
     plain = QueueDefinition("q", "t", file_backed_metadata=file_backed)
-    world, _ = filled(plain)
-    world.consumed("q", 3)
+    engine, _ = filled(plain)
+    engine.consumed("q", 3)
     few = QueueDefinition("q", "t", filter="/n > 6", file_backed_metadata=file_backed)
-    world.reopen(few, clean=clean)
-    assert world.ready("q") == [b'{"n":7}', b'{"n":8}', b'{"n":9}']
-    world.consumed("q", 1)
-    world.reopen(plain, clean=clean)
-    assert [json.loads(body)["n"] for body in world.ready("q")] == [3, 4, 5, 6, 8, 9], "nothing is lost by it"
-    world.reopen(QueueDefinition("q", "other", file_backed_metadata=file_backed), clean=clean)
-    assert world.ready("q") == []
-    world.reopen(plain, clean=clean)
-    assert [json.loads(body)["n"] for body in world.ready("q")] == [3, 4, 5, 6, 8, 9]
+    engine.reopen(few, clean=clean)
+    assert engine.ready("q") == [b'{"n":7}', b'{"n":8}', b'{"n":9}']
+    engine.consumed("q", 1)
+    engine.reopen(plain, clean=clean)
+    assert [json.loads(body)["n"] for body in engine.ready("q")] == [3, 4, 5, 6, 8, 9], (
+        "no message is lost by the change"
+    )
+    engine.reopen(QueueDefinition("q", "other", file_backed_metadata=file_backed), clean=clean)
+    assert engine.ready("q") == []
+    engine.reopen(plain, clean=clean)
+    assert [json.loads(body)["n"] for body in engine.ready("q")] == [3, 4, 5, 6, 8, 9]
 
 
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("file_backed", [False, True])
 @pytest.mark.parametrize("others", [(), (QueueDefinition("other"),)])
-def test_a_queue_that_was_away_goes_on(
+def test_queue_removed_and_added_to_the_configuration_continues(
     clean: bool, file_backed: bool, others: tuple[QueueDefinition, ...]
 ) -> None:
     own = QueueDefinition("q", "t", file_backed_metadata=file_backed)
-    world, _ = filled(own)
-    world.consumed("q", 3)
-    world.queues = ()
-    world.reopen(*others, clean=clean)
-    peer = world.connect("p")
+    engine, _ = filled(own)
+    engine.consumed("q", 3)
+    engine.queues = ()
+    engine.reopen(*others, clean=clean)
+    peer = engine.connect("p")
     peer.publish("t", [b'{"n":10}'])
-    world.settle()
-    world.reopen(own, *others, clean=clean)
-    assert [json.loads(body)["n"] for body in world.ready("q")] == [3, 4, 5, 6, 7, 8, 9, 10]
-    world.reopen(clean=True)
-    assert len(world.ready("q")) == 8
+    engine.settle()
+    engine.reopen(own, *others, clean=clean)
+    assert [json.loads(body)["n"] for body in engine.ready("q")] == [3, 4, 5, 6, 7, 8, 9, 10]
+    engine.reopen(clean=True)
+    assert len(engine.ready("q")) == 8
 
 
 def after_a_restart() -> tuple[QueueEngine, Peer, bytes, bytes]:
-    """A strict queue `q` and a lenient one over the messages 1 and 2, started anew; the client that had
-    published these, connected again, and how a settlement names each of the two."""
-    world = QueueEngine(QueueDefinition("q", "t", leasing="strict"), QueueDefinition("lenient", "t"))
-    peer = world.connect("p")
+    """Return a restarted engine with a strict queue `q` and a lenient queue over the messages 1 and 2.
+
+    Also return the reconnected publisher, and the runs that name each message in a settlement.
+    """
+    engine = QueueEngine(QueueDefinition("q", "t", leasing="strict"), QueueDefinition("lenient", "t"))
+    peer = engine.connect("p")
     peer.publish("t", [b"1", b"2"])
-    world.settle()
-    runs = {heard.body: runs_of([heard.publisher], [heard.sequence]) for heard in world.positions().values()}
-    world.reopen()
-    return world, world.connect("p"), runs[b"1"], runs[b"2"]
+    engine.settle()
+    runs = {heard.body: runs_of([heard.publisher], [heard.sequence]) for heard in engine.positions().values()}
+    engine.reopen()
+    return engine, engine.connect("p"), runs[b"1"], runs[b"2"]
 
 
 @pytest.mark.parametrize("action", ["cancel", "expire", "ack"])
-def test_what_is_sent_again_after_a_restart_does_not_end_a_new_lease(action: str) -> None:
-    """A client sends what it said again and then subscribes again; it all may come at once. What it said of
-    its former lease is taken first, though the log has to be read for it."""
-    world, peer, one, two = after_a_restart()
+def test_resent_settlement_after_a_restart_does_not_end_a_new_lease(action: str) -> None:
+    """A client resends its settlements and then resubscribes, perhaps in one read of the server. The server
+    applies the settlement of the former lease first, although it must read the log."""
+    engine, peer, one, two = after_a_restart()
     for queue_, action_, runs in (("lenient", "ack", two), ("q", action, one)):
-        told = Settlement(queue=queue_, action=action_, runs=runs)  # type: ignore[arg-type]
-        peer.publish(QUEUE_TOPIC, [encode_settlement(told)])
+        settlement = Settlement(queue=queue_, action=action_, runs=runs)  # type: ignore[arg-type]
+        peer.publish(QUEUE_TOPIC, [encode_settlement(settlement)])
     peer.subscribe("s", "q", options="max_backlog=5")
     peer.subscribe("l", "lenient", options="max_backlog=5")
-    first = world.reads.pop(0)  # the disk takes its time with what the settlements need
-    world.settle()
-    world.reads.append(first)
-    world.settle()
+    first = engine.reads.pop(0)  # the read for the settlements is delayed
+    engine.settle()
+    engine.reads.append(first)
+    engine.settle()
     assert [heard.body for heard in peer.heard["s"]] == [b"1", b"2"], "each once"
     assert [heard.body for heard in peer.heard["l"]] == [b"1"]
-    look = world.look("q")
-    assert (look.leased, look.acknowledged, look.returned, look.expired) == (2, 0, {}, {})
+    snapshot = engine.look("q")
+    assert (snapshot.leased, snapshot.acknowledged, snapshot.returned, snapshot.expired) == (2, 0, {}, {})
 
 
-def test_what_was_acknowledged_before_an_unsubscribe_does_not_go_back() -> None:
-    world, peer, one, two = after_a_restart()
+def test_message_acknowledged_before_an_unsubscribe_is_not_returned() -> None:
+    engine, peer, one, two = after_a_restart()
     peer.subscribe("s", "q", options="max_backlog=1")
-    world.settle()
+    engine.settle()
     for queue_, runs in (("lenient", two), ("q", one)):
         peer.publish(QUEUE_TOPIC, [encode_settlement(Settlement(queue=queue_, action="ack", runs=runs))])
     peer.send(Unsubscribe(id=99, sub_ids=("s",)))
-    world.settle()
-    look = world.look("q")
-    assert look.acknowledged == 1
-    assert world.ready("q") == [b"2"]
-    assert sum(look.returned.values()) <= 1
+    engine.settle()
+    snapshot = engine.look("q")
+    assert snapshot.acknowledged == 1
+    assert engine.ready("q") == [b"2"]
+    assert sum(snapshot.returned.values()) <= 1

@@ -1,4 +1,4 @@
-"""Queues and the command line, against a real server: consume, look, settle, purge, and put back to work."""
+"""Queue commands with a real server: consume, browse, acknowledge, purge and requeue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(server: RunningServer, *arguments: str, code: int = 0) -> str:
 
 
 def publish(server: RunningServer, topic: str, *bodies: str) -> list[str]:
-    """The bookmarks of what was published."""
+    """Publish messages, and return their bookmarks."""
     with tt.Client(f"loader-{topic}", server.uri, publish_store=tt.MemoryPublishStore()) as client:
         for body in bodies:
             client.publish(topic, body, correlation_id="mine")
@@ -34,7 +34,7 @@ def publish(server: RunningServer, topic: str, *bodies: str) -> list[str]:
         return [message.bookmark or "" for message in client.replay(topic)]
 
 
-def test_what_was_printed_is_acknowledged_and_no_more(server: RunningServer) -> None:
+def test_subscribe_ack_acknowledges_only_printed_messages(server: RunningServer) -> None:
     publish(server, "read", "1", "2", "3", "4")
     assert run(server, "subscribe", "read", "--limit", "1", "--timeout", "20s") == "1\n"
     assert run(server, "queue", "browse", "read") == "1\n2\n3\n4\n"
@@ -53,7 +53,7 @@ def test_what_was_printed_is_acknowledged_and_no_more(server: RunningServer) -> 
     assert run(server, "queue", "browse", "read") == ""
 
 
-def test_a_dead_letter_goes_back_to_work(server: RunningServer) -> None:
+def test_requeue_returns_dead_letters_to_the_work_queue(server: RunningServer) -> None:
     first, second = publish(server, "orders", '{"a":1}', '{"a":2}')
     run(server, "ack", "work", f"{first},{second}", "--option", "expire")
     assert run(server, "queue", "browse", "work") == ""
@@ -75,7 +75,7 @@ def test_a_dead_letter_goes_back_to_work(server: RunningServer) -> None:
     assert run(server, "queue", "browse", "work") == ""
 
 
-def test_a_purge_takes_what_passes_and_tells_how_much_it_was(server: RunningServer) -> None:
+def test_purge_removes_matching_messages_and_prints_the_count(server: RunningServer) -> None:
     publish(server, "purged", *(json.dumps({"n": n}) for n in range(20)))
     purge = ("queue", "purge", "purged", "--yes", "--admin", server.admin_url)
     assert run(server, *purge, "--filter", "/n < 5") == "5 messages left the queue\n"

@@ -1,4 +1,4 @@
-"""A log that is damaged where queues read it: they are out of service, and nothing else is."""
+"""Damaged log at messages of a queue: only the queues stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tickertape.testing import running_server
 CONFIG = queue("work", underlying="orders")
 
 
-def test_damage_stops_the_queues_and_nothing_else(tmp_path: Path) -> None:
+def test_damaged_message_stops_only_the_queues(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", CONFIG) as server, tt.Client("source", server.uri) as source:
         source.publish("orders", b"a body that is damaged then")
         source.publish("other", b"whole")
@@ -24,8 +24,8 @@ def test_damage_stops_the_queues_and_nothing_else(tmp_path: Path) -> None:
     content[content.index(b"damaged then")] ^= 1
     segment.write_bytes(content)
     with running_server(tmp_path / "data", CONFIG) as server, tt.Client("worker", server.uri) as worker:
-        (look,) = stats_of(server).queues
-        assert "does not match its checksum" in (look.failure or "")
+        (snapshot,) = stats_of(server).queues
+        assert "does not match its checksum" in (snapshot.failure or "")
         with pytest.raises(tt.JournalCorrupt):
             worker.subscribe("work", max_backlog=1, timeout=SECONDS)
         stream = worker.subscribe("other")

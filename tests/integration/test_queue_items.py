@@ -1,6 +1,6 @@
-"""What users were told that queues do, one test an item, on one real server with many queues.
+"""Documented properties of queues, one test each, on one real server with many queues.
 
-What the numbered behaviours say is in test_exact_queues.py.
+See test_exact_queues.py for the numbered behaviours.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ CONFIG = "".join(
 )
 
 
-# -- what is in a queue -------------------------------------------------------------------------------
+# -- messages of a queue ------------------------------------------------------------------------------
 
 
-def test_several_queues_over_one_topic_each_have_all_of_it(server: RunningServer, a: tt.Client) -> None:
+def test_queues_over_one_topic_each_contain_all_messages(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "copied", 8)
     for message in take(a.subscribe("copy 0", max_backlog=3), 8 - 5):
         message.ack()
     wait_state(server, "copy 0", acknowledged=3)
-    wait_state(server, "copy 1", ready=8)  # what one queue is done with is nothing to another
-    assert left(server, "big") == [6, 7], "a filter decides what enters"
+    wait_state(server, "copy 1", ready=8)  # acknowledgements in one queue do not affect another
+    assert left(server, "big") == [6, 7], "only matching messages enter the queue"
     found = state(server, "big")
     assert (found.entered, found.filtered) == (2, 6)
 
 
-def test_queues_over_many_topics_share_one_and_have_one_each(server: RunningServer) -> None:
+def test_queues_over_patterns_share_topics_and_have_own_ones(server: RunningServer) -> None:
     publish(server, "shared", {"n": 0})
     publish(server, "red", {"n": 1})
     publish(server, "blue", {"n": 2})
@@ -63,7 +63,7 @@ def test_queues_over_many_topics_share_one_and_have_one_each(server: RunningServ
     assert left(server, "blue") == [0, 2]
 
 
-def test_what_is_no_object_and_what_is_empty_goes_through(server: RunningServer, a: tt.Client) -> None:
+def test_queue_delivers_empty_and_binary_bodies(server: RunningServer, a: tt.Client) -> None:
     bodies = [b"", b"null", "d\u00e9j\u00e0 vu".encode(), b"\x00" * 300_000]
     publish(server, "text", *bodies)
     stream = a.subscribe("text")
@@ -73,7 +73,7 @@ def test_what_is_no_object_and_what_is_empty_goes_through(server: RunningServer,
         message.ack()
 
 
-def test_a_message_keeps_what_goes_with_it(server: RunningServer, a: tt.Client) -> None:
+def test_queue_message_keeps_key_correlation_id_and_expiration(server: RunningServer, a: tt.Client) -> None:
     publish(server, "keyed", {"n": 0}, sow_key="k-1", correlation_id="c-1", expiration=60)
     message = a.subscribe("keyed").get(SECONDS)
     assert (message.sow_key, message.correlation_id, message.expiration) == ("k-1", "c-1", 60_000)
@@ -83,16 +83,20 @@ def test_a_message_keeps_what_goes_with_it(server: RunningServer, a: tt.Client) 
     assert '"correlation_id":"c-1"' in (letter.correlation_id or "")
 
 
-# -- who gets what ------------------------------------------------------------------------------------
+# -- distribution to consumers ------------------------------------------------------------------------
 
 
-def test_fast_fills_the_first(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+def test_fast_fairness_fills_the_first_subscription(
+    server: RunningServer, a: tt.Client, b: tt.Client
+) -> None:
     first, second = a.subscribe("fast", max_backlog=3), b.subscribe("fast", max_backlog=9)
     numbers(server, "fast", 5)
     assert (of(take(first, 3)), of(take(second, 2))) == ([0, 1, 2], [3, 4])
 
 
-def test_in_turn_goes_on_with_the_next(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+def test_round_robin_fairness_continues_with_the_next_subscription(
+    server: RunningServer, a: tt.Client, b: tt.Client
+) -> None:
     streams = a.subscribe("round", max_backlog=9), b.subscribe("round", max_backlog=9)
     for n in range(6):
         numbers(server, "round", 1, n)
@@ -100,7 +104,7 @@ def test_in_turn_goes_on_with_the_next(server: RunningServer, a: tt.Client, b: t
     assert nothing(*streams)
 
 
-def test_priority_comes_first_and_the_oldest_of_it(server: RunningServer, a: tt.Client) -> None:
+def test_highest_priority_is_delivered_first_in_order_of_age(server: RunningServer, a: tt.Client) -> None:
     priorities = [1, 5, 3, 5, None, 9]
     publish(server, "priority", *({"n": n, "p": p} for n, p in enumerate(priorities)))
     stream = a.subscribe("priority")
@@ -109,16 +113,18 @@ def test_priority_comes_first_and_the_oldest_of_it(server: RunningServer, a: tt.
         message = stream.get(SECONDS)
         got.append(message.json()["n"])
         message.ack()
-    assert got == [5, 1, 3, 2, 0, 4], "what has none is last"
+    assert got == [5, 1, 3, 2, 0, 4], "messages without a priority are last"
 
 
-def test_beyond_the_target_depth_messages_wait_in_the_log(server: RunningServer, a: tt.Client) -> None:
+def test_messages_beyond_the_target_depth_wait_in_the_log(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "deep", 8)
     found = wait_state(server, "deep", entered=8)
     assert (found.ready, found.inactive) == (3, 5)
     marks = [message.bookmark or "" for message in a.replay("deep")]
     a.ack("deep", marks[7])
-    assert wait_state(server, "deep", acknowledged=1).deferred == 1, "not active yet, and done"
+    assert wait_state(server, "deep", acknowledged=1).deferred == 1, (
+        "acknowledged before the message was active"
+    )
     stream = a.subscribe("deep", max_backlog=10)
     held = take(stream, 3)
     assert nothing(stream)
@@ -128,7 +134,9 @@ def test_beyond_the_target_depth_messages_wait_in_the_log(server: RunningServer,
     wait_state(server, "deep", inactive=1)
 
 
-def test_the_backlog_of_all_consumers_is_limited(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+def test_max_backlog_of_a_queue_limits_all_consumers(
+    server: RunningServer, a: tt.Client, b: tt.Client
+) -> None:
     numbers(server, "limited", 9)
     first = a.subscribe("limited", max_backlog=3)
     wait_state(server, "limited", leased=3, ready=6)
@@ -141,7 +149,7 @@ def test_the_backlog_of_all_consumers_is_limited(server: RunningServer, a: tt.Cl
     wait_state(server, "limited", acknowledged=1, leased=4)
 
 
-def test_who_filters_gets_only_that_and_holds_up_nobody(
+def test_consumer_with_a_filter_gets_only_matches_and_delays_no_other(
     server: RunningServer, a: tt.Client, b: tt.Client
 ) -> None:
     numbers(server, "filters", 6)
@@ -151,14 +159,14 @@ def test_who_filters_gets_only_that_and_holds_up_nobody(
     rest = b.subscribe("filters", max_backlog=10)
     assert of(take(rest, 3)) == [0, 2, 4]
     numbers(server, "filters", 2, 10)
-    assert of(take(rest, 2)) == [10, 11], "what nobody else may have"
+    assert of(take(rest, 2)) == [10, 11], "messages that do not match the other filter"
 
 
-def test_a_look_takes_nothing(server: RunningServer, a: tt.Client) -> None:
+def test_browse_leases_nothing(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "browsed", 4)
     (held,) = take(a.subscribe("browsed"), 1)
     seen = list(a.subscribe("browsed", browse=True))
-    assert of(seen) == [1, 2, 3], "what is available"
+    assert of(seen) == [1, 2, 3], "available messages"
     assert all(message.lease_expires is None for message in seen)
     found = state(server, "browsed")
     assert (found.ready, found.leased, found.consumers) == (3, 1, 1)
@@ -168,7 +176,7 @@ def test_a_look_takes_nothing(server: RunningServer, a: tt.Client) -> None:
 # -- leases -------------------------------------------------------------------------------------------
 
 
-def test_a_lease_says_when_it_ends_and_is_extended(server: RunningServer, a: tt.Client) -> None:
+def test_lease_has_an_expiry_and_can_be_acknowledged(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "leased", 1)
     before = datetime.now(UTC)
     message = a.subscribe("leased").get(SECONDS)
@@ -178,27 +186,27 @@ def test_a_lease_says_when_it_ends_and_is_extended(server: RunningServer, a: tt.
     message.ack()
 
 
-def test_a_lease_that_is_extended_does_not_end(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
+def test_extended_lease_does_not_expire(server: RunningServer, a: tt.Client, b: tt.Client) -> None:
     numbers(server, "short", 2)
     stream = a.subscribe("short", max_backlog=2)
     kept, lost = take(stream, 2)
     kept.extend("60s")
     other = b.subscribe("short")
-    a.subscribe("short", filter="/n = 99", sub_id=stream.sub_id, replace=True)  # nothing new for it
-    assert of(take(other, 1)) == [1], "its lease has ended"
+    a.subscribe("short", filter="/n = 99", sub_id=stream.sub_id, replace=True)  # no new message matches
+    assert of(take(other, 1)) == [1], "the lease has expired"
     found = wait_state(server, "short", returned={"lease_expired": 1})
     assert found.leased == 2
-    lost.ack()  # another one holds it now
+    lost.ack()  # another consumer has the lease now
     a.publish_flush(timeout=SECONDS)
     assert state(server, "short").acknowledged == 0
-    a.ack("short", kept, "lease_extension=100ms")  # shorter than it was
+    a.ack("short", kept, "lease_extension=100ms")  # shorter than before
     wait_state(server, "short", returned={"lease_expired": 3})
 
 
-def test_who_disconnects_or_unsubscribes_holds_nothing(server: RunningServer, b: tt.Client) -> None:
+def test_unsubscribe_and_disconnect_return_the_leases(server: RunningServer, b: tt.Client) -> None:
     numbers(server, "by-client", 4)
-    with tt.Client("gone", server.uri, timeout=SECONDS) as gone:
-        first = gone.subscribe("by-client", max_backlog=2)
+    with tt.Client("gone", server.uri, timeout=SECONDS) as leaving:
+        first = leaving.subscribe("by-client", max_backlog=2)
         take(first, 2)
         second = b.subscribe("by-client", max_backlog=4)
         take(second, 2)
@@ -211,8 +219,8 @@ def test_who_disconnects_or_unsubscribes_holds_nothing(server: RunningServer, b:
     assert (found.ready, found.returned) == (4, {"holder_gone": 6})
 
 
-def test_a_replacement_keeps_the_leases(server: RunningServer, a: tt.Client) -> None:
-    """Ten leased, and replaced onto a queue that allows five: nothing new until fewer than five are left."""
+def test_replaced_subscription_keeps_the_leases(server: RunningServer, a: tt.Client) -> None:
+    """The replaced subscription has ten leases, and its new queue allows five, so it gets none first."""
     numbers(server, "ten", 12)
     numbers(server, "five", 12)
     held = take(a.subscribe("ten", sub_id="s", max_backlog=20), 10)
@@ -231,7 +239,7 @@ def test_a_replacement_keeps_the_leases(server: RunningServer, a: tt.Client) -> 
     assert (found.returned, found.ready) == ({"holder_gone": 4}, 6)
 
 
-def test_what_was_returned_comes_before_what_is_younger(server: RunningServer, a: tt.Client) -> None:
+def test_returned_message_is_delivered_before_younger_ones(server: RunningServer, a: tt.Client) -> None:
     numbers(server, "again", 5)
     stream = a.subscribe("again", max_backlog=2)
     first, second = take(stream, 2)

@@ -1,4 +1,4 @@
-"""A queue that nobody works for holds segments back on a real server, and everybody is told."""
+"""Queue without consumers on a real server: it retains segments, which the server reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BODY = b"x" * 20_000
 pytestmark = pytest.mark.slow
 
 
-def test_what_a_queue_holds_back_is_told_until_it_is_done(tmp_path: Path) -> None:
+def test_segments_retained_for_a_queue_are_reported_until_acknowledged(tmp_path: Path) -> None:
     with running_server(tmp_path / "data", CONFIG) as server, tt.Client("p", server.uri) as client:
         numbers(server, "q", 1)
         for _ in range(20):

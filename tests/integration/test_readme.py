@@ -1,4 +1,4 @@
-"""The quick start of the README, pasted block by block: what it prints is what the page says."""
+"""Quick start of the README: its blocks run in order and print the documented output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINES_MAX = 120
 
 
 class Block(NamedTuple):
-    """A fenced block, the text block that follows it at once (what it prints), and whether Spark runs it."""
+    """A fenced block, and the text block directly after it, which is its output."""
 
     language: str
     source: str
@@ -34,14 +34,14 @@ class Block(NamedTuple):
 
 
 def blocks_of(name: str) -> list[Block]:
-    """The blocks of a section, in their order."""
+    """Return the blocks of a section in order."""
     section = README.read_text(encoding="utf-8").split(f"\n## {name}\n")[1].split("\n## ")[0]
     found = re.findall(r"^```(\w+)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", section, re.MULTILINE | re.DOTALL)
     return [Block(kind, source, printed or None) for kind, source, printed in found]
 
 
 def environment() -> dict[str, str]:
-    """This interpreter's commands first on the path, as in an activated environment."""
+    """Return an environment with the commands of this interpreter first on the path."""
     return (
         os.environ
         | short_lived_java()
@@ -53,7 +53,7 @@ def environment() -> dict[str, str]:
 
 
 class Terminal:
-    """A directory and a running server: the place where the blocks are pasted."""
+    """A directory and a running server, in which blocks run."""
 
     def __init__(self, directory: Path, serve: Block) -> None:
         self._directory = directory
@@ -67,7 +67,7 @@ class Terminal:
         )
 
     def wait_until_ready(self) -> None:
-        """Read the line that the server prints when its ports are open, and learn the address from it."""
+        """Wait for the ready line of the server, and take the address from it."""
         assert self.server.stdout is not None
         ready = self.server.stdout.readline()
         match = re.match(r"ready (tcp://\S+)", ready)
@@ -75,7 +75,7 @@ class Terminal:
         self._address = match[1]
 
     def close(self) -> None:
-        """Stop the server as Ctrl-C or the system would; it must end well."""
+        """Stop the server like Ctrl-C, and check the exit code."""
         self.server.terminate()
         try:
             assert self.server.wait(timeout=20) == 0
@@ -86,7 +86,7 @@ class Terminal:
                 self.server.stdout.close()
 
     def paste(self, block: Block, **more: str) -> str:
-        """Run a block, with more in its environment, and return what it printed; it must succeed."""
+        """Run a block with additional environment variables, check its success, and return its output."""
         command = [sys.executable, "-c"] if block.language == "python" else ["bash", "-euo", "pipefail", "-c"]
         done = subprocess.run(
             [*command, block.source.replace(ADDRESS, self._address)],
@@ -123,11 +123,11 @@ def terminal(directory: Path, blocks: list[Block]) -> Iterator[Terminal]:
 
 @pytest.fixture(scope="module")
 def printed(terminal: Terminal, blocks: list[Block]) -> list[str]:
-    """Output of the quick start, pasted once for all tests of later sections."""
+    """Return the output of the quick start, which runs once for all tests."""
     return [terminal.paste(block) for block in blocks[1:]]
 
 
-def test_page_has_its_blocks_in_order_and_at_most_120_lines(blocks: list[Block]) -> None:
+def test_readme_has_ordered_blocks_and_at_most_120_lines(blocks: list[Block]) -> None:
     assert blocks[0].source.startswith("tickertape serve ")
     assert [block.language for block in blocks] == ["bash", "python"]
     assert [block.language for block in blocks_of("The log as a table")] == ["python"]
@@ -137,7 +137,7 @@ def test_page_has_its_blocks_in_order_and_at_most_120_lines(blocks: list[Block])
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * STEP_SECONDS_MAX)
-def test_quick_start_prints_its_text_blocks(blocks: list[Block], printed: list[str]) -> None:
+def test_quick_start_prints_the_documented_output(blocks: list[Block], printed: list[str]) -> None:
     assert printed == [block.printed for block in blocks[1:]]
 
 
@@ -145,8 +145,8 @@ def test_quick_start_prints_its_text_blocks(blocks: list[Block], printed: list[s
 @pytest.mark.spark
 @pytest.mark.timeout(SPARK_STEP_SECONDS_MAX + 3 * STEP_SECONDS_MAX)
 @pytest.mark.usefixtures("printed")
-def test_spark_block_prints_its_text_block(terminal: Terminal, full: bool) -> None:
-    """With --full, Spark uses a Java process of its own, otherwise the one of the Spark tests."""
+def test_spark_block_prints_the_documented_output(terminal: Terminal, full: bool) -> None:
+    """With --full, Spark starts a separate Java process. Otherwise it uses the one of the Spark tests."""
     (block,) = blocks_of("The log as a table")
     assert terminal.paste(block, **({} if full else java_that_runs())) == block.printed
 

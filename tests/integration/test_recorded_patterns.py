@@ -1,4 +1,4 @@
-"""Topics recorded by a pattern, on a real server: both kinds of publishers, replays, and what it says."""
+"""Topics of a journal pattern on a real server: publishers, replays and statistics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pattern = "^fx/"
 """
 
 
-def test_topics_by_pattern_are_recorded_and_replayed_also_after_a_restart(tmp_path: Path) -> None:
+def test_topics_of_a_journal_pattern_are_stored_and_replayed_after_a_restart(tmp_path: Path) -> None:
     config = tmp_path / "tickertape.toml"
     config.write_text(CONFIG)
     with running_server(tmp_path / "data", config) as server:

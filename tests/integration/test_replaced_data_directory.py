@@ -1,5 +1,4 @@
-"""What operators do to the data directory of a running server: it is renamed and another one takes its place,
-its lock is removed, names in it are no files."""
+"""Data directory of a running server: renamed, replaced, without lock, and with special files."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def publish(server: RunningServer, rounds: int) -> None:
 
 
 def kept(data: Path) -> tuple[int, int]:
-    """Position of the first message that is left, and after the last one; the log is whole."""
+    """Check that the log is intact, and return the positions of its first message and of its end."""
     checked = CliRunner().invoke(cli, ["journal", "verify", "--output", "json", str(data)])
     assert checked.exit_code == 0, checked.output
     report = json.loads(checked.output)
@@ -42,7 +41,7 @@ def kept(data: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_directory_that_is_renamed_keeps_its_log_and_takes_no_other(tmp_path: Path) -> None:
+def test_renamed_data_directory_keeps_the_log_and_the_new_one_is_separate(tmp_path: Path) -> None:
     data, moved = tmp_path / "data", tmp_path / "moved"
     with running_server(data, CONFIG) as first:
         publish(first, 1)
@@ -54,11 +53,11 @@ def test_a_directory_that_is_renamed_keeps_its_log_and_takes_no_other(tmp_path: 
             assert before == {path.name: path.stat().st_ino for path in data.rglob("*.segment")}
             assert second.stop() == 0
         assert first.stop() == 0
-    control = 1  # the record that says whose id it is
+    control = 1  # the control record with the publisher name
     assert kept(data) == (0, 5 * ROUND + control)
     begin, end = kept(moved)
     assert end == 26 * ROUND + control
-    assert begin > 0, "retention worked, in its own directory"
+    assert begin > 0, "retention has removed segments of the renamed directory"
     assert (moved / "end.json").exists()
     for directory, published in ((data, 5), (moved, 26)):
         with running_server(directory, CONFIG) as server:
@@ -68,7 +67,7 @@ def test_a_directory_that_is_renamed_keeps_its_log_and_takes_no_other(tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_lock_that_is_removed_lets_no_second_server_in(tmp_path: Path) -> None:
+def test_removed_lock_file_does_not_admit_a_second_server(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_server(data, CONFIG) as server:
         publish(server, 1)
@@ -81,7 +80,7 @@ def test_a_lock_that_is_removed_lets_no_second_server_in(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_fifo_in_the_place_of_a_file_is_told_and_not_waited_for(tmp_path: Path) -> None:
+def test_fifo_in_place_of_a_segment_refuses_the_start_without_blocking(tmp_path: Path) -> None:
     data, name = tmp_path / "data", "journal/0000000001.segment"
     with running_server(data, CONFIG) as server:
         assert server.stop() == 0
@@ -95,11 +94,11 @@ def test_a_fifo_in_the_place_of_a_file_is_told_and_not_waited_for(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_link_named_spill_is_not_followed(tmp_path: Path) -> None:
+def test_symbolic_link_named_spill_is_not_followed(tmp_path: Path) -> None:
     data, outside = tmp_path / "data", tmp_path / "outside"
     outside.mkdir()
-    theirs = outside / f"{1:020d}.spill"
-    theirs.write_bytes(b"of somebody else")
+    foreign = outside / f"{1:020d}.spill"
+    foreign.write_bytes(b"of another program")
     data.mkdir()
     with running_server(data) as server:
         assert server.stop() == 0
@@ -112,4 +111,4 @@ def test_a_link_named_spill_is_not_followed(tmp_path: Path) -> None:
         running_server(data),
     ):
         pass
-    assert theirs.exists()
+    assert foreign.exists()

@@ -1,4 +1,4 @@
-"""Retention on a real server: old segments go while it works, and everybody is told what is left."""
+"""Retention on a real server: old segments are removed, and errors and statistics report it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(*arguments: object) -> Result:
 
 
 def publish(client: tt.Client, messages: int) -> None:
-    """In commits that are smaller than a segment."""
+    """Publish in commits that are smaller than a segment."""
     for number in range(messages):
         client.publish("t", BODY)
         if number % 20 == 19:
@@ -39,7 +39,7 @@ def publish(client: tt.Client, messages: int) -> None:
 
 
 def settled(server: RunningServer, data: Path) -> list[int]:
-    """The segments once their files, and the next one that will be reserved, take no more than they may."""
+    """Wait until the files and the next reserved segment fit the retention size, and return the segments."""
     deadline = time.monotonic() + 20
     while True:
         journal = stats_of(server).journal
@@ -52,7 +52,7 @@ def settled(server: RunningServer, data: Path) -> list[int]:
 
 
 def open_and_gone(pid: int, data: Path) -> list[str]:
-    """Segment files that a process has open though they have no name any more."""
+    """Return the deleted segment files that a process has open."""
     found = []
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -64,7 +64,7 @@ def open_and_gone(pid: int, data: Path) -> list[str]:
     return found
 
 
-def test_old_segments_go_and_everybody_is_told(tmp_path: Path) -> None:
+def test_retention_removes_old_segments_and_reports_the_first_bookmark(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with running_server(data, CONFIG) as server, tt.Client("pub", server.uri) as client:
         client.set_publish_store(tt.MemoryPublishStore())
@@ -99,7 +99,9 @@ def test_old_segments_go_and_everybody_is_told(tmp_path: Path) -> None:
         server.kill()
         server.restart()
         with tt.Client("reader", server.uri) as reader:
-            assert settled(server, data)[0] >= numbers[0], "the new run has a segment more, so one may go"
+            assert settled(server, data)[0] >= numbers[0], (
+                "the new run has one more segment, so retention may remove one"
+            )
             first = stats_of(server).journal.retention.first_bookmark
             assert next(iter(reader.replay("t"))).bookmark == first
             with pytest.raises(tt.BookmarkExpired):

@@ -17,14 +17,14 @@ from tickertape.testing import running_server, wait_until
 pytestmark = pytest.mark.slow
 
 
-def test_a_server_without_files_goes_on_after_hang_up_and_shows_its_threads() -> None:
-    """A service manager sends SIGHUP for a reload, whether there is something to reload or not."""
+def test_server_continues_after_sighup_and_prints_stacks_on_sigusr1() -> None:
+    """A service manager sends SIGHUP for a reload even without files to reload."""
     with running_server() as server, tt.Client("c", server.uri) as client:
         os.kill(server.pid, signal.SIGHUP)
         wait_until(lambda: "INFO reloaded" in server.errors())
 
         def shown() -> bool:
-            # a stack of more than 100 frames, as of an import that comes late, is cut off
+            # a stack of more than 100 frames, like in a late import, is truncated
             os.kill(server.pid, signal.SIGUSR1)
             return "app.py" in server.errors()
 
@@ -57,7 +57,7 @@ main()
 """
 
 
-def test_signals_during_recovery_and_after_the_event_loop_end_nothing(tmp_path: Path) -> None:
+def test_signals_during_recovery_and_after_the_event_loop_are_harmless(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _SIGNALLED],
         cwd=tmp_path,

@@ -1,5 +1,4 @@
-"""Slow subscribers of unrecorded topics on a real server: they cost bounded memory, nobody else notices, and
-when they wake up they have missed nothing."""
+"""Slow subscribers of non-persistent topics: bounded memory, no delay for others, and no loss."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ connection_limit = "1MB"
 
 
 class Live(threading.Thread):
-    """A subscriber that takes everything as it comes."""
+    """Subscriber that reads without a pause."""
 
     def __init__(self, uri: str, name: str, bodies: list[bytes]) -> None:
         super().__init__(daemon=True)
@@ -41,7 +40,7 @@ class Live(threading.Thread):
         self._stream = self._client.subscribe("u")
         self._bodies = bodies
         self.taken = 0
-        """Messages that came as they were published."""
+        """Messages received in the order of publication."""
 
     def run(self) -> None:
         for batch in self._stream.batches(SECONDS):
@@ -63,7 +62,7 @@ def _publish(uri: str, bodies: list[bytes], per_second: float) -> None:
         client.publish_flush(level="processed")
 
 
-def test_100_stalled_and_10_reading_subscribers(full: bool) -> None:
+def test_100_stalled_subscribers_do_not_delay_10_reading_ones(full: bool) -> None:
     count, size, per_second = (1_200_000, 200, 20_000.0) if full else (6_000, 8_192, 20_000.0)
     bodies = [b"%08d" % number * (size // 8) for number in range(count)]
     with running_server(config=_CONFIG) as server:
@@ -86,7 +85,9 @@ def test_100_stalled_and_10_reading_subscribers(full: bool) -> None:
         slow = stats.slow_clients
         assert stats.totals.ended == {}
         assert slow.memory_bytes <= 40 * MIB
-        assert 0 < slow.written_bytes < 2 * count * (size + 64), "once for all who wait"
+        assert 0 < slow.written_bytes < 2 * count * (size + 64), (
+            "each message is written once for all waiting subscribers"
+        )
         assert sum(session.offline for session in stats.sessions) == 100
         if before is not None and stats.memory.anonymous_bytes is not None:
             grown = stats.memory.anonymous_bytes - before
@@ -124,9 +125,7 @@ def _spilled(server: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_nothing_of_what_waits_on_disk_survives_a_run_and_the_log_is_not_touched(
-    tmp_path: Path, how: str
-) -> None:
+def test_spill_files_are_removed_at_the_next_start(tmp_path: Path, how: str) -> None:
     config = tmp_path / "c.toml"
     config.write_text(f'[instance]\ndrain_timeout = "0s"\n{_CONFIG}')
     with running_server(tmp_path / "data", config) as server:

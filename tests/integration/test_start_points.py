@@ -1,4 +1,4 @@
-"""The whole table of start points and ranges on a real server, through the blocking client."""
+"""Table of start points and ranges on a real server, with the blocking client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 class Recorded(NamedTuple):
-    """A server with the ten messages of the table, and what they are called there."""
+    """A server with the ten messages of the table, and their bookmarks and times."""
 
     server: RunningServer
     client: tt.Client
@@ -53,7 +53,7 @@ def recorded() -> Iterator[Recorded]:
 
 
 def policy(row: Row) -> str:
-    """What the client is told: it asks for `fail` by itself, the server's own default is `now`."""
+    """Return the policy of a row. The client defaults to `fail`, and the server to `now`."""
     return row.options.removeprefix("bookmark_not_found=") or "now"
 
 
@@ -61,7 +61,7 @@ ROWS = [row for row in (*POINTS, *RANGES) if row.text != "recent"]  # a word tha
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_row(recorded: Recorded, row: Row) -> None:
+def test_replay_from_each_start_point_of_the_table(recorded: Recorded, row: Row) -> None:
     text = recorded.text(row.text)
     if row.code:
         with pytest.raises(TickertapeError) as caught:
@@ -74,14 +74,18 @@ def test_every_row(recorded: Recorded, row: Row) -> None:
 
 
 @pytest.mark.behaviour(2)
-def test_datetimes_mean_the_moment_wherever_a_timestamp_is_taken(recorded: Recorded) -> None:
-    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=recorded.times[4])
-    for same in (moment, moment.replace(tzinfo=None), moment.astimezone(timezone(timedelta(hours=-7)))):
+def test_datetime_is_accepted_as_a_start_point(recorded: Recorded) -> None:
+    timestamp = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=recorded.times[4])
+    for same in (
+        timestamp,
+        timestamp.replace(tzinfo=None),
+        timestamp.astimezone(timezone(timedelta(hours=-7))),
+    ):
         assert [int(message.data) for message in recorded.client.replay("t", same)] == [5, 6, 7, 8, 9]
 
 
 @pytest.mark.behaviour(4)
-def test_a_client_name_has_its_publisher_on_every_instance(recorded: Recorded) -> None:
+def test_client_name_has_one_publisher_id_on_every_instance(recorded: Recorded) -> None:
     with (
         running_server() as other,
         tt.Client("even", other.uri, publish_store=tt.MemoryPublishStore(), timeout=SECONDS) as client,
@@ -93,7 +97,7 @@ def test_a_client_name_has_its_publisher_on_every_instance(recorded: Recorded) -
 
 
 @pytest.mark.behaviour(4)
-def test_a_fresh_store_begins_above_what_the_server_has(recorded: Recorded) -> None:
+def test_new_store_starts_above_the_last_sequence_of_the_server(recorded: Recorded) -> None:
     before = [int(bookmark.split("|")[1]) for bookmark in recorded.bookmarks[0::2]]
     with tt.Client(
         "even", recorded.server.uri, publish_store=tt.MemoryPublishStore(), timeout=SECONDS
@@ -106,7 +110,7 @@ def test_a_fresh_store_begins_above_what_the_server_has(recorded: Recorded) -> N
 
 
 @pytest.mark.behaviour(5)
-def test_a_future_end_on_a_quiet_topic_ends_by_the_clock(recorded: Recorded) -> None:
+def test_range_with_a_future_end_on_a_quiet_topic_ends_by_the_clock(recorded: Recorded) -> None:
     with tt.Client("waiter", recorded.server.uri, timeout=SECONDS) as client:
         end = datetime.now(UTC) + timedelta(seconds=2)
         stream = client.bookmark_subscribe("quiet", f"[0:{format_timestamp(to_micros(end))})", sub_id="s")
@@ -115,11 +119,11 @@ def test_a_future_end_on_a_quiet_topic_ends_by_the_clock(recorded: Recorded) -> 
         assert datetime.now(UTC) >= end
         assert stream.end_reason == "complete"
         again = client.bookmark_subscribe("quiet", "0", sub_id="s")
-        assert again.get(SECONDS).data == b"live", "its id is free again"
+        assert again.get(SECONDS).data == b"live", "the subscription id is free"
 
 
 @pytest.mark.behaviour(8)
-def test_bookmarks_come_only_where_they_were_asked_for(recorded: Recorded) -> None:
+def test_bookmarks_are_sent_only_on_request(recorded: Recorded) -> None:
     with tt.Client("asking", recorded.server.uri, timeout=SECONDS) as client:
         plain = client.subscribe("asked")
         asked = client.subscribe("asked", options="bookmark")
@@ -130,7 +134,7 @@ def test_bookmarks_come_only_where_they_were_asked_for(recorded: Recorded) -> No
 
 
 @pytest.mark.behaviour(12)
-def test_a_server_takes_variables_and_includes(
+def test_server_configuration_accepts_variables_and_includes(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path_factory.mktemp("configured")
@@ -149,7 +153,7 @@ def test_a_server_takes_variables_and_includes(
 
 
 @pytest.mark.behaviour(13)
-def test_a_lost_connection_calls_the_handler_once_and_a_set_store_resends(
+def test_lost_connection_calls_the_handler_once_and_the_store_resends(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with running_server(tmp_path_factory.mktemp("lost") / "data") as server:

@@ -1,4 +1,4 @@
-"""Stores of a client on disks that are full, and in files of somebody else."""
+"""Client stores on full disks and in files of other users."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ STORES: dict[str, Open] = {
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_client_stores_on_a_full_disk_report_the_error_and_lose_nothing(tmp_path: Path) -> None:
     if reason := why_no_small_disk():
         pytest.skip(reason)
-    told = run_inside("tests.helpers.full_disk", str(tmp_path), seconds=SECONDS_MAX)
-    assert told.split() == ["publishes", "hybrid", "logged", "ring"]
+    finished = run_inside("tests.helpers.full_disk", str(tmp_path), seconds=SECONDS_MAX)
+    assert finished.split() == ["publishes", "hybrid", "logged", "ring"]
 
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A directory that every user may look into."""
+    """Yield a directory that every user can read."""
     path = Path(tempfile.mkdtemp(prefix="stores-"))
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)
 
 
-def _as_somebody_else(act: Callable[[], None]) -> str:
-    """What `act` raises as a user who owns nothing here; empty for nothing."""
-    hear, tell = os.pipe()
+def _as_another_user(act: Callable[[], None]) -> str:
+    """Run `act` as another user, and return the text of its error or an empty text."""
+    read_end, write_end = os.pipe()
     child = os.fork()
     if not child:
         try:
@@ -52,20 +52,20 @@ def _as_somebody_else(act: Callable[[], None]) -> str:
             os.setuid(NOBODY)
             act()
         except tt.TickertapeError as error:
-            os.write(tell, f"{error.code}: {error}".encode())
+            os.write(write_end, f"{error.code}: {error}".encode())
         except BaseException as error:  # noqa: BLE001 - a forked child never returns
-            os.write(tell, repr(error).encode())
+            os.write(write_end, repr(error).encode())
         finally:
             os._exit(0)
-    os.close(tell)
+    os.close(write_end)
     os.waitpid(child, 0)
-    with open(hear, "rb") as pipe:
+    with open(read_end, "rb") as pipe:
         return pipe.read().decode()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the user")
 @pytest.mark.parametrize("kind", STORES)
-def test_files_of_another_user_are_told_and_left_alone(kind: str, shared: Path) -> None:
+def test_client_stores_refuse_files_of_another_user(kind: str, shared: Path) -> None:
     make = STORES[kind]
     path = shared / "store"
     store = make(path)
@@ -73,13 +73,13 @@ def test_files_of_another_user_are_told_and_left_alone(kind: str, shared: Path) 
         store.attach("pricing-1")
     store.close()  # type: ignore[attr-defined]
     before = {file: file.stat() for file in shared.rglob("*")}
-    told = _as_somebody_else(lambda: (make(path), None)[1])
-    assert told.startswith("store_failed: ")
-    assert str(path) in told
-    assert "Permission denied" in told
-    told = _as_somebody_else(lambda: (make(shared / "new"), None)[1])
-    assert told.startswith("store_failed: ")
-    assert "Permission denied" in told
+    error_text = _as_another_user(lambda: (make(path), None)[1])
+    assert error_text.startswith("store_failed: ")
+    assert str(path) in error_text
+    assert "Permission denied" in error_text
+    error_text = _as_another_user(lambda: (make(shared / "new"), None)[1])
+    assert error_text.startswith("store_failed: ")
+    assert "Permission denied" in error_text
     after = {file: file.stat() for file in shared.rglob("*")}
     assert {f: (s.st_size, s.st_mtime_ns) for f, s in before.items()} == {
         f: (s.st_size, s.st_mtime_ns) for f, s in after.items()

@@ -1,4 +1,4 @@
-"""TLS between real clients and a real server: what passes, and what is refused, in which words."""
+"""TLS between real clients and a real server: accepted and refused connections."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def front(request: pytest.FixtureRequest) -> Iterator[Front]:
 
 
 def raw(server: RunningServer) -> socket.socket:
-    """A plain connection to the server's port."""
+    """Return a plain connection to the port of the server."""
     port = int(server.uri.rpartition(":")[2])
     return socket.create_connection((HOST, port), SECONDS)
 
 
 def secure(server: RunningServer, ca: str) -> ssl.SSLSocket:
-    """A connection with TLS that nothing was said on."""
+    """Return a TLS connection without sent data."""
     return ssl.create_default_context(cafile=ca).wrap_socket(raw(server), server_hostname=HOST)
 
 
@@ -71,7 +71,7 @@ def logon(name: str) -> bytes:
 
 
 def everything(connection: socket.socket) -> bytes:
-    """What comes until the other side closes."""
+    """Return all bytes until the other side closes."""
     connection.settimeout(SECONDS)
     got = b""
     while data := connection.recv(65536):
@@ -83,14 +83,14 @@ def ended(server: RunningServer, code: str) -> int:
     return stats_of(server).totals.ended.get(code, 0)
 
 
-# -- what passes --------------------------------------------------------------------------------------
+# -- accepted -----------------------------------------------------------------------------------------
 
 
-def test_the_ready_line_says_tls(server: RunningServer) -> None:
+def test_ready_line_has_the_tls_address(server: RunningServer) -> None:
     assert server.uri.startswith(f"tls://{HOST}:")
 
 
-def test_messages_go_both_ways(front: Front, server: RunningServer, tls: tt.TLS) -> None:
+def test_messages_pass_in_both_directions_over_tls(front: Front, server: RunningServer, tls: tt.TLS) -> None:
     bodies = [bytes([n % 251]) * (n % 3000) for n in range(6000)]  # about 9 MB
     topic = f"both-ways-{front.kind}"
     with front.connect(f"writer-{front.kind}", server.uri, tls=tls) as client:
@@ -99,8 +99,8 @@ def test_messages_go_both_ways(front: Front, server: RunningServer, tls: tt.TLS)
         assert [message.data for message in client.replay(topic)] == bodies
 
 
-def test_one_message_of_several_megabytes_passes(front: Front, server: RunningServer, tls: tt.TLS) -> None:
-    body = bytes(range(256)) * 4 * 1024 * 10  # 10 MB: larger than any buffer on its way
+def test_large_message_passes_over_tls(front: Front, server: RunningServer, tls: tt.TLS) -> None:
+    body = bytes(range(256)) * 4 * 1024 * 10  # 10 MB: larger than all buffers
     topic = f"large-{front.kind}"
     with front.connect(f"large-{front.kind}", server.uri, tls=tls) as client:
         stream = client.subscribe(topic)
@@ -109,7 +109,7 @@ def test_one_message_of_several_megabytes_passes(front: Front, server: RunningSe
         assert [next(stream).data, next(stream).data] == [body, b"after it"]
 
 
-def test_the_reference_s_word_for_it_and_a_name_are_taken(server: RunningServer, tls: tt.TLS) -> None:
+def test_tcps_address_with_a_host_name_is_accepted(server: RunningServer, tls: tt.TLS) -> None:
     port = server.uri.rpartition(":")[2]
     with tt.Client("tcps", f"tcps://localhost:{port}", tls=tls) as client:
         client.publish("words", b"1")
@@ -117,7 +117,7 @@ def test_the_reference_s_word_for_it_and_a_name_are_taken(server: RunningServer,
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_both_versions_of_tls_are_taken(
+def test_tls_1_2_and_1_3_are_accepted(
     server: RunningServer, authority: Authority, version: ssl.TLSVersion
 ) -> None:
     context = ssl.create_default_context(cafile=authority.ca)
@@ -127,14 +127,14 @@ def test_both_versions_of_tls_are_taken(
         assert connection.recv(65536)
 
 
-def test_a_logon_a_byte_at_a_time_is_taken(server: RunningServer, authority: Authority) -> None:
+def test_logon_sent_byte_by_byte_over_tls_is_accepted(server: RunningServer, authority: Authority) -> None:
     with secure(server, authority.ca) as connection:
         for byte in logon("slow-speaker"):
             connection.sendall(bytes([byte]))  # a record each
         assert connection.recv(65536)
 
 
-def test_an_ha_client_comes_back_over_tls(
+def test_ha_client_reconnects_over_tls(
     authority: Authority, tls: tt.TLS, tmp_path: Path, front: Front
 ) -> None:
     port = ReservedPort()
@@ -153,10 +153,12 @@ def test_an_ha_client_comes_back_over_tls(
     port.release()
 
 
-def test_heartbeats_keep_a_quiet_connection(front: Front, server: RunningServer, tls: tt.TLS) -> None:
+def test_heartbeats_keep_an_idle_tls_connection_alive(
+    front: Front, server: RunningServer, tls: tt.TLS
+) -> None:
     with front.connect(f"beats-{front.kind}", server.uri, tls=tls) as client:
         client.set_heartbeat(0.1)
-        time.sleep(0.7)  # several times as long as either side would wait for a dead one
+        time.sleep(0.7)  # several times the heartbeat timeout
         client.publish_flush()
         assert client.connected
 
@@ -165,13 +167,13 @@ def test_heartbeats_keep_a_quiet_connection(front: Front, server: RunningServer,
 
 
 def refused(front: Front, uri: str, tls: tt.TLS | None) -> str:
-    """The text of the refusal."""
+    """Return the text of the refusal."""
     with pytest.raises(tt.TlsFailed) as caught:
         front.connect("refused", uri, tls=tls)
     return str(caught.value)
 
 
-def test_a_certificate_of_another_authority_is_refused(
+def test_certificate_of_another_authority_is_refused(
     front: Front, server: RunningServer, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path)
@@ -181,18 +183,18 @@ def test_a_certificate_of_another_authority_is_refused(
     assert "Pass the CA certificate with TLS(ca=...) or --ca" in text
 
 
-def test_the_system_does_not_trust_it_either(front: Front, server: RunningServer) -> None:
+def test_certificate_outside_the_system_trust_store_is_refused(front: Front, server: RunningServer) -> None:
     assert "the certificate of the server is not accepted" in refused(front, server.uri, None)
 
 
-def test_the_certificate_must_be_for_the_name(
+def test_certificate_for_another_host_name_is_refused(
     front: Front, server: RunningServer, authority: Authority
 ) -> None:
     text = refused(front, server.uri, tt.TLS(ca=authority.ca, server_name="elsewhere.example"))
     assert "Hostname mismatch, certificate is not valid for 'elsewhere.example'" in text
 
 
-def test_an_expired_certificate_is_refused(front: Front, authority: Authority, tls: tt.TLS) -> None:
+def test_expired_certificate_is_refused(front: Front, authority: Authority, tls: tt.TLS) -> None:
     config = transport(authority.issue(HOST, label="expired", days=-1))
     with running_server(config=config, listen=None) as server:
         assert "certificate has expired" in refused(front, server.uri, tls)
@@ -200,7 +202,7 @@ def test_an_expired_certificate_is_refused(front: Front, authority: Authority, t
         wait_until(lambda: "the client refused the connection: certificate expired" in server.errors())
 
 
-def test_a_client_without_a_certificate_is_refused(
+def test_client_without_a_required_certificate_is_refused(
     front: Front, authority: Authority, tls: tt.TLS, tmp_path: Path
 ) -> None:
     clients = Authority(tmp_path, "clients")
@@ -218,9 +220,7 @@ def test_a_client_without_a_certificate_is_refused(
         assert stats_of(server).totals.logons == 1
 
 
-def test_new_certificates_count_after_a_hangup_signal(
-    authority: Authority, tls: tt.TLS, tmp_path: Path
-) -> None:
+def test_new_certificates_are_used_after_sighup(authority: Authority, tls: tt.TLS, tmp_path: Path) -> None:
     identity = authority.issue(HOST, label="reloaded")
     other = Authority(tmp_path)
     with (
@@ -245,12 +245,12 @@ def test_new_certificates_count_after_a_hangup_signal(
 # -- who does not speak it ----------------------------------------------------------------------------
 
 
-def test_a_client_without_tls_is_told_to_use_it(front: Front, server: RunningServer) -> None:
+def test_plain_client_on_a_tls_address_gets_tls_required(front: Front, server: RunningServer) -> None:
     with pytest.raises(tt.TlsRequired, match=r"this address requires TLS\. Connect to tls://"):
         front.connect("plain", server.uri.replace("tls://", "tcp://"))
 
 
-def test_a_client_with_tls_is_told_that_the_server_has_none(front: Front, tls: tt.TLS) -> None:
+def test_tls_client_on_a_plain_address_is_refused_with_the_cure(front: Front, tls: tt.TLS) -> None:
     with running_server() as server:
         text = refused(front, server.uri.replace("tcp://", "tls://"), tls)
         assert "Use tcp://, or check the port." in text
@@ -260,7 +260,7 @@ def test_a_client_with_tls_is_told_that_the_server_has_none(front: Front, tls: t
 @pytest.mark.parametrize(
     "said", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 64, b"\x16" * 4000, b"\x16\x03\x01\x40\x00"]
 )
-def test_what_is_no_tls_is_ended(server: RunningServer, said: bytes) -> None:
+def test_bytes_that_are_not_tls_close_the_connection(server: RunningServer, said: bytes) -> None:
     before = ended(server, "tls_failed")
     with raw(server) as connection:
         connection.sendall(said)
@@ -270,7 +270,7 @@ def test_what_is_no_tls_is_ended(server: RunningServer, said: bytes) -> None:
         wait_until(lambda: ended(server, "tls_failed") > before)
 
 
-def test_nothing_is_taken_before_the_handshake_is_done(server: RunningServer) -> None:
+def test_logon_before_the_end_of_the_handshake_is_ignored(server: RunningServer) -> None:
     before = stats_of(server).totals.logons
     with raw(server) as connection:
         connection.sendall(b"\x16\x03\x01" + logon("intruder"))
@@ -280,7 +280,7 @@ def test_nothing_is_taken_before_the_handshake_is_done(server: RunningServer) ->
 
 
 @pytest.mark.full
-def test_handshakes_that_stand_still_are_ended_in_time(server: RunningServer, tls: tt.TLS) -> None:
+def test_stalled_handshakes_are_closed_after_the_logon_timeout(server: RunningServer, tls: tt.TLS) -> None:
     hello = client_hello()
     stalled = []
     try:
@@ -289,7 +289,7 @@ def test_handshakes_that_stand_still_are_ended_in_time(server: RunningServer, tl
             connection.sendall(hello[: 1 + number % len(hello)])
             stalled.append(connection)
         began = time.monotonic()
-        with tt.Client("beside", server.uri, tls=tls) as client:  # nobody else waits for them
+        with tt.Client("beside", server.uri, tls=tls) as client:  # other connections do not wait for them
             client.publish("beside", b"1")
             client.publish_flush()
         assert time.monotonic() - began < 5
@@ -302,8 +302,8 @@ def test_handshakes_that_stand_still_are_ended_in_time(server: RunningServer, tl
             connection.close()
 
 
-def test_a_handshake_may_not_be_larger_than_a_logon(server: RunningServer) -> None:
-    # A message of the handshake that says it has 60,000 bytes, in records of 16,000 each.
+def test_handshake_larger_than_a_logon_is_refused(server: RunningServer) -> None:
+    # A handshake message of 60,000 bytes in records of 16,000 bytes.
     whole = b"\x01" + (60_000).to_bytes(3, "big") + bytes(60_000)
     records = b"".join(
         b"\x16\x03\x01" + struct.pack(">H", len(part)) + part
@@ -313,7 +313,7 @@ def test_a_handshake_may_not_be_larger_than_a_logon(server: RunningServer) -> No
     with raw(server) as connection:
         connection.sendall(records[:handshake_bytes_max])
         connection.settimeout(0.3)
-        with pytest.raises(TimeoutError):  # it waits for the rest
+        with pytest.raises(TimeoutError):  # the server waits for the rest
             connection.recv(1)
         connection.sendall(records[handshake_bytes_max : handshake_bytes_max + 100])
         everything(connection)
@@ -329,10 +329,12 @@ def client_hello() -> bytes:
     return outgoing.read()
 
 
-# -- what is cut off ----------------------------------------------------------------------------------
+# -- truncated connections ----------------------------------------------------------------------------
 
 
-def test_what_is_cut_off_is_no_message(front: Front, server: RunningServer, tls: tt.TLS) -> None:
+def test_connection_cut_without_close_notify_raises_disconnected(
+    front: Front, server: RunningServer, tls: tt.TLS
+) -> None:
     topic = f"cut-{front.kind}"
     body = bytes(300_000)
     with front.connect(f"reader-{front.kind}", server.uri, tls=tls) as other:
@@ -340,31 +342,31 @@ def test_what_is_cut_off_is_no_message(front: Front, server: RunningServer, tls:
         other.publish_flush()
     with FaultProxy(server.uri) as proxy:
         client = front.connect(f"cut-{front.kind}", proxy.uri, tls=tls)
-        struck = proxy.to_client.after(2_000_000, "cut")  # without the end that TLS has
+        cut_done = proxy.to_client.after(2_000_000, "cut")  # without a close notification
         stream = client.replay(topic)
         got: list[bytes] = []
         with pytest.raises(tt.Disconnected, match="cut off without a TLS close notification"):
             got.extend(message.data for message in stream)
-        assert struck.wait(SECONDS)
+        assert cut_done.wait(SECONDS)
         assert 0 < len(got) < 20
         assert set(got) == {body}
         client.close()
 
 
-def test_a_frame_that_is_cut_off_is_not_stored(server: RunningServer, tls: tt.TLS) -> None:
+def test_truncated_publish_frame_is_not_stored(server: RunningServer, tls: tt.TLS) -> None:
     with FaultProxy(server.uri) as proxy:
         client = tt.Client("cut-writer", proxy.uri, tls=tls)
-        struck = proxy.to_server.after(100_000, "cut")
+        cut_done = proxy.to_server.after(100_000, "cut")
         client.publish("cut-frames", bytes(200_000))
         with pytest.raises(tt.Disconnected):
             client.publish_flush()
-        assert struck.wait(SECONDS)
+        assert cut_done.wait(SECONDS)
         client.close()
     with tt.Client("cut-reader", server.uri, tls=tls) as reader:
         assert list(reader.replay("cut-frames")) == []
 
 
-def test_a_byte_that_was_changed_ends_the_connection(server: RunningServer, authority: Authority) -> None:
+def test_modified_tls_record_closes_the_connection(server: RunningServer, authority: Authority) -> None:
     before = ended(server, "tls_failed")
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.create_default_context(cafile=authority.ca)
@@ -386,7 +388,7 @@ def test_a_byte_that_was_changed_ends_the_connection(server: RunningServer, auth
     assert "changed" not in [session.client for session in stats_of(server).sessions]
 
 
-def test_a_server_that_stops_says_goodbye(front: Front, authority: Authority, tls: tt.TLS) -> None:
+def test_stopping_server_sends_goodbye_over_tls(front: Front, authority: Authority, tls: tt.TLS) -> None:
     with running_server(config=transport(authority.issue(HOST, label="stops")), listen=None) as server:
         client = front.connect("stops", server.uri, tls=tls)
         stream = client.subscribe("orders")

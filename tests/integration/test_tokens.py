@@ -1,4 +1,4 @@
-"""Tokens at the logon of a real server: who may come, who may not, who may not stay, what nobody is shown."""
+"""Tokens at the logon of a real server: accepted, refused, expired and revoked ones."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with running_server(directory / "data", directory / "tickertape.toml") as server:
         yield Site(server, file, tokens)
         shown = server.errors()
-        for token in tokens.values():  # whatever the tests did: no token was shown, nor a hash
+        for token in tokens.values():  # no event contains a token or a hash
             assert token.text.rpartition("_")[2] not in shown
             assert token.sha256 not in shown
 
@@ -75,7 +75,7 @@ def front(request: pytest.FixtureRequest) -> Iterator[Front]:
         opened.close()
 
 
-def test_a_right_token_may_do_everything(front: Front, site: Site) -> None:
+def test_client_with_a_valid_token_publishes_and_replays(front: Front, site: Site) -> None:
     topic = f"orders-{front.kind}"
     with front.connect(f"desk-{front.kind}", site.server.uri, token=site.text("desk")) as client:
         client.publish(topic, b"1")
@@ -91,14 +91,16 @@ def test_a_right_token_may_do_everything(front: Front, site: Site) -> None:
         (None, "Authentication failed: this server requires a token"),
         ("unknown", "Authentication failed: unknown token"),
         ("old", "token 'old' has expired"),
-        ("spark", "is for clients with names like '^spark-', not for 'nobody'"),
+        ("spark", "is for clients with names like '^spark-', not for 'guest'"),
     ],
 )
-def test_another_one_is_refused_and_counted(front: Front, site: Site, given: str | None, says: str) -> None:
+def test_client_with_an_invalid_token_is_refused_and_counted(
+    front: Front, site: Site, given: str | None, says: str
+) -> None:
     before = stats_of(site.server).totals
     token = None if given is None else site.text(given)
     with pytest.raises(tt.AuthenticationFailed) as caught:
-        front.connect("nobody", site.server.uri, token=token)
+        front.connect("guest", site.server.uri, token=token)
     assert says in str(caught.value)
     after = stats_of(site.server).totals
     code = tt.AuthenticationFailed.code
@@ -110,7 +112,7 @@ def test_another_one_is_refused_and_counted(front: Front, site: Site, given: str
     wait_until(lambda: f"reason={code}" in site.server.errors())
 
 
-def test_nothing_of_a_logon_is_looked_at_before_its_token(site: Site) -> None:
+def test_token_is_checked_before_other_fields_of_a_logon(site: Site) -> None:
     wrong = Logon(name="", versions=(99,), options="zzz", heartbeat_ms=1, password="wrong")
     for logon in (wrong, msgspec.structs.replace(wrong, password=None)):
         with Peer(site.server.uri) as peer:
@@ -120,7 +122,7 @@ def test_nothing_of_a_logon_is_looked_at_before_its_token(site: Site) -> None:
             assert said.code == tt.AuthenticationFailed.code
 
 
-def test_nobody_takes_over_the_name_of_another_token(site: Site) -> None:
+def test_client_name_of_another_token_cannot_be_taken_over(site: Site) -> None:
     with tt.Client("spark-name", site.server.uri, token=site.text("spark")) as first:
         with pytest.raises(tt.NameInUse, match="in use by another user"):
             tt.Client("spark-name", site.server.uri, token=site.text("desk"))
@@ -131,9 +133,9 @@ def test_nobody_takes_over_the_name_of_another_token(site: Site) -> None:
             assert second.connected
 
 
-def test_an_authenticator_may_give_a_fresh_one(front: Front, site: Site) -> None:
+def test_authenticator_supplies_a_new_token_on_retry(front: Front, site: Site) -> None:
     class Fresh(tt.DefaultAuthenticator):
-        """Has a wrong token first, and then a right one."""
+        """Authenticator with a wrong token first and a valid one on retry."""
 
         def authenticate(self, user: str | None, password: str | None) -> str:
             return site.text("unknown")
@@ -148,7 +150,7 @@ def test_an_authenticator_may_give_a_fresh_one(front: Front, site: Site) -> None
     client.close()
 
 
-def test_commands_take_tokens_from_files_and_the_environment(site: Site, tmp_path: Path) -> None:
+def test_commands_read_tokens_from_files_and_the_environment(site: Site, tmp_path: Path) -> None:
     file = tmp_path / "desk.token"
     file.touch(mode=0o600)
     file.write_text(site.text("desk") + "\n")
@@ -166,33 +168,33 @@ def test_commands_take_tokens_from_files_and_the_environment(site: Site, tmp_pat
     assert "chmod 600" in open_to_all.stderr
 
 
-def test_who_loses_the_token_loses_the_session(site: Site) -> None:
+def test_removed_token_closes_the_session_on_reload(site: Site) -> None:
     kept, passing = new_token("kept"), new_token("passing")
     before = site.file.read_text()
     times = site.server.errors().count("INFO reloaded")
     site.file.write_text(before + table("kept", kept) + table("passing", passing))
     reload(site, times + 1)
     with (
-        tt.Client("kept", site.server.uri, token=kept.text) as stays,
-        tt.Client("passing", site.server.uri, token=passing.text) as goes,
+        tt.Client("kept", site.server.uri, token=kept.text) as staying,
+        tt.Client("passing", site.server.uri, token=passing.text) as closing,
     ):
-        stream = goes.subscribe("orders")
+        stream = closing.subscribe("orders")
         site.file.write_text(before + table("kept", kept))
         reload(site, times + 2)
         assert list(stream) == []
         assert stream.end_reason == tt.AuthenticationFailed.code
         with pytest.raises(tt.AuthenticationFailed):
-            goes.connect()
-        stays.publish("orders", b"1")
-        stays.publish_flush()
+            closing.connect()
+        staying.publish("orders", b"1")
+        staying.publish_flush()
         site.file.write_text("[kept]\n")
         os.kill(site.server.pid, signal.SIGHUP)
         wait_until(lambda: "ERROR reload_failed" in site.server.errors())
         site.file.write_text(table("kept", kept, f"expires = {'9' * 5_000}"))
         os.kill(site.server.pid, signal.SIGHUP)
         wait_until(lambda: site.server.errors().count("ERROR reload_failed") == 2)
-        stays.publish_flush()
-        assert stays.connected
+        staying.publish_flush()
+        assert staying.connected
     site.file.write_text(before)
     reload(site, times + 3)
 
@@ -213,32 +215,32 @@ def test_reload_of_an_emptied_tokens_file_ends_all_sessions(site: Site) -> None:
     reload(site, times + 1)
 
 
-def test_a_token_that_is_replaced_under_its_name_ends_the_sessions_of_the_old_one(site: Site) -> None:
+def test_replaced_token_closes_the_sessions_of_the_old_token(site: Site) -> None:
     old, new = new_token("same"), new_token("same")
     before = site.file.read_text()
     times = site.server.errors().count("INFO reloaded")
     site.file.write_text(before + table("same", old))
     reload(site, times + 1)
-    with tt.Client("same", site.server.uri, token=old.text) as goes:
-        stream = goes.subscribe("orders")
+    with tt.Client("same", site.server.uri, token=old.text) as closing:
+        stream = closing.subscribe("orders")
         site.file.write_text(before + table("same", new))
         reload(site, times + 2)
         assert list(stream) == []
         assert stream.end_reason == tt.AuthenticationFailed.code
-    with tt.Client("same", site.server.uri, token=new.text) as comes:
+    with tt.Client("same", site.server.uri, token=new.text) as accepted:
         site.file.write_text(before + table("same", new, "clients = 'same'"))
         reload(site, times + 3)
-        comes.publish("orders", b"1")
-        comes.publish_flush()
+        accepted.publish("orders", b"1")
+        accepted.publish_flush()
         site.file.write_text(before + table("same", new, "clients = '^other'"))
-        stream = comes.subscribe("orders")
+        stream = accepted.subscribe("orders")
         reload(site, times + 4)
         assert list(stream) == []
     site.file.write_text(before)
     reload(site, times + 5)
 
 
-def test_nobody_commits_under_a_name_that_the_token_is_not_for(front: Front, site: Site) -> None:
+def test_transaction_of_a_publisher_outside_the_token_is_refused(front: Front, site: Site) -> None:
     name = f"spark-tx-{front.kind}"
     with front.connect(name, site.server.uri, token=site.text("spark")) as client:
         for publisher, refused in ((None, False), ("spark-query", False), ("billing", True)):
@@ -262,7 +264,7 @@ def reload(site: Site, times: int) -> None:
     ("text", "says"),
     [(None, "Cannot read tokens_file"), ("[a]\n", "[a] sha256 must be 64 hexadecimal digits")],
 )
-def test_a_server_whose_tokens_cannot_be_read_does_not_start(
+def test_server_with_an_unreadable_tokens_file_does_not_start(
     tmp_path: Path, text: str | None, says: str
 ) -> None:
     (tmp_path / "tickertape.toml").write_text(CONFIG)

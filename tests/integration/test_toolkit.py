@@ -1,4 +1,4 @@
-"""The toolkit that users get: the fixture that pytest finds by itself, and a server that comes back."""
+"""Test toolkit for users: the pytest fixture, and a server that restarts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tickertape as tt
 from tickertape.testing import RunningServer
 
 
-def test_the_fixture_is_found_and_its_server_keeps_what_was_acknowledged(
+def test_pytest_fixture_server_keeps_acknowledged_messages_after_a_kill(
     tickertape_server: RunningServer,
 ) -> None:
     with tt.Client("user", tickertape_server.uri) as client:

@@ -1,4 +1,4 @@
-"""Transactions of a real server: memory, what its admin address tells, its configuration, other tools."""
+"""Transactions of a real server: memory, statistics, configuration and journal tools."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from tickertape.wire.commands import Commit, Committed, Staged, Transaction
 SECONDS = 60.0
 LARGE_BYTES = 300 * MIB
 GROWTH_BYTES_MAX = 48 * MIB
-"""Of the memory of the server that no file backs, while it takes `LARGE_BYTES`: what waits to be written to
-staging files, the tail of the log, and buffers."""
+"""Growth of the anonymous memory of the server during a commit of `LARGE_BYTES`: waiting blocks of staging
+files, the tail of the log, and buffers."""
 
 pytestmark = pytest.mark.slow
 
 
 class Watch:
-    """Looks at the memory of a process that no file backs, again and again."""
+    """Watch of the highest anonymous memory of a process."""
 
     def __init__(self, pid: int) -> None:
         self._status = Path(f"/proc/{pid}/status")
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
         self.before = self.highest = self.now()
 
     def now(self) -> int:
-        """Bytes."""
+        """Return the anonymous memory in bytes."""
         (line,) = [line for line in self._status.read_text().splitlines() if line.startswith("RssAnon")]
         return int(line.split()[1]) * 1024
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         while not self._over.wait(0.005):
             self.highest = max(self.highest, self.now())
 
@@ -61,7 +61,7 @@ class Watch:
 
 
 @pytest.mark.timeout(300)
-def test_a_large_transaction_is_mapped_and_not_read_into_memory() -> None:
+def test_large_transaction_is_mapped_instead_of_read_into_memory() -> None:
     body = bytes(range(256)) * 4096
     count = LARGE_BYTES // len(body)
     with running_server() as server, tt.Client("large", server.uri, timeout=SECONDS) as client:
@@ -81,7 +81,7 @@ def test_a_large_transaction_is_mapped_and_not_read_into_memory() -> None:
         assert sum(message.data == body for message in read) == count
 
 
-def test_transactions_that_are_over_hold_no_files() -> None:
+def test_finished_transactions_leave_no_files() -> None:
     with (
         running_server() as server,
         tt.Client("many", server.uri) as client,
@@ -118,7 +118,7 @@ def test_stats_and_metrics_count_transactions() -> None:
         assert stats.staged_parts + stats.expired == 1
         wait_until(lambda: stats_of(server).transactions.expired == 1, SECONDS)
         after = stats_of(server).transactions
-        # Before it was refused for good, the client had dropped what earlier attempts might have left.
+        # Before the final refusal the client aborts possible parts of earlier attempts.
         assert (after.staged_parts, after.staged_bytes, after.aborted) == (0, 0, 1)
         shown = ask(server, "/metrics")[2].decode()
         for line in (
@@ -136,7 +136,7 @@ def test_stats_and_metrics_count_transactions() -> None:
 
 
 SMALL = '[transactions]\nbytes_max = "2MB"\n'
-"""Room for one attempt, not for two."""
+"""Limits for one attempt, but not for two."""
 
 
 def invoice(client: tt.Client, size: int = 1_500_000) -> tt.ClientTransaction:
@@ -148,7 +148,7 @@ def invoice(client: tt.Client, size: int = 1_500_000) -> tt.ClientTransaction:
 
 @contextmanager
 def held_back() -> Iterator[tuple[RunningServer, Relay, tt.Client, tt.ClientTransaction]]:
-    """A transaction whose first attempt timed out after the server had staged a part of it."""
+    """Yield a transaction whose first attempt timed out after the server staged a part."""
     with (
         running_server(config=SMALL) as server,
         Relay(server.uri) as relay,
@@ -163,7 +163,7 @@ def held_back() -> Iterator[tuple[RunningServer, Relay, tt.Client, tt.ClientTran
         yield server, relay, client, transaction
 
 
-def test_what_an_attempt_left_staged_does_not_count_against_the_next() -> None:
+def test_staged_parts_of_a_failed_attempt_do_not_count_for_the_next() -> None:
     with held_back() as (server, _, client, transaction):
         assert not transaction.uncertain
         assert transaction.commit().message_count == 3
@@ -171,7 +171,7 @@ def test_what_an_attempt_left_staged_does_not_count_against_the_next() -> None:
         assert len(list(client.replay("t"))) == 3
 
 
-def test_an_abort_drops_what_an_attempt_left_staged() -> None:
+def test_abort_drops_staged_parts_of_a_failed_attempt() -> None:
     with held_back() as (server, _, client, transaction):
         transaction.abort()
         stats = stats_of(server).transactions
@@ -179,7 +179,7 @@ def test_an_abort_drops_what_an_attempt_left_staged() -> None:
         assert invoice(client).commit().message_count == 3
 
 
-def test_an_abort_that_the_server_does_not_hear_is_one_all_the_same() -> None:
+def test_abort_with_a_lost_connection_aborts_the_transaction() -> None:
     with held_back() as (server, relay, client, transaction):
         relay.cut()
         transaction.abort()
@@ -191,8 +191,8 @@ def test_an_abort_that_the_server_does_not_hear_is_one_all_the_same() -> None:
         assert invoice(client).commit().message_count == 3
 
 
-def test_parts_of_a_process_that_ended_do_not_count_against_its_successor(tmp_path: Path) -> None:
-    """It had them prepared, so they outlive its connection, and the server."""
+def test_staged_parts_of_an_ended_process_do_not_count_for_the_next(tmp_path: Path) -> None:
+    """Prepared parts outlive the connection and the server."""
     with running_server(tmp_path, config=SMALL) as server:
         with LogClient("c", server.uri, timeout=SECONDS) as client:
             transaction = invoice(client)
@@ -212,7 +212,7 @@ def test_parts_of_a_process_that_ended_do_not_count_against_its_successor(tmp_pa
         assert len(list(client.replay("t"))) == 3
 
 
-def test_the_tools_show_no_transaction_without_its_end(tmp_path: Path) -> None:
+def test_journal_tools_hide_transactions_without_an_end(tmp_path: Path) -> None:
     written = unfinished(jobs=3)
     for name, data in written.disk.contents().items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -230,7 +230,7 @@ def test_the_tools_show_no_transaction_without_its_end(tmp_path: Path) -> None:
         assert stats_of(server).journal.persisted_end == written.messages
 
 
-def test_tools_beside_a_server_that_commits_see_each_transaction_whole(tmp_path: Path) -> None:
+def test_journal_tools_beside_a_committing_server_read_whole_transactions(tmp_path: Path) -> None:
     data = tmp_path / "data"
     runner = CliRunner()
     with running_server(data) as server, tt.Client("c", server.uri, timeout=SECONDS) as client:
@@ -247,7 +247,7 @@ def test_tools_beside_a_server_that_commits_see_each_transaction_whole(tmp_path:
             assert runner.invoke(cli, ["journal", "verify", str(data)]).exit_code == 0
 
 
-def test_what_was_prepared_outlives_a_killed_server_and_any_client_commits_it(tmp_path: Path) -> None:
+def test_prepared_parts_survive_a_server_kill_and_any_client_commits(tmp_path: Path) -> None:
     key = Transaction(publisher="sink", space="q", name="1")
     with running_server(tmp_path / "data") as server:
         with LogClient("task", server.uri, timeout=SECONDS) as task:

@@ -1,4 +1,4 @@
-"""The tutorial about Spark, pasted block by block: what it prints is what the page says."""
+"""Tutorial about Spark: its blocks run in order and print the documented output."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = [
 
 
 class Block(NamedTuple):
-    """A fenced block, and the text block that follows it at once (what it prints)."""
+    """A fenced block, and the text block directly after it, which is its output."""
 
     language: str
     source: str
@@ -69,19 +69,19 @@ def run_shell(source: str, server: RunningServer) -> str:
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What the blocks define. The session that they start is stopped, unless another test's was there."""
+    """Yield the names that the blocks define, and stop their session unless it existed before."""
     for name, value in (source_environment() | short_lived_java()).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    there = SparkSession.getActiveSession()
+    existing = SparkSession.getActiveSession()
     defined: dict[str, Any] = {}
     yield defined
-    if there is None and "spark" in defined:
+    if existing is None and "spark" in defined:
         defined["spark"].stop()
 
 
-def test_every_block_prints_what_the_page_says(
+def test_spark_tutorial_blocks_print_the_documented_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)

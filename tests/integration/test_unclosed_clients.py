@@ -1,4 +1,4 @@
-"""Programs that publish and just end, on a real server."""
+"""Programs that publish and end without a close, on a real server."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PROGRAMS = {"blocking": BLOCKING, "ha": HA, "async": ASYNC, "thread": THREAD, "c
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program_that_just_ends_loses_nothing(server: RunningServer, name: str) -> None:
+def test_program_that_ends_without_close_loses_nothing(server: RunningServer, name: str) -> None:
     command = [sys.executable, "-W", "default::ResourceWarning", "-c", PROGRAMS[name], server.uri, name]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "Client 'p' was not closed" in ended.stderr
@@ -77,7 +77,7 @@ def test_program_that_just_ends_loses_nothing(server: RunningServer, name: str) 
         assert [int(message.data) for message in stored] == list(range(MESSAGES))
 
 
-def test_program_publishes_and_closes_in_its_own_exit_handler(server: RunningServer) -> None:
+def test_program_publishes_and_closes_in_an_exit_handler(server: RunningServer) -> None:
     command = [sys.executable, "-W", "default::ResourceWarning", "-c", HANDLER, server.uri, "handler"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stderr == ""
@@ -86,7 +86,7 @@ def test_program_publishes_and_closes_in_its_own_exit_handler(server: RunningSer
         assert [int(message.data) for message in stored] == list(range(MESSAGES))
 
 
-def test_program_that_just_ends_without_a_server_says_how_much_is_lost(server: RunningServer) -> None:
+def test_program_that_ends_without_a_server_reports_the_lost_message_count(server: RunningServer) -> None:
     program = HA.replace("client.connect_and_logon()\n", "")
     command = [sys.executable, "-c", program, server.uri, "lost"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
