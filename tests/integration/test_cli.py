@@ -100,7 +100,7 @@ def test_published_lines_are_read_back_by_subscribe(server: RunningServer, tmp_p
     assert (ranged.returncode, ranged.stdout) == (0, b'{"id": 1}\nplain\n')
 
 
-def test_messages_of_options_are_published_as_they_are(server: RunningServer) -> None:
+def test_publish_sends_the_message_options_unchanged(server: RunningServer) -> None:
     publish(
         server, "options", b"not read\n", "--message", '{"a": 1}', "--message", "", "--message", "two\nlines"
     )
@@ -420,7 +420,7 @@ def test_subscribe_with_pause_starts_after_a_line_of_input(server: RunningServer
         (("--select", "+a"), b"select"),
     ],
 )
-def test_refused_subscribe_option_is_one_line_and_exit_code_1(
+def test_refused_subscribe_option_is_one_line_and_exit_code_2(
     server: RunningServer, arguments: tuple[str, ...], says: bytes
 ) -> None:
     done = run("subscribe", "refused", "--server", server.uri, "--bookmark", "epoch", *arguments)

@@ -143,7 +143,7 @@ def exit_code(root: Path, monkeypatch: pytest.MonkeyPatch, command: str, argumen
     return result.exit_code, result.stderr
 
 
-def test_the_tables_name_every_command() -> None:
+def test_exit_code_tables_name_every_command() -> None:
     assert sorted(MISTAKES) == sorted(" ".join(path) for path in LEAVES)
     assert FAILURES.keys() <= MISTAKES.keys()
 

@@ -78,7 +78,7 @@ def test_filter_test_refuses_functions_that_need_a_message() -> None:
     assert result.exit_code == 2
 
 
-def test_lines_as_json_have_their_number_and_body() -> None:
+def test_filter_test_json_prints_line_number_and_body() -> None:
     lines = b'{"a":1}\n\n{"a": 2}\nnot json\n{"a":3}\n'
     result = run("test", "/a > 1", "--output", "json", stdin=lines)
     assert [json.loads(line) for line in result.stdout.splitlines()] == [

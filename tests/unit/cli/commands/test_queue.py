@@ -143,7 +143,7 @@ def test_requeue_as_json_counts_messages_without_a_label(client: Client) -> None
     assert json.loads(result.stdout) == {"queue": "work-dead", "requeued": 1, "unlabelled": 1}
 
 
-def test_requeue_with_count_and_topic_moves_that_many_messages(client: Client) -> None:
+def test_requeue_with_limit_and_topic_moves_that_many_messages(client: Client) -> None:
     client.waiting = [dead("plain", label("orders"), label("fills"))]
     result = run("queue", "requeue", "work-dead", "--to", "again", "--limit", "2")
     assert result.stdout == "2 messages requeued\n"

@@ -68,9 +68,7 @@ def test_serve_options_override_the_file(started: list[Config], tmp_path: Path) 
     ]
 
 
-def test_serve_exits_2_for_invalid_options_and_1_for_an_invalid_file(
-    started: list[Config], tmp_path: Path
-) -> None:
+def test_serve_exits_2_for_invalid_options_and_an_invalid_file(started: list[Config], tmp_path: Path) -> None:
     result = run("serve", "--listen", "tcp://0.0.0.0:9007")
     assert result.exit_code == 2
     assert "--listen: tcp://0.0.0.0:9007 is reachable from other machines" in result.stderr

@@ -32,7 +32,7 @@ def test_subscribe_prints_each_body_and_a_line_end() -> None:
 
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize(("count", "lines"), [(1, 1), (3, 3), (4, 4), (5, 4), (None, 4)])
-def test_subscribe_count_stops_inside_a_batch(as_json: bool, count: int | None, lines: int) -> None:
+def test_subscribe_limit_stops_inside_a_batch(as_json: bool, count: int | None, lines: int) -> None:
     batches = [batch_from_bodies("t", [b"1", b"2", b"3"]), batch_from_bodies("t", [b"4"])]
     assert len(printed(batches, count, as_json=as_json).splitlines()) == lines
 

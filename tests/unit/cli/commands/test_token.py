@@ -134,7 +134,7 @@ def test_token_without_clients_prints_a_warning(file: Path) -> None:
     assert "warning" not in new("spark", "--add", str(file), "--clients", "^spark-").stderr
 
 
-def test_json_has_the_token_and_its_entry(file: Path, tmp_path: Path) -> None:
+def test_token_new_json_has_token_and_entry(file: Path, tmp_path: Path) -> None:
     result = new("desk", "--clients", "^desk-", "--output", "json")
     made = json.loads(result.stdout)
     assert (result.exit_code, result.stderr, made["name"]) == (0, "", "desk")

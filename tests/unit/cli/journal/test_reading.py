@@ -276,7 +276,7 @@ def test_grep_searches_topics_or_both(log: Log) -> None:
         ]
 
 
-def test_grep_honours_case_count_and_topic_options(log: Log) -> None:
+def test_grep_honours_case_limit_and_topic_options(log: Log) -> None:
     first = run("grep", log.directory, "aapl", "-i", "--limit", 2, "--topic", "orders")
     wanted = [s for _, s in log.messages() if b"AAPL" in s.body and s.topic == "orders"][:2]
     assert [line.split("\t")[0] for line in first.stdout.splitlines()] == [sent.bookmark for sent in wanted]

@@ -91,7 +91,7 @@ def test_compact_refuses_to_keep_files_for_less_than_an_hour(filled: ArchiveLoca
     assert "Invalid duration '10m'. Use at least 1h." in output
 
 
-def test_compact_of_a_directory_without_archive_exits_1(tmp_path: Path) -> None:
+def test_compact_of_a_directory_without_archive_exits_2(tmp_path: Path) -> None:
     code, output = run("compact", str(tmp_path))
     assert code == 2
     assert "has no Delta table" in output

@@ -146,7 +146,7 @@ def test_command_does_not_import_other_commands() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["publish", "subscribe", "ack"])
-def test_hints_import_nothing_before_they_are_needed(name: str) -> None:
+def test_hints_import_no_module_before_first_use(name: str) -> None:
     modules = imported(
         "from tickertape.cli.support.command_group import cli; import click; "
         f"cli.get_command(click.Context(cli), {name!r})"

@@ -21,7 +21,7 @@ def run(*arguments: str, **variables: str) -> Result:
 
 @pytest.mark.parametrize(("name", "variable"), [("--server", SERVER), ("--admin", ADMIN)])
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
-def test_every_address_option_has_its_variable_and_the_help_shows_it(
+def test_address_options_have_a_variable_shown_in_the_help(
     path: tuple[str, ...], name: str, variable: str
 ) -> None:
     option = options(path).get(name)
@@ -55,7 +55,7 @@ def test_invalid_value_is_reported_with_the_name_of_the_variable(
     assert f"Invalid value for {variable}: {says}" in " ".join(result.stderr.split())
 
 
-def test_option_wins_over_the_variable_and_its_error_names_the_option() -> None:
+def test_option_overrides_the_variable_and_the_error_names_the_option() -> None:
     result = run("topics", "--admin", "http://127.0.0.1:0/x", **{ADMIN: "http://127.0.0.1:1"})
     assert result.exit_code == 2
     assert "Invalid value for '--admin': " in result.stderr
@@ -74,7 +74,7 @@ def test_variable_is_the_server_that_a_command_connects_to() -> None:
     assert result.stderr.startswith("tickertape: Cannot connect to http://127.0.0.1:1: ")
 
 
-def test_audit_uses_the_variable_instead_of_its_argument() -> None:
+def test_audit_uses_the_variable_instead_of_the_argument() -> None:
     (log,) = [param for param in command_at(("pipeline", "audit")).params if param.name == "log"]
     assert isinstance(log, click.Argument)
     assert log.envvar == SERVER

@@ -272,7 +272,7 @@ def test_included_files_apply_first_and_arrays_of_tables_are_joined(tmp_path: Pa
 
 
 @pytest.mark.behaviour(12)
-def test_a_problem_in_an_included_file_names_that_file(tmp_path: Path) -> None:
+def test_problem_in_an_included_file_names_that_file(tmp_path: Path) -> None:
     write(tmp_path / "inner.toml", '\n\n[journal]\nsync = "maybe"\n')
     write(tmp_path / "broken.toml", "a = 1\nb = \n")
     path = write(tmp_path / "c.toml", 'include = [\n  "inner.toml",\n  "broken.toml",\n  "absent.toml",\n]\n')
@@ -285,7 +285,7 @@ def test_a_problem_in_an_included_file_names_that_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour(12)
-def test_a_cycle_of_includes_is_refused(tmp_path: Path) -> None:
+def test_circular_include_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.toml", '# first\ninclude = ["b.toml"]\n')
     write(tmp_path / "b.toml", 'include = ["./a.toml"]\n')
     assert problems_of(tmp_path / "a.toml") == [
