@@ -94,7 +94,7 @@ CURE = re.compile(
     r"Publish|Read|Restore|Correct|Raise|Update|Commit|Stage|Free|Log on|Report|Handle|Discard|Unsubscribe|"
     r"Ask|Add|Install|Purge|Split|Then|Is the server running|Did you mean)\b|: expected |: free disk space"
 )
-"""A sentence that says what to do, after the first one."""
+"""A sentence with the cure, after the first one."""
 
 
 @dataclass
@@ -569,7 +569,7 @@ def test_code_without_a_provocation_keeps_class_and_text(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", PROVOKED)
-def test_error_has_its_code_and_the_shape_of_an_error(place: Place, code: str) -> None:
+def test_error_has_the_code_and_the_shape_of_an_error(place: Place, code: str) -> None:
     error = PROVOKED[code](place)
     text = str(error)
     assert error.code == code, text
@@ -601,5 +601,5 @@ def problems(text: str) -> list[str]:
         ("Cannot read 'x': it is gone.. Use another.", "two full stops, or too long"),
     ],
 )
-def test_shape_rejects_a_text_without_it(text: str, problem: str) -> None:
+def test_error_shape_check_finds_the_problem_of_a_text(text: str, problem: str) -> None:
     assert problems(text) == [problem]

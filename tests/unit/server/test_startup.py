@@ -82,7 +82,7 @@ def test_engine_has_the_message_types_of_topics(tmp_path: Path) -> None:
     persisted(opened)
 
 
-def test_directory_of_another_process_names_it_once_with_a_cure(tmp_path: Path) -> None:
+def test_directory_in_use_names_the_process_once_with_a_cure(tmp_path: Path) -> None:
     config = Config(instance=InstanceConfig(data=str(tmp_path / "data")))
     opened = open_instance(config)
     with pytest.raises(JournalLocked) as refused:
