@@ -148,7 +148,7 @@ class WrongJournal(UsageError):
 
 
 class TimedOut(UsageError, TimeoutError):
-    """A timeout expired. The outcome of the call is unknown, and nothing was undone."""
+    """The timeout of a call expired. A request that the client already sent may still take effect."""
 
 
 class StreamEnded(UsageError):

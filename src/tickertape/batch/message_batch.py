@@ -239,7 +239,7 @@ class MessageBatch:
         return self.columns & SEQUENCES != 0
 
     def run(self, i: int) -> Run:
-        """Return row `i` of the run table."""
+        """Return run `i` (from 0): consecutive messages of one publisher, with one timestamp and checksum."""
         return self._first_run if i == 0 else self._run(i)
 
     @_Lazy
@@ -251,7 +251,8 @@ class MessageBatch:
 
     @_Lazy
     def runs(self) -> Runs:
-        """The run table: rows of publisher, first_sequence, timestamp, count, crc, flags, reserved."""
+        """All runs (see `run`) as a numpy table with the columns publisher, first_sequence, timestamp, count, crc,
+        flags and reserved."""
         return _frombuffer(self._table, RUN_DTYPE, self.run_count, HEADER_BYTES)
 
     @_Lazy

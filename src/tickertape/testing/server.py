@@ -116,7 +116,10 @@ class RunningServer:
         return self._reap()
 
     def wait(self, seconds: float = _STOP_SECONDS_MAX) -> int:
-        """Wait up to `seconds` (default 30) until the process ends. Return the exit code."""
+        """Wait up to `seconds` (default 30) until the process ends. Return the exit code.
+
+        Then kills the process and raises `subprocess.TimeoutExpired`.
+        """
         assert self._process is not None
         return self._reap(seconds)
 

@@ -101,7 +101,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             max_backlog: For a queue: number of messages that the subscription may hold unacknowledged
                 (default 1). The server may grant fewer.
             browse: For a queue: deliver the available messages without consuming them, and end.
-            options: Option string of the reference: `"rate=2x,timestamp"`. An option must not be a keyword
+            options: Options as one string, as in AMPS: `"rate=2x,timestamp"`. An option must not be a keyword
                 argument too.
             depth: Flow-control credit, in bytes or text (`"2MB"`). Default 2 MB, at most 1 GB.
             timeout: Longest wait for the answer of the server, in seconds or text. None: as long as the
@@ -197,7 +197,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
                 `"epoch"`.
             select: Fields to send, as in `subscribe`.
             replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
-            options: Option string of the reference, as in `subscribe`.
+            options: Options as one string, as in `subscribe`.
             depth: Flow-control credit, in bytes or text. Default 2 MB.
             timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
                 the client.
@@ -282,7 +282,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             bookmark_not_found: As in `bookmark_subscribe` (default `"fail"`).
             select: Fields to send, as in `subscribe`.
             replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
-            options: Option string of the reference, as in `subscribe`.
+            options: Options as one string, as in `subscribe`.
             depth: Flow-control credit, in bytes or text. Default 2 MB.
             timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
                 the client.

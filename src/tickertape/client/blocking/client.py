@@ -208,11 +208,11 @@ class Client(
         sow_key: str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> int | None:
-        """Publish one message. If the call raises, the message is not published.
+        """Publish one message. If the call raises one of the errors below, the message is not published.
 
-        The call waits only if the publish store or the send buffer is full. With a disconnect handler and a
-        `timeout`, this wait also continues through a lost connection. Call `publish_flush` to wait until
-        messages are persisted.
+        The call waits only if the publish store or the send buffer is full. A lost connection ends the wait,
+        unless a disconnect handler is set and `timeout` is not None: the handler may reconnect in time. Call
+        `publish_flush` to wait until messages are persisted.
 
         Args:
             topic: Name of the topic or queue.
@@ -237,7 +237,8 @@ class Client(
                 the receive thread (in a handler).
             TimedOut: No free space within `timeout`.
             PublisherTakenOver: Another process has published under this client name.
-            UsageError: `correlation_id` or `sow_key` is not text, or a signal handler interrupted a publish.
+            UsageError: `correlation_id` or `sow_key` is not text. Or the call is in a signal handler that
+                interrupted another publish.
             Closed: The client is closed.
 
         Example:

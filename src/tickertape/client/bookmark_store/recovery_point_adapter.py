@@ -87,9 +87,11 @@ class ConflatingRecoveryPointAdapter:
         self.offer(sub_id, lambda _: bookmarks)
 
     def offer(self, sub_id: str, read: Read) -> None:
-        """Register a new point, which `read(sub_id)` returns when it is passed on.
+        """Record that a subscription has a new recovery point, without computing the point yet.
 
-        Stores prefer this method to `update`.
+        `read(sub_id)` returns the bookmarks of the point. It is called on the thread that calls `inner`, and
+        only for the last `offer` before that. Stores call this method instead of `update` where an adapter
+        has it.
         """
         with self._changed:
             if self._closed:
@@ -117,7 +119,7 @@ class ConflatingRecoveryPointAdapter:
                         self._on_error(error)
 
     def purge(self, sub_id: str | None = None) -> None:
-        """Remove a subscription, or all subscriptions, here and from `inner`."""
+        """Drop pending points and call `purge` of `inner`: for one subscription, or for all (None)."""
         with self._passing:
             with self._changed:
                 if sub_id is None:
