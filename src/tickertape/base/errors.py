@@ -95,7 +95,8 @@ class ConfigurationError(UsageError):
 
 
 class TopicNotRecorded(UsageError):
-    """Bookmark subscription to a non-persistent topic, or stored publishes to one."""
+    """Bookmark subscription to a non-persistent topic, or resend of a publish store to a server where the
+    topic of its messages is not persistent."""
 
 
 class NotAQueue(UsageError):
@@ -255,7 +256,7 @@ class AlreadyLoggedOn(PeerError):
 
 
 class LogonTimeout(PeerError):
-    """The peer connected but did not log on within `logon_seconds_max`."""
+    """The peer connected but did not log on within 10 seconds (`logon_seconds_max`)."""
 
 
 class FrameStalled(PeerError):

@@ -156,7 +156,10 @@ class FaultProxy:
         self._strike("half_open")
 
     def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Stop these directions of every connection until `go()`. Bytes wait, and none are lost."""
+        """Stop forwarding bytes to the server, to the client, or both (default), until `go()`.
+
+        It applies to every open connection. Bytes wait in the proxy and the sockets, and none are lost.
+        """
 
         def stall() -> None:
             for pair in self._pairs:

@@ -129,7 +129,10 @@ class RunningServer:
             port.release()
 
     def restart(self) -> None:
-        """Stop the server cleanly if it runs, and start it on the same directory and addresses."""
+        """Stop the server cleanly if it runs, and start it on the same directory and addresses.
+
+        Raises `ServerNotReady`.
+        """
         if self._process is not None:
             self.stop()
         self.start()

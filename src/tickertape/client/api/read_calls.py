@@ -185,7 +185,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             on_message: Handler for the messages, as in `subscribe`. None (default): read the stream.
             rate: Replay rate limit on matching messages: messages per second (a number), payload bytes per
                 second (`"500KB"`), or a multiple of the recorded speed (`"2x"`). None (default): no limit.
-            rate_max_gap: With a multiple: longest wait between two messages, in seconds or text.
+            rate_max_gap: Longest wait between two messages, in seconds or text, for a `rate` such as `"2x"`.
             conflation: As in `subscribe`. During the replay, intervals refer to the recorded time.
             conflation_key: Fields of the conflation key. None (default): the topic.
             pause: Start paused: the server sends nothing before `resume` (default False).
@@ -272,7 +272,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             filter: Deliver only messages whose content matches this expression.
             sub_id: Id of the subscription. None (default): a generated id.
             rate: Replay rate limit, as in `bookmark_subscribe`.
-            rate_max_gap: With a multiple: longest wait between two messages, in seconds or text.
+            rate_max_gap: Longest wait between two messages, in seconds or text, for a `rate` such as `"2x"`.
             conflation: Deliver at most the last message of each key per interval of recorded time.
             conflation_key: Fields of the conflation key. None (default): the topic.
             pause: Start paused (default False).
@@ -294,6 +294,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`.
 
         All other errors: see `bookmark_subscribe`.
+
         Example:
             >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
             >>> client.publish_flush()

@@ -18,8 +18,8 @@ from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 class RecoveryPointAdapter(Protocol):
     """Storage of recovery points in addition to a bookmark store. A store makes one call at a time.
 
-    An adapter that uses a client has it as the attribute `client`. The client whose state the adapter keeps
-    refuses such an adapter.
+    An adapter that publishes with a client must have that client as its attribute `client`. It must not be
+    the client that uses the bookmark store: that client then raises `UsageError`.
     """
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
@@ -76,7 +76,10 @@ class BookmarkStore(Protocol):
         """Discard processed messages. Return the number of messages that were not yet discarded."""
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        """Record that all messages of the subscription up to `bookmark` were delivered."""
+        """Record that all messages of the subscription up to `bookmark` were delivered.
+
+        The server reports this, also for a log position whose messages do not match the filter.
+        """
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:
         """Return the bookmarks of MOST_RECENT. The server resumes right after the earliest of them.

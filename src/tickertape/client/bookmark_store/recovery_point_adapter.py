@@ -105,7 +105,7 @@ class ConflatingRecoveryPointAdapter:
                 self._changed.notify_all()
 
     def flush(self) -> None:
-        """Pass on all new points."""
+        """Pass all new points to `inner` now. Exceptions of `inner` go to `on_error`, not to the caller."""
         with self._passing:
             with self._changed:
                 moved, self._moved = self._moved, {}

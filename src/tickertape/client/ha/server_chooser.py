@@ -71,7 +71,13 @@ class DefaultServerChooser:
         authenticator: Authenticator for all servers. Default None (the password of the client or of the URI).
 
     Raises:
-        BadOption: A server address is invalid.
+        BadOption: A server address or the authenticator is invalid.
+
+    Example:
+        >>> chooser = tt.DefaultServerChooser(["tcp://127.0.0.1:9007", "tcp://127.0.0.1:9017"])
+        >>> chooser.current_uri()
+        'tcp://127.0.0.1:9007'
+        >>> client = tt.HAClient("risk", server_chooser=chooser)
     """
 
     def __init__(self, uris: str | Sequence[str] = (), *, authenticator: Authenticator | None = None) -> None:
