@@ -285,7 +285,7 @@ class JournalVersion(JournalError):
 
 
 class JournalCorrupt(JournalError):
-    """Durable data that cannot be read back."""
+    """Durable data that cannot be read back. `file` and `offset` (in bytes) locate the damage, if known."""
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)
@@ -348,7 +348,7 @@ class StoreVersion(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """Stored data that cannot be read back."""
+    """Stored data that cannot be read back. `file` and `offset` (in bytes) locate the damage, if known."""
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)

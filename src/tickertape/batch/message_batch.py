@@ -531,7 +531,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def bookmark(self) -> str | None:
-        """`publisher|sequence|`, or None unless the subscription has bookmarks or is to a queue."""
+        """Bookmark `publisher|sequence|` of a bookmark subscription or a queue. None in any other case."""
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):
             return None

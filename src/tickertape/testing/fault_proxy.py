@@ -148,7 +148,7 @@ class FaultProxy:
         self._strike("cut")
 
     def reset(self) -> None:
-        """Reset every connection at both ends."""
+        """Reset every connection at both ends (TCP RST). Bytes in transit are lost."""
         self._strike("reset")
 
     def half_open(self) -> None:
@@ -191,7 +191,7 @@ class FaultProxy:
         self._do(refuse)
 
     def accept(self) -> None:
-        """Listen again."""
+        """Accept new connections again, after `refuse()`."""
 
         def accept() -> None:
             if self._accepting is None:

@@ -108,7 +108,10 @@ class RunningServer:
             self._reap()
 
     def stop(self) -> int:
-        """Stop the process with SIGTERM and wait up to 30 s. Return the exit code."""
+        """Stop the process with SIGTERM and wait up to 30 s. Return the exit code.
+
+        If it has not ended by then, it is killed, and the call raises `subprocess.TimeoutExpired`.
+        """
         process = self._process
         if process is None:
             return 0
@@ -118,7 +121,7 @@ class RunningServer:
     def wait(self, seconds: float = _STOP_SECONDS_MAX) -> int:
         """Wait up to `seconds` (default 30) until the process ends. Return the exit code.
 
-        Then kills the process and raises `subprocess.TimeoutExpired`.
+        If it has not ended by then, it is killed, and the call raises `subprocess.TimeoutExpired`.
         """
         assert self._process is not None
         return self._reap(seconds)

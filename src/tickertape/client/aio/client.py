@@ -177,8 +177,8 @@ class AsyncClient(
         """Publish one message. If the call raises or is cancelled, the message is not published.
 
         The call yields to other tasks after it has sent a frame. It waits only if the publish store or the
-        send buffer is full. With a disconnect handler and a `timeout`, this wait also continues through a
-        lost connection.
+        send buffer is full. A lost connection ends the wait, unless a disconnect handler is set and `timeout`
+        is not None: the handler may reconnect in time.
 
         Args:
             topic: Name of the topic or queue.

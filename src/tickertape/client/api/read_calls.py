@@ -176,9 +176,9 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
         Args:
             topic: As in `subscribe`. A pattern skips topics that are not persistent.
             bookmark: The start point. `EPOCH`, `NOW`, or `MOST_RECENT` (the recovery point of `sub_id` in the
-                bookmark store, otherwise EPOCH). Or a bookmark or a list of bookmarks. Or a time
-                (`YYYYmmddTHHMMSS[Z]` or `datetime`), which excludes messages of that time. Or a range such as
-                `"[20261120T090000:20261120T100000)"`, which ends the stream at its end.
+                bookmark store, otherwise EPOCH). Or a bookmark or a list of bookmarks. Or a UTC time
+                (`YYYYmmddTHHMMSS[Z]` or `datetime`): the first message is the first one after it. Or a range
+                such as `"[20261120T090000:20261120T100000)"`, which ends the stream at its end.
             filter: Deliver only messages whose content matches this expression.
             sub_id: Id of the subscription, and its name in the bookmark store. None (default): a generated
                 id.
@@ -191,8 +191,8 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             pause: Start paused: the server sends nothing before `resume` (default False).
             timestamp: Deliver the time at which the server accepted each message (default False).
             live: After the replay, deliver messages before they are synced to disk (default False).
-            fully_durable: Deliver only messages that all synchronous destinations have. Without such a
-                destination it has no effect (default False).
+            fully_durable: Deliver only messages that are on all synchronous replicas, as in AMPS. Without
+                replication it has no effect (default False).
             bookmark_not_found: Start if the log does not contain the bookmark: `"fail"` (default), `"now"` or
                 `"epoch"`.
             select: Fields to send, as in `subscribe`.
@@ -201,6 +201,7 @@ class ReadCalls(ABC, Generic[Opened, Found, Located, Done]):
             depth: Flow-control credit, in bytes or text. Default 2 MB.
             timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
                 the client.
+
         Returns:
             The stream of the messages.
 

@@ -135,6 +135,7 @@ class Client(
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version.
             Refused: The server refused the logon for another reason.
+            BadOption: The timeout is invalid.
             Closed: The client is closed.
             UsageError: The call is on the receive thread (in a handler).
 
