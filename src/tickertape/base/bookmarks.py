@@ -113,7 +113,7 @@ _ALLOWED: Final = f"{BOOKMARK_FORM}, {LIST_FORM}, {EPOCH} (EPOCH), {NOW} (NOW), 
 
 
 class Bookmark(NamedTuple):
-    """Id of one message: its publisher and sequence number there, both unsigned 64-bit."""
+    """Id of one message: publisher id and sequence number, each an unsigned 64-bit number."""
 
     publisher: int
     sequence: int

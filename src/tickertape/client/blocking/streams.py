@@ -98,7 +98,7 @@ class MessageStream(StreamBase):
         raise StopIteration
 
     def batches(self, timeout: Timeout = DEFAULT) -> Iterator[MessageBatch]:
-        """Iterate over whole batches as the server delivered them. Ends as iteration over messages does.
+        """Iterate over whole batches as the server delivered them. It ends like iteration over messages.
 
         If iteration or `get` has started a batch, the first result is the rest of that batch.
 

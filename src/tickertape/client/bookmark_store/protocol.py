@@ -67,7 +67,11 @@ class BookmarkStore(Protocol):
         be delivered."""
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """Return whether a message would not be redelivered: it was discarded, or is out of order."""
+        """Return whether `log` would drop this message.
+
+        True if the message was discarded. Also true if the store has no record of it and has already recorded
+        a later message of its publisher.
+        """
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
         """Discard a processed message. Return False if it was already discarded or never delivered."""
@@ -93,7 +97,7 @@ class BookmarkStore(Protocol):
         """Return the known subscription ids."""
 
     def purge(self, sub_id: str | None = None) -> None:
-        """Forget a subscription, or all subscriptions. A purged subscription starts from the beginning."""
+        """Forget a subscription, or all subscriptions (None). MOST_RECENT then means EPOCH."""
 
     def close(self) -> None:
         """Release files. Every other call then raises `Closed`."""

@@ -39,20 +39,25 @@ class ConflatingRecoveryPointAdapter:
         BadOption: If `seconds` or `updates` is not above 0.
 
     Example:
-        >>> class NoPoints:
+        >>> class Printing:
         ...     def load(self):
         ...         return []
         ...
         ...     def update(self, sub_id, bookmarks):
-        ...         pass
+        ...         print(sub_id, bookmarks[0].sequence)
         ...
         ...     def purge(self, sub_id=None):
         ...         pass
         ...
         ...     def close(self):
         ...         pass
-        >>> adapter = tt.ConflatingRecoveryPointAdapter(NoPoints(), seconds="500ms")
-        >>> tt.MemoryBookmarkStore(adapter).close()
+        >>> adapter = tt.ConflatingRecoveryPointAdapter(Printing(), seconds="10s")
+        >>> for sequence in (1, 2, 3):
+        ...     adapter.update("orders", [tt.Bookmark(7, sequence)])
+        >>> adapter.flush()
+        orders 3
+        >>> store = tt.MemoryBookmarkStore(adapter)
+        >>> store.close()
     """
 
     def __init__(
