@@ -113,7 +113,7 @@ _ALLOWED: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM} or {RA
 
 
 class Bookmark(NamedTuple):
-    """Id of one message: its publisher and sequence number there, both unsigned 64-bit."""
+    """Id of one message: publisher id and sequence number, each an unsigned 64-bit number."""
 
     publisher: int
     """Publisher id."""

@@ -96,7 +96,8 @@ class ConfigurationError(UsageError):
 
 
 class TopicNotRecorded(UsageError):
-    """Bookmark subscription to a non-persistent topic, or stored publishes to one."""
+    """Bookmark subscription to a non-persistent topic, or resend of a publish store to a server where the
+    topic of its messages is not persistent."""
 
 
 class NotAQueue(UsageError):
@@ -149,7 +150,7 @@ class WrongJournal(UsageError):
 
 
 class TimedOut(UsageError, TimeoutError):
-    """A timeout expired. The outcome of the call is unknown, and nothing was undone."""
+    """The timeout of a call expired. A request that the client already sent may still take effect."""
 
 
 class StreamEnded(UsageError):
@@ -256,7 +257,7 @@ class AlreadyLoggedOn(PeerError):
 
 
 class LogonTimeout(PeerError):
-    """The peer connected but did not log on within `logon_seconds_max`."""
+    """The peer connected but did not log on within 10 seconds (`logon_seconds_max`)."""
 
 
 class FrameStalled(PeerError):
@@ -285,7 +286,7 @@ class JournalVersion(JournalError):
 
 
 class JournalCorrupt(JournalError):
-    """Durable data that cannot be read back."""
+    """Durable data that cannot be read back. `file` and `offset` (in bytes) locate the damage, if known."""
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)
@@ -350,7 +351,7 @@ class StoreVersion(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """Stored data that cannot be read back."""
+    """Stored data that cannot be read back. `file` and `offset` (in bytes) locate the damage, if known."""
 
     def __init__(self, message: str, *, file: str = "", offset: int = 0) -> None:
         super().__init__(message)

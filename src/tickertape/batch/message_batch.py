@@ -230,7 +230,7 @@ class MessageBatch:
         return self.columns & SEQUENCES != 0
 
     def run(self, i: int) -> Run:
-        """Return row `i` of the run table."""
+        """Return run `i` (from 0): consecutive messages of one publisher, with one timestamp and checksum."""
         return self._first_run if i == 0 else self._run(i)
 
     @_Lazy
@@ -242,7 +242,8 @@ class MessageBatch:
 
     @_Lazy
     def runs(self) -> Runs:
-        """The run table: rows of publisher, first_sequence, timestamp, count, crc, flags, reserved."""
+        """All runs (see `run`) as a numpy table: publisher, first_sequence, timestamp, count, crc, flags,
+        reserved."""
         return _frombuffer(self._table, RUN_DTYPE, self.run_count, HEADER_BYTES)
 
     @_Lazy
@@ -456,10 +457,17 @@ class MessageBatch:
 
 
 class Message(msgspec.Struct, frozen=True, eq=False):
-    """One message. `data` is its body. All other values are looked up in its batch.
+    """One message. `data` is its body as bytes. All other values are looked up in its batch.
 
     Messages compare by identity. A message keeps its whole batch in memory: keep only `data` to save memory.
     A pickled message is a single message that can be read, but not discarded or settled.
+
+    Example:
+        >>> with client.subscribe("orders") as stream:
+        ...     client.publish("orders", {"id": 1}, sow_key="1")
+        ...     message = stream.get(timeout=5)
+        >>> message.topic, message.sow_key, message.data
+        ('orders', '1', b'{"id":1}')
     """
 
     data: bytes
@@ -485,7 +493,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def command(self) -> str:
-        """Command that delivered the message: `publish` for a published message."""
+        """Name of the command that delivered the message. Always `publish` at present."""
         context = self.batch.context
         return "publish" if context is None else context.command
 
@@ -497,7 +505,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def bookmark(self) -> str | None:
-        """`publisher|sequence|`, or None unless the subscription has bookmarks or is to a queue."""
+        """Bookmark `publisher|sequence|` of a bookmark subscription or a queue. None in any other case."""
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):
             return None
@@ -505,7 +513,10 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def timestamp(self) -> datetime | None:
-        """Aware UTC time when the server accepted the message. None if the subscription has no timestamps."""
+        """Time when the server accepted the message (a `datetime` in UTC).
+
+        None if the subscription did not request timestamps (`timestamp=True`).
+        """
         context = self.batch.context
         if context is None or not context.with_timestamp:
             return None
@@ -552,10 +563,10 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def lease_expires(self) -> datetime | None:
-        """Aware UTC time when the lease ends unless extended, as of the delivery.
+        """Time when the lease ends (a `datetime` in UTC), as granted at the delivery.
 
-        None for a lease without an end, for an at-most-once queue, and for a message that is not from a
-        queue.
+        `extend` does not change it. None for a lease without an end, for an at-most-once queue, and for a
+        message that is not from a queue.
         """
         return self.batch.lease_expires
 

@@ -66,10 +66,10 @@ class TickertapeSource(DataSource):
         return TickertapeStreamReader(wanted, columns_of(schema, strict=wanted.strict))
 
     def writer(self, schema: StructType, overwrite: bool) -> TickertapeWriter:
-        """Return a writer of rows of `schema`.
+        """Return a writer of rows of `schema`, for `df.write` with `.mode("append")`.
 
-        Raises the errors of `sink_options`, and `UsageError` for a mode that would have to remove
-        messages."""
+        Raises `UsageError` for `overwrite` and for rows that are not messages, and `BadOption`, `BadTopic` or
+        `BadName` for an invalid option."""
         from tickertape.spark.sink.options import sink_options
         from tickertape.spark.sink.writer import TickertapeWriter
 

@@ -58,7 +58,7 @@ class VirtualClock:
 
     @property
     def wall(self) -> int:
-        """Microseconds since 1970."""
+        """Wall clock in microseconds since 1970 UTC."""
         return round(self.mono * _MICROS) + self._wall_ahead
 
     def now(self) -> Now:

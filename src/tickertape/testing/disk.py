@@ -127,17 +127,19 @@ class StrictDisk:
         return other
 
     def move_away(self) -> StrictDisk:
-        """Rename the directory and return the empty directory in its place.
+        """Simulate a rename of the root directory. Return the disk of a new, empty directory at its path.
 
-        Handles of this disk stay valid. The next operation on this disk is counted (`directory_moved`).
+        This disk keeps its files and handles, under the new name. Its next operation increases the counter
+        `directory_moved`.
         """
         self._moved = True
         return StrictDisk(Random(self._rng.getrandbits(64)), counts=self.counts)
 
     def lose(self, path: str) -> None:
-        """Remove a file externally and durably.
+        """Remove a file durably, as another program or an operator would.
 
-        For the file of a held lock, each later rejection of another process is counted (`lock_lost`).
+        Remove a lock file to test that a held lock outlives its file. Each time that the lock then still
+        rejects another process, the counter `lock_lost` increases.
         """
         parent, name, _ = self._found(path)
         self._names.unlink(parent, name)

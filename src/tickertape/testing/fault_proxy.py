@@ -149,7 +149,7 @@ class FaultProxy:
         self._strike("cut")
 
     def reset(self) -> None:
-        """Reset every connection at both ends."""
+        """Reset every connection at both ends (TCP RST). Bytes in transit are lost."""
         self._strike("reset")
 
     def half_open(self) -> None:
@@ -157,7 +157,10 @@ class FaultProxy:
         self._strike("half_open")
 
     def stall(self, *, to_server: bool = True, to_client: bool = True) -> None:
-        """Stop these directions of every connection until `go()`. Bytes wait, and none are lost."""
+        """Stop forwarding bytes to the server, to the client, or both (default), until `go()`.
+
+        It applies to every open connection. Bytes wait in the proxy and the sockets, and none are lost.
+        """
 
         def stall() -> None:
             for pair in self._pairs:
@@ -189,7 +192,7 @@ class FaultProxy:
         self._do(refuse)
 
     def accept(self) -> None:
-        """Listen again."""
+        """Accept new connections again, after `refuse()`."""
 
         def accept() -> None:
             if self._accepting is None:

@@ -21,7 +21,7 @@ ROUNDS = 50
 
 
 def check_server_chooser(make: Callable[[], ServerChooser]) -> None:
-    """Check a server chooser. Raise `AssertionError` with the first broken promise.
+    """Check a server chooser. Raise `AssertionError` with the first violated requirement.
 
     The check does not cover the order of servers. A chooser passes if it stays on a failing server, because
     it may have only one address, or if it runs out of servers. Test with `report_failure` whether your
@@ -53,7 +53,7 @@ def check_server_chooser(make: Callable[[], ServerChooser]) -> None:
 
 
 def check_delay_strategy(make: Callable[[], DelayStrategy], *, gives_up: bool = False) -> None:
-    """Check a delay strategy. Raise `AssertionError` with the first broken promise.
+    """Check a delay strategy. Raise `AssertionError` with the first violated requirement.
 
     Args:
         make: Returns a new strategy.
@@ -74,7 +74,7 @@ def check_delay_strategy(make: Callable[[], DelayStrategy], *, gives_up: bool = 
 
 
 def check_subscription_manager(make: Callable[[], SubscriptionManager], *, survives: bool = False) -> None:
-    """Check a subscription manager. Raise `AssertionError` with the first broken promise.
+    """Check a subscription manager. Raise `AssertionError` with the first violated requirement.
 
     Args:
         make: Returns a new, empty manager. With `survives=True` it returns the previous manager as after a

@@ -41,7 +41,7 @@ class SampleMessage(NamedTuple):
 
 
 def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | None = None) -> None:
-    """Check a publish store. Raise `AssertionError` with the first broken promise.
+    """Check a publish store. Raise `AssertionError` with the first violated requirement.
 
     The check does not cover several threads (the client has one lock for all calls), power loss, disk errors
     and speed. It fills a store up to 65,536 bytes. Use a store with a smaller `bytes_max`, but at least
@@ -51,10 +51,11 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
         make: Returns a new, empty store. With `survives=True` it returns the previous store, reopened after
             `close`.
         survives: Whether messages and the highest sequence survive `close`. Default False.
-        killed: For a store that survives the end of its process at any time. `killed(store)` simulates it: it
-            releases locks and files like the operating system, and writes nothing. Use `lambda store: None`
-            for a store that can be opened twice in a process. Settled messages may be stored again, all other
-            messages must be. Without `killed`, a store that writes only in `close` passes. Default None.
+        killed: For a store whose messages survive a kill of the process. `killed(store)` simulates the kill:
+            it releases locks and files as the operating system would, and writes nothing. Use
+            `lambda store: None` for a store that can be opened twice in a process. The check then requires
+            that the reopened store has every message that was not discarded. Discarded messages may be there
+            too. Default None: no kill, so a store that writes only in `close` passes.
 
     Example:
         >>> check_publish_store(lambda: tt.MemoryPublishStore("64KB"))

@@ -111,7 +111,10 @@ class RunningServer:
             self._reap()
 
     def stop(self) -> int:
-        """Stop the process with SIGTERM and wait up to 30 s. Return the exit code."""
+        """Stop the process with SIGTERM and wait up to 30 s. Return the exit code.
+
+        If it has not ended by then, it is killed, and the call raises `subprocess.TimeoutExpired`.
+        """
         process = self._process
         if process is None:
             return 0
@@ -119,7 +122,10 @@ class RunningServer:
         return self._reap()
 
     def wait(self, seconds: float = _STOP_SECONDS_MAX) -> int:
-        """Wait up to `seconds` (default 30) until the process ends. Return the exit code."""
+        """Wait up to `seconds` (default 30) until the process ends. Return the exit code.
+
+        If it has not ended by then, it is killed, and the call raises `subprocess.TimeoutExpired`.
+        """
         assert self._process is not None
         return self._reap(seconds)
 
@@ -129,7 +135,10 @@ class RunningServer:
             port.release()
 
     def restart(self) -> None:
-        """Stop the server cleanly if it runs, and start it on the same directory and addresses."""
+        """Stop the server cleanly if it runs, and start it on the same directory and addresses.
+
+        Raises `ServerNotReady`.
+        """
         if self._process is not None:
             self.stop()
         self.start()

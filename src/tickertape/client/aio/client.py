@@ -39,8 +39,10 @@ class AsyncClient(
 ):
     """An asyncio client: one connection to one server, on the asyncio event loop or uvloop.
 
-    It has the method names of `Client`. Await every call that may wait. A call can be cancelled at any time:
-    the client stays usable, and the answer to the cancelled call is dropped.
+    It has the methods of `Client`. Await all of them, except `transaction`, `unpersisted_count` and the
+    methods that set, add or remove a handler, listener, store or option. The examples of shared methods show
+    the blocking `Client`. A call can be cancelled at any time: the client stays usable, and the answer to the
+    cancelled call is dropped.
 
     `async with` connects, logs on, and closes at the end. `connect` connects explicitly. The client belongs
     to the event loop on which it connected. It does not reconnect automatically. Await `connect` again, for
@@ -175,8 +177,8 @@ class AsyncClient(
         """Publish one message. If the call raises or is cancelled, the message is not published.
 
         The call yields to other tasks after it has sent a frame. It waits only if the publish store or the
-        send buffer is full. With a disconnect handler and a `timeout`, this wait also continues through a
-        lost connection.
+        send buffer is full. A lost connection ends the wait, unless a disconnect handler is set and `timeout`
+        is not None: the handler may reconnect in time.
 
         Args:
             topic: Name of the topic or queue.

@@ -14,8 +14,8 @@ class AsyncHAClient(HAFrontend, AsyncClient):
     """An asyncio client that reconnects automatically, to the same or the next server of a list.
 
     It has the parameters and the behavior of `HAClient`, with a reconnect task instead of a thread. Server
-    choosers, delay strategies and subscription managers must not wait. The methods of an authenticator that
-    return a password may be coroutine functions.
+    choosers, delay strategies and subscription managers run on the event loop and must not block. An
+    `Authenticator` may have coroutine functions as `authenticate` and `retry`.
 
     `async with` connects, and closes at the end. The client belongs to the event loop on which it connected.
     After the end of that loop, `connect_and_logon` connects on another one.
@@ -50,6 +50,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
             Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
             TimedOut: Not connected within `timeout`.
             NameInUse: Other connections took over the client name twice.
+            BadOption: The timeout is invalid.
             Closed: The client is closed.
             UsageError: The call is in the reconnect task, or another running event loop uses the client.
 
@@ -76,10 +77,10 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         await self._driver.connect(self._driver.seconds(timeout))
 
     async def disconnect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Close the client. This is the name that the reference uses for `close`.
+        """Close the client, exactly as `close` does. `disconnect` is the name that AMPS uses.
 
         Args:
-            timeout: See `close`.
+            timeout: Longest wait, as in `close`. Default: the timeout of the client.
 
         Example:
             >>> await client.disconnect()

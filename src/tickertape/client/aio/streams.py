@@ -160,14 +160,14 @@ class AsyncMessageStream(StreamBase):
             self._current = self._auto_ack.over(iter(batch), batch)
 
     async def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
-        """Wait until a bookmark subscription has caught up. See `MessageStream.wait_caught_up`.
+        """Wait until a bookmark subscription has caught up with the log. See `MessageStream.wait_caught_up`.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
 
         Raises:
             TimedOut: The subscription has not caught up within `timeout`.
-            StreamEnded: The subscription ended before.
+            StreamEnded: The subscription ended before it had caught up.
             BadOption: The timeout is invalid.
 
         Example:

@@ -43,8 +43,8 @@ class Command(_Head, frozen=True, kw_only=True):
     Validation happens at execution. A field that the command does not use raises `BadOption`.
 
     Args:
-        command: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Other commands of the
-            reference are not supported yet.
+        command: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Other AMPS
+            commands are not supported yet.
         topic: Topic of a publish or subscribe. A subscribe also accepts a pattern.
         data: publish: the body: bytes unchanged, str as UTF-8, any other object as JSON.
         expiration: publish: lifetime of the message in seconds or text.
@@ -52,7 +52,7 @@ class Command(_Head, frozen=True, kw_only=True):
         sow_key: publish: message key.
         bookmark: subscribe: start point, which makes it a bookmark subscription.
         filter: subscribe: deliver only messages whose content matches this expression.
-        options: subscribe: option string of the reference: `"timestamp,rate=2x,select=[-/,+/b]"`. With the
+        options: subscribe: options as one string, as in AMPS: `"timestamp,rate=2x,select=[-/,+/b]"`. With the
             only option `pause` or `resume`, and a `sub_id`, it pauses or resumes existing subscriptions.
         sub_id: Id of a subscribe (None: a generated id). One or more ids of an unsubscribe, pause or resume.
             A pause or resume by `options` also accepts text with ids separated by commas.

@@ -96,7 +96,10 @@ class ClientFrontend(StrictAttributes):
 
     @property
     def server(self) -> LoggedOn | None:
-        """Logon answer of the server (`instance`, `journal`, `publisher`, ...). None while disconnected.
+        """Logon answer of the server. None while disconnected.
+
+        Its attributes include `instance` (name of the server), `journal` (id of its log), `software`
+        (version), `publisher` (publisher id of this client) and `message_bytes_max`.
 
         Example:
             >>> client.server.instance
@@ -160,7 +163,9 @@ class ClientFrontend(StrictAttributes):
         """Set the listener for exceptions of handlers, and for errors without a waiting caller.
 
         Args:
-            listener: Called as `listener(exception)`. None: log them (the default of a client).
+            listener: Called as `listener(exception)` on the thread (or event loop) where the error occurred.
+                It must not block. None: log them with the logger `tickertape.client` (the default of a
+                client).
 
         Example:
             >>> errors = []
@@ -188,8 +193,9 @@ class ClientFrontend(StrictAttributes):
         """Add a listener for changes of the connection state.
 
         Args:
-            listener: Called as `listener(state)` with each `ConnectionState`, in order. It runs like other
-                handlers, before the disconnect handler, and must not wait. A listener that is added twice is
+            listener: Called as `listener(state)` with each `ConnectionState`, in order, and before the
+                disconnect handler. It runs on the thread (or event loop) that detects the change, must not
+                block, and its exceptions go to the exception listener. A listener that is added twice is
                 called once.
 
         Raises:

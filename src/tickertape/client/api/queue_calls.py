@@ -32,8 +32,9 @@ class QueueCalls(ABC, Generic[Done]):
         """Number of acknowledgements that are collected and sent together, 1 to 16,384.
 
         1 (default): each acknowledgement is sent immediately. The client never collects more than the
-        `max_backlog` of a subscription, so a consumer never waits for its own acknowledgements. Above 1, a
-        frame may contain more: all acknowledgements that wait for the answer to an earlier frame.
+        `max_backlog` of a subscription, so a consumer never waits for its own acknowledgements. With a value
+        above 1, acknowledgements also wait until the server has answered the previous ones. One frame then
+        contains all of them, and may contain more than `ack_batch_size`.
 
         The client also sends collected acknowledgements after `ack_timeout`, before any other settlement,
         and in `unsubscribe`, `publish_flush`, `close` and at the end of a stream.
@@ -78,12 +79,15 @@ class QueueCalls(ABC, Generic[Done]):
 
         It applies to messages delivered after the assignment.
 
-        - Handler: its return acknowledges the message, and its exception releases the message to the queue.
-        - Stream: the request for the next message or batch acknowledges the last one. An exception in the
-          `with` block of the stream releases it. So does a new loop after a loop that stopped at a message.
-          Otherwise the end of the subscription returns it to the queue.
+        - Handler: if it returns, the message is acknowledged. If it raises, the message is released to the
+          queue.
+        - Stream: the request for the next message or batch acknowledges the last one. The last one is
+          released to the queue if the `with` block of the stream ends with an exception, or if a second
+          `for` loop starts after a `break` of the first. It returns to the queue at the end of the
+          subscription.
 
-        An explicit `ack`, `cancel` or `expire` of the application takes precedence, unless it used a filter.
+        An explicit `ack`, `cancel` or `expire` of the message takes precedence. A `sow_delete` with a filter
+        does not.
 
         Raises:
             UsageError: On assignment: the value is not True or False.

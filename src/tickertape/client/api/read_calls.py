@@ -94,7 +94,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             max_backlog: For a queue: number of messages that the subscription may hold unacknowledged
                 (default 1). The server may grant fewer.
             browse: For a queue: deliver the available messages without consuming them, and end.
-            options: Option string of the reference: `"rate=2x,timestamp"`. An option must not be a keyword
+            options: Options as one string, as in AMPS: `"rate=2x,timestamp"`. An option must not be a keyword
                 argument too.
             depth: Flow-control credit, in bytes or text (`"2MB"`). Default 2 MB, at most 1 GB.
             timeout: Longest wait for the answer of the server, in seconds or text. None: as long as the
@@ -169,31 +169,32 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         Args:
             topic: As in `subscribe`. A pattern skips topics that are not persistent.
             bookmark: The start point. `EPOCH`, `NOW`, or `MOST_RECENT` (the recovery point of `sub_id` in the
-                bookmark store, otherwise EPOCH). Or a bookmark or a list of bookmarks. Or a time
-                (`YYYYmmddTHHMMSS[Z]` or `datetime`), which excludes messages of that time. Or a range such as
-                `"[20261120T090000:20261120T100000)"`, which ends the stream at its end.
+                bookmark store, otherwise EPOCH). Or a bookmark or a list of bookmarks. Or a UTC time
+                (`YYYYmmddTHHMMSS[Z]` or `datetime`): the first message is the first one after it. Or a range
+                such as `"[20261120T090000:20261120T100000)"`, which ends the stream at its end.
             filter: Deliver only messages whose content matches this expression.
             sub_id: Id of the subscription, and its name in the bookmark store. None (default): a generated
                 id.
             on_message: Handler for the messages, as in `subscribe`. None (default): read the stream.
             rate: Replay rate limit on matching messages: messages per second (a number), payload bytes per
                 second (`"500KB"`), or a multiple of the recorded speed (`"2x"`). None (default): no limit.
-            rate_max_gap: With a multiple: longest wait between two messages, in seconds or text.
+            rate_max_gap: Longest wait between two messages, in seconds or text, for a `rate` such as `"2x"`.
             conflation: As in `subscribe`. During the replay, intervals refer to the recorded time.
             conflation_key: Fields of the conflation key. None (default): the topic.
             pause: Start paused: the server sends nothing before `resume` (default False).
             timestamp: Deliver the time at which the server accepted each message (default False).
             live: After the replay, deliver messages before they are synced to disk (default False).
-            fully_durable: Deliver only messages that all synchronous destinations have. Without such a
-                destination it has no effect (default False).
+            fully_durable: Deliver only messages that are on all synchronous replicas, as in AMPS. Without
+                replication it has no effect (default False).
             bookmark_not_found: Start if the log does not contain the bookmark: `"fail"` (default), `"now"` or
                 `"epoch"`.
             select: Fields to send, as in `subscribe`.
             replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
-            options: Option string of the reference, as in `subscribe`.
+            options: Options as one string, as in `subscribe`.
             depth: Flow-control credit, in bytes or text. Default 2 MB.
             timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
                 the client.
+
         Returns:
             The stream of the messages.
 
@@ -265,7 +266,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             filter: Deliver only messages whose content matches this expression.
             sub_id: Id of the subscription. None (default): a generated id.
             rate: Replay rate limit, as in `bookmark_subscribe`.
-            rate_max_gap: With a multiple: longest wait between two messages, in seconds or text.
+            rate_max_gap: Longest wait between two messages, in seconds or text, for a `rate` such as `"2x"`.
             conflation: Deliver at most the last message of each key per interval of recorded time.
             conflation_key: Fields of the conflation key. None (default): the topic.
             pause: Start paused (default False).
@@ -275,7 +276,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             bookmark_not_found: As in `bookmark_subscribe` (default `"fail"`).
             select: Fields to send, as in `subscribe`.
             replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
-            options: Option string of the reference, as in `subscribe`.
+            options: Options as one string, as in `subscribe`.
             depth: Flow-control credit, in bytes or text. Default 2 MB.
             timeout: Longest wait for the answer of the server, in seconds or text. Default: the timeout of
                 the client.
@@ -287,6 +288,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`.
 
         All other errors: see `bookmark_subscribe`.
+
         Example:
             >>> client.publish_batch("orders", [{"id": 1}, {"id": 2}])
             >>> client.publish_flush()

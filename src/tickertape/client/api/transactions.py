@@ -195,9 +195,11 @@ class TransactionCalls(Generic[Made]):
                 (default): a unique name.
             publisher: Client name of the publisher of the messages, which determines their publisher id. Each
                 publisher has its own transaction names. Default: the name of this client.
-            space: With a space, names are increasing decimal numbers, such as the batches of a query. Every
-                number up to the highest committed one counts as committed, without a limit. Default: none.
-            bytes_max: Limit of the memory for its messages, in bytes or text. Default 64 MB.
+            space: Series of numbered transactions, such as the batches of one Spark query. Their names are
+                increasing decimal numbers (`"1"`, `"2"`). The server remembers only the highest committed
+                number of each space, and all lower numbers count as committed. Default `""`: no series.
+            bytes_max: Limit of the memory for its messages, in bytes or text. At the limit `publish` raises
+                `TransactionTooLarge`. Default 64 MB.
 
         Returns:
             The transaction, for `publish`, `publish_batch` and `publish_arrow`.

@@ -133,6 +133,7 @@ class Client(
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version.
             Refused: The server refused the logon for another reason.
+            BadOption: The timeout is invalid.
             Closed: The client is closed.
             UsageError: The call is on the receive thread (in a handler).
 
@@ -206,11 +207,11 @@ class Client(
         sow_key: str | None = None,
         timeout: Timeout = DEFAULT,
     ) -> int | None:
-        """Publish one message. If the call raises, the message is not published.
+        """Publish one message. If the call raises one of the errors below, the message is not published.
 
-        The call waits only if the publish store or the send buffer is full. With a disconnect handler and a
-        `timeout`, this wait also continues through a lost connection. Call `publish_flush` to wait until
-        messages are persisted.
+        The call waits only if the publish store or the send buffer is full. A lost connection ends the wait,
+        unless a disconnect handler is set and `timeout` is not None: the handler may reconnect in time. Call
+        `publish_flush` to wait until messages are persisted.
 
         Args:
             topic: Name of the topic or queue.
@@ -235,7 +236,8 @@ class Client(
                 the receive thread (in a handler).
             TimedOut: No free space within `timeout`.
             PublisherTakenOver: Another process has published under this client name.
-            UsageError: `correlation_id` or `sow_key` is not text, or a signal handler interrupted a publish.
+            UsageError: `correlation_id` or `sow_key` is not text. Or the call is in a signal handler that
+                interrupted another publish.
             Closed: The client is closed.
 
         Example:

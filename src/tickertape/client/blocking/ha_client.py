@@ -63,8 +63,9 @@ class HAClient(HAFrontend, Client):
         """Connect to one of the servers, and reconnect automatically until `close`.
 
         The call returns after the logon, the resend of the publish store and the resubscribes. It returns
-        immediately while the client is ready. After `Disconnected` or `TimedOut` the client has stopped
-        connecting, and the call can be repeated.
+        immediately while the client is ready. A refused logon is a failed attempt like a server that is down:
+        the client tries again. After `Disconnected` or `TimedOut` the client has stopped connecting, and the
+        call can be repeated.
 
         Args:
             timeout: Longest wait in seconds or text (`"30s"`). None (default): until the server chooser has
@@ -74,6 +75,7 @@ class HAClient(HAFrontend, Client):
             Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
             TimedOut: Not connected within `timeout`.
             NameInUse: Other connections took over the client name twice.
+            BadOption: The timeout is invalid.
             Closed: The client is closed.
             UsageError: The call is on the receive thread or the reconnect thread (in a handler).
 
@@ -100,10 +102,10 @@ class HAClient(HAFrontend, Client):
         self._driver.connect(self._driver.seconds(timeout))
 
     def disconnect(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Close the client. This is the name that the reference uses for `close`.
+        """Close the client, exactly as `close` does. `disconnect` is the name that AMPS uses.
 
         Args:
-            timeout: See `close`.
+            timeout: Longest wait, as in `close`. Default: the timeout of the client.
 
         Example:
             >>> client.disconnect()

@@ -87,7 +87,7 @@ class MessageStream(StreamBase):
         raise StopIteration
 
     def batches(self, timeout: Timeout = DEFAULT) -> Iterator[MessageBatch]:
-        """Iterate over whole batches as the server delivered them. Ends as iteration over messages does.
+        """Iterate over whole batches as the server delivered them. It ends like iteration over messages.
 
         If iteration or `get` has started a batch, the first result is the rest of that batch.
 
@@ -181,15 +181,16 @@ class MessageStream(StreamBase):
     def wait_caught_up(self, timeout: Timeout = DEFAULT) -> None:
         """Wait until a bookmark subscription has caught up with the log, or has reached the end of its range.
 
-        This is the `completed` acknowledgement of the reference. Messages that arrive meanwhile are buffered,
-        up to 256 MiB (`catch_up_bytes_max`). Beyond that, another thread has to read the stream.
+        AMPS calls this the `completed` acknowledgement. A subscription without a bookmark has nothing to
+        catch up with, so the call returns at once. Meanwhile the stream buffers up to 256 MiB of unread
+        messages. A longer replay stops there, unless another thread reads the stream.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
 
         Raises:
             TimedOut: The subscription has not caught up within `timeout`.
-            StreamEnded: The subscription ended before.
+            StreamEnded: The subscription ended before it had caught up.
             BadOption: The timeout is invalid.
 
         Example:

@@ -66,6 +66,8 @@ class ClientTransaction(TransactionBase):
             BadTopic: The server refused a topic.
             BadBody: A body does not have the format of its topic.
             UsageError: The transaction was aborted.
+            BadOption: The timeout is invalid.
+            Closed: The client is closed.
 
         Example:
             >>> transaction = client.transaction("transfer-17")

@@ -18,9 +18,9 @@ from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 class RecoveryPointAdapter(Protocol):
     """Storage of recovery points in addition to a bookmark store. A store makes one call at a time.
 
-    An adapter that uses a client has it as the attribute `client`. The client whose state the adapter keeps
-    refuses such an adapter. An adapter may also have `offer`, which stores then call instead of `update` (see
-    `ConflatingRecoveryPointAdapter`).
+    An adapter that publishes with a client must have that client as its attribute `client`. It must not be
+    the client that uses the bookmark store: that client then raises `UsageError`. It may also have
+    `offer`, which stores then call instead of `update` (see `ConflatingRecoveryPointAdapter`).
     """
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
@@ -70,7 +70,11 @@ class BookmarkStore(Protocol):
         be delivered."""
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """Return whether a message would not be redelivered: it was discarded, or is out of order."""
+        """Return whether `log` would drop this message.
+
+        True if the message was discarded. Also true if the store has no record of it and has already recorded
+        a later message of its publisher.
+        """
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
         """Discard a processed message. Return False if it was already discarded or never delivered."""
@@ -79,7 +83,10 @@ class BookmarkStore(Protocol):
         """Discard processed messages. Return the number of messages that were not yet discarded."""
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        """Record that all messages of the subscription up to `bookmark` were delivered."""
+        """Record that all messages of the subscription up to `bookmark` were delivered.
+
+        The server reports this, also for a log position whose messages do not match the filter.
+        """
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:
         """Return the bookmarks of MOST_RECENT. The server resumes right after the earliest of them.
@@ -93,7 +100,7 @@ class BookmarkStore(Protocol):
         """Return the known subscription ids."""
 
     def purge(self, sub_id: str | None = None) -> None:
-        """Forget a subscription, or all subscriptions. A purged subscription starts from the beginning."""
+        """Forget a subscription, or all subscriptions (None). MOST_RECENT then means EPOCH."""
 
     def close(self) -> None:
         """Release files. Every other call then raises `Closed`."""

@@ -39,20 +39,25 @@ class ConflatingRecoveryPointAdapter:
         BadOption: If `seconds` or `updates` is not above 0.
 
     Example:
-        >>> class NoPoints:
+        >>> class Printing:
         ...     def load(self):
         ...         return []
         ...
         ...     def update(self, sub_id, bookmarks):
-        ...         pass
+        ...         print(sub_id, bookmarks[0].sequence)
         ...
         ...     def purge(self, sub_id=None):
         ...         pass
         ...
         ...     def close(self):
         ...         pass
-        >>> adapter = tt.ConflatingRecoveryPointAdapter(NoPoints(), seconds="500ms")
-        >>> tt.MemoryBookmarkStore(adapter).close()
+        >>> adapter = tt.ConflatingRecoveryPointAdapter(Printing(), seconds="10s")
+        >>> for sequence in (1, 2, 3):
+        ...     adapter.update("orders", [tt.Bookmark(7, sequence)])
+        >>> adapter.flush()
+        orders 3
+        >>> store = tt.MemoryBookmarkStore(adapter)
+        >>> store.close()
     """
 
     def __init__(
@@ -90,9 +95,11 @@ class ConflatingRecoveryPointAdapter:
         self.offer(sub_id, lambda _: bookmarks)
 
     def offer(self, sub_id: str, read: Read) -> None:
-        """Register a new point, which `read(sub_id)` returns when it is passed on.
+        """Record that a subscription has a new recovery point, without computing the point yet.
 
-        Stores prefer this method to `update`.
+        `read(sub_id)` returns the bookmarks of the point. It is called on the thread that calls `inner`, and
+        only for the last `offer` before that. Stores call this method instead of `update` where an adapter
+        has it.
         """
         with self._changed:
             if self._closed:
@@ -106,7 +113,7 @@ class ConflatingRecoveryPointAdapter:
                 self._changed.notify_all()
 
     def flush(self) -> None:
-        """Pass on all new points."""
+        """Pass all new points to `inner` now. Exceptions of `inner` go to `on_error`, not to the caller."""
         with self._passing:
             with self._changed:
                 moved, self._moved = self._moved, {}
@@ -120,7 +127,7 @@ class ConflatingRecoveryPointAdapter:
                         self._on_error(error)
 
     def purge(self, sub_id: str | None = None) -> None:
-        """Remove a subscription, or all subscriptions, here and from `inner`."""
+        """Drop pending points and call `purge` of `inner`: for one subscription, or for all (None)."""
         with self._passing:
             with self._changed:
                 if sub_id is None:

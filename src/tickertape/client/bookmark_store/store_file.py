@@ -306,7 +306,9 @@ class FileBackedStore(ProgressStore, ABC):
             self._file.sync(OWNER_AT, OWNER_END)
 
     def sync(self) -> None:
-        """Sync all recorded changes. Raises `StoreFailed`, `Closed`.
+        """Sync all recorded changes to the disk. Not needed with `sync="always"`.
+
+        Raises `StoreFailed`, `Closed`.
 
         Example:
             >>> with tt.LoggedBookmarkStore("orders.bookmarks") as store:

@@ -22,10 +22,10 @@ class Authenticator(Protocol):
     """
 
     def authenticate(self, user: str | None, password: str | None) -> PasswordGiven:
-        """Return the password for the logon."""
+        """Return the password for the logon, or None to log on without one."""
 
     def retry(self, user: str | None, password: str | None) -> PasswordGiven:
-        """Return a password for the first attempt after the server refused the last one."""
+        """Return the password for the attempt after a refused logon, instead of `authenticate`."""
 
     def completed(self, user: str | None, password: str | None, reason: str) -> None:
         """Record that the server accepted `password`. `reason` is the instance name of the server."""

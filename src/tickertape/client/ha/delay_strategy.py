@@ -25,8 +25,9 @@ class DelayStrategy(Protocol):
     """Determines the wait of an HA client before a connection attempt.
 
     A strategy serves one client at a time. It is called before each attempt, except the first one of
-    `connect_and_logon`, which follows no failure. Calls are sequential, without a lock of the client. It must
-    not call the client. An exception ends connecting, in the same way as None.
+    `connect_and_logon`, which follows no failure. Calls are sequential, and the client holds no lock
+    meanwhile. A strategy must not call the client. If a method raises, the client stops connecting, as if
+    `next_delay` had returned None.
     """
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
@@ -87,7 +88,7 @@ class FixedDelayStrategy:
         self._first = True
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """Return the wait or the shorter remaining time, or None after the limit."""
+        """Return the seconds to wait, at most the rest of `give_up_after`. None at its end."""
         delay = self._initial if self._first else self._delay
         self._first = False
         return self._limit.cut(delay, mono)
@@ -131,7 +132,7 @@ class ExponentialDelayStrategy:
         self._delay = min(self._initial, self._maximum)
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """Return the wait or the shorter remaining time, or None after the limit."""
+        """Return the seconds to wait, at most the rest of `give_up_after`. None at its end."""
         delay = self._delay
         self._delay = min(delay * self._factor, self._maximum)
         return self._limit.cut(delay + chance * self._jitter * self._initial, mono)

@@ -32,10 +32,12 @@ class ConnectionInfo(msgspec.Struct, frozen=True):
 class ServerChooser(Protocol):
     """Selects the server for an HA client. A chooser serves one client at a time.
 
-    The client calls the first two methods before each attempt, and one of the reports after it. Calls are
-    sequential, without a lock of the client, on the thread (or loop) that connects. A chooser must not call
-    the client. An exception of a report goes to the exception listener and changes nothing. Any other
-    exception ends connecting, as if no server existed.
+    The client calls `current_uri` and `current_authenticator` before each connection attempt, and
+    `report_success` or `report_failure` after it. Calls are sequential, on the thread (or event loop) that
+    connects, and the client holds no lock meanwhile. A chooser must not call the client.
+
+    If `report_success` or `report_failure` raises, the exception goes to the exception listener and changes
+    nothing. If another method raises, the client stops connecting, as if no server existed.
     """
 
     def current_uri(self) -> str | None:
@@ -71,7 +73,13 @@ class DefaultServerChooser:
         authenticator: Authenticator for all servers. Default None (the password of the client or of the URI).
 
     Raises:
-        BadOption: A server address is invalid.
+        BadOption: A server address or the authenticator is invalid.
+
+    Example:
+        >>> chooser = tt.DefaultServerChooser(["tcp://127.0.0.1:9007", "tcp://127.0.0.1:9017"])
+        >>> chooser.current_uri()
+        'tcp://127.0.0.1:9007'
+        >>> client = tt.HAClient("risk", server_chooser=chooser)
     """
 
     def __init__(self, uris: str | Sequence[str] = (), *, authenticator: Authenticator | None = None) -> None:

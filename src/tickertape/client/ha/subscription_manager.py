@@ -37,13 +37,13 @@ class SubscriptionManager(Protocol):
     """Remembers the subscriptions of an HA client whose messages go to handlers.
 
     The client itself resubscribes when it reconnects. A custom manager may keep subscriptions beyond the
-    process. At the first logon the client asks for `stored` subscriptions, binds them to handlers, and
-    subscribes before any other subscription. Calls are sequential, without a lock of the client. They must
-    not wait for the client.
+    process. At the first logon the client calls `stored`, then `bind` for each subscription, and subscribes
+    them before any other subscription. Calls are sequential, and the client holds no lock meanwhile. A
+    manager must not wait for the client.
     """
 
     def subscribed(self, subscription: StoredSubscription) -> None:
-        """Record a subscription. It replaces one with the same id, or is a restored one."""
+        """Record a subscription. It replaces one with the same id. Also called for each restored one."""
 
     def unsubscribed(self, sub_id: str) -> None:
         """Record the final end of a subscription: unsubscribed, complete or refused.
@@ -65,7 +65,7 @@ class MemorySubscriptionManager:
         self._by_id: dict[str, StoredSubscription] = {}
 
     def subscribed(self, subscription: StoredSubscription) -> None:
-        """Remember a subscription, as the last one."""
+        """Remember a subscription after all others. It replaces one with the same id."""
         self._by_id.pop(subscription.sub_id, None)
         self._by_id[subscription.sub_id] = subscription
 

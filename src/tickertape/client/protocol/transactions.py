@@ -93,7 +93,12 @@ def asking(
 
 
 class CommittedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a transaction."""
+    """Result of a committed transaction.
+
+    `name` is the idempotency key. `repeated` is True if an earlier transaction with this name was committed,
+    so that this commit published nothing. `message_count` is the number of messages that this commit
+    published, and `bookmark` the bookmark of the last one (None without a message).
+    """
 
     name: str
     """Name of the transaction, its idempotency key."""

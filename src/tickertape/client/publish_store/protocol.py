@@ -47,7 +47,8 @@ class PublishStore(Protocol):
 
     @property
     def when_full(self) -> WhenFull:
-        """Behaviour of a publish without free space: wait for acknowledgements, or raise `StoreFull`."""
+        """Behavior of a publish without free space: `"block"` waits for acknowledgements, `"raise"` raises
+        `StoreFull`."""
 
     @property
     def size_bytes(self) -> int:
@@ -149,7 +150,7 @@ class StoreOptions(ABC):
 
     @property
     def when_full(self) -> WhenFull:
-        """Behaviour of a publish without free space."""
+        """Behavior of a publish without free space: `"block"` (wait) or `"raise"` (`StoreFull`)."""
         return self._when_full
 
 
