@@ -66,17 +66,6 @@ TEST_NAME_WORDS: Final = frozenset({
 TEST_NAME_CHARACTERS_MAX: Final = 90
 # Most messages of tests are data. The default run leaves them out.
 KINDS_OF_TESTS: Final = frozenset({"docstring", "comment", "test name"})
-# Folders of tests that the default run leaves out until they are clean.
-TESTS_LEFT_OUT: Final = (
-    "bench",
-    "faults",
-    "fuzz",
-    "helpers",
-    "mutations",
-    "property",
-    "simulation",
-    "world",
-)
 
 
 class Text(NamedTuple):
@@ -182,10 +171,8 @@ def modules() -> list[Path]:
 
 
 def tests() -> list[Path]:
-    """Return the files of tests in clean folders."""
-    root = ROOT / "tests"
-    left_out = [root / folder for folder in TESTS_LEFT_OUT]
-    return [path for path in sorted(root.rglob("*.py")) if not any(map(path.is_relative_to, left_out))]
+    """Return all files of tests."""
+    return sorted((ROOT / "tests").rglob("*.py"))
 
 
 def check(paths: list[Path], kinds: frozenset[str] | None = None) -> list[Finding]:
