@@ -32,7 +32,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=source_environment())
     assert sorted(done.stdout.split()) == sorted(str(path) for path in (directory / "new").iterdir())
     again = subprocess.run(command, capture_output=True, text=True, check=False, env=source_environment())
-    assert (again.returncode, "--force" in again.stderr) == (1, True)
+    assert (again.returncode, "--force" in again.stderr) == (2, True)
     subprocess.run([*command, "--force"], check=True, capture_output=True, env=source_environment())
     return directory / "new"
 
