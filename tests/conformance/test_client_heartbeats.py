@@ -57,7 +57,7 @@ def test_half_open_connection_is_closed_by_client_and_server(
     waiting.join(SECONDS)
     assert stream.end_reason == "heartbeat"
     assert isinstance(stream.end_error, tt.HeartbeatMissed)
-    with pytest.raises(tt.Disconnected, match=r"the server sent nothing for 0\.8 seconds"):
+    with pytest.raises(tt.Disconnected, match=r"it sent nothing for 0\.8 seconds"):
         client.publish(topic, b"1")
     wait_until(removed(shared_server, name), SECONDS)
     client.connect()

@@ -259,7 +259,7 @@ def test_authenticator_without_required_methods_is_reported(front: Front, uri: s
     reported: list[BaseException] = []
     client = front.make_ha(name, server_chooser=Chooser(uri))
     client.set_exception_listener(reported.append)
-    with pytest.raises(tt.Disconnected, match="Invalid authenticator Half"):
+    with pytest.raises(tt.Disconnected, match="Invalid authenticator of type Half"):
         client.connect_and_logon(SECONDS)
     assert [type(error) for error in reported] == [tt.BadOption]
 

@@ -456,7 +456,7 @@ def test_data_directory_in_use_is_refused_and_the_server_continues(
     )
     assert (code, output) == (EXIT_REFUSED, "")
     assert "journal_locked" in errors
-    assert f"process {server.pid}" in errors
+    assert f"pid {server.pid}" in errors
     client.publish("in use", b"1")
     client.publish_flush()
 

@@ -164,7 +164,10 @@ def test_limit_stops_a_read_early_without_an_error(load: Load, rows: list[Row]) 
             {"endingBookmark": "1|1|"},
             "BookmarkUnknown: Cannot find the end of the range in the log",
         ),
-        ({"startingBookmark": "soon"}, "BadBookmark: Option startingBookmark: Invalid start point 'soon'"),
+        (
+            {"startingBookmark": "soon"},
+            "BadBookmark: Invalid option startingBookmark: Invalid start point 'soon'",
+        ),
         ({"filter": "/carrier = "}, "BadFilter: "),
         ({"path": "flights"}, "BadOption: Unknown option 'path'"),
         ({"schema": "carrier binary"}, "UsageError: Unsupported type binary of column carrier"),
