@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def run_shell(source: str) -> str:
     """Run commands in this process, and return their standard output."""
     printed = ""
-    for line in source.splitlines():
+    for line in source.replace("\\\n", "").splitlines():
         prompt, name, *arguments = shlex.split(line)
         assert (prompt, name) == ("$", "tickertape")
         result = CliRunner().invoke(cli, arguments)
