@@ -107,7 +107,9 @@ class Exhausted(tt.DefaultServerChooser):
 def test_chooser_of_the_how_to_passes_the_checks_and_returns_to_the_first_server() -> None:
     page = (Path(__file__).parents[4] / "docs" / "howto" / "ha.md").read_text(encoding="utf-8")
     (code,) = [
-        part for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class PreferredServerChooser" in part
+        part
+        for part in re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+        if "class PreferredServerChooser" in part
     ]
     clock = Clock()
     names: dict[str, Any] = {"tt": tt, "time": clock}
