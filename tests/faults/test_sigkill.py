@@ -142,7 +142,7 @@ class Cycles:
         code, output, _ = run_tickertape("journal", "verify", str(self.victim.data))
         # A torn end that a recovery set aside is reported before it.
         assert code == 0, output
-        assert any(line.startswith("whole:") for line in output.splitlines()), output
+        assert any(line.startswith("no corruption:") for line in output.splitlines()), output
 
 
 def run_cycles(directory: Path, seed: int, cycles: int) -> Counter[str]:

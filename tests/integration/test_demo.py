@@ -78,7 +78,7 @@ def test_demo_runs_all_steps_and_prints_working_commands(tmp_path: Path) -> None
     verify, serve, subscribe = next_commands(text)
     code, text, errors = run(sys.executable, "-m", "tickertape", *verify)
     assert (code, errors) == (0, "")
-    assert "whole: " in text
+    assert "no corruption: " in text
     assert serve == ["serve", "--data", str(data)]
     with running_server(data) as server:
         code, text, errors = run(sys.executable, "-m", "tickertape", *subscribe, "--server", server.uri)

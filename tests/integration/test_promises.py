@@ -132,7 +132,7 @@ def test_promises_2_3_4_server_kills_keep_all_messages_once_and_in_order(tmp_pat
         server.stop()
     code, output, _ = run_tickertape("journal", "verify", str(tmp_path / "data"))
     assert code == 0, output
-    assert any(line.startswith("whole:") for line in output.splitlines()), output
+    assert any(line.startswith("no corruption:") for line in output.splitlines()), output
 
 
 class Publisher(threading.Thread):
@@ -360,9 +360,9 @@ def test_promise_8_damaged_body_is_reported_and_never_delivered(stopped: Callabl
         reader.publish_flush()
     code, output, errors = run_tickertape("journal", "verify", str(data))
     assert code == 1
-    damage = next(line for line in output.splitlines() if line.startswith("DAMAGE"))
+    damage = next(line for line in output.splitlines() if line.startswith("CORRUPT"))
     assert file.name in damage
-    assert "damaged in 1 place" in errors
+    assert "corrupt in 1 place" in errors
     assert named_offset(damage.split(file.name)[1]) <= at
 
 

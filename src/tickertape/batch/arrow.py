@@ -184,10 +184,6 @@ def _column_name(schema: pa.Schema, column: str | None) -> str:
     if column is None and len(names) == 1:
         return names[0]
     wanted = "data" if column is None else column
-    if not isinstance(wanted, str):
-        raise UsageError(wrong_type("column", wanted, "str"))
-    if not names:
-        raise UsageError("Cannot publish a table without columns. Pass a table with a column of bodies.")
     if names.count(wanted) != 1:
         raise UsageError(
             f"Cannot publish column {wanted!r}: the table has {names.count(wanted)} columns of this name."

@@ -557,7 +557,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         context = batch.context
         if context is None or (store := context.store) is None:
             return False
-        return store.discard(context.sub_id, batch.publisher(index), batch.sequence(index))
+        return store.discard(context.sub_id, batch._publisher_numbers[index], batch._sequence_numbers[index])
 
     # -- queue messages ---------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ MISTAKES = {
         "none.toml", "bad.toml", "--listen x", "--admin x", "--name ''", "a b", "dir", "--data lines/x",
     ],
     "check": ["", "none.toml", "dir", "good.toml --output xml"],
-    "doctor": ["none.toml", "bad.toml", "--seconds soon", "--seconds 1d"],
+    "doctor": ["--data lines", "none.toml", "bad.toml", "--seconds soon", "--seconds 1d"],
     "publish": [
         "", "t* lines", "t none", "t lines --message x", "t --rate 0", "t --rate x", "t --timeout x",
         "t --server localhost", "t --key dir", "t --token-file none", "t --certificate none",

@@ -11,14 +11,15 @@ import click
 
 from tickertape.base.bookmarks import BOOKMARK_FORM, AtBookmarks, parse_bookmark
 from tickertape.base.errors import BadBookmark
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.base.units import parse_interval
 from tickertape.cli.support.admin_client import names_admin_option
 from tickertape.cli.support.connect_options import Server, server_options
-from tickertape.cli.support.name_hints import suggesting
+from tickertape.cli.support.name_hints import consuming
 from tickertape.cli.support.option_types import answer_timeout_option, client_name, parsed, topic_name
 from tickertape.cli.support.terminal import remark
 
+_ACTIONS: Final = ("cancel", "expire")
 _EXTENSION: Final = "lease_extension"
 
 
@@ -38,9 +39,10 @@ def _bookmark(text: str) -> str:
 
 def _option(value: str) -> str:
     name, _, length = value.partition("=")
-    if value in ("cancel", "expire") or (name == _EXTENSION and parse_interval(length) > 0):
+    if value in _ACTIONS or (name == _EXTENSION and length and parse_interval(length) > 0):
         return value
-    raise click.BadParameter(f"Invalid option {shown(value)}. Use cancel, expire or {_EXTENSION}=60s.")
+    guess = did_you_mean(name, (*_ACTIONS, _EXTENSION))
+    raise click.BadParameter(f"Invalid option {shown(value)}.{guess} Use cancel, expire or {_EXTENSION}=60s.")
 
 
 @click.command(short_help="Acknowledge, release or reject queue messages.")
@@ -81,11 +83,11 @@ def ack(
     tickertape ack work --filter "/symbol = 'IBM'"
     """
     if (bookmarks is None) == (filter is None):
-        raise click.UsageError("Pass either BOOKMARKS or --filter.")
+        raise click.UsageError("Pass BOOKMARKS or --filter, and not both.")
     from tickertape.client.publish_store import MemoryPublishStore
 
     with (
-        suggesting(queue, admin),
+        consuming(queue, admin),
         server.client(client_name("ack"), publish_store=MemoryPublishStore(), timeout=timeout) as client,
     ):
         if bookmarks is not None:

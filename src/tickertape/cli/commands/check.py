@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Final
 
 import click
 import msgspec
@@ -20,6 +21,8 @@ from tickertape.server.config.addresses import ADMIN_DEFAULT
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.config.config import Config, JournalConfig, examine
 from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation
+
+_LABEL_WIDTH: Final = 14
 
 
 @click.command(short_help="Check a configuration file.")
@@ -49,11 +52,11 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     if as_json:
         click.echo(_document(config, settings, problems, warnings))
     elif settings is not None:
-        click.echo(f"{printable(config)}: in order")
+        click.echo(f"{printable(config)}: valid")
         for line in _summary(settings):
             click.echo(line)
         for warning in warnings:
-            click.echo(f"  warning   {warning}")
+            click.echo(f"  {'warning':<{_LABEL_WIDTH}}{warning}")
     else:
         for line in problem_lines(problems):
             click.echo(line)
@@ -151,8 +154,8 @@ def _slow_clients_text(settings: Config) -> str:
 def _transactions_text(settings: Config) -> str:
     staged = settings.transactions
     return (
-        f"{staged.disk_limit:,} bytes for transactions, {staged.bytes_max:,} each, "
-        f"for {staged.expire_after:g} s"
+        f"{staged.disk_limit:,} bytes of staged messages, {staged.bytes_max:,} a transaction, "
+        f"expire after {staged.expire_after:g} s"
     )
 
 
@@ -166,19 +169,20 @@ def _queue_text(queue: QueueDefinition) -> str:
 def _summary(settings: Config) -> list[str]:
     journal = settings.journal
     sync = f"every {journal.sync_interval:g} s" if journal.sync == "interval" else journal.sync
-    topics = "every topic" if journal.topics is None else ", ".join(journal.topics) or "nothing"
+    topics = "all topics" if journal.topics is None else ", ".join(journal.topics) or "no topic"
     validated = [f"{topic.name} ({topic.message_type})" for topic in settings.topics if topic.validate]
-    return [
-        f"  instance  {settings.instance.name}",
-        f"  data      {settings.instance.data}" + ("" if journal.create else " (must exist)"),
-        *(f"  listen    {transport.listen}" for transport in settings.transports),
-        f"  admin     {settings.admin.listen or ADMIN_DEFAULT}",
-        f"  records   {topics}, synced {sync}, in segments of {journal.segment_size:,} bytes",
-        *([f"  keeps     {_retention_text(journal)}"] if journal.retain or journal.retain_size else []),
-        *([f"  archive   {_archive_text(settings.archive)}"] if settings.archive is not None else []),
-        f"  slow      {_slow_clients_text(settings)}",
-        f"  takes     {_limits_text(settings)}",
-        f"  stages    {_transactions_text(settings)}",
-        *([f"  validates {', '.join(validated)}"] if validated else []),
-        *(f"  queue     {_queue_text(queue)}" for queue in settings.queues),
+    rows = [
+        ("instance", settings.instance.name),
+        ("data", settings.instance.data + ("" if journal.create else " (must exist)")),
+        *(("listen", transport.listen) for transport in settings.transports),
+        ("admin", settings.admin.listen or ADMIN_DEFAULT),
+        ("journal", f"{topics} persistent, sync {sync}, segments of {journal.segment_size:,} bytes"),
+        *([("retain", _retention_text(journal))] if journal.retain or journal.retain_size else []),
+        *([("archive", _archive_text(settings.archive))] if settings.archive is not None else []),
+        ("slow_clients", _slow_clients_text(settings)),
+        ("limits", _limits_text(settings)),
+        ("transactions", _transactions_text(settings)),
+        *([("validate", ", ".join(validated))] if validated else []),
+        *(("queue", _queue_text(queue)) for queue in settings.queues),
     ]
+    return [f"  {name:<{_LABEL_WIDTH}}{text}" for name, text in rows]

@@ -7,14 +7,16 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
+from tickertape.cli.support.option_types import NamedChoice
+
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
 @click.command(short_help="Print the completion script of a shell.")
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", type=NamedChoice(SHELLS), metavar="SHELL")
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script for SHELL that completes commands and options of tickertape.
+    """Print the script for SHELL (bash, zsh or fish) that completes commands and options of tickertape.
 
     \b
     eval "$(tickertape completion bash)"                                           in ~/.bashrc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import click
@@ -9,7 +10,7 @@ import msgspec
 
 from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval
-from tickertape.cli.support.command_group import EXIT_ERROR
+from tickertape.cli.support.command_group import EXIT_ERROR, UserMistake
 from tickertape.cli.support.option_types import parsed
 from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import safe_whole
@@ -58,6 +59,10 @@ def doctor(ctx: click.Context, config: str | None, data: str | None, seconds: fl
     tickertape doctor tickertape.toml --output json | jq '.findings[] | select(.level != "ok")'
     """
     settings = load_config(config, data=data)
+    if os.path.exists(settings.instance.data) and not os.path.isdir(settings.instance.data):
+        raise UserMistake(
+            f"Cannot use data directory {shown(settings.instance.data)}: not a directory. Use another path."
+        )
     with progress("measuring synced writes", seconds, timed=True) as advance:
         findings = list(diagnose(settings, seconds, advance))
     failed = any(finding.level == "fail" for finding in findings)

@@ -68,7 +68,7 @@ def error(code: str | None, as_json: bool) -> None:
     row = known.get(code) or next((each for each in known.values() if each.name == code), None)
     if row is None:
         guess = did_you_mean(code, known) or " Run `tickertape error` to list all codes."
-        raise click.BadParameter(f"Unknown error code {shown(code)}.{guess}", param_hint="CODE")
+        raise click.BadParameter(f"Unknown error code {shown(code)}.{guess}", param_hint="'CODE'")
     if as_json:
         click.echo(msgspec.json.encode(row._asdict()))
         return

@@ -12,6 +12,7 @@ import click
 from tickertape.base.limits import message_bytes_max
 from tickertape.cli.support.command_group import Failure, LazyGroup, UserMistake, end_of_search
 from tickertape.cli.support.json_lines import body_field, message_output
+from tickertape.cli.support.option_types import InputFile, NamedChoice
 from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.tables import counted
 from tickertape.filter import Filter, compile_filter
@@ -23,7 +24,7 @@ _LINES_AT_A_TIME: Final = 512
 type_option = click.option(
     "--type",
     "kind",
-    type=click.Choice([*MESSAGE_TYPES, *MESSAGE_TYPE_ALIASES]),
+    type=NamedChoice([*MESSAGE_TYPES, *MESSAGE_TYPE_ALIASES]),
     default="json",
     show_default=True,
     help="Message type of the bodies.",
@@ -69,7 +70,7 @@ def explain(text: str, kind: str, as_json: bool) -> None:
 
 @click.command("test", short_help="Print the lines that a filter matches.")
 @click.argument("text", metavar="FILTER")
-@click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
+@click.argument("file", type=InputFile(), default="-", metavar="[FILE|-]")
 @type_option
 @click.option("--count", "-c", "only_count", is_flag=True, help="Print only the number of matching lines.")
 @limit_option("Stop after N matching lines.")
@@ -99,8 +100,8 @@ def test(text: str, file: BinaryIO, kind: str, only_count: bool, limit: int | No
         if not only_count:
             out.write(b"".join(_printed(*taken[i], as_json=as_json) for i in hits))
     if found.unreadable:
-        lines_read = counted(found.unreadable, "line")
-        click.echo(f"tickertape: {lines_read} could not be read as {found.type.name}", err=True)
+        invalid = counted(found.unreadable, "line")
+        click.echo(f"tickertape: Not valid as {found.type.name}: {invalid}. Check --type.", err=True)
     end_of_search(matched, "No line matches.", only_count=only_count, as_json=as_json)
 
 

@@ -29,14 +29,14 @@ from tickertape.base.text_format import shown
 from tickertape.cli.support.command_group import Failure, failure_of
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.json_lines import NOT_JSON
-from tickertape.cli.support.option_types import answer_timeout_option, client_name
+from tickertape.cli.support.option_types import InputFile, PositiveRate, answer_timeout_option, client_name
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress, remark
 
 
 @click.command(short_help="Publish lines, and wait until they are persisted.")
 @click.argument("topic")
-@click.argument("file", type=click.File("rb"), default="-", metavar="[FILE|-]")
+@click.argument("file", type=InputFile(), default="-", metavar="[FILE|-]")
 @server_options
 @click.option(
     "--message",
@@ -52,7 +52,7 @@ from tickertape.cli.support.terminal import progress, remark
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=PositiveRate(),
     metavar="N",
     help="Maximum number of messages per second.",
 )
@@ -85,7 +85,7 @@ def publish(
     try:
         check_topic(topic)
     except BadTopic as error:
-        raise click.BadParameter(str(error), param_hint="TOPIC") from None
+        raise click.BadParameter(str(error), param_hint="'TOPIC'") from None
     if texts and ctx.get_parameter_source("file") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--message excludes FILE. Remove one of them.")
     bodies = _bodies(texts, json=require_json)
@@ -94,7 +94,9 @@ def publish(
 
     with (
         server.client(
-            name or client_name("publish"), publish_store=MemoryPublishStore(), timeout=timeout
+            client_name("publish") if name is None else name,
+            publish_store=MemoryPublishStore(),
+            timeout=timeout,
         ) as client,
         progress(f"publish {topic}", None if bodies else _size(file)) as advance,
     ):

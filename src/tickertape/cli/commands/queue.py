@@ -19,7 +19,7 @@ from tickertape.cli.support.admin_client import admin_option, count_admin_option
 from tickertape.cli.support.command_group import Failure, LazyGroup, UserMistake
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.json_lines import NOT_JSON, message_output, print_batches
-from tickertape.cli.support.name_hints import suggesting
+from tickertape.cli.support.name_hints import consuming, no_queue, suggesting
 from tickertape.cli.support.option_types import (
     answer_timeout_option,
     client_name,
@@ -83,7 +83,7 @@ def browse(
     tickertape queue browse work --limit 10 --output json
     tickertape queue browse work-dead --output json | jq '.correlation_id | fromjson | .reason'
     """
-    with suggesting(name, admin), server.client(client_name("browse"), timeout=timeout) as client:
+    with consuming(name, admin), server.client(client_name("browse"), timeout=timeout) as client:
         stream = client.subscribe(name, filter=filter, browse=True, options="timestamp")
         batches = stream.batches(timeout)
         whole = print_batches(batches, limit, message_output(), as_json=as_json)
@@ -193,7 +193,7 @@ def purge(
     from tickertape.client.publish_store import MemoryPublishStore
 
     with (
-        suggesting(name, admin),
+        consuming(name, admin),
         server.client(client_name("purge"), publish_store=MemoryPublishStore(), timeout=timeout) as client,
     ):
         client.sow_delete(name, filter=_ALL if filter is None else filter)
@@ -210,8 +210,7 @@ def _acknowledged(admin: str, name: str) -> int:
     for queue in report.queues:
         if queue.name == name:
             return queue.acknowledged
-    guess = did_you_mean(name, [queue.name for queue in report.queues]) or " Run `tickertape queue ls`."
-    raise UserMistake(f"The server at {admin} has no queue {shown(name)}.{guess}")
+    raise no_queue(name, did_you_mean(name, [queue.name for queue in report.queues]))
 
 
 # -- requeue ------------------------------------------------------------------------------------------
@@ -269,11 +268,11 @@ def requeue(
 ) -> None:
     """Republish the dead letters in the queue NAME to their original topics, or to --to TOPIC.
 
-    The topic of NAME is the dead_letter of other queues. The command acknowledges each dead letter after its
-    copy is persisted. It stops after the messages that were in the queue at its start. The original topic is
-    in the label that the server stores in the correlation id. A message without a label stays in the queue,
-    unless you pass --to, and the exit code is 1. The copy has the body and key of the dead letter, and the
-    correlation id of the original message.
+    NAME is a queue of the topic that other queues have as dead_letter. The command acknowledges each dead
+    letter after its copy is persisted. It stops after the messages that were in the queue at its start. The
+    original topic is in the label that the server stores in the correlation id. Without --to, a message
+    without a label stays in the queue and the exit code is 1. The copy has the body and key of the dead
+    letter, and the correlation id of the original message.
 
     After a crash between publish and acknowledgement, the next run publishes the message a second time.
 
@@ -288,7 +287,8 @@ def requeue(
         suggesting(name, admin),
         server.client(client_name("requeue"), publish_store=store, timeout=timeout) as client,
     ):
-        wanted = _waiting(client, name, limit)
+        with consuming(name, admin):
+            wanted = _waiting(client, name, limit)
         moved = _move(client, name, to, wanted, idle) if wanted else Moved(0, 0)
     if as_json:
         click.echo(
@@ -297,8 +297,11 @@ def requeue(
     else:
         click.echo(f"{counted(moved.published, 'message')} requeued")
     if moved.unlabelled:
-        left = f"{counted(moved.unlabelled, 'message')} without a dead-letter label"
-        raise Failure(f"{left} left in {shown(name)}. Pass --to to requeue them.")
+        left = counted(moved.unlabelled, "message")
+        raise Failure(
+            f"Cannot requeue {left} of {shown(name)}: no dead-letter label with the original topic. Pass "
+            "--to TOPIC to name one."
+        )
 
 
 def _waiting(client: Client, name: str, limit: int | None) -> int:

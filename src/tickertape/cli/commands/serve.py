@@ -100,7 +100,7 @@ def _settings(
 
 def _of_option(problem: ConfigProblem) -> str:
     table, _, key = problem.key.rpartition(".")
-    return printable(f"--{table if table == 'admin' else key}: {problem.text}")
+    return printable(f"Invalid value for '--{table if table == 'admin' else key}': {problem.text}")
 
 
 def _say_ready(uris: list[str], admin: str | None) -> None:

@@ -14,13 +14,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tickertape.base.errors import NotAQueue, TimedOut
+from tickertape.base.errors import BookmarkUnknown, NotAQueue, TimedOut
 from tickertape.base.text_format import shown
 from tickertape.cli.support.admin_client import names_admin_option
+from tickertape.cli.support.command_group import failure_of
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.json_lines import Written, message_output, print_batches
 from tickertape.cli.support.name_hints import missing_topic, suggesting, warn_of_wildcard
-from tickertape.cli.support.option_types import client_name, filter_option, interval, start
+from tickertape.cli.support.option_types import (
+    Count,
+    NamedChoice,
+    client_name,
+    filter_option,
+    interval,
+    interval_text,
+    start,
+    timeout_value,
+)
 from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.terminal import remark
 from tickertape.client.limits import client_timeout_seconds
@@ -43,7 +53,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--bookmark-not-found",
-    type=click.Choice(["fail", "now", "epoch"]),
+    type=NamedChoice(("fail", "now", "epoch")),
     help="With --bookmark: action if the log does not have the bookmark. Default: fail.",
 )
 @filter_option
@@ -56,11 +66,13 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--rate-max-gap",
+    callback=interval_text,
     metavar="S",
     help="With a multiple as --rate: maximum wait between two messages, such as 10s.",
 )
 @click.option(
     "--conflation",
+    callback=interval_text,
     metavar="S",
     help="Send at most one message (the last) for each key and interval, such as 1s. A replay uses recorded "
     "time.",
@@ -90,10 +102,10 @@ if TYPE_CHECKING:
 @click.option("--until-caught-up", is_flag=True, help="With --bookmark: stop at the current end of the log.")
 @click.option(
     "--timeout",
-    callback=interval,
+    callback=timeout_value,
     metavar="S",
     help="Timeout (exit code 3) for answers of the server and for the next message: seconds, or text such as "
-    "500ms.",
+    "500ms. Default: 10 s for answers, no limit for messages.",
 )
 @output_option
 @click.option(
@@ -104,7 +116,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--max-backlog",
-    type=click.IntRange(min=1),
+    type=Count(),
     metavar="N",
     help="For a queue: maximum number of unacknowledged messages. Default: 1.",
 )
@@ -169,7 +181,10 @@ def subscribe(
         suggesting(topic, admin),
         server.client(client_name("subscribe"), publish_store=store, timeout=waiting) as client,
     ):
-        stream = _open(client, topic, bookmark, wanted, until_caught_up=until_caught_up, ack=ack)
+        try:
+            stream = _open(client, topic, bookmark, wanted, until_caught_up=until_caught_up, ack=ack)
+        except BookmarkUnknown as error:
+            raise failure_of(error, _unknown_bookmark(str(bookmark))) from None
         if paused:
             _wait_to_resume(resume_after)
             client.resume(stream.sub_id)
@@ -182,6 +197,8 @@ def subscribe(
     if first is None and bookmark is not None:
         hint = missing_topic(topic, admin)
         if hint:
+            if options.get("filter"):
+                hint += " Check the filter: `tickertape filter test` tests it on a file."
             click.echo(f"tickertape: No messages of {shown(topic)} were replayed. {hint}", err=True)
 
 
@@ -222,7 +239,7 @@ def _acknowledgements(client: Client) -> Iterator[Written]:
 
 def _check(bookmark: str | None, *, until_caught_up: bool, consumes: bool) -> None:
     if until_caught_up and bookmark is None:
-        raise click.UsageError("--until-caught-up requires --bookmark.")
+        raise click.UsageError("--until-caught-up requires --bookmark. Add one, such as --bookmark epoch.")
     if consumes and bookmark is not None:
         raise click.UsageError("--ack and --max-backlog exclude --bookmark. Remove --bookmark.")
 
@@ -243,7 +260,13 @@ def _client_options(*, replays: bool, **options: str | int | None) -> dict[str, 
     wanted = {name: value for name, value in options.items() if value is not None and value is not False}
     for name in _OF_A_REPLAY:
         if name in wanted and not replays:
-            raise click.UsageError(f"--{name.replace('_', '-')} requires --bookmark.")
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} requires --bookmark. Add one, such as --bookmark epoch."
+            )
+    if "rate_max_gap" in wanted and not str(wanted.get("rate", "")).endswith("x"):
+        raise click.UsageError("--rate-max-gap requires a multiple as --rate. Add one, such as --rate 2x.")
+    if "conflation_key" in wanted and "conflation" not in wanted:
+        raise click.UsageError("--conflation-key requires --conflation. Add one, such as --conflation 1s.")
     return wanted
 
 
@@ -260,15 +283,21 @@ def _open(
         try:
             return client.subscribe(topic, options="bookmark,timestamp", **wanted)
         except NotAQueue:
-            if not ack:
-                raise
+            option = "--ack" if ack else "--max-backlog"
             raise NotAQueue(
-                f"Cannot acknowledge messages: {shown(topic)} is not a queue. Remove --ack, or name a queue."
+                f"Cannot use {option}: {shown(topic)} is not a queue. Remove it, or name a queue."
             ) from None
     if until_caught_up:
         flags = ",".join(name for name in ("live", "pause") if wanted.pop(name, False))
         return client.replay(topic, bookmark, options=flags, **wanted)
     return client.bookmark_subscribe(topic, bookmark, timestamp=True, **wanted)
+
+
+def _unknown_bookmark(bookmark: str) -> str:
+    return (
+        f"Cannot find the bookmark {shown(bookmark)} in the log. Start from epoch or now, or pass "
+        "--bookmark-not-found."
+    )
 
 
 def _wait_to_resume(seconds: float | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TextIO
 
@@ -22,6 +22,8 @@ from tickertape.security.tokens import new_token
 from tickertape.server.access.tokens import read_tokens, tokens_in
 
 _OWNER_ONLY = 0o600
+_ENTRY = "the new entry"
+_PREFIX = f"Invalid tokens_file '{_ENTRY}': "
 _MINUTE = timedelta(minutes=1)
 
 
@@ -82,14 +84,18 @@ def new(
     try:
         made = new_token(name)
     except BadName as error:
-        raise click.BadParameter(str(error), param_hint="NAME") from None
+        raise click.BadParameter(str(error), param_hint="'NAME'") from None
     lines = [f'["{name}"]', f'sha256 = "{made.sha256}"']
     if clients is not None:
         lines.append(f"clients = {_quoted(clients)}")
     if expires is not None:
         lines.append(f"expires = {_moment(expires)}")
     table = "\n".join([*lines, ""])
-    tokens_in(table.encode(), file or "<stderr>")  # the errors of `check`
+    try:
+        tokens_in(table.encode(), file or _ENTRY)  # the errors of `check`
+    except ConfigurationError as error:
+        text = str(error)
+        raise UserMistake(text.replace(_PREFIX, "Cannot create a token: ")) from None
     with given_paths(), _output(path) as out:
         if file is not None:
             _add(Path(file), name, table)
@@ -111,7 +117,8 @@ def new(
 def _quoted(text: str) -> str:
     if "'" in text or not text.isprintable():
         raise click.BadParameter(
-            "Invalid pattern: it has ' or control characters. Add it to the tokens_file by hand."
+            f"Invalid pattern {text!r}: it has ' or control characters. Add it to the tokens_file by hand.",
+            param_hint="'--clients'",
         )
     return f"'{text}'"
 
@@ -124,7 +131,12 @@ def _moment(text: str) -> str:
     offset = None if moment is None else moment.utcoffset()
     if moment is None or offset is None or offset % _MINUTE:  # TOML has no time zones with seconds
         raise click.BadParameter(
-            f"Invalid time {text!r}. Use a time with a time zone, such as 2027-01-31T00:00:00Z."
+            f"Invalid time {text!r}. Use a time with a time zone, such as 2027-01-31T00:00:00Z.",
+            param_hint="'--expires'",
+        )
+    if moment <= datetime.now(UTC):
+        raise click.BadParameter(
+            f"Invalid time {text!r}: it is in the past. Use a later time.", param_hint="'--expires'"
         )
     return moment.isoformat()
 
@@ -140,7 +152,12 @@ def _add(file: Path, name: str, table: str) -> None:
         before, mode = file.read_text(encoding="utf-8").rstrip("\n"), file.stat().st_mode & 0o777
         before += "\n\n" if before else ""
     beside = file.with_name(f"{file.name}.new")
-    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWNER_ONLY), "w") as out:
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _OWNER_ONLY)
+    except OSError as error:
+        error.filename = str(file)
+        raise
+    with open(descriptor, "w") as out:
         os.fchmod(out.fileno(), mode)
         out.write(before + table)
         out.flush()

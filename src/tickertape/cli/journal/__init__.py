@@ -20,7 +20,7 @@ def journal() -> None:
 
     \b
     tickertape journal ls data                                    list the segments
-    tickertape journal dump data --from 20261120T090000           print messages as JSON lines
+    tickertape journal dump data --from 20261120T090000           print messages
     tickertape journal grep data 'AAPL|MSFT' --count              count matching messages
     tickertape journal find data '4031722713208431|17|'           locate a message
     tickertape journal verify data                                verify all checksums

@@ -39,11 +39,11 @@ def dump(
 ) -> None:
     """Print the messages of the journal in DIR, in the order of the log.
 
-    POINT is a position (a number), a bookmark or a timestamp (UTC). --from also accepts epoch or a range.
-    Both ends are included. Control records of the server are left out, so positions may have gaps. At
+    POINT is a position (a number), a bookmark or a timestamp (UTC). --from also accepts epoch, now or a
+    range. Both ends are included. Control records of the server are left out, so positions may have gaps. At
     corruption the command stops with an error that names file and byte. It prints the messages before it.
 
-    The text of a commit has the fields of its JSON, separated by tabs.
+    With --commits, each line has the fields of its JSON, separated by tabs.
 
     \b
     tickertape journal dump data --output json > log.jsonl

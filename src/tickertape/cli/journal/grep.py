@@ -16,6 +16,7 @@ from tickertape.cli.journal.dump import numbered
 from tickertape.cli.journal.log_range import LogExtent, directory_argument, extent_options
 from tickertape.cli.support.command_group import end_of_search
 from tickertape.cli.support.json_lines import json_lines, message_output
+from tickertape.cli.support.option_types import NamedChoice
 from tickertape.cli.support.output_options import limit_option, output_option
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _SEES_EDGES: Final = re.compile(r"[\^$]|\\[AzbBC]|\(\?[^:]")
 @click.option(
     "--in",
     "where",
-    type=click.Choice(["body", "topic", "both"]),
+    type=NamedChoice(("body", "topic", "both")),
     default="body",
     show_default=True,
     help="Text to search.",
@@ -90,7 +91,7 @@ def _compiled(pattern: str, ignore_case: bool) -> Any:
     except re2.error as error:
         text = error.args[0] if error.args else error
         shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
-        raise click.BadParameter(f"Invalid RE2 expression: {shown}.", param_hint="PATTERN") from None
+        raise click.BadParameter(f"Invalid RE2 expression: {shown}.", param_hint="'PATTERN'") from None
 
 
 class GrepSearch:

@@ -30,7 +30,7 @@ from tickertape.base.bookmarks import (
 from tickertape.base.errors import BadBookmark, JournalError
 from tickertape.base.text_format import did_you_mean, shown
 from tickertape.cli.support.command_group import Failure
-from tickertape.cli.support.option_types import START_WORDS, topic_name
+from tickertape.cli.support.option_types import START_WORDS, meant_time, topic_name
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress, remark
 
@@ -89,7 +89,7 @@ class Point(ParamType):
         try:
             point = parse_bookmark(self._words.get(value.lower(), value), self._allowed)
         except BadBookmark as error:
-            self.fail(str(error), param, ctx)
+            self.fail(f"{error}{meant_time(value)}", param, ctx)
         if isinstance(point, Range) and self._role is not Role.FIRST:
             self.fail(f"Invalid point {shown(value)}: a range. Use {self._allowed}.", param, ctx)
         if self._role is Role.SINGLE and not _is_one(point):
@@ -122,7 +122,7 @@ def extent_options(command: F) -> F:
             "first",
             type=Point(Role.FIRST),
             metavar="POINT",
-            help="First message: a position, epoch, a bookmark, a timestamp, or a range such as [A:B).",
+            help="First message: a position, epoch, now, a bookmark, a timestamp, or a range such as [A:B).",
         ),
     ):
         command = option(command)
@@ -162,6 +162,8 @@ class LogExtent(NamedTuple):
                     done = passed
             if empty and self.topic is not None:
                 _hint_topic(reader, self.topic)
+            elif empty and what == "dump":
+                _hint_range(reader)
         if snapshot.damage is not None and stop >= snapshot.view.end_position:
             raise snapshot.damage
         if snapshot.unproven and stop >= snapshot.view.end_position:
@@ -182,6 +184,15 @@ class LogExtent(NamedTuple):
             return start, min(end, _position(reader, first.end, after=first.end_inclusive))
         start = reader.view.first_position if first is None else _position(reader, first, after=False)
         return start, end if last is None else min(end, _position(reader, last, after=True))
+
+
+def _hint_range(reader: SnapshotReader) -> None:
+    """Print the range of the log, because the options select none of its messages."""
+    view = reader.view
+    text = "The log is empty."
+    if view.end_position > view.first_position:
+        text = f"The log has the positions {view.first_position} to {view.end_position - 1}."
+    click.echo(f"tickertape: No messages in this range. {text}", err=True)
 
 
 def _hint_topic(reader: SnapshotReader, topic: str) -> None:

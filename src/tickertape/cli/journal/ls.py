@@ -37,8 +37,8 @@ def ls(directory: str, limit: int | None, as_json: bool) -> None:
     reserved (preallocated and empty) or unreadable.
 
     For a sealed segment only the header and the seal are read. "journal verify" also checks its messages. In
-    the JSON, begun and last are microseconds since 1970, UTC. Corruption and notes are then printed on
-    standard error.
+    the JSON, begun and last are microseconds since 1970, UTC. With --output json, corruption and notes are
+    printed on standard error.
 
     \b
     tickertape journal ls data

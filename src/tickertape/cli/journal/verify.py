@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from tickertape.base.text_format import shown
 from tickertape.cli.journal.log_range import directory_argument
 from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.tables import counted
@@ -54,7 +55,11 @@ def verify(ctx: click.Context, directory: str, limit: int | None, as_json: bool)
         click.echo(_total(report))
     if not report.whole:
         places = counted(len(report.damage), "place")
-        click.echo(f"tickertape: {directory}: damaged in {places}", err=True)
+        click.echo(
+            f"tickertape: The journal in {shown(directory)} is corrupt in {places}. See "
+            "docs/operations/runbook.md.",
+            err=True,
+        )
         ctx.exit(1)
 
 
@@ -72,14 +77,14 @@ def sockets_in(directory: str) -> set[str]:
 def print_findings(report: VerifyReport, limit: int | None = None, *, err: bool = False) -> None:
     """Print corruption and notes, one finding per line, up to `limit` of each."""
     for finding in report.damage[:limit]:
-        click.echo(f"DAMAGE  {finding}", err=err)
+        click.echo(f"CORRUPT  {finding}", err=err)
     for finding in report.notes[:limit]:
-        click.echo(f"note    {finding}", err=err)
+        click.echo(f"note     {finding}", err=err)
 
 
 def _total(report: VerifyReport) -> str:
     segments = report.segments
-    state = "whole" if report.whole else f"DAMAGED in {len(report.damage)}"
+    state = "no corruption" if report.whole else f"CORRUPT in {counted(len(report.damage), 'place')}"
     sums = (
         counted(len(segments), "segment"),
         counted(sum(segment.commits for segment in segments), "commit"),

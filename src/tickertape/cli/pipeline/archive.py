@@ -26,7 +26,7 @@ from tickertape.cli.support.archive_options import (
 )
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.name_hints import warn_of_wildcard
-from tickertape.cli.support.option_types import answer_timeout_option, interval, parsed
+from tickertape.cli.support.option_types import Count, answer_timeout_option, interval, parsed
 from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import progress, remark
@@ -67,7 +67,7 @@ _INTERVAL_SECONDS_DEFAULT: Final = 30.0
 @click.option(
     "--batch",
     "batch_messages",
-    type=click.IntRange(min=1),
+    type=Count(),
     default=batch_messages_default,
     show_default=True,
     metavar="N",

@@ -15,6 +15,7 @@ import msgspec
 import tickertape
 from tickertape.cli.support.command_group import UserMistake, given_paths
 from tickertape.cli.support.connect_options import server_option
+from tickertape.cli.support.option_types import NamedChoice
 from tickertape.cli.support.output_options import output_option
 
 EXAMPLES: Final = ("state", "delays", "weather")
@@ -27,7 +28,7 @@ _WORD: Final = re.compile(r"\{\{ [a-z ]+ \}\}")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--example",
-    type=click.Choice(EXAMPLES),
+    type=NamedChoice(EXAMPLES),
     default="state",
     show_default=True,
     help="state: the last value of each key, as of any bookmark. delays: hourly means, published to a topic. "

@@ -77,7 +77,7 @@ def run(
     """
     for given in conf:
         if not re.fullmatch(r"[^=\s]+=.*", given, re.DOTALL):
-            raise click.BadParameter(f"Invalid setting {given!r}. Use KEY=VALUE.", param_hint="--conf")
+            raise click.BadParameter(f"Invalid setting {given!r}. Use KEY=VALUE.", param_hint="'--conf'")
     if full_refresh_all and (refreshed or recomputed):
         raise click.UsageError("--full-refresh-all excludes --refresh and --full-refresh.")
     if dry_run and (refreshed or recomputed or full_refresh_all):
@@ -108,8 +108,15 @@ def find_project(directory: Path) -> Path:
     Raises `UserMistake`."""
     if directory.is_file() and directory.name in SPEC_NAMES:
         return directory.resolve()
+    if not directory.exists():
+        raise UserMistake(
+            f"Cannot run a pipeline: {str(directory)!r} does not exist. Create it with `tickertape pipeline "
+            "init DIR`, or check the path."
+        )
     if not directory.is_dir():
-        raise UserMistake(f"Cannot run a pipeline: {str(directory)!r} is not a directory.")
+        raise UserMistake(
+            f"Cannot run a pipeline: {str(directory)!r} is not a directory. Use the directory of a project."
+        )
     start = directory.resolve()
     for place in (start, *start.parents):
         found = [place / name for name in SPEC_NAMES if (place / name).is_file()]

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
+from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.limits import MIB
+from tickertape.base.text_format import shown
 from tickertape.cli.support.command_group import Failure, TimedOutFailure
 from tickertape.cli.support.option_types import parsed
 from tickertape.server.config.addresses import ADMIN_DEFAULT, parse_admin
@@ -29,7 +31,12 @@ _ANSWER_BYTES_MAX: Final = 64 * MIB
 
 
 def _admin(value: str) -> str:
-    parse_admin(value)
+    try:
+        parse_admin(value)
+    except UsageError:
+        raise BadOption(
+            f"Invalid admin address {shown(value)}. Use http://HOST:PORT, such as {ADMIN_DEFAULT}."
+        ) from None
     return value
 
 
@@ -69,8 +76,8 @@ def stats_of(url: str) -> tuple[bytes, Stats]:
         return body, msgspec.json.decode(body, type=Stats)
     except msgspec.MsgspecError as error:
         raise Failure(
-            f"Cannot read the statistics of {url}: not a Tickertape server of this version ({error}). Check "
-            "--admin."
+            f"Cannot read the statistics of {url!r}: not a Tickertape server of this version ({error}). "
+            "Check --admin."
         ) from None
 
 
@@ -87,20 +94,22 @@ def fetch(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
         answer = connection.getresponse()
         body = answer.read(_ANSWER_BYTES_MAX)
     except TimeoutError:
-        raise TimedOutFailure(f"No answer from {url} within {_SECONDS_MAX:g} s.") from None
+        raise TimedOutFailure(
+            f"No answer from {url!r} within {_SECONDS_MAX:g} s. Check the server and --admin."
+        ) from None
     except OSError as error:
         raise Failure(
-            f"Cannot connect to {url}: {(error.strerror or str(error)).lower()}. Is the server running? Pass "
-            "the admin address of its ready line with --admin."
+            f"Cannot connect to {url!r}: {(error.strerror or str(error)).lower()}. Is the server running? "
+            "Pass the admin address of its ready line with --admin."
         ) from None
     except HTTPException as error:
         raise Failure(
-            f"Cannot read the answer of {url}: not HTTP ({type(error).__name__}). Pass the admin address of "
-            "the server with --admin."
+            f"Cannot read the answer of {url!r}: not HTTP ({type(error).__name__}). Is it the address of "
+            "--server? Pass the admin address of the ready line with --admin."
         ) from None
     finally:
         connection.close()
     if answer.status not in statuses:
         text = body[:200].decode("utf-8", "replace")
-        raise Failure(f"Unexpected answer of {url}: status {answer.status}: {text}")
+        raise Failure(f"Unexpected answer of {url!r}: status {answer.status}: {text}. Check --admin.")
     return answer.status, body

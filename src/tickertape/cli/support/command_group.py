@@ -32,7 +32,7 @@ from tickertape.base.errors import (
     TopicNotRecorded,
     WrongJournal,
 )
-from tickertape.base.text_format import did_you_mean
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.base.version import __version__
 
 EXIT_DONE: Final = 0
@@ -127,8 +127,60 @@ def given_paths() -> Iterator[None]:
 
 
 def _os_text(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"
+    text = error.strerror or str(error)
+    if not error.filename:
+        return text
+    return f"Cannot use {shown(str(error.filename))}: {text.lower()}. Check the path and its permissions."
+
+
+_EXTRA: Final = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
+"""Click's text about arguments that a command does not take."""
+
+
+def _reworded(error: click.UsageError) -> click.UsageError:
+    """Return the error with quotes around each value, and with a cure."""
+    if isinstance(error, click.NoSuchOption):
+        near = " or ".join(map(repr, sorted(error.possibilities or ())))
+        guess = f" Did you mean {near}?" if near else ""
+        return click.UsageError(f"No such option {error.option_name!r}.{guess}", error.ctx)
+    if isinstance(error, click.BadParameter) and isinstance(error.param, click.Argument):
+        hint = error.param_hint or error.param.human_readable_name.upper()
+        if isinstance(hint, str):
+            name = hint.strip("[]'").removesuffix("|-")
+            error.param_hint = f"'{name}'"
+    extra = _EXTRA.fullmatch(error.message)
+    if extra is not None:
+        return click.UsageError(
+            f"Too many arguments: {shown(extra[1])}. Remove them, or put quotes around text with spaces.",
+            error.ctx,
+        )
+    return error
+
+
+_SYNONYMS: Final = {
+    "send": "publish", "produce": "publish", "put": "publish",
+    "consume": "subscribe", "receive": "subscribe", "tail": "subscribe", "get": "subscribe",
+    "start": "serve", "run": "serve", "broker": "serve",
+    "status": "health", "ping": "health", "ready": "health", "info": "stats", "metrics": "stats",
+    "log": "journal", "logs": "journal", "config": "check", "validate": "check",
+    "list": "ls", "peek": "browse", "delete": "purge", "clear": "purge", "drain": "purge",
+    "redrive": "requeue", "retry": "requeue", "cat": "dump", "print": "dump", "search": "grep",
+    "locate": "find", "fsck": "verify", "clean": "prune", "truncate": "prune",
+    "create": "new", "add": "new", "merge": "compact", "version": "--version", "help": "--help",
+}  # fmt: skip
+"""Names of commands in other programs, and our commands for the same purpose."""
+
+
+def _near_command(name: str, commands: list[str]) -> str:
+    """Return a question with the command or option that was probably meant, or an empty text."""
+    word = name.lower()
+    longer = [command for command in commands if command.startswith(word)]
+    synonym = _SYNONYMS.get(word, "")
+    if len(longer) == 1:
+        return f" Did you mean {longer[0]!r}?"
+    if synonym in commands or synonym.startswith("--"):
+        return f" Did you mean {synonym!r}?"
+    return did_you_mean(word, commands)
 
 
 class LazyGroup(click.Group):
@@ -156,7 +208,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of `args`, or suggest one with a similar name."""
         if args and args[0] not in self._modules and not args[0].startswith("-"):
-            hint = did_you_mean(args[0], self.list_commands(ctx))
+            hint = _near_command(args[0], self.list_commands(ctx))
             if hint:
                 ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
@@ -176,6 +228,8 @@ class LazyGroup(click.Group):
             raise Failure(_os_text(error)) from error
         except KeyboardInterrupt:
             raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+        except click.UsageError as error:
+            raise _reworded(error) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from tickertape.base.errors import BadOption
+from tickertape.base.text_format import shown
 from tickertape.cli.support.option_types import parsed
 from tickertape.security.contexts import TLS
 from tickertape.security.tokens import TOKEN_VARIABLE, read_token
@@ -159,6 +160,18 @@ def _absolute(files: Mapping[str, str | None]) -> dict[str, str]:
     return {_FILES[name]: os.path.abspath(path) for name, path in files.items() if path is not None}
 
 
+def _check_files(uri: str, files: Mapping[str, str]) -> None:
+    """Raise `BadOption`, with the names of options, for TLS files without `tls://` or without their pair."""
+    for name, pair in (("key", "certificate"), ("certificate", "key")):
+        if name in files and pair not in files:
+            raise BadOption(f"--{name} requires --{pair}. Pass both or neither.")
+    if files and not uri.startswith("tls://"):
+        raise BadOption(
+            f"--{next(iter(files))} requires a tls:// address, but --server is {shown(uri)}. Use tls:// or "
+            f"remove --{next(iter(files))}."
+        )
+
+
 def _server(uri: str, files: Mapping[str, str | None]) -> Server:
     from tickertape.client.common.address import parse_uri
     from tickertape.client.common.credentials import credentials_of
@@ -168,6 +181,7 @@ def _server(uri: str, files: Mapping[str, str | None]) -> Server:
     token_file = of_tls.pop("token_file", None)
     if token_file is not None:
         token = read_token(token_file, BadOption)
+    _check_files(uri, of_tls)
     tls = TLS(**of_tls) if of_tls else None
     credentials_of(tls, token).check(parse_uri(uri))
     return Server(uri, token, tls, _absolute(files))

@@ -16,10 +16,13 @@ from tickertape.base.errors import NotAQueue, PublishRejected, TickertapeError, 
 from tickertape.base.names import is_pattern
 from tickertape.base.text_format import did_you_mean, shown
 from tickertape.cli.support.admin_client import stats_of
-from tickertape.cli.support.command_group import Failure, UserMistake
+from tickertape.cli.support.command_group import Failure, UserMistake, failure_of
 
 _EXPRESSION: Final = re.compile(r"[\^$|()\[\]{}\\+]|\.\*")
 """Syntax of regular expressions that shell wildcards lack."""
+
+
+_SUGGESTION: Final = re.compile(r" Did you mean '[^']*'\?")
 
 
 class _Names(NamedTuple):
@@ -52,6 +55,31 @@ def near_queue(name: str, admin: str | None) -> str:
     """Return a question that suggests similar queues of the server at `admin`, or an empty text."""
     names = _names(admin)
     return "" if names is None else did_you_mean(name, names.queues)
+
+
+def no_queue(name: str, guess: str) -> UserMistake:
+    """Return the error of a command for queues, about a name that is not a queue."""
+    return UserMistake(
+        f"The server has no queue {shown(name)}.{guess or ' Run `tickertape queue ls` to list the queues.'}"
+    )
+
+
+@contextmanager
+def consuming(name: str, admin: str | None) -> Iterator[None]:
+    """Report the reason of a rejected acknowledgement, and similar names of a missing queue."""
+    try:
+        yield
+    except (NotAQueue, PublishRejected) as error:
+        cause = error.__cause__ if isinstance(error, PublishRejected) else error
+        if isinstance(cause, NotAQueue):
+            raise no_queue(name, near_queue(name, admin) or _suggestion(cause)) from error
+        raise failure_of(cause if isinstance(cause, TickertapeError) else error) from error
+
+
+def _suggestion(error: TickertapeError) -> str:
+    """Return the near name in the text of an error of the server, or an empty text."""
+    found = _SUGGESTION.search(str(error))
+    return found[0] if found else ""
 
 
 @contextmanager

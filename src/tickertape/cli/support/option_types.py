@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -19,11 +21,83 @@ from tickertape.base.bookmarks import (
     TIME_FORM,
     parse_bookmark,
 )
-from tickertape.base.errors import UsageError
+from tickertape.base.errors import BadBookmark, BadOption, UsageError
 from tickertape.base.names import check_topic
+from tickertape.base.text_format import did_you_mean, listed, not_one_of, shown
 from tickertape.base.units import parse_interval
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    ParamType = click.ParamType[Any]
+    ClickChoice = click.Choice[str]
+else:
+    ParamType = click.ParamType
+    ClickChoice = click.Choice
+
+
+class Count(click.IntRange):
+    """A number of things, at least 1."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        try:
+            count = int(value)
+        except ValueError:
+            count = 0
+        if count < 1:
+            self.fail(f"Invalid number {shown(str(value))}. Use an integer of at least 1.", param, ctx)
+        return count
+
+
+class PositiveRate(ParamType):
+    """A rate per second, above 0."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        try:
+            rate = float(value)
+        except ValueError:
+            rate = 0.0
+        if not 0 < rate < math.inf:
+            self.fail(f"Invalid rate {shown(str(value))}. Use a number above 0, such as 100.", param, ctx)
+        return rate
+
+
+class InputFile(click.File):
+    """A file to read, or `-` for standard input."""
+
+    def __init__(self) -> None:
+        super().__init__("rb")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the open file."""
+        if isinstance(value, str) and value != "-":
+            if not os.path.exists(value):
+                self.fail(f"File {shown(value)} does not exist.", param, ctx)
+            if os.path.isdir(value):
+                self.fail(f"File {shown(value)} is a directory.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class NamedChoice(ClickChoice):
+    """A name of a closed set. The error suggests a similar name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name."""
+        if value not in self.choices:
+            self.fail(not_one_of("Unknown value", value, self.choices), param, ctx)
+        return str(value)
+
+    def get_missing_message(self, *_: Any, **__: Any) -> str:
+        """Return the names, on one line."""
+        return f"Use {listed(self.choices)}."
+
 
 START_WORDS: Final = {"epoch": EPOCH, "now": NOW}
 """Names of start points, in upper or lower case."""
@@ -54,12 +128,33 @@ def _source(ctx: click.Context, param: click.Parameter) -> str | None:
 interval = parsed(parse_interval)
 """Callback of an option that parses a duration: seconds, or text with a unit such as 500ms."""
 
+
+def _interval_text(value: str) -> str:
+    if value != "auto":  # a server refuses it with a reason
+        parse_interval(value)
+    return value
+
+
+interval_text = parsed(_interval_text)
+"""Callback of an option that validates a duration and returns its text."""
+
+
+def _timeout(value: str) -> float:
+    seconds = parse_interval(value)
+    if not seconds:
+        raise BadOption(f"Invalid timeout {shown(value)}. Use a time above 0, such as 500ms.")
+    return seconds
+
+
+timeout_value = parsed(_timeout)
+"""Callback of an option that parses a timeout above 0."""
+
 filter_option = click.option(
     "--filter", metavar="F", help="Only messages that match this filter, such as \"/symbol = 'IBM'\"."
 )
 answer_timeout_option = click.option(
     "--timeout",
-    callback=interval,
+    callback=timeout_value,
     default="30s",
     show_default=True,
     metavar="S",
@@ -69,8 +164,23 @@ answer_timeout_option = click.option(
 
 def _start(value: str) -> str:
     text = START_WORDS.get(value.lower(), value)
-    parse_bookmark(text, _START_FORMS)
+    try:
+        parse_bookmark(text, _START_FORMS)
+    except BadBookmark as error:
+        raise BadBookmark(f"{error}{did_you_mean(value, START_WORDS)}{meant_time(value)}") from None
     return text
+
+
+def meant_time(value: str) -> str:
+    """Return a question with the UTC timestamp of an ISO 8601 time, or an empty text."""
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return ""
+    if time.tzinfo is not None:
+        time = time.astimezone(UTC)
+    fraction = f".{time:%f}" if time.microsecond else ""
+    return f" Did you mean {f'{time:%Y%m%dT%H%M%S}{fraction}'!r}?"
 
 
 start = parsed(_start)

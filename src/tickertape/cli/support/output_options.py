@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from tickertape.cli.support.option_types import Count, NamedChoice
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -17,7 +19,7 @@ def _is_json(ctx: click.Context, param: click.Parameter, value: str) -> bool:  #
 output_option = click.option(
     "--output",
     "as_json",
-    type=click.Choice(["text", "json"]),
+    type=NamedChoice(("text", "json")),
     default="text",
     show_default=True,
     callback=_is_json,
@@ -29,7 +31,7 @@ def limit_option(text: str, default: int | None = None) -> Callable[[Command], C
     """Return the option `--limit` with the help `text`. Without `default` the output has no limit."""
     return click.option(
         "--limit",
-        type=click.IntRange(min=1),
+        type=Count(),
         metavar="N",
         default=default,
         show_default=default is not None,

@@ -422,7 +422,7 @@ class MessageBuffer:
         if self.caught_up:
             return
         if self.end_reason is not None:
-            why = str(self.end_error or self.end_reason).rstrip(".")
+            why = self.end_error or self.end_reason
             raise StreamEnded(
                 f"Cannot catch up: stream {self.sub_id!r} ended before: {why}. Subscribe again."
             )

@@ -176,6 +176,13 @@ class BatchView(MessageBatch):
     key = _of_row(MessageBatch.key)
     expiration = _of_row(MessageBatch.expiration)
 
+    def discard_one(self, i: int) -> bool:
+        """Discard message `i`."""
+        context = self.context
+        if context is None or context.store is None:
+            return False
+        return context.store.discard(context.sub_id, self.publisher(i), self.sequence(i))
+
 
 class RouteCache:
     """Latest batches for several subscriptions, up to `shared_batches_bytes_max`. Only these are shared."""

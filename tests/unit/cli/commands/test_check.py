@@ -39,20 +39,22 @@ def test_check_summarises_a_valid_file_without_creating_data(tmp_path: Path) -> 
     result = run("check", str(file))
     assert result.exit_code == 0
     assert result.stdout == (
-        f"{file}: in order\n"
-        "  instance  tickertape\n"
-        f"  data      {tmp_path}/data (must exist)\n"
-        "  listen    unix:///s\n"
-        "  admin     http://127.0.0.1:9008\n"
-        "  records   orders, ^fx/, synced every 1 s, in segments of 268,435,456 bytes\n"
-        "  slow      67,108,864 bytes in memory, 16,777,216 a connection, "
+        f"{file}: valid\n"
+        "  instance      tickertape\n"
+        f"  data          {tmp_path}/data (must exist)\n"
+        "  listen        unix:///s\n"
+        "  admin         http://127.0.0.1:9008\n"
+        "  journal       orders, ^fx/ persistent, sync every 1 s, segments of 268,435,456 bytes\n"
+        "  slow_clients  67,108,864 bytes in memory, 16,777,216 a connection, "
         f"then 1,073,741,824 on disk in {tmp_path}/data/spill\n"
-        "  takes     messages of 16,777,216 bytes, filters of 4,096 bytes, "
+        "  limits        messages of 16,777,216 bytes, filters of 4,096 bytes, "
         "10,000 subscriptions a connection\n"
-        "  stages    17,179,869,184 bytes for transactions, 4,294,967,296 each, for 3600 s\n"
-        "  validates orders (json)\n"
-        "  queue     orders, at-most-once, round-robin\n"
-        "  queue     work over ^fx/, at-least-once, proportional, leased for 30 s, dead letters to orders\n"
+        "  transactions  17,179,869,184 bytes of staged messages, 4,294,967,296 a transaction, "
+        "expire after 3600 s\n"
+        "  validate      orders (json)\n"
+        "  queue         orders, at-most-once, round-robin\n"
+        "  queue         work over ^fx/, at-least-once, proportional, leased for 30 s, "
+        "dead letters to orders\n"
     )
     assert not (tmp_path / "data").exists()
 
@@ -162,7 +164,7 @@ def test_check_shows_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     file = tmp_path / "c.toml"
     file.write_text(ARCHIVE)
     result = run("check", str(file))
-    assert "  archive   s3://bucket/log, refreshed every " in result.stdout
+    assert "  archive       s3://bucket/log, refreshed every " in result.stdout
     assert "topsecret123" not in result.stdout
 
 
@@ -183,7 +185,7 @@ def test_check_warns_about_unrestricted_tokens_beside_restricted_ones(tmp_path: 
     assert result.exit_code == 0
     assert warnings == [
         (
-            "  warning   Token 'desk' may use every client name, including those of other "
+            "  warning       Token 'desk' may use every client name, including those of other "
             "tokens. Add clients = to it."
         )
     ]

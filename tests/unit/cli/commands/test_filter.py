@@ -53,7 +53,7 @@ def test_explain_error_shows_caret_on_own_line() -> None:
 def test_filter_test_prints_the_matching_lines(tmp_path: Path) -> None:
     result = run("test", "/a > 1", stdin=LINES)
     assert (result.exit_code, result.stdout) == (0, '{"a":2,"s":"y"}\n{"a":30}\n')
-    assert result.stderr == "tickertape: 1 line could not be read as json\n"
+    assert result.stderr == "tickertape: Not valid as json: 1 line. Check --type.\n"
     file = tmp_path / "lines"
     file.write_bytes(LINES)
     assert run("test", "/a > 1", str(file)).stdout == result.stdout

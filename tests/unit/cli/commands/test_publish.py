@@ -67,8 +67,8 @@ def test_publish_without_a_rate_does_not_wait() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["or*"], "Invalid value for TOPIC: Invalid topic 'or*': '*' makes it a pattern"),
-        (["orders", "/no/such/file"], "'/no/such/file': No such file or directory"),
+        (["or*"], "Invalid value for 'TOPIC': Invalid topic 'or*': '*' makes it a pattern"),
+        (["orders", "/no/such/file"], "Invalid value for 'FILE': File '/no/such/file' does not exist."),
         (["orders", "--rate", "0"], "0"),
         (["orders", "--timeout", "soon"], "Invalid interval 'soon'"),
         (["orders", "--message", "x", "-"], "--message excludes FILE"),

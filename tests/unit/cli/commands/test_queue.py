@@ -162,7 +162,8 @@ def test_requeue_keeps_and_reports_messages_without_a_dead_letter_label(client: 
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (1, "1 message requeued\n")
     assert result.stderr == (
-        "tickertape: 1 message without a dead-letter label left in 'work-dead'. Pass --to to requeue them.\n"
+        "tickertape: Cannot requeue 1 message of 'work-dead': no dead-letter label with the original topic. "
+        "Pass --to TOPIC to name one.\n"
     )
     assert [call for call in client.calls if call[0] == "ack"] == [("ack", "work-dead", ["7|2|"], None)]
 
@@ -274,7 +275,7 @@ def test_purge_of_a_missing_queue_is_refused_before_the_purge(
     assert (result.exit_code, client.calls) == (2, [])
     assert (
         result.stderr
-        == "tickertape: The server at http://127.0.0.1:9008 has no queue 'work'. Run `tickertape queue ls`.\n"
+        == "tickertape: The server has no queue 'work'. Run `tickertape queue ls` to list the queues.\n"
     )
 
 
@@ -349,8 +350,8 @@ def test_ack_command_waits_until_acknowledgements_are_persisted(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ack", "work"], "Pass either BOOKMARKS or --filter"),
-        (["ack", "work", "1|2|", "--filter", "/a"], "Pass either BOOKMARKS or --filter"),
+        (["ack", "work"], "Pass BOOKMARKS or --filter, and not both"),
+        (["ack", "work", "1|2|", "--filter", "/a"], "Pass BOOKMARKS or --filter, and not both"),
         (["ack", "^work", "1|2|"], "Invalid topic '^work': '^' makes it a pattern"),
         (["ack", "work", "1|2"], "Invalid bookmark '1|2'. Use a bookmark (publisher|sequence|)"),
         (["ack", "work", "1|2|,"], "Invalid bookmark ''. Use a bookmark (publisher|sequence|)"),

@@ -71,17 +71,22 @@ def test_serve_options_override_the_file(started: list[Config], tmp_path: Path) 
 def test_serve_exits_2_for_invalid_options_and_an_invalid_file(started: list[Config], tmp_path: Path) -> None:
     result = run("serve", "--listen", "tcp://0.0.0.0:9007")
     assert result.exit_code == 2
-    assert "--listen: tcp://0.0.0.0:9007 is reachable from other machines" in result.stderr
+    assert (
+        "Invalid value for '--listen': tcp://0.0.0.0:9007 is reachable from other machines" in result.stderr
+    )
     result = run("serve", "--admin", "http://0.0.0.0:9008")
     assert result.exit_code == 2
-    assert "--admin: http://0.0.0.0:9008 is reachable from other machines" in result.stderr
+    assert (
+        "Invalid value for '--admin': http://0.0.0.0:9008 is reachable from other machines" in result.stderr
+    )
     file = tmp_path / "c.toml"
     file.write_text("y = 2\n")
     bad = "--listen", "udp://1", "--admin", "tcp://x", "--listen", "tcp://1", "--name", ""
     result = run("serve", str(file), *bad)
     assert result.exit_code == 2
     problems = [line.split(": ")[0] for line in result.stderr.splitlines()]
-    assert sorted(problems[:4]) == ["--admin", "--listen", "--listen", "--name"]
+    options = ["--admin", "--listen", "--listen", "--name"]
+    assert sorted(problems[:4]) == [f"Invalid value for '{option}'" for option in options]
     assert f"\n{file}:1: y: unknown key. " in result.stderr
     assert result.stderr.endswith("Error: 5 problems, server not started\n")
     file.write_text("x = 1\ny = 2\n")

@@ -28,6 +28,14 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def _corrupt(directory: object, places: str) -> str:
+    """Return the last line of `verify` about a corrupt journal."""
+    return (
+        f"tickertape: The journal in {str(directory)!r} is corrupt in {places}. See "
+        "docs/operations/runbook.md.\n"
+    )
+
+
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, ["journal", *map(str, arguments)])
 
@@ -98,7 +106,7 @@ def test_ls_does_not_read_the_messages_of_a_sealed_segment(directory: Path) -> N
 def test_ls_json_reports_damage_on_standard_error(directory: Path) -> None:
     flip(directory / "journal/0000000002.segment", 3)
     result = run("ls", directory, "--output", "json")
-    assert result.stderr.startswith("DAMAGE  journal/0000000002.segment at 0: ")
+    assert result.stderr.startswith("CORRUPT  journal/0000000002.segment at 0: ")
     assert all(json.loads(line)["number"] for line in result.stdout.splitlines())
 
 
@@ -111,7 +119,7 @@ def test_verify_uses_the_singular_for_one_segment_and_message(tmp_path: Path) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     total = run("verify", tmp_path / "data").stdout.splitlines()[-1]
-    assert "whole: 1 segment, " in total
+    assert "no corruption: 1 segment, " in total
     assert ", 1 message, " in total
 
 
@@ -119,7 +127,7 @@ def test_verify_of_an_intact_journal_exits_0_and_changes_nothing(directory: Path
     before = contents(directory)
     result = run("verify", directory)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.startswith("whole: ")
+    assert result.stdout.startswith("no corruption: ")
     assert " 60 messages, " in result.stdout
     assert contents(directory) == before
 
@@ -139,25 +147,25 @@ def test_files_of_the_server_are_known(
     assert (result.exit_code, result.stderr) == (0, "")
     assert "note" not in result.stdout
     (directory / "tokens.toml").touch()
-    assert "note    tokens.toml at 0: not a Tickertape file" in run(command, directory).stdout
+    assert "note     tokens.toml at 0: not a Tickertape file" in run(command, directory).stdout
 
 
 def test_verify_prints_damage_with_file_and_offset(directory: Path) -> None:
     flip(directory / "journal/0000000001.segment", 700)
     (directory / "journal/mine.txt").write_text("?")
     result = run("verify", directory)
-    assert (result.exit_code, result.stderr) == (1, f"tickertape: {directory}: damaged in 1 place\n")
+    assert (result.exit_code, result.stderr) == (1, _corrupt(directory, "1 place"))
     damage, note, total = result.stdout.splitlines()
-    assert damage.startswith("DAMAGE  journal/0000000001.segment at 512: commit 1 is damaged, ")
-    assert note == "note    journal/mine.txt at 0: not a Tickertape file, ignored by the server"
-    assert total.startswith("DAMAGED in 1: ")
+    assert damage.startswith("CORRUPT  journal/0000000001.segment at 512: commit 1 is damaged, ")
+    assert note == "note     journal/mine.txt at 0: not a Tickertape file, ignored by the server"
+    assert total.startswith("CORRUPT in 1 place: ")
 
 
 def test_verify_json_lists_damage_with_file_and_offset(directory: Path) -> None:
     flip(directory / "journal/0000000002.segment", 3)
     flip(directory / "journal/0000000001.segment", 600)
     result = run("verify", directory, "--output", "json")
-    assert (result.exit_code, result.stderr) == (1, f"tickertape: {directory}: damaged in 2 places\n")
+    assert (result.exit_code, result.stderr) == (1, _corrupt(directory, "2 places"))
     report = json.loads(result.stdout)
     assert report["whole"] is False
     assert [(f["file"], f["offset"]) for f in report["damage"]] == [
@@ -170,8 +178,8 @@ def test_verify_with_a_limit_prints_as_many_findings(directory: Path) -> None:
     flip(directory / "journal/0000000002.segment", 3)
     flip(directory / "journal/0000000001.segment", 600)
     result = run("verify", directory, "--limit", 1)
-    assert (result.exit_code, result.stderr) == (1, f"tickertape: {directory}: damaged in 2 places\n")
-    assert result.stdout.count("DAMAGE  ") == 1
+    assert (result.exit_code, result.stderr) == (1, _corrupt(directory, "2 places"))
+    assert result.stdout.count("CORRUPT  ") == 1
     report = json.loads(run("verify", directory, "--limit", 1, "--output", "json").stdout)
     assert (len(report["damage"]), report["whole"]) == (1, False)
 

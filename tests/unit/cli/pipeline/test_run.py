@@ -67,7 +67,7 @@ def test_run_without_a_project_prints_the_init_command(spark_home: Path, tmp_pat
     assert text_shown.count("\n") == 1
     assert "has a spark-pipeline.yml" in text_shown
     assert "tickertape pipeline init DIR" in text_shown
-    assert "is not a directory" in refused(run(tmp_path / "none"))
+    assert "does not exist" in refused(run(tmp_path / "none"))
 
 
 def test_run_refuses_two_project_files(spark_home: Path, project: Path) -> None:

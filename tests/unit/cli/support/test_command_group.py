@@ -55,7 +55,11 @@ class OneCommand(LazyGroup):
         (Disconnected("server\n  closed"), 1, "tickertape: server closed\n"),
         (TimedOut("nothing came"), 3, "tickertape: nothing came\n"),
         (NotAJournal(), 2, "tickertape: not_a_journal\n"),
-        (PermissionError(13, "Permission denied", "data"), 1, "tickertape: data: Permission denied\n"),
+        (
+            PermissionError(13, "Permission denied", "data"),
+            1,
+            "tickertape: Cannot use 'data': permission denied. Check the path and its permissions.\n",
+        ),
         (OSError("something"), 1, "tickertape: something\n"),
         (KeyboardInterrupt(), 130, ""),
     ],

@@ -71,7 +71,7 @@ def test_variable_is_the_server_that_a_command_connects_to() -> None:
     assert result.stderr.startswith("tickertape: Cannot connect to unix:///of-variable: ")
     result = run("topics", **{ADMIN: "http://127.0.0.1:1"})
     assert result.exit_code == 1
-    assert result.stderr.startswith("tickertape: Cannot connect to http://127.0.0.1:1: ")
+    assert result.stderr.startswith("tickertape: Cannot connect to 'http://127.0.0.1:1': ")
 
 
 def test_audit_uses_the_variable_instead_of_the_argument() -> None:

@@ -88,14 +88,3 @@ def test_arrow_source_without_bodies_raises(
 ) -> None:
     with pytest.raises(error):
         list(chunks_from_arrow("orders", source, column, lambda: 1_000))
-
-
-def test_table_without_columns_is_refused() -> None:
-    with pytest.raises(UsageError, match="Cannot publish a table without columns"):
-        list(chunks_from_arrow("t", pa.table({}), None, lambda: 100))
-
-
-def test_column_name_that_is_not_text_is_refused() -> None:
-    table = pa.table({"a": ["x"], "b": ["y"]})
-    with pytest.raises(UsageError, match="Invalid column of type int"):
-        list(chunks_from_arrow("t", table, 5, lambda: 100))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickertape.base.errors import Disconnected, StreamEnded
+from tickertape.base.errors import Disconnected
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.request import SubscriptionContext
@@ -141,10 +141,3 @@ def test_voided_messages_return_credit_without_recovery_point() -> None:
     assert found == [(2, True), (3, True), (4, False)]
     assert inbox.recovery_point == "7|4|", "no other message was processed"
     assert owed == 4 * batch(1, b"a").cost
-
-
-def test_error_of_an_end_before_the_replay_caught_up_has_one_full_stop() -> None:
-    buffer = MessageBuffer("s", limited=False)
-    buffer.end("disconnected", Disconnected("The server is gone. Connect again."))
-    with pytest.raises(StreamEnded, match=r"Connect again\. Subscribe again\.$"):
-        buffer.check_caught_up(1.0)

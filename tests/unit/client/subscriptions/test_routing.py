@@ -14,8 +14,6 @@ from tests.unit.client.peer import Named, Peer
 from tickertape.base.errors import BadCommand, CorruptBatch
 from tickertape.base.limits import combined_subscriptions_max
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge, select
-from tickertape.client.bookmark_store import MemoryBookmarkStore
-from tickertape.client.bookmark_store.protocol import columns_of
 from tickertape.client.common.effects import DeliverBatch, DeliverShared, End, EndConnection, OrderTogether
 from tickertape.client.common.request import SubscriptionContext
 from tickertape.client.common.subscribe_arguments import make_request
@@ -69,20 +67,6 @@ def shown(batch: MessageBatch) -> list[tuple[object, ...]]:
 
 
 # -- shares -------------------------------------------------------------------------------------------
-
-
-def test_discard_of_one_message_of_a_share_copies_no_messages() -> None:
-    store = MemoryBookmarkStore()
-    whole = wide()
-    store.log("a", *columns_of(whole))
-    context = SubscriptionContext(sub_id="a", with_bookmark=True, store=store)
-    shared = RouteCache().add(whole)
-    share = shared.share([1, 4], 0, context)
-    assert isinstance(share, BatchView)
-    assert [message.discard() for message in share] == [True, True]
-    assert "bodies" not in share.__dict__, "the share is still a view"
-    whole.context = context
-    assert [message.discard() for message in whole] == [True, False, True, True, False, True]
 
 
 @pytest.mark.parametrize("rows", [[0], [1, 4], [2, 3], [0, 2, 5], [0, 1, 2, 3, 4, 5]])
