@@ -297,7 +297,7 @@ def test_stats_and_topics_without_an_admin_server_print_one_line(command: str, s
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     code, output, errors = run_tickertape(command, "--admin", url)
     assert (code, output, errors.count("\n")) == (1, "", 1)
-    assert errors.startswith(f"tickertape: Cannot connect to {url}: connection refused. ")
+    assert errors.startswith(f"tickertape: Cannot connect to {url!r}: connection refused. ")
     code, _, errors = run_tickertape(command, "--admin", server.uri.replace("tcp", "http"))
     assert (code, errors.count("\n")) == (1, 1)
     assert "Cannot serve HTTP" in errors

@@ -211,11 +211,17 @@ def closed(place: Place) -> None:
     client.publish("orders", b"1")
 
 
+def publish_and_flush(client: tt.Client) -> None:
+    """Wait for the answer to a message, so that the loss of the connection cannot arrive after the call."""
+    client.publish("orders", b"1")
+    client.publish_flush(timeout=SECONDS)
+
+
 def taken_name(place: Place) -> TickertapeError:
     first = place.client()
     lost: list[TickertapeError] = []
     with tt.Client(first.name, place.server.uri, timeout=SECONDS):
-        lost.append(raised(lambda: first.publish_flush(timeout=SECONDS)))
+        lost.append(raised(lambda: publish_and_flush(first)))
     first.close()
     cause = lost[0] if isinstance(lost[0], tt.NameInUse) else lost[0].__cause__
     assert isinstance(cause, TickertapeError)

@@ -87,7 +87,7 @@ def test_fifo_in_place_of_a_segment_refuses_the_start_without_blocking(tmp_path:
     (data / name).unlink()
     os.mkfifo(data / name)
     with (
-        pytest.raises(ServerNotReady, match=rf"(?s)exit code 1.*{name}: not a regular file"),
+        pytest.raises(ServerNotReady, match=rf"(?s)exit code 1.*{name}': not a regular file"),
         running_server(data),
     ):
         pass

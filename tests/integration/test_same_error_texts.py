@@ -63,11 +63,6 @@ MISTAKES: dict[str, tuple[Callable[[tt.Client], object], list[str], bytes]] = {
         b"",
     ),
     "select list": (subscribe(select="price"), ["subscribe", "orders", "--select", "price"], b""),
-    "unknown bookmark": (
-        replay(start="1|2|"),
-        ["subscribe", "orders", "--bookmark", "1|2|", "--bookmark-not-found", "fail"],
-        b"",
-    ),
     "rate": (
         replay(rate="fast"),
         ["subscribe", "orders", "--bookmark", "epoch", "--rate", "fast"],
@@ -78,7 +73,6 @@ MISTAKES: dict[str, tuple[Callable[[tt.Client], object], list[str], bytes]] = {
         ["subscribe", "odrers", "--bookmark", "epoch"],
         b"",
     ),
-    "queue option of a topic": (subscribe(max_backlog=5), ["subscribe", "orders", "--max-backlog", "5"], b""),
     "pattern": (publish("a.*", b"1"), ["publish", "a.*"], b"1\n"),
 }
 
@@ -90,6 +84,24 @@ def test_client_and_command_have_the_same_text(server: RunningServer, mistake: s
     with client, pytest.raises(TickertapeError) as raised:
         call(client)
     same(str(raised.value), [*arguments, "--server", server.uri], stdin)
+
+
+def test_command_names_its_own_options_in_errors_about_options(server: RunningServer) -> None:
+    with tt.Client("python-options", server.uri, timeout=SECONDS) as client:
+        for call, option, arguments in (
+            (subscribe(max_backlog=5), "option max_backlog", ["--max-backlog", "5"]),
+            (
+                replay(start="1|2|"),
+                "option bookmark_not_found",
+                ["--bookmark", "1|2|", "--bookmark-not-found", "fail"],
+            ),
+        ):
+            with pytest.raises(TickertapeError, match=option):
+                call(client)
+            command = ["subscribe", "orders", *arguments, "--server", server.uri]
+            text = flat(CliRunner().invoke(cli, command).stderr)
+            assert option not in text
+            assert f"--{option.split()[1].replace('_', '-')}" in text
 
 
 def same(text: str, arguments: list[str], stdin: bytes = b"") -> None:
