@@ -86,7 +86,7 @@ def test_client_and_command_have_the_same_text(server: RunningServer, mistake: s
     same(str(raised.value), [*arguments, "--server", server.uri], stdin)
 
 
-def test_command_names_its_own_options_in_errors_about_options(server: RunningServer) -> None:
+def test_command_error_about_an_option_names_the_option_of_the_command(server: RunningServer) -> None:
     with tt.Client("python-options", server.uri, timeout=SECONDS) as client:
         for call, option, arguments in (
             (subscribe(max_backlog=5), "option max_backlog", ["--max-backlog", "5"]),
