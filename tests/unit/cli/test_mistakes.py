@@ -18,7 +18,22 @@ MISTAKES = [
     (["pub", "orders"], "No such command 'pub'. Did you mean 'publish'?"),
     (["queue", "peek"], "No such command 'peek'. Did you mean 'browse'?"),
     (["version"], "No such command 'version'. Did you mean '--version'?"),
-    (["subscribe", "t", "--bookmrk", "epoch"], "Did you mean '--bookmark' or '--bookmark-not-found'?"),
+    (["subscribe", "t", "--bookmrk", "epoch"], "Did you mean '--bookmark'?"),
+    (["subscribe", "t", "--json"], "No such option '--json'. Did you mean '--output json'?"),
+    (["subscribe", "t", "--from-beginning"], "Did you mean '--bookmark epoch'?"),
+    (
+        ["subscribe", "--topic", "t"],
+        "No such option '--topic'. Pass TOPIC as an argument, without an option.",
+    ),
+    (["filter", "test", "/a", "--file", "x"], "Pass FILE|- as an argument, without an option."),
+    (["journal", "dump", ".", "--since", "x"], "Did you mean '--from'?"),
+    (["pipeline", "audit", "http://h:1"], "Invalid value for 'LOG': Invalid log 'http://h:1'. Use tcp://"),
+    (["pipeline", "audit", "none"], "Invalid value for 'LOG': Directory 'none' does not exist."),
+    (["pipeline", "audit", NONE, "--against", "none"], "'--against': Directory 'none' does not exist."),
+    (["serve", "--config", "c.toml"], "Pass CONFIG.toml as an argument, without an option."),
+    (["serve", "--port", "1"], "Did you mean '--listen'?"),
+    (["topics", "--server", NONE], "No such option '--server'. Did you mean '--admin'?"),
+    (["publish", "t", "-m", "x"], "Did you mean '--message'?"),
     (["subscribe", "t", "more"], "Too many arguments: 'more'. Remove them, or put quotes around"),
     (["subscribe", "t", "--limit", "x"], "Invalid number 'x'. Use an integer of at least 1."),
     (["subscribe", "t", "--limit", "0"], "Invalid number '0'. Use an integer of at least 1."),
@@ -62,6 +77,11 @@ def test_mistake_reports_value_and_cure(
     result = CliRunner().invoke(cli, arguments)
     assert text in " ".join(result.stderr.split())
     assert result.exit_code == 2
+
+
+def test_option_without_a_near_name_gets_no_suggestion() -> None:
+    result = CliRunner().invoke(cli, ["subscribe", "t", "--group", "g"])
+    assert result.stderr.endswith("Error: No such option '--group'.\n")
 
 
 def test_admin_address_without_server_is_quoted() -> None:

@@ -74,7 +74,8 @@ def publish(
 
     Line ends are not part of a message. Empty lines are skipped. With --message, each TEXT is a message, and
     an empty TEXT is a message with an empty body. The command ends when the server has persisted all
-    messages.
+    messages. The server does not store messages of a non-persistent topic: it delivers them to live
+    subscribers.
 
     \b
     echo '{"id": 1}' | tickertape publish orders
