@@ -38,7 +38,7 @@ def is_finite(value: float) -> bool:
 
 near_name_characters_max: Final = 64
 """Length above which a word has no near name: the search is quadratic."""
-near_names_max: Final = 500
+near_names_max: Final = 100
 """Number of names that are compared, because a server does it on its event loop."""
 
 

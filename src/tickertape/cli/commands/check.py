@@ -62,7 +62,7 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
             click.echo(line)
         click.echo(f"tickertape: {printable(config)}: {counted_problems(problems)}", err=True)
     if settings is None:
-        ctx.exit(EXIT_ERROR if os.path.isfile(config) and os.access(config, os.R_OK) else EXIT_USAGE)
+        ctx.exit(EXIT_ERROR if os.access(config, os.R_OK) and not os.path.isdir(config) else EXIT_USAGE)
 
 
 def _check_credentials(settings: Config) -> tuple[str, list[str]]:

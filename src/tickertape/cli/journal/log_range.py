@@ -27,7 +27,7 @@ from tickertape.base.bookmarks import (
     StartPoint,
     parse_bookmark,
 )
-from tickertape.base.errors import BadBookmark
+from tickertape.base.errors import BadBookmark, JournalError
 from tickertape.base.text_format import did_you_mean, shown
 from tickertape.cli.support.command_group import Failure
 from tickertape.cli.support.option_types import START_WORDS, meant_time, topic_name
@@ -199,8 +199,9 @@ def _hint_topic(reader: SnapshotReader, topic: str) -> None:
     """Print a hint if the start of the log does not have the topic, but similar ones."""
     view = reader.view
     names: set[str] = set()
-    for part in islice(reader.parts(view.first_position, view.end_position), _HINT_PARTS_MAX):
-        names.update(part.batch.topics)
+    with contextlib.suppress(JournalError):  # the range itself may be intact
+        for part in islice(reader.parts(view.first_position, view.end_position), _HINT_PARTS_MAX):
+            names.update(part.batch.topics)
     guess = "" if topic in names else did_you_mean(topic, names)
     if guess:
         click.echo(f"tickertape: No messages of {shown(topic)} in this range.{guess}", err=True)

@@ -5,6 +5,7 @@ The directory is not locked or changed, because a server may run on it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -64,8 +65,13 @@ def verify(ctx: click.Context, directory: str, limit: int | None, as_json: bool)
 
 def sockets_in(directory: str) -> set[str]:
     """Return the names of sockets in a data directory: a server creates those of its unix:// addresses."""
+    found = set()
     with os.scandir(directory) as entries:
-        return {entry.name for entry in entries if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)}
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # a server may rename files meanwhile
+                if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                    found.add(entry.name)
+    return found
 
 
 def print_findings(report: VerifyReport, limit: int | None = None, *, err: bool = False) -> None:

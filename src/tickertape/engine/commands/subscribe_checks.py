@@ -59,6 +59,7 @@ def check_subscribe(
             _check_positions(command, command.positions, journal)
         interest = compiler.compile(command.topic, command.filter, None, session.subscriber)
     if replay and interest.topic_name is not None and not compiler.catalog.recorded(interest.topic_name):
+        compiler.compiled += 1  # the search for a near name takes as long
         raise TopicNotRecorded(
             f"Cannot replay topic {shown(command.topic)}: it is not persistent."
             f"{did_you_mean(command.topic, compiler.catalog.recorded_names)} "

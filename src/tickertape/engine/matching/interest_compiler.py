@@ -36,7 +36,8 @@ class InterestCompiler:
         self.catalog = catalog
         self.filter_context = FilterContext(catalog, clock, limits.filter_bytes_max)
         self.compiled = 0
-        """Number of compilations, failed ones included. Each may take milliseconds."""
+        """Number of compilations, failed ones included, and of searches for near names. Each may take
+        milliseconds."""
         self._patterns = TopicPatternIndex()
         self._covers: WeakValueDictionary[Hashable, Interest] = WeakValueDictionary()
 

@@ -192,3 +192,14 @@ def test_check_warns_about_unrestricted_tokens_beside_restricted_ones(tmp_path: 
     document = json.loads(run("check", str(file), "--output", "json").stdout)
     assert len(document["warnings"]) == 1
     assert document["in_order"] is True
+
+
+def test_problem_in_a_pipe_exits_1(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"x = 1\n")
+    os.close(writing)
+    try:
+        assert run("check", f"/dev/fd/{reading}").exit_code == 1
+    finally:
+        os.close(reading)
+    assert run("check", str(tmp_path)).exit_code == 2
