@@ -36,7 +36,9 @@ from tickertape.cli.support.terminal import progress, remark
 
 @click.command(short_help="Publish lines, and wait until they are persisted.")
 @click.argument("topic")
-@click.argument("file", type=InputFile(), default="-", metavar="[FILE|-]")
+@click.argument(
+    "file", type=InputFile(" To publish a text, pass --message."), default="-", metavar="[FILE|-]"
+)
 @server_options
 @click.option(
     "--message",

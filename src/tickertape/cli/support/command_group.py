@@ -32,7 +32,7 @@ from tickertape.base.errors import (
     TopicNotRecorded,
     WrongJournal,
 )
-from tickertape.base.text_format import did_you_mean, near_name, shown
+from tickertape.base.text_format import did_you_mean, listed, near_name, shown
 from tickertape.base.version import __version__
 
 EXIT_DONE: Final = 0
@@ -182,7 +182,7 @@ def _near_option(error: click.NoSuchOption) -> str:
             return f" Did you mean {synonym!r}?"
     arguments = [param for param in params if isinstance(param, click.Argument)]
     if given in _ARGUMENT_OPTIONS and arguments and error.ctx is not None:
-        forms = [argument.make_metavar(error.ctx).strip("[]") for argument in arguments]
+        forms = [argument.make_metavar(error.ctx).strip("[]").removesuffix("|-") for argument in arguments]
         form = next((form for form in forms if given.strip("-").upper() in form), forms[0])
         return f" Pass {form} as an argument, without an option."
     word = given.lstrip("-").lower()
@@ -243,6 +243,8 @@ class LazyGroup(click.Group):
         """Find the command of `args`, or suggest one with a similar name."""
         if args and args[0] not in self._modules and not args[0].startswith("-"):
             hint = _near_command(args[0], self.list_commands(ctx))
+            if not hint and ctx.parent is not None:  # the root has too many commands for one line
+                hint = f" Use {listed(self.list_commands(ctx))}."
             if hint:
                 ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
