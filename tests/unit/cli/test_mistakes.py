@@ -43,6 +43,7 @@ MISTAKES = [
     (["subscribe", "t", "--limit", "x"], "Invalid number 'x'. Use an integer of at least 1."),
     (["subscribe", "t", "--limit", "0"], "Invalid number '0'. Use an integer of at least 1."),
     (["subscribe", "t", "--output", "jsn"], "Unknown value 'jsn'. Did you mean 'json'? Use text or json."),
+    (["check"], "Missing argument 'CONFIG.toml'."),
     (["completion"], "Missing argument 'SHELL'. Use bash, zsh or fish."),
     (["completion", "bsh"], "Invalid value for 'SHELL': Unknown value 'bsh'. Did you mean 'bash'?"),
     (["publish", "t", "--rate", "10/s"], "Invalid rate '10/s'. Use a number above 0, such as 100."),

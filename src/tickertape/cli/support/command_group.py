@@ -142,7 +142,7 @@ def _reworded(error: click.UsageError) -> click.UsageError:
     if isinstance(error, click.NoSuchOption):
         return click.UsageError(f"No such option {error.option_name!r}.{_near_option(error)}", error.ctx)
     if isinstance(error, click.BadParameter) and isinstance(error.param, click.Argument):
-        hint = error.param_hint or error.param.human_readable_name.upper()
+        hint = error.param_hint or error.param.human_readable_name
         if isinstance(hint, str):
             name = hint.strip("[]'").removesuffix("|-")
             error.param_hint = f"'{name}'"
