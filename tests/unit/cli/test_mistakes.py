@@ -18,11 +18,32 @@ MISTAKES = [
     (["pub", "orders"], "No such command 'pub'. Did you mean 'publish'?"),
     (["queue", "peek"], "No such command 'peek'. Did you mean 'browse'?"),
     (["version"], "No such command 'version'. Did you mean '--version'?"),
-    (["subscribe", "t", "--bookmrk", "epoch"], "Did you mean '--bookmark' or '--bookmark-not-found'?"),
+    (["subscribe", "t", "--bookmrk", "epoch"], "Did you mean '--bookmark'?"),
+    (["subscribe", "t", "--json"], "No such option '--json'. Did you mean '--output json'?"),
+    (["subscribe", "t", "--from-beginning"], "Did you mean '--bookmark epoch'?"),
+    (
+        ["subscribe", "--topic", "t"],
+        "No such option '--topic'. Pass TOPIC as an argument, without an option.",
+    ),
+    (["filter", "test", "/a", "--file", "x"], "Pass FILE as an argument, without an option."),
+    (["journal", "dump", ".", "--since", "x"], "Did you mean '--from'?"),
+    (["pipeline", "audit", "http://h:1"], "Invalid value for 'LOG': Invalid log 'http://h:1'. Use tcp://"),
+    (["pipeline", "audit", "none"], "Invalid value for 'LOG': Directory 'none' does not exist."),
+    (["pipeline", "audit", NONE, "--against", "none"], "'--against': Directory 'none' does not exist."),
+    (["token", "list"], "No such command 'list'. Use new."),
+    (["filter", "/a = 1"], "No such command '/a = 1'. Use explain or test."),
+    (["subscribe", "t", "--bookmark", "earliest"], "Did you mean 'epoch'?"),
+    (["subscribe", "t", "--bookmark", "latest"], "Did you mean 'now'?"),
+    (["publish", "t", "{}"], "File '{}' does not exist. To publish a text, pass --message."),
+    (["serve", "--config", "c.toml"], "Pass CONFIG.toml as an argument, without an option."),
+    (["serve", "--port", "1"], "Did you mean '--listen'?"),
+    (["topics", "--server", NONE], "No such option '--server'. Did you mean '--admin'?"),
+    (["publish", "t", "-m", "x"], "Did you mean '--message'?"),
     (["subscribe", "t", "more"], "Too many arguments: 'more'. Remove them, or put quotes around"),
     (["subscribe", "t", "--limit", "x"], "Invalid number 'x'. Use an integer of at least 1."),
     (["subscribe", "t", "--limit", "0"], "Invalid number '0'. Use an integer of at least 1."),
     (["subscribe", "t", "--output", "jsn"], "Unknown value 'jsn'. Did you mean 'json'? Use text or json."),
+    (["check"], "Missing argument 'CONFIG.toml'."),
     (["completion"], "Missing argument 'SHELL'. Use bash, zsh or fish."),
     (["completion", "bsh"], "Invalid value for 'SHELL': Unknown value 'bsh'. Did you mean 'bash'?"),
     (["publish", "t", "--rate", "10/s"], "Invalid rate '10/s'. Use a number above 0, such as 100."),
@@ -62,6 +83,11 @@ def test_mistake_reports_value_and_cure(
     result = CliRunner().invoke(cli, arguments)
     assert text in " ".join(result.stderr.split())
     assert result.exit_code == 2
+
+
+def test_option_without_a_near_name_gets_no_suggestion() -> None:
+    result = CliRunner().invoke(cli, ["subscribe", "t", "--group", "g"])
+    assert result.stderr.endswith("Error: No such option '--group'.\n")
 
 
 def test_admin_address_without_server_is_quoted() -> None:

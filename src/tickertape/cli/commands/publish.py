@@ -36,7 +36,9 @@ from tickertape.cli.support.terminal import progress, remark
 
 @click.command(short_help="Publish lines, and wait until they are persisted.")
 @click.argument("topic")
-@click.argument("file", type=InputFile(), default="-", metavar="[FILE|-]")
+@click.argument(
+    "file", type=InputFile(" To publish a text, pass --message."), default="-", metavar="[FILE|-]"
+)
 @server_options
 @click.option(
     "--message",
@@ -74,7 +76,8 @@ def publish(
 
     Line ends are not part of a message. Empty lines are skipped. With --message, each TEXT is a message, and
     an empty TEXT is a message with an empty body. The command ends when the server has persisted all
-    messages.
+    messages. The server does not store messages of a non-persistent topic: it delivers them to live
+    subscribers.
 
     \b
     echo '{"id": 1}' | tickertape publish orders

@@ -166,6 +166,8 @@ def subscribe(
     With --ack a message is acknowledged after this command has written it. The reader of the output may not
     have processed it yet.
     """
+    if resume_after is not None and bookmark is None:
+        raise click.UsageError("--resume-after requires --bookmark. Add one, such as --bookmark epoch.")
     _check(bookmark, until_caught_up=until_caught_up, consumes=ack or max_backlog is not None)
     paused = pause or resume_after is not None
     if ack and max_backlog is None:

@@ -55,9 +55,9 @@ def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool)
             found = locate_bookmark(reader, point.bookmarks[0])
     if isinstance(found, Absent):
         if snapshot.damage is not None:
-            raise Failure(f"{found.reason}, but {snapshot.damage}")
+            raise Failure(f"Cannot find the message: {found.reason}, but {snapshot.damage}")
         unseen = f" ({counted(snapshot.unproven, 'later message')} may not be synced yet)"
-        raise Failure(found.reason + (unseen if snapshot.unproven else ""))
+        raise Failure(f"Cannot find the message: {found.reason}{unseen if snapshot.unproven else ''}.")
     fields = found._asdict() | {"timestamp": format_timestamp(found.timestamp)}
     if as_json:
         click.echo(msgspec.json.encode(fields))

@@ -255,4 +255,4 @@ def _not_found(reader: SnapshotReader, bookmarks: tuple[Bookmark, ...]) -> str:
     if not bookmarks:
         return "Invalid bookmark: no log contains it."
     why = locate_bookmark(reader, bookmarks[0])
-    return why.reason if isinstance(why, Absent) else str(bookmarks[0])
+    return f"Cannot find the message: {why.reason}." if isinstance(why, Absent) else str(bookmarks[0])

@@ -5,17 +5,20 @@ Spark counts on the executors. The driver gets only the printed rows.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
+from tickertape.base.errors import BadOption
+from tickertape.base.text_format import shown
 from tickertape.cli.pipeline.session import session_options, spark_session
 from tickertape.cli.support.command_group import EXIT_ERROR
 from tickertape.cli.support.connect_options import SERVER_VARIABLE, access_options
 from tickertape.cli.support.name_hints import warn_of_wildcard
-from tickertape.cli.support.option_types import answer_timeout_option, start
+from tickertape.cli.support.option_types import answer_timeout_option, parsed, start
 from tickertape.cli.support.output_options import limit_option, output_option
 
 if TYPE_CHECKING:
@@ -25,11 +28,26 @@ LISTED_DEFAULT: Final = 20
 _PIPE_CHARACTERS: Final = 300
 
 
+def _log(value: str) -> str:
+    """Return the address of a server or the location of an archive, if it can be one."""
+    if value.startswith(("http://", "https://")):
+        raise BadOption(
+            f"Invalid log {shown(value)}. Use tcp://HOST:PORT of a server, or the location of an archive."
+        )
+    if "://" not in value and not os.path.isdir(value):
+        raise BadOption(
+            f"Directory {shown(value)} does not exist. Use tcp://HOST:PORT of a server, or the location "
+            "of an archive."
+        )
+    return value
+
+
 @click.command(short_help="Find gaps and duplicates of each publisher, or compare two logs.")
-@click.argument("log", envvar=SERVER_VARIABLE)
+@click.argument("log", envvar=SERVER_VARIABLE, callback=parsed(_log))
 @click.option(
     "--against",
     metavar="OTHER",
+    callback=parsed(_log),
     help="Also compare with this log, message by message: another server or an archive.",
 )
 @click.option(

@@ -110,6 +110,6 @@ def fetch(url: str, path: str, statuses: Container[int]) -> tuple[int, bytes]:
     finally:
         connection.close()
     if answer.status not in statuses:
-        text = body[:200].decode("utf-8", "replace")
+        text = body[:200].decode("utf-8", "replace").strip().rstrip(".")
         raise Failure(f"Unexpected answer of {url!r}: status {answer.status}: {text}. Check --admin.")
     return answer.status, body

@@ -32,7 +32,7 @@ from tickertape.base.errors import (
     TopicNotRecorded,
     WrongJournal,
 )
-from tickertape.base.text_format import did_you_mean, shown
+from tickertape.base.text_format import did_you_mean, listed, near_name, shown
 from tickertape.base.version import __version__
 
 EXIT_DONE: Final = 0
@@ -140,11 +140,9 @@ _EXTRA: Final = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTAL
 def _reworded(error: click.UsageError) -> click.UsageError:
     """Return the error with quotes around each value, and with a cure."""
     if isinstance(error, click.NoSuchOption):
-        near = " or ".join(map(repr, sorted(error.possibilities or ())))
-        guess = f" Did you mean {near}?" if near else ""
-        return click.UsageError(f"No such option {error.option_name!r}.{guess}", error.ctx)
+        return click.UsageError(f"No such option {error.option_name!r}.{_near_option(error)}", error.ctx)
     if isinstance(error, click.BadParameter) and isinstance(error.param, click.Argument):
-        hint = error.param_hint or error.param.human_readable_name.upper()
+        hint = error.param_hint or error.param.human_readable_name
         if isinstance(hint, str):
             name = hint.strip("[]'").removesuffix("|-")
             error.param_hint = f"'{name}'"
@@ -155,6 +153,42 @@ def _reworded(error: click.UsageError) -> click.UsageError:
             error.ctx,
         )
     return error
+
+
+_OPTION_SYNONYMS: Final = {
+    "--json": ("--output json",), "-o": ("--output",), "--format": ("--output",),
+    "-n": ("--limit N",), "--count": ("--limit N",), "--max": ("--limit N",),
+    "--from-beginning": ("--bookmark epoch",), "--offset": ("--bookmark", "--from"),
+    "--since": ("--bookmark", "--from"), "--start": ("--bookmark", "--from"), "--until": ("--to",),
+    "-m": ("--message",), "--data-dir": ("--data",), "--port": ("--listen",), "--bind": ("--listen",),
+    "--server": ("--admin",), "-s": ("--server", "--admin"), "--host": ("--server", "--admin"),
+    "--url": ("--server", "--admin"), "--bootstrap-server": ("--server", "--admin"),
+    "--token": ("--token-file",), "--cacert": ("--ca",), "--cert": ("--certificate",),
+    "--where": ("--filter",), "-f": ("--filter",), "--follow": ("--watch",), "-y": ("--yes",),
+}  # fmt: skip
+"""Options of other programs and commands, and our options for the same purpose."""
+
+_ARGUMENT_OPTIONS: Final = ("--topic", "-t", "--queue", "--config", "-c", "--file", "--dir", "--name")
+"""Options of other programs that are arguments here."""
+
+
+def _near_option(error: click.NoSuchOption) -> str:
+    """Return a question with the option that was probably meant, or an empty text."""
+    params = error.ctx.command.params if error.ctx is not None else []
+    names = [name for param in params if isinstance(param, click.Option) for name in param.opts]
+    given = error.option_name
+    for synonym in _OPTION_SYNONYMS.get(given, ()):
+        if synonym.partition(" ")[0] in names:
+            return f" Did you mean {synonym!r}?"
+    arguments = [param for param in params if isinstance(param, click.Argument)]
+    if given in _ARGUMENT_OPTIONS and arguments and error.ctx is not None:
+        forms = [argument.make_metavar(error.ctx).strip("[]").removesuffix("|-") for argument in arguments]
+        form = next((form for form in forms if given.strip("-").upper() in form), forms[0])
+        return f" Pass {form} as an argument, without an option."
+    word = given.lstrip("-").lower()
+    begun = [name for name in names if len(word) > 2 and name.startswith(f"--{word}")]
+    near = begun or [name for name in names if near_name(word, [name.lstrip("-")])]
+    return f" Did you mean {' or '.join(map(repr, near[:2]))}?" if near else ""
 
 
 _SYNONYMS: Final = {
@@ -209,6 +243,8 @@ class LazyGroup(click.Group):
         """Find the command of `args`, or suggest one with a similar name."""
         if args and args[0] not in self._modules and not args[0].startswith("-"):
             hint = _near_command(args[0], self.list_commands(ctx))
+            if not hint and ctx.parent is not None:  # the root has too many commands for one line
+                hint = f" Use {listed(self.list_commands(ctx))}."
             if hint:
                 ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)

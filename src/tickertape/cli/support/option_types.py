@@ -72,14 +72,15 @@ class PositiveRate(ParamType):
 class InputFile(click.File):
     """A file to read, or `-` for standard input."""
 
-    def __init__(self) -> None:
+    def __init__(self, hint: str = "") -> None:
         super().__init__("rb")
+        self._hint = hint
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the open file."""
         if isinstance(value, str) and value != "-":
             if not os.path.exists(value):
-                self.fail(f"File {shown(value)} does not exist.", param, ctx)
+                self.fail(f"File {shown(value)} does not exist.{self._hint}", param, ctx)
             if os.path.isdir(value):
                 self.fail(f"File {shown(value)} is a directory.", param, ctx)
         return super().convert(value, param, ctx)
@@ -167,8 +168,23 @@ def _start(value: str) -> str:
     try:
         parse_bookmark(text, _START_FORMS)
     except BadBookmark as error:
-        raise BadBookmark(f"{error}{did_you_mean(value, START_WORDS)}{meant_time(value)}") from None
+        raise BadBookmark(f"{error}{_meant_word(value)}{meant_time(value)}") from None
     return text
+
+
+_START_SYNONYMS: Final = {
+    "epoch": ("earliest", "beginning", "begin", "start", "first", "oldest", "0"),
+    "now": ("latest", "end", "newest", "last", "new", "$"),
+}
+"""Start points of other programs."""
+
+
+def _meant_word(value: str) -> str:
+    """Return a question with the name of the start point that was probably meant, or an empty text."""
+    for word, others in _START_SYNONYMS.items():
+        if value.lower() in others:
+            return f" Did you mean {word!r}?"
+    return did_you_mean(value, START_WORDS)
 
 
 def meant_time(value: str) -> str:

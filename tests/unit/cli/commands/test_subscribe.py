@@ -128,7 +128,7 @@ def test_subscribe_json_of_a_queue_prints_queue_topic_and_lease(ends: int, more:
         (["--rate-max-gap", "1s"], "--rate-max-gap requires --bookmark"),
         (["--live"], "--live requires --bookmark"),
         (["--pause"], "--pause requires --bookmark"),
-        (["--resume-after", "1s"], "--pause requires --bookmark"),
+        (["--resume-after", "1s"], "--resume-after requires --bookmark"),
         (["--bookmark-not-found", "now"], "--bookmark-not-found requires --bookmark"),
         (["--bookmark-not-found", "perhaps"], "perhaps"),
         (["--resume-after", "soon"], "Invalid interval 'soon'"),
