@@ -39,7 +39,7 @@ TickertapeError.__module__ = PUBLIC_MODULE
 
 
 class UsageError(TickertapeError):
-    """Invalid request: the caller must change it. Base class of this family."""
+    """Base class of errors that the caller can act on: a mistake, a timeout, a limit, or a closed object."""
 
     code = "usage"
 
@@ -78,7 +78,7 @@ class BadPath(BadFilter):
 
 
 class MessageTooLarge(UsageError, ValueError):
-    """Message whose body is larger than `message_bytes_max`."""
+    """Message body above `message_bytes_max` (default 16 MB), or too large for the publish store."""
 
 
 class BadMessage(UsageError, ValueError):
@@ -134,7 +134,7 @@ class PublisherTakenOver(UsageError):
 
 
 class TransactionTooLarge(UsageError, ValueError):
-    """Transaction that exceeds a size limit."""
+    """Transaction above `bytes_max` of `transaction()` or of the server, or with too many message batches."""
 
 
 class TransactionUnknown(UsageError):
@@ -166,7 +166,7 @@ class Forked(UsageError):
 
 
 class StoreFull(UsageError):
-    """The publish store is full and is configured to raise an error instead of waiting for space."""
+    """The publish store is full, and the call cannot wait: in a handler, or with `when_full="raise"`."""
 
 
 class Disconnected(TickertapeError, ConnectionError):
@@ -215,7 +215,7 @@ class SlowClient(Refused):
 
 
 class PeerError(TickertapeError):
-    """The peer violated the protocol. Base class of this family."""
+    """Base class of errors for a peer that violated the protocol."""
 
     code = "peer"
 
@@ -335,7 +335,7 @@ class StoreError(TickertapeError):
 
 
 class NotAStore(StoreError):
-    """Path that does not hold a store."""
+    """Directory that contains files, but not a publish store."""
 
 
 class StoreLocked(StoreError):
@@ -347,7 +347,7 @@ class StoreOwnerMismatch(StoreError):
 
 
 class StoreVersion(StoreError):
-    """Store in a newer format than this version supports."""
+    """Publish store in a newer format than this version supports. A bookmark store raises `StoreCorrupt`."""
 
 
 class StoreCorrupt(StoreError):
@@ -366,7 +366,7 @@ class StoreFailed(StoreError):
 
 
 class BookmarkStoreFull(StoreError):
-    """Bookmark store without space for more undiscarded messages, subscriptions or publishers."""
+    """Bookmark store without space for more messages after an undiscarded one, or for a subscription."""
 
 
 def _all_subclasses(root: type[TickertapeError]) -> list[type[TickertapeError]]:
