@@ -226,7 +226,7 @@ class MessageBatch:
 
     @property
     def has_sequences(self) -> bool:
-        """Whether the batch has a sequence column, because a run has gaps."""
+        """Whether the batch has a sequence column. Without it, the sequences of each run are consecutive."""
         return self.columns & SEQUENCES != 0
 
     def run(self, i: int) -> Run:
@@ -573,12 +573,19 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def ack(self) -> None:
         """Acknowledge the message: it is processed and leaves its queue.
 
-        Any thread and any handler may call this. The acknowledgement is sent at once, or gathered up to
-        `ack_batch_size` and `ack_timeout` of the client. The call does not wait for an answer, and a second
-        call has no effect. A publish store keeps and resends the acknowledgement like a publish. Without one
-        a lost connection loses it, and the message is redelivered. Raises `UsageError` for a message that is
-        not from a queue, `Disconnected` (without a publish store), `StoreError`, `Closed`,
-        `PublisherTakenOver`.
+        Any thread and any handler may call this. The call does not wait for an answer, and a second call has
+        no effect. The client sends the acknowledgement at once. With an `ack_batch_size` above 1, it collects
+        acknowledgements and sends them together.
+
+        A publish store keeps and resends the acknowledgement, as it does with published messages. Without a
+        publish store, a lost connection loses the acknowledgement, and the message is redelivered.
+
+        Raises:
+            UsageError: The message is not from a queue, or was only browsed.
+            Disconnected: The connection is lost, and the client has no publish store.
+            StoreError: The publish store failed.
+            Closed: The client is closed.
+            PublisherTakenOver: Another process has published under this client name.
         """
         batch = self.batch
         context = batch.context
@@ -603,9 +610,17 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         self._settle("expire")
 
     def extend(self, seconds: float | str) -> None:
-        """Extend the lease to this time from now: seconds, or text such as `"60s"`.
+        """Set the end of the lease to `seconds` from now, later or earlier than before.
 
-        Sent at once. No effect in an at-most-once queue. Raises `BadOption` and the errors of `ack`.
+        Sent at once. No effect in an at-most-once queue, and on a lease without an end.
+
+        Args:
+            seconds: Remaining time of the lease in seconds or text (`"60s"`): more than 0, at most 366 days.
+
+        Raises:
+            BadOption: `seconds` is invalid.
+
+        All other errors: see `ack`.
         """
         self._settle("extend", extension_ms(seconds))
 
