@@ -190,7 +190,9 @@ class AsyncMessageStream(StreamBase):
             buffer.end_catch_up(who)
 
     async def close(self) -> None:
-        """End the subscription and drop its unread messages. Does nothing after its end.
+        """End the subscription and drop the unread messages, also if the subscription has already ended.
+
+        A second call has no effect.
 
         Example:
             >>> stream = await client.subscribe("orders")

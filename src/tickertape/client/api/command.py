@@ -38,9 +38,10 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class Command(_Head, frozen=True, kw_only=True):
-    """A command for `execute` and `execute_async`. Each specific method of a client is a short form of one.
+    """A command as an object, for `execute` and `execute_async`.
 
-    Validation happens at execution. A field that the command does not use raises `BadOption`.
+    It does the same as the client method with its name (`flush`: `publish_flush`). Validation happens at
+    execution. A field that the command does not use raises `BadOption`.
 
     Args:
         command: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Other AMPS

@@ -388,7 +388,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         return self._name("resume", sub_ids, timeout)
 
     def execute(self, command: Command, *, timeout: Timeout = DEFAULT) -> Opened:
-        """Execute a command in its general form. Each specific method is a short form of a command.
+        """Execute a publish, subscribe, unsubscribe, pause, resume or flush that is given as a `Command`.
 
         Args:
             command: The command and its fields.

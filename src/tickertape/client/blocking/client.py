@@ -45,8 +45,8 @@ class Client(
 
     Args:
         name: The client name. It determines the publisher id: the same name has the same id on every server.
-        uri: Address of the server: `tcp://host:port`, `tls://host:port` or `unix:///path`. The host may
-            follow `user:password@`.
+        uri: Address of the server: `tcp://host:port`, `tls://host:port` or `unix:///path`. Credentials
+            are optional: `tls://user:password@host:port`.
         user: User of the logon. Overrides the user in `uri`. A server without tokens does not check it, but
             other users cannot take over the client name.
         password: Password of the logon. Overrides the password in `uri`.

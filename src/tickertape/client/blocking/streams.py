@@ -212,7 +212,9 @@ class MessageStream(StreamBase):
             self._receiver.locked(buffer.end_catch_up, who)
 
     def close(self) -> None:
-        """End the subscription and drop its unread messages. Does nothing after its end.
+        """End the subscription and drop the unread messages, also if the subscription has already ended.
+
+        A second call has no effect.
 
         Example:
             >>> stream = client.subscribe("orders")

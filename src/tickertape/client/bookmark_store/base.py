@@ -56,7 +56,7 @@ class ProgressStore(ClosesItself):
     # -- calls of the client ------------------------------------------------------------------------------
 
     def started(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """See `BookmarkStore.started`."""
+        """Record the start that the server resolved (see `BookmarkStore.started`)."""
         with self._lock:
             progress = self._of(sub_id)
             point = progress.point
@@ -66,7 +66,7 @@ class ProgressStore(ClosesItself):
                 self._has_moved(sub_id)
 
     def resumed(self, sub_id: str, *, forget_beyond: bool = False) -> None:
-        """See `BookmarkStore.resumed`."""
+        """Prepare for a subscribe or resubscribe (see `BookmarkStore.resumed`)."""
         with self._lock:
             progress = self._of(sub_id)
             progress.resume(forget_beyond)
@@ -74,7 +74,7 @@ class ProgressStore(ClosesItself):
                 self._keep_forgetting(progress)
 
     def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """See `BookmarkStore.log`."""
+        """Record a received batch. Return a mask of the messages to deliver, or None for all."""
         with self._lock:
             progress = self._of(sub_id)
             base = progress.delivered
@@ -88,13 +88,13 @@ class ProgressStore(ClosesItself):
             return keep
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """See `BookmarkStore.is_discarded`."""
+        """Return whether `log` would drop this message (see `BookmarkStore.is_discarded`)."""
         with self._lock:
             progress = self._get(sub_id)
             return progress is not None and progress.is_discarded(publisher, sequence)
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """See `BookmarkStore.discard`."""
+        """Discard a processed message. Return False if it was already discarded or never delivered."""
         with self._lock:
             progress = self._progress.get(sub_id)
             if progress is None:
@@ -107,7 +107,7 @@ class ProgressStore(ClosesItself):
             return True
 
     def discard_all(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> int:
-        """See `BookmarkStore.discard_all`."""
+        """Discard processed messages. Return the number of messages that were not yet discarded."""
         with self._lock:
             progress = self._get(sub_id)
             if progress is None or not len(sequences):
@@ -119,7 +119,7 @@ class ProgressStore(ClosesItself):
             return sum(end - low for low, end in done)
 
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
-        """See `BookmarkStore.persisted`."""
+        """Record that all messages up to `bookmark` were delivered (see `BookmarkStore.persisted`)."""
         with self._lock:
             progress = self._of(sub_id)
             if progress.is_past(bookmark):
@@ -129,25 +129,25 @@ class ProgressStore(ClosesItself):
             self._has_moved(sub_id)
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:
-        """See `BookmarkStore.most_recent`."""
+        """Return the bookmarks of MOST_RECENT. An empty list means EPOCH."""
         with self._lock:
             progress = self._get(sub_id)
             return [] if progress is None else progress.most_recent()
 
     def undiscarded_count(self, sub_id: str) -> int:
-        """See `BookmarkStore.undiscarded_count`."""
+        """Return the number of delivered messages that are not discarded."""
         with self._lock:
             progress = self._get(sub_id)
             return 0 if progress is None else progress.undiscarded
 
     def subscriptions(self) -> list[str]:
-        """See `BookmarkStore.subscriptions`."""
+        """Return the known subscription ids."""
         with self._lock:
             self._check()
             return list(self._progress)
 
     def purge(self, sub_id: str | None = None) -> None:
-        """See `BookmarkStore.purge`."""
+        """Forget a subscription, or all subscriptions (None). MOST_RECENT then means EPOCH."""
         with self._lock:
             self._check()
             names = list(self._progress) if sub_id is None else [sub_id] if sub_id in self._progress else []
@@ -161,7 +161,7 @@ class ProgressStore(ClosesItself):
             self.adapter.purge(sub_id)  # without the lock, because the adapter may wait to read a point
 
     def close(self) -> None:
-        """See `BookmarkStore.close`. The adapter is closed too."""
+        """Close the store and its adapter. Every other call then raises `Closed`."""
         if self._closed:
             return
         if self.adapter is not None:
@@ -246,8 +246,9 @@ class ProgressStore(ClosesItself):
 class MemoryBookmarkStore(ProgressStore):
     """Bookmark store that tracks delivered and discarded messages in memory (see `BookmarkStore`).
 
-    Each undiscarded message takes 1 to 17 bytes. The limit is `bookmark_window_messages_max` (4,194,304)
-    messages per subscription.
+    Each tracked message takes 1 to 17 bytes. The store tracks all messages of a subscription from the first
+    undiscarded one. With more than 4,194,304 of them (`bookmark_window_messages_max`), the connection ends
+    with `BookmarkStoreFull`.
 
     Args:
         adapter: Recovery point adapter. The store starts with its recovery points and updates them. Default

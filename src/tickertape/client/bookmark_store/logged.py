@@ -41,8 +41,8 @@ class LoggedBookmarkStore(FileBackedStore):
     """Bookmark store that logs delivered and discarded messages to a file (see `BookmarkStore`).
 
     Args:
-        path: The file. It is created if missing, but its directory is not. `path.lock` is the lock file: one
-            store at a time can use the file.
+        path: The file. It and its directory are created if missing. `path.lock` is the lock file: one store
+            at a time can use the file.
         adapter: Recovery point adapter, which keeps recovery points elsewhere too. The store starts with them
             if the file is missing or damaged. A file of another kind, or of a newer format, is never
             overwritten. Default None.
@@ -54,7 +54,7 @@ class LoggedBookmarkStore(FileBackedStore):
     Raises:
         BadOption: For an invalid option.
         StoreLocked: If another store uses the file.
-        StoreCorrupt: If the file is damaged or of another kind.
+        StoreCorrupt: If the file is damaged, of another kind, or in a newer format.
         StoreFailed: If the operating system reports an error.
 
     Example:
@@ -136,7 +136,7 @@ class LoggedBookmarkStore(FileBackedStore):
             self._behind = False
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """See `BookmarkStore.discard`."""
+        """Discard a processed message. Return False if it was already discarded or never delivered."""
         with self._lock:
             progress = self._progress.get(sub_id)
             if progress is None:

@@ -41,8 +41,10 @@ class BookmarkStore(Protocol):
     """Store of the delivered and discarded messages of each subscription id.
 
     A store serves one client at a time. Threads of the client and of the application call it, so a store
-    needs its own lock. Publishers and sequences are unsigned 64-bit numbers. `publishers` is one number for
-    all rows, or an array with one number per row. Sequences of a publisher increase in the order of delivery.
+    needs its own lock. Publishers and sequences are unsigned 64-bit numbers. `sequences` is a numpy array
+    with one number per message. `publishers` is one number for all messages, or an array with one number per
+    message. Sequences of a publisher increase in the order of delivery.
+
     A store may also have `bind_client_name(name)`, which a client calls with its name before it uses the
     store. It raises `StoreOwnerMismatch` if the store belongs to another client name.
     """
@@ -64,10 +66,15 @@ class BookmarkStore(Protocol):
         conflated subscriptions, whose messages differ each time."""
 
     def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """Record a received batch. Return the rows to deliver to the application, None for all.
+        """Record a received batch, and return which of its messages the client delivers to the application.
 
-        The other rows were discarded or are duplicates. Raises `BookmarkStoreFull`. The batch must then not
-        be delivered."""
+        Returns:
+            A boolean numpy array with one value per message, True for delivery. None: deliver all. The other
+            messages were discarded or are duplicates.
+
+        Raises:
+            BookmarkStoreFull: No space. The client then does not deliver the batch.
+        """
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
         """Return whether `log` would drop this message.

@@ -28,13 +28,14 @@ class RingBookmarkStore(FileBackedStore):
     """Bookmark store that keeps recovery points in a file of fixed size (see `BookmarkStore`).
 
     The store needs no pruning. After a reconnect it drops discarded messages like the other stores. After a
-    restart all messages behind the recovery point are redelivered, discarded or not.
+    restart all messages after the recovery point are redelivered, discarded or not.
 
-    `subscriptions` and `publishers` apply when the file is created. A further subscription, or an id above
-    255 bytes, raises `BookmarkStoreFull`. Of further publishers the most recent ones are kept.
+    `subscriptions` and `publishers` apply when the file is created. Above the capacity in subscriptions, and
+    for a subscription id above 255 bytes, a subscribe raises `BookmarkStoreFull`. Above the capacity in
+    publishers, the file keeps the publishers whose messages were discarded last.
 
     Args:
-        path: The file. `path.lock` is its lock file.
+        path: The file, as in `LoggedBookmarkStore`.
         adapter: As in `LoggedBookmarkStore`.
         subscriptions: Capacity in subscriptions. Default 64.
         publishers: Capacity in publishers per subscription. Default 64.
@@ -43,7 +44,7 @@ class RingBookmarkStore(FileBackedStore):
     Raises:
         BadOption: For an invalid option.
         StoreLocked: If another store uses the file.
-        StoreCorrupt: If the file is damaged or of another kind.
+        StoreCorrupt: If the file is damaged, of another kind, or in a newer format.
         StoreFailed: If the operating system reports an error.
 
     Example:
@@ -87,7 +88,7 @@ class RingBookmarkStore(FileBackedStore):
         return cells.place_at(self._subscriptions, self._publishers)
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """See `BookmarkStore.discard`."""
+        """Discard a processed message. Return False if it was already discarded or never delivered."""
         with self._lock:
             progress = self._progress.get(sub_id)
             if progress is None:
@@ -108,7 +109,7 @@ class RingBookmarkStore(FileBackedStore):
             return True
 
     def close(self) -> None:
-        """See `BookmarkStore.close`."""
+        """Close the store and its adapter, and release the file. Every other call then raises `Closed`."""
         if not self._closed:
             super().close()
             self._file.close()

@@ -41,9 +41,10 @@ class ServerChooser(Protocol):
     """
 
     def current_uri(self) -> str | None:
-        """Return the next server, `tcp://host:port` or `unix:///path`.
+        """Return the address of the next server, in any form that `Client` accepts as `uri`.
 
-        With None or an empty text the client gives up, with the text of `error`.
+        If it returns None or an empty text, the client stops connecting. Its error contains the text of
+        `error`.
         """
 
     def current_authenticator(self) -> Authenticator | None:
