@@ -28,20 +28,20 @@ def check_bookmark_store(
     filters_after_restart: bool = True,
     killed: End | None = None,
 ) -> None:
-    """Check a bookmark store. Raise `AssertionError` with the first broken promise.
+    """Check a bookmark store. Raise `AssertionError` with the first violated requirement.
 
     The check does not cover power loss, disk errors, full stores, `adapter` and speed.
 
     Args:
-        open_store: `open_store(name)` opens the store `name`. For the name of a closed store it reopens that
-            store.
+        open_store: `open_store(name)` returns the store `name`. It creates a new store, or reopens the store
+            if an earlier call used this name.
         survives_restart: False for a store that knows nothing after a restart. Default True.
         filters_after_restart: False for a store that knows only recovery points after a restart. Default
             True.
-        killed: For a store that survives the end of its process at any time. `killed(store)` simulates it: it
-            releases locks and files like the operating system, and writes nothing. Use `lambda store: None`
-            for a store that can be opened twice in a process. Without `killed`, a store that writes only in
-            `close` passes. Default None.
+        killed: For a store that survives a kill of the process. `killed(store)` simulates the kill: it
+            releases locks and files as the operating system would, and writes nothing. Use
+            `lambda store: None` for a store that can be opened twice in a process. Default None: no kill, so
+            a store that writes only in `close` passes.
 
     Example:
         >>> check_bookmark_store(lambda name: tt.MemoryBookmarkStore(), survives_restart=False)

@@ -63,6 +63,9 @@ class _Handle(NamedTuple):
 class StrictDisk:
     """A `Disk` in memory with an empty root directory. Not safe for several threads.
 
+    Paths are relative to the root. Handles are integers. All operations raise `OSError` as the operating
+    system does. `sync` makes the contents of a file durable, and `sync_directory` its name.
+
     Args:
         rng: Random source that decides how much of a failing write is written.
         space_bytes: Limit of preallocated and written bytes. It may be changed at any time. Default None (no
@@ -105,7 +108,11 @@ class StrictDisk:
     # -- crashes --------------------------------------------------------------------------------------
 
     def crash_clone(self, rng: Random) -> StrictDisk:
-        """Return a possible disk after power loss now. All of it is durable. This disk stays unchanged."""
+        """Return a copy of the disk as a power loss could leave it. This disk stays unchanged.
+
+        `rng` decides which unsynced sectors and names survive. All contents of the returned disk are
+        durable, and its own random decisions use `rng` too.
+        """
         self.counts["crash"] += 1
         return self._clone(self._names.crash_clone(rng, self.counts), rng)
 
@@ -313,7 +320,11 @@ class StrictDisk:
     # -- files ----------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> int:
-        """Open a file, or create it with `create`, and return a handle."""
+        """Open an existing file, and return a handle.
+
+        `create=True` creates the file instead, and raises `FileExistsError` if it exists. `write=False` opens
+        the file for reading only.
+        """
         self._begin("open")
         parent, name, file = self._found(path)
         if create:
@@ -330,7 +341,7 @@ class StrictDisk:
         return self._last_handle
 
     def close(self, handle: int) -> None:
-        """Close a handle."""
+        """Close a handle. The file is not synced."""
         self._begin("close")
         self._file(handle)
         del self._handles[handle]
@@ -350,7 +361,7 @@ class StrictDisk:
         return file.view.size
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Extend a file to `size` bytes of zeros."""
+        """Reserve space for `size` bytes. Extend a shorter file with zeros."""
         self._begin("preallocate")
         file = self._file(handle, write=True)
         if size <= 0:
@@ -363,7 +374,7 @@ class StrictDisk:
             file.resize(size)
 
     def truncate(self, handle: int, size: int) -> None:
-        """Cut a file to `size` bytes."""
+        """Set the size of a file in bytes. Added bytes are zeros."""
         self._begin("truncate")
         file = self._file(handle, write=True, wrong=errno.EINVAL)
         if size < 0:
@@ -389,7 +400,7 @@ class StrictDisk:
         raise _error(fault.error, f"handle {handle}")
 
     def sync(self, handle: int) -> None:
-        """Make the contents of a file durable."""
+        """Make the contents and the size of a file durable."""
         fault = self._fault("sync")
         file = self._file(handle)
         if fault is not None:
@@ -398,7 +409,7 @@ class StrictDisk:
         file.sync()
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes at `offset`."""
+        """Return `size` bytes at `offset`, or fewer at the end of the file."""
         self._begin("read")
         file = self._file(handle)
         if offset < 0 or size < 0:

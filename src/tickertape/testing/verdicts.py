@@ -1,4 +1,4 @@
-"""Assertions of the conformance suites. Each failure names the broken promise.
+"""Assertions of the conformance suites. Each failure names the violated requirement.
 
 They do not use `assert`, so they also work with `python -O`.
 """
