@@ -10,9 +10,12 @@ __all__ = ["TickertapeSource", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register `spark.read.format("tickertape")` in this session.
+    """Register the format `"tickertape"` in a session, for reads and writes of tables and streams.
 
-    If the package is installed in Spark's Python, Spark finds the format itself. Registering again is
-    harmless.
+    It is not necessary if the package is installed in Spark's Python: Spark then finds the format itself. A
+    second call has no effect.
+
+    Args:
+        spark: The session.
     """
     spark.dataSource.register(TickertapeSource)
