@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
 
-from tickertape.base.interfaces import Buffer
 from tickertape.cli.support.command_group import cli
 from tickertape.server import app
 from tickertape.server.config.config import AdminConfig, Config, InstanceConfig, JournalConfig
 from tickertape.server.config.transports import Transport
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def test_ready_line_is_one_write_to_unbuffered_standard_output(
     started: list[Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Terminal(io.BytesIO):
-        def write(self, data: Buffer) -> int:
+        def write(self, data: ReadableBuffer) -> int:
             if text := bytes(data):  # click probes the stream with empty writes
                 writes.append(text)
             return len(text)
