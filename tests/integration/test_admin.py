@@ -269,7 +269,7 @@ def test_stats_command_prints_a_table(server: RunningServer, client: tt.Client) 
     assert code == 0
     lines = {line.split()[0]: line for line in output.splitlines() if line}
     assert f"process {server.pid}, ready, up " in lines["server"]
-    assert lines["syncs"].startswith("syncs       always: ")
+    assert lines["syncs"].startswith("syncs        always: ")
     assert lines["pricing"].split()[2:5] == ["orders", "caught", "up"]
 
 

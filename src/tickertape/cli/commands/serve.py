@@ -104,4 +104,5 @@ def _of_option(problem: ConfigProblem) -> str:
 
 
 def _say_ready(uris: list[str], admin: str | None) -> None:
-    print("ready", *uris, *(() if admin is None else ("admin", admin)), flush=True)
+    # One write: log events on the same terminal must not split the line.
+    click.echo(" ".join(["ready", *uris, *([] if admin is None else ["admin", admin])]))

@@ -70,7 +70,7 @@ def stats(admin: str, as_json: bool, watch: float | None) -> None:
 
 def _show(report: Stats) -> None:
     for name, text in _lines(report):
-        click.echo(f"{name:<12}{text}")
+        click.echo(f"{name:<13}{text}")
     if report.sessions:
         click.echo()
         _show_sessions(report)

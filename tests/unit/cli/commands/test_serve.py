@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,6 +14,9 @@ from tickertape.cli.support.command_group import cli
 from tickertape.server import app
 from tickertape.server.config.config import AdminConfig, Config, InstanceConfig, JournalConfig
 from tickertape.server.config.transports import Transport
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 @pytest.fixture
@@ -42,6 +48,22 @@ def test_ready_line_ends_with_the_admin_address(started: list[Config]) -> None:
     result = run("serve", "--admin", "http://127.0.0.1:9008")
     assert result.stdout == "ready tcp://127.0.0.1:1234 unix:///run/x admin http://127.0.0.1:9008\n"
     assert started == [Config(admin=AdminConfig(listen="http://127.0.0.1:9008"))]
+
+
+def test_ready_line_is_one_write_to_unbuffered_standard_output(
+    started: list[Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.BytesIO):
+        def write(self, data: ReadableBuffer) -> int:
+            if text := bytes(data):  # click probes the stream with empty writes
+                writes.append(text)
+            return len(text)
+
+    writes: list[bytes] = []
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(Terminal(), encoding="utf-8", write_through=True))
+    assert cli.main(["serve"], standalone_mode=False) == 5
+    assert writes == [b"ready tcp://127.0.0.1:1234 unix:///run/x\n"]
+    assert started == [Config()]
 
 
 def test_serve_options_override_the_file(started: list[Config], tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""`stats` and `--server`: invalid options, and the summary of queues."""
+"""`stats` and `--server`: invalid options, and the summaries of queues and transactions."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -34,7 +35,7 @@ def test_admin_address_as_server_address_and_vice_versa_exit_2(arguments: list[s
 
 
 @pytest.mark.parametrize(
-    ("snapshots", "lines"), [((WORK, IDLE), ["queues      2 with 18 messages, 2 leased"]), ((), [])]
+    ("snapshots", "lines"), [((WORK, IDLE), ["queues       2 with 18 messages, 2 leased"]), ((), [])]
 )
 def test_stats_summarises_queues_when_present(
     monkeypatch: pytest.MonkeyPatch, snapshots: tuple[QueueSnapshot, ...], lines: list[str]
@@ -42,3 +43,12 @@ def test_stats_summarises_queues_when_present(
     monkeypatch.setattr(stats, "stats_of", lambda _: (b"", stats_of(*snapshots)))
     lines_shown = CliRunner().invoke(cli, ["stats"]).stdout.splitlines()
     assert [line for line in lines_shown if line.startswith("queues")] == lines
+
+
+def test_stats_separates_the_longest_label_from_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = stats_of()
+    transactions = msgspec.structs.replace(idle.transactions, committed=4)
+    report = msgspec.structs.replace(idle, transactions=transactions)
+    monkeypatch.setattr(stats, "stats_of", lambda _: (b"", report))
+    lines = CliRunner().invoke(cli, ["stats"]).stdout.splitlines()
+    assert [line[:24] for line in lines if line.startswith("trans")] == ["transactions 4 committed"]
