@@ -512,8 +512,8 @@ def test_doctor_with_an_invalid_configuration_is_one_line(tmp_path: Path) -> Non
 def test_health_is_ready_while_the_server_runs(server: RunningServer) -> None:
     done = run("health", "--admin", server.admin_url)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"ready\n", b"")
-    document = json.loads(run("health", "--admin", server.admin_url, "--output", "json").stdout)
-    assert document["status"] == "ready"
+    document = run("health", "--admin", server.admin_url, "--output", "json").stdout
+    assert document == b'{"status":"ready"}\n'
 
 
 def test_health_without_a_server_is_exit_code_1() -> None:

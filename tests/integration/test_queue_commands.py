@@ -117,7 +117,7 @@ def test_ack_of_a_topic_that_is_not_a_queue_names_the_topic(server: RunningServe
     result = CliRunner().invoke(cli, ["subscribe", "orders", "--ack", "--server", server.uri])
     assert (result.exit_code, result.stderr) == (
         2,
-        "tickertape: Cannot use --ack: 'orders' is not a queue. Remove it, or name a queue.\n",
+        "tickertape: Cannot use --ack: 'orders' is not a queue. Remove the option, or name a queue.\n",
     )
     rejected = CliRunner().invoke(cli, ["ack", "no-queue", "1|2|", "--server", server.uri])
     assert rejected.exit_code == 2

@@ -64,7 +64,7 @@ def client_context(tls: TLS) -> ssl.SSLContext:
     if tls.ca is None:
         context.load_default_certs()
     else:
-        _trust(context, tls.ca, "ca", BadOption)
+        _trust(context, tls.ca, "CA file", BadOption)
     if tls.certificate is not None and tls.key is not None:
         _identify(context, tls.certificate, tls.key, BadOption)
     return context
@@ -102,7 +102,7 @@ def _trust(context: ssl.SSLContext, path: str | Path, what: str, refuse: type[Us
             ) from None
         raise refuse(f"Cannot use {what} '{path}': {_in_words(error)}.") from None
     except OSError as error:
-        raise refuse(f"Cannot read {what} '{path}': {error.strerror or error}.") from None
+        raise refuse(f"Cannot read {what} '{path}': {error.strerror or error}. Check the path.") from None
     except ValueError:  # a NUL, or a surrogate
         raise refuse(f"Invalid {what} {shown(str(path))}. Use the path of a file.") from None
 

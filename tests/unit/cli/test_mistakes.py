@@ -25,6 +25,7 @@ MISTAKES = [
         ["subscribe", "--topic", "t"],
         "No such option '--topic'. Pass TOPIC as an argument, without an option.",
     ),
+    (["queue", "browse", "--name", "x"], "Pass NAME as an argument, without an option."),
     (["filter", "test", "/a", "--file", "x"], "Pass FILE as an argument, without an option."),
     (["journal", "dump", ".", "--since", "x"], "Did you mean '--from'?"),
     (["pipeline", "audit", "http://h:1"], "Invalid value for 'LOG': Invalid log 'http://h:1'. Use tcp://"),
@@ -85,9 +86,10 @@ def test_mistake_reports_value_and_cure(
     assert result.exit_code == 2
 
 
-def test_option_without_a_near_name_gets_no_suggestion() -> None:
-    result = CliRunner().invoke(cli, ["subscribe", "t", "--group", "g"])
-    assert result.stderr.endswith("Error: No such option '--group'.\n")
+@pytest.mark.parametrize("option", ["--group", "--name"])
+def test_option_without_a_near_name_gets_no_suggestion(option: str) -> None:
+    result = CliRunner().invoke(cli, ["subscribe", "t", option, "g"])
+    assert result.stderr.endswith(f"Error: No such option {option!r}.\n")
 
 
 def test_admin_address_without_server_is_quoted() -> None:

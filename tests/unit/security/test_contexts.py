@@ -73,7 +73,7 @@ def test_unusable_certificate_key_or_ca_is_named_in_the_error(
     for path, says in ((str(garbage), "it contains no PEM certificate"), ("none.pem", "No such file")):
         with pytest.raises(ConfigurationError, match=f"client_ca '.*{says}"):
             server_context(certificate, key, path)
-        with pytest.raises(BadOption, match=f"ca '.*{says}"):
+        with pytest.raises(BadOption, match=f"CA file '.*{says}"):
             client_context(TLS(ca=path))
 
 
@@ -125,7 +125,7 @@ def test_key_below_the_minimum_size_is_refused_with_the_size(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("path", ["a\0b.pem", "\ud800.pem"])
 def test_invalid_file_name_of_certificate_or_key_is_refused(identity: Identity, path: str) -> None:
-    with pytest.raises(BadOption, match=r"^Invalid ca '.*'\. Use the path"):
+    with pytest.raises(BadOption, match=r"^Invalid CA file '.*'\. Use the path"):
         client_context(TLS(ca=path))
     with pytest.raises(BadOption, match=r"^Invalid certificate '.*'\. Use the path"):
         client_context(TLS(certificate=path, key=identity.key))

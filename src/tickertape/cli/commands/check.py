@@ -106,14 +106,14 @@ def _document(config: str, settings: Config | None, problems: ConfigProblems, wa
         }
         for problem in problems
     ]
-    document = {"file": printable(config), "in_order": settings is not None, "problems": rows}
+    document = {"file": printable(config), "valid": settings is not None, "problems": rows}
     if warnings:
         document["warnings"] = warnings
     if settings is not None:
         admin = msgspec.structs.replace(settings.admin, listen=settings.admin.listen or ADMIN_DEFAULT)
-        document["configuration"] = msgspec.structs.replace(
-            settings, admin=admin, archive=_without_secrets(settings.archive)
-        )
+        settings = msgspec.structs.replace(settings, admin=admin, archive=_without_secrets(settings.archive))
+        limits = settings.limits._asdict()
+        document["configuration"] = msgspec.structs.asdict(settings) | {"limits": limits}
     return msgspec.json.encode(document)
 
 

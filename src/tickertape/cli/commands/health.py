@@ -40,7 +40,7 @@ def health(ctx: click.Context, admin: str, as_json: bool) -> None:
             f"Cannot read the state of {admin}: not a Tickertape server of this version. Check --admin."
         ) from None
     if as_json:
-        click.echo(body)
+        click.echo(body.rstrip())
     else:
         click.echo(safe(state.status) + (f": {safe_whole(state.reason)}" if state.reason else ""))
     ctx.exit(0 if code == 200 else EXIT_ERROR)

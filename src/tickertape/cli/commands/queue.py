@@ -109,9 +109,9 @@ def ls(admin: str, limit: int | None, as_json: bool) -> None:
 
     Ready messages wait for a consumer, leased messages are with a consumer, and inactive messages are beyond
     the target depth of the queue. The columns entered, acknowledged (or delivered, with at-most-once),
-    returned and expired count since the server started. The column oldest is the age of the oldest message in
-    seconds. A queue that has stopped after a read error is reported below the table. The JSON of a queue has
-    all its statistics of /stats.
+    returned and expired are counts since the server started. The column oldest is the age of the oldest
+    message in seconds. A queue that has stopped after a read error is reported below the table. The JSON of a
+    queue has all its statistics of /stats.
 
     \b
     tickertape queue ls

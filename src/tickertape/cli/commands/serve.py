@@ -61,9 +61,9 @@ def serve(
     tickertape serve tickertape.toml
     tickertape serve --data /var/lib/tickertape --listen tcp://127.0.0.1:0 --listen unix:///run/tt.sock
 
-    Exit codes: 0 clean stop, 1 unusable address, 2 bad usage or invalid configuration, 4 disk failure (at the
-    start or later, the server stops acknowledging), 5 data directory corrupt, in use, not a journal, or of
-    another instance (the directory is not changed).
+    Exit codes: 0 clean stop, 1 unusable address, 2 bad usage or invalid configuration, 4 disk failure at the
+    start, or later (the server then acknowledges nothing more and stops), 5 data directory corrupt, in use,
+    not a journal, or of another instance (the directory is not changed).
     """
     settings = _settings(config, data, listen, admin, name)
     from tickertape.server.app import run_server

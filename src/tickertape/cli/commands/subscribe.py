@@ -90,13 +90,13 @@ if TYPE_CHECKING:
 @click.option(
     "--pause",
     is_flag=True,
-    help="With --bookmark: pause at START. Start at a line, or the end, of standard input.",
+    help="With --bookmark: before the replay, wait for a line on standard input, or for its end.",
 )
 @click.option(
     "--resume-after",
     callback=interval,
     metavar="S",
-    help="With --bookmark: pause at START. Start after this time.",
+    help="With --bookmark: before the replay, wait for this time.",
 )
 @limit_option("Stop after N messages.")
 @click.option("--until-caught-up", is_flag=True, help="With --bookmark: stop at the current end of the log.")
@@ -287,7 +287,7 @@ def _open(
         except NotAQueue:
             option = "--ack" if ack else "--max-backlog"
             raise NotAQueue(
-                f"Cannot use {option}: {shown(topic)} is not a queue. Remove it, or name a queue."
+                f"Cannot use {option}: {shown(topic)} is not a queue. Remove the option, or name a queue."
             ) from None
     if until_caught_up:
         flags = ",".join(name for name in ("live", "pause") if wanted.pop(name, False))

@@ -10,7 +10,7 @@ from tickertape.cli.support.output_options import limit_option, output_option
 from tickertape.cli.support.tables import echo_table, number, safe
 from tickertape.server.admin.schema import TopicState
 
-_COLUMNS = ("topic", "recorded", "last bookmark", "last message", "messages", "bytes", "subscriptions")
+_COLUMNS = ("topic", "persistent", "last bookmark", "last message", "messages", "bytes", "subscriptions")
 
 
 @click.command(short_help="List the topics of a running server.")

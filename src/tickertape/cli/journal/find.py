@@ -22,7 +22,8 @@ from tickertape.cli.support.tables import counted
 def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool) -> None:
     """Print file, commit and position of a message of the journal in DIR.
 
-    POINT is a bookmark, a position (a number), epoch (the first message), or a timestamp (UTC). A timestamp
+    POINT is a bookmark, a position (a number), a timestamp (UTC), or epoch (the first position, which may
+    be a control record of the server). A timestamp
     finds the first message with that log time or a later one. If the message does not exist, the exit code is
     1 and an error line states the reason: before the first message, after the last message, or a gap.
 

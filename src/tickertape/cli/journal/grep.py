@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tickertape.base.bookmarks import Range, StartPoint
+from tickertape.base.text_format import shown
 from tickertape.cli.journal.dump import numbered
 from tickertape.cli.journal.log_range import LogExtent, directory_argument, extent_options
 from tickertape.cli.support.command_group import end_of_search
@@ -90,8 +91,10 @@ def _compiled(pattern: str, ignore_case: bool) -> Any:
         return re2.compile(pattern.encode("utf-8", "surrogateescape"), options)
     except re2.error as error:
         text = error.args[0] if error.args else error
-        shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
-        raise click.BadParameter(f"Invalid RE2 expression: {shown}.", param_hint="'PATTERN'") from None
+        cause = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
+        raise click.BadParameter(
+            f"Invalid RE2 expression {shown(pattern)}: {cause}.", param_hint="'PATTERN'"
+        ) from None
 
 
 class GrepSearch:

@@ -89,7 +89,8 @@ class Point(ParamType):
         try:
             point = parse_bookmark(self._words.get(value.lower(), value), self._allowed)
         except BadBookmark as error:
-            self.fail(f"{error}{meant_time(value)}", param, ctx)
+            text = str(error).replace("Invalid start point", "Invalid point", 1)
+            self.fail(f"{text}{meant_time(value)}", param, ctx)
         if isinstance(point, Range) and self._role is not Role.FIRST:
             self.fail(f"Invalid point {shown(value)}: a range. Use {self._allowed}.", param, ctx)
         if self._role is Role.SINGLE and not _is_one(point):

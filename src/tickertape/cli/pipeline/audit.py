@@ -82,8 +82,8 @@ def audit(
 
     LOG is a server (tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH, several separated by commas) or the
     location of an archive. Default: the environment variable TICKERTAPE_SERVER. A publisher numbers its
-    messages over all topics, so the audit reads all topics, also with --topic. A server or publish store that
-    restarts its numbering from the clock causes no gap.
+    messages over all topics, so the audit reads all topics, also with --topic. A jump in the
+    numbering is not a gap if a server or publish store started a new numbering at the current time.
 
     --against compares the messages of two logs: topic, body, key, correlation id and expiration for each
     publisher and sequence. For two logs of the same journal (a server and its archive) it compares the common

@@ -183,8 +183,10 @@ def _near_option(error: click.NoSuchOption) -> str:
     arguments = [param for param in params if isinstance(param, click.Argument)]
     if given in _ARGUMENT_OPTIONS and arguments and error.ctx is not None:
         forms = [argument.make_metavar(error.ctx).strip("[]").removesuffix("|-") for argument in arguments]
-        form = next((form for form in forms if given.strip("-").upper() in form), forms[0])
-        return f" Pass {form} as an argument, without an option."
+        default = None if given == "--name" else forms[0]  # the name of a client, not of a topic
+        form = next((form for form in forms if given.strip("-").upper() in form), default)
+        if form is not None:
+            return f" Pass {form} as an argument, without an option."
     word = given.lstrip("-").lower()
     begun = [name for name in names if len(word) > 2 and name.startswith(f"--{word}")]
     near = begun or [name for name in names if near_name(word, [name.lstrip("-")])]

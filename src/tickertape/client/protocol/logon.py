@@ -166,8 +166,8 @@ class LogonState:
         if self.closed:
             return error, "closed", refusal
         ended = error if isinstance(error, Disconnected) else _ended(error)
-        advice = "Give each client a unique name." if isinstance(error, NameInUse) else self._advice.after
-        loss = Disconnected(f"{str(ended).rstrip('.')}. {advice}")
+        advice = "" if isinstance(error, NameInUse) else f" {self._advice.after}"  # its error has the cure
+        loss = Disconnected(f"{str(ended).rstrip('.')}.{advice}")
         loss.__cause__ = error
         self._refuse(self._stopped or loss)
         return error, error.code, ended

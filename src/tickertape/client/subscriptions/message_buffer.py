@@ -428,7 +428,7 @@ class MessageBuffer:
             )
         hint = " Its buffer is full, so read messages meanwhile." if self._full else ""
         raise TimedOut(
-            f"Cannot catch up: stream {self.sub_id!r} did not {within(timeout)}.{hint} Wait longer."
+            f"Cannot catch up: stream {self.sub_id!r} did not {within(timeout)}.{hint} Pass a longer timeout."
         )
 
     # -- errors of both clients -------------------------------------------------------------------------
@@ -444,7 +444,8 @@ class MessageBuffer:
     def late(self, timeout: float | None) -> TimedOut:
         """Return the error for a timeout without a message."""
         return TimedOut(
-            f"Cannot read stream {self.sub_id!r}: no message received {within(timeout)}. Wait longer."
+            f"Cannot read stream {self.sub_id!r}: no message received {within(timeout)}. "
+            "Pass a longer timeout."
         )
 
     # -- inside -----------------------------------------------------------------------------------------

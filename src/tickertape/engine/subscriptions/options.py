@@ -278,7 +278,8 @@ def check_queue_options(options: SubscribeOptions, topic: str, *, queue: bool) -
         for name, given in (("browse", options.browse), ("max_backlog", options.max_backlog is not None)):
             if given:
                 raise NotAQueue(
-                    f"Cannot use option {name}: {shown(topic)} is not a queue. Remove it, or name a queue."
+                    f"Cannot use option {name}: {shown(topic)} is not a queue. "
+                    "Remove the option, or name a queue."
                 )
     elif options.conflation is not None:
         raise BadOption(

@@ -329,7 +329,8 @@ def locate(reader: SnapshotReader, position: int) -> Location | Absent:
     """Return the location of the message at `position`."""
     view = reader.view
     if position >= view.end_position:
-        return Absent(f"position {position} is above the last: the log ends before {view.end_position}")
+        held = f"the log has positions {view.first_position} to below {view.end_position}"
+        return Absent(f"position {position} is after the last message: {held}")
     if position < view.first_position:
         removed = f". {view.retired}" if view.retired is not None else ""
         begin = f"the log begins at {view.first_position}"
@@ -367,7 +368,7 @@ def locate_time(reader: SnapshotReader, micros: int) -> Location | Absent:
     if last is None:
         return Absent("the log is empty")
     return Absent(
-        f"{format_timestamp(micros)} is above the last: the newest message has the timestamp "
+        f"{format_timestamp(micros)} is after the last message, which has the timestamp "
         f"{format_timestamp(last)}"
     )
 

@@ -192,4 +192,4 @@ def _clients(where: str, table: dict[str, Any]) -> Pattern | None:
     try:
         return compile_pattern(text)
     except BadPattern as error:
-        raise ConfigurationError(f"{where} clients is an invalid regular expression: {error}") from None
+        raise ConfigurationError(f"{where} clients is an {error}") from None

@@ -123,3 +123,11 @@ def is_address(host: str, *families: socket.AddressFamily) -> bool:
             socket.inet_pton(family, host)
             return True
     return False
+
+
+def remote_address(name: object) -> str:
+    """Return the text of a remote address. Empty for a Unix socket."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return ""
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

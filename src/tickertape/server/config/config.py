@@ -86,7 +86,7 @@ _NAME_OVERHEAD_BYTES: Final = 3
 COMMAND_LINE: Final = "command line"
 """File name shown for values given as arguments."""
 _GIVEN: Final = SourceLocation(COMMAND_LINE, 0)
-_CURE: Final = "Listen on 127.0.0.1, or add insecure = true to its table."
+_CURE: Final = "Listen on 127.0.0.1, or set insecure = true in [admin] of a configuration file."
 
 
 class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,10 @@ from tickertape.server.config.document import Section, flag_of, path_of, text_of
 LISTEN_DEFAULT: Final = "tcp://127.0.0.1:9007"
 TRANSPORT_LATER: Final = ("name", "slow_client")
 BEYOND_LOOPBACK: Final = "is reachable from other machines and not encrypted."
-_CURE: Final = "Listen on tls:// with a certificate or on 127.0.0.1, or add insecure = true to its table."
+_CURE: Final = (
+    "Listen on tls:// with a certificate or on 127.0.0.1, or set insecure = true in its [[transport]] of a "
+    "configuration file."
+)
 _OF_TLS: Final = ("certificate", "key", "client_ca")
 _path = partial(path_of, noun="file")
 

@@ -92,7 +92,7 @@ def test_check_json_prints_one_document(tmp_path: Path) -> None:
     result = run("check", str(file), "--output", "json")
     found = json.loads(result.stdout)
     assert (result.exit_code, result.stderr) == (1, "")
-    assert (found["file"], found["in_order"]) == (str(file), False)
+    assert (found["file"], found["valid"]) == (str(file), False)
     assert found["problems"][1] == {
         "file": str(file),
         "line": 3,
@@ -102,7 +102,7 @@ def test_check_json_prints_one_document(tmp_path: Path) -> None:
     file.write_text("[instance]\nname = 'a'\n")
     result = run("check", str(file), "--output", "json")
     found = json.loads(result.stdout)
-    assert (result.exit_code, found["in_order"], found["problems"]) == (0, True, [])
+    assert (result.exit_code, found["valid"], found["problems"]) == (0, True, [])
     assert found["configuration"]["instance"]["name"] == "a"
     assert found["configuration"]["instance"]["drain_timeout"] == 10.0
     assert "drain_seconds" not in result.stdout
@@ -136,7 +136,7 @@ def test_check_reads_the_tokens_file(tmp_path: Path) -> None:
     assert result.exit_code == 1
     cause = f"Cannot read tokens_file '{tokens}': No such file or directory"
     assert result.stdout == f"{file}: {cause}. Check the path and its permissions.\n"
-    assert json.loads(run("check", str(file), "--output", "json").stdout)["in_order"] is False
+    assert json.loads(run("check", str(file), "--output", "json").stdout)["valid"] is False
     tokens.touch(mode=0o600)
     assert run("check", str(file)).exit_code == 0
 
@@ -155,7 +155,9 @@ def test_check_json_masks_every_storage_option(tmp_path: Path, monkeypatch: pyte
     result = run("check", str(file), "--output", "json")
     assert result.exit_code == 0
     assert "topsecret123" not in result.stdout
-    options = json.loads(result.stdout)["configuration"]["archive"]["storage_options"]
+    configuration = json.loads(result.stdout)["configuration"]
+    options = configuration["archive"]["storage_options"]
+    assert configuration["limits"]["filter_bytes_max"] == 4096
     assert options == {"AWS_ACCESS_KEY_ID": "***", "AWS_SECRET_ACCESS_KEY": "***"}
 
 
@@ -191,7 +193,7 @@ def test_check_warns_about_unrestricted_tokens_beside_restricted_ones(tmp_path: 
     ]
     document = json.loads(run("check", str(file), "--output", "json").stdout)
     assert len(document["warnings"]) == 1
-    assert document["in_order"] is True
+    assert document["valid"] is True
 
 
 def test_problem_in_a_pipe_exits_1(tmp_path: Path) -> None:

@@ -162,7 +162,10 @@ def test_logon_with_another_user_than_the_token_is_refused(tokens: Tokens, token
         (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01\n", "must be a time with a time zone"),
         (f"[a]\nsha256 = '{'0' * 64}'\nexpires = 2027-01-01T00:00:00\n", "must be a time with a time zone"),
         (f"[a]\nsha256 = '{'0' * 64}'\nclients = 1\n", "must be a regular expression in quotes"),
-        (f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n", "is an invalid regular expression"),
+        (
+            f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n",
+            "clients is an invalid regular expression: missing",
+        ),
         (
             f"[a]\nsha256 = '{'0' * 64}'\ntopics = []\n",
             "unknown key 'topics'. Use sha256, expires or clients",

@@ -84,8 +84,8 @@ def test_relative_paths_of_an_included_file_are_relative_to_that_file(tmp_path: 
             [
                 (
                     "c.toml:2: transport.listen: tcp://0.0.0.0:9007 is reachable from other machines and "
-                    "not encrypted. Listen on tls:// with a certificate or on 127.0.0.1, or add "
-                    "insecure = true to its table."
+                    "not encrypted. Listen on tls:// with a certificate or on 127.0.0.1, or set "
+                    "insecure = true in its [[transport]] of a configuration file."
                 )
             ],
         ),
