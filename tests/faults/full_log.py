@@ -26,7 +26,7 @@ from tickertape.testing import RunningServer, running_server, wait_until
 
 SECONDS: Final = 30.0
 TOPIC: Final = "orders"
-REFUSED: Final = "Cannot prepare the next segment: No space left on device: free disk space"
+REFUSED: Final = "Cannot prepare the next segment: No space left on device. Free disk space"
 BODY_BYTES_MAX: Final = 200_000
 BODY_BYTES_MIN: Final = 100
 """Bytes that must fit, or the disk counts as full."""
@@ -171,7 +171,9 @@ class FullLog:
             self.counts["killed while full"] += 1
         self.judge_files()
         self.server.start()
-        wait_until(lambda: " journal_full " in self.server.errors()[before:], SECONDS)
+        wait_until(
+            lambda: ' journal_full text="Cannot prepare the next' in self.server.errors()[before:], SECONDS
+        )
         self._bare = tt.Client("bare", self.server.uri, timeout=SECONDS)
 
     def resumes_with_space(self) -> None:

@@ -150,6 +150,13 @@ def test_wrong_port_is_reported_on_both_sides(ports: Ports, mistake: str) -> Non
     wait_until(lambda: ports.server.errors().count(log) > before)
 
 
+def test_admin_refused_event_has_the_address_of_the_client(ports: Ports) -> None:
+    with socket.create_connection(ports.admin) as peer:
+        host, port = peer.getsockname()
+        peer.sendall(hello())
+        wait_until(lambda: f" admin_refused address={host}:{port} text=" in ports.server.errors())
+
+
 def test_tls_settings_with_a_unix_socket_are_refused_by_the_client(ports: Ports) -> None:
     with pytest.raises(tt.BadOption, match="it is not a tls:// address"):
         tt.Client("lost", f"unix://{ports.unix}", tls=ports.trust)

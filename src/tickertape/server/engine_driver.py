@@ -264,7 +264,9 @@ class EngineDriver:
         if self.broker.journal.commits.full is not self._full:
             self._full = not self._full
             if self._full:
-                event("journal_full", logging.WARNING, text=self.broker.journal.commits.full_reason)
+                reason = self.broker.journal.commits.full_reason
+                text = f"Cannot prepare the next segment: {reason}. The server retries every second."
+                event("journal_full", logging.WARNING, text=text)
             else:
                 event("journal_resumed", logging.WARNING)
         self.flush()

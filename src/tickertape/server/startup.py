@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from tickertape.base.errors import JournalCorrupt, NotAJournal
 from tickertape.base.interfaces import Buffer, Disk
+from tickertape.base.text_format import shown
 from tickertape.base.version import __version__
 from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
@@ -71,7 +72,7 @@ def open_instance(config: Config, rights: LogonPolicy | None = None) -> OpenedIn
     Raises `JournalError`, `WrongJournal` or `OSError`.
     """
     disk = _data_directory(config)
-    owner = f"instance {config.instance.name}"
+    owner = f"instance {shown(config.instance.name)}"
     return open_on(disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt)
 
 

@@ -88,7 +88,7 @@ def test_directory_in_use_names_the_process_once_with_a_cure(tmp_path: Path) -> 
     with pytest.raises(JournalLocked) as refused:
         open_instance(config)
     assert str(refused.value) == (
-        f"Cannot open data directory '{tmp_path / 'data'}': it is in use by instance tickertape "
+        f"Cannot open data directory '{tmp_path / 'data'}': it is in use by instance 'tickertape' "
         f"(pid {os.getpid()}). Stop that process first."
     )
     persisted(opened)

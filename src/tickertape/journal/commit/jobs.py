@@ -21,10 +21,10 @@ from tickertape.journal.format.retired_state import RetiredState, write_retired
 from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, segment_path
 
 NO_ROOM: Final = {
-    errno.ENOSPC: "free disk space",
-    errno.EDQUOT: "free disk space, or raise the quota",
-    errno.EMFILE: "raise the server's limit of open files",
-    errno.ENFILE: "raise the system's limit of open files",
+    errno.ENOSPC: "Free disk space",
+    errno.EDQUOT: "Free disk space, or raise the quota",
+    errno.EMFILE: "Raise the server's limit of open files",
+    errno.ENFILE: "Raise the system's limit of open files",
 }
 """Errors after which nothing was written and a retry may succeed, with their remedies."""
 
@@ -35,8 +35,8 @@ class DiskFull(OSError):
     @property
     def reason(self) -> str:
         """The missing resource and the remedy."""
-        remedy = NO_ROOM.get(self.errno or 0, "free disk space")
-        return f"{self.strerror}: {remedy}"
+        remedy = NO_ROOM.get(self.errno or 0, "Free disk space")
+        return f"{self.strerror}. {remedy}"
 
 
 class JournalJob(msgspec.Struct, frozen=True, kw_only=True):

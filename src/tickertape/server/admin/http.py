@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, cast
 import h11
 
 from tickertape.security.tls_channel import HANDSHAKE_BYTE
-from tickertape.server.config.addresses import is_address
+from tickertape.server.config.addresses import is_address, remote_address
 from tickertape.server.events import event
 from tickertape.server.limits import admin_connections_max, admin_request_bytes_max, admin_request_seconds_max
 from tickertape.wire.commands import PREFACE
@@ -181,7 +181,9 @@ class HttpConnection(asyncio.Protocol):
     def _refuse_protocol(self, what: str) -> None:
         """Answer a client of another protocol, and log it."""
         text = f"Cannot serve {what}"
-        event("admin_refused", text=text)
+        assert self._transport is not None
+        address = remote_address(self._transport.get_extra_info("peername"))
+        event("admin_refused", address=address or None, text=text)
         self._refuse(400, f"{text}\n")
 
     def _send(self, answer: Answer, *, head_only: bool, last: bool = False) -> None:

@@ -21,7 +21,7 @@ from typing import Final, Protocol, cast
 from tickertape.base.errors import TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.engine.limits import outbox_bytes_max
-from tickertape.server.config.addresses import parse_listen
+from tickertape.server.config.addresses import parse_listen, remote_address
 from tickertape.wire.connection import HTTP_TEXT, Connection, Received, Violation
 from tickertape.wire.heartbeat import Liveness
 
@@ -102,7 +102,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport = stream = cast("asyncio.Transport", transport)
         self._descriptor = stream.get_extra_info("socket").fileno()
         stream.set_write_buffer_limits(high=outbox_bytes_max, low=outbox_bytes_max // 4)
-        self.address = _address(transport.get_extra_info("peername"))
+        self.address = remote_address(transport.get_extra_info("peername"))
         self._conn = self._handler.connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (the wire machine knows what it needs)
@@ -222,14 +222,6 @@ def _unread_bytes(descriptor: int) -> int:
     with contextlib.suppress(OSError, ValueError):  # closed already
         fcntl.ioctl(descriptor, termios.FIONREAD, size)
     return int.from_bytes(size, sys.byteorder)
-
-
-def _address(name: object) -> str:
-    """Return the text of a remote address. Empty for a Unix socket."""
-    if not isinstance(name, tuple) or len(name) < 2:
-        return ""
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def listen(uri: str, connect: Callable[[], ClientConnection]) -> tuple[asyncio.Server, str]:

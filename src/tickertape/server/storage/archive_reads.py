@@ -295,7 +295,7 @@ class ArchiveReads:
         """Use or reject the coverage. `found`: the difference (empty: none), or an error of the
         comparison."""
         if isinstance(found, TickertapeError):
-            text = f"Cannot compare archive {self._config.location} with the log: {found}"
+            text = f"Cannot compare archive {self._config.location!r} with the log: {found}"
             self._record("archive_failed", logging.WARNING, code=ArchiveFailed.code, text=text)
             deliver(ArchiveFailed(text))
         else:
@@ -311,7 +311,7 @@ class ArchiveReads:
     def _refuse(self, cause: str) -> None:
         """Stop using the archive: the server neither reads it nor removes archived segments."""
         self._unfit = (
-            f"Cannot use archive {self._config.location}: {cause}. Was the log restored from a copy? The "
+            f"Cannot use archive {self._config.location!r}: {cause}. Was the log restored from a copy? The "
             "server uses the archive neither for reads nor for retention. Start a new archive elsewhere."
         )
         self._tier.cover(ArchiveCoverage(None))

@@ -57,8 +57,8 @@ class SpillFiles:
             if self._directory >= 0:
                 os.close(self._directory)
             raise SpillFailed(
-                f"Cannot use spill directory {self.directory}: {error}. Set another directory in "
-                "[slow_clients], or set disk_limit = 0 there."
+                f"Cannot use spill directory {str(self.directory)!r}: {error.strerror or error}. "
+                "Set another directory in [slow_clients], or set disk_limit = 0 there."
             ) from None
 
     def _open_directory(self) -> int:
@@ -172,7 +172,9 @@ class SpillFiles:
 
     def _log_failure(self, action: str, number: int, error: OSError) -> None:
         path = self.directory / _name(number)
-        event("spill_failed", logging.WARNING, action=action, file=str(path), text=str(error))
+        event(
+            "spill_failed", logging.WARNING, action=action, file=str(path), text=error.strerror or str(error)
+        )
 
 
 def _name(number: int) -> str:

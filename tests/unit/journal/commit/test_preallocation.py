@@ -69,7 +69,7 @@ def test_segment_size_is_never_below_the_size_of_the_next_commit() -> None:
     assert job.bytes == 5 * MIB + 4096
     assert reserve.done(job, NO_SPACE, 0, now(0)) is None
     assert is_full(reserve)
-    assert reserve.full_reason == "no space: free disk space"
+    assert reserve.full_reason == "no space. Free disk space"
 
 
 def test_full_disk_is_used_to_the_last_segment_without_losing_messages() -> None:
