@@ -286,7 +286,7 @@ def test_topics_command_prints_a_table(server: RunningServer) -> None:
     code, output, _ = run_tickertape("topics", "--admin", server.admin_url)
     head, *rows = output.splitlines()
     assert code == 0
-    assert head.split() == ["topic", "recorded", "last", "bookmark", "last", "message", "messages", "bytes",
+    assert head.split() == ["topic", "persistent", "last", "bookmark", "last", "message", "messages", "bytes",
                             "subscriptions"]  # fmt: skip
     assert next(row.split()[1] for row in rows if row.startswith("orders ")) == "yes"
 

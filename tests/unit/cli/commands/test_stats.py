@@ -43,6 +43,8 @@ def test_stats_summarises_queues_when_present(
     monkeypatch.setattr(stats, "stats_of", lambda _: (b"", stats_of(*snapshots)))
     lines_shown = CliRunner().invoke(cli, ["stats"]).stdout.splitlines()
     assert [line for line in lines_shown if line.startswith("queues")] == lines
+    (log,) = (line for line in lines_shown if line.startswith("log "))
+    assert " to below " in log
 
 
 def test_stats_separates_the_longest_label_from_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
