@@ -251,5 +251,14 @@ def exposition(stats: Stats, accept: str) -> tuple[bytes, str]:
     """Return the metrics of a report in the text format that `accept` asks for, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Report(stats))
-    encode, content_type = choose_encoder(accept)
+    encode, content_type = _encoder(accept)
     return encode(registry), content_type
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """Return the encoder that `accept` asks for, and its content type. An invalid version gets the default."""
+    try:
+        encode, content_type = choose_encoder(accept)
+    except TypeError:  # it compares the version with numbers
+        return choose_encoder("")
+    return (encode, content_type) if content_type.isascii() else choose_encoder("")

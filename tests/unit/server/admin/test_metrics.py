@@ -122,6 +122,14 @@ def test_exposition_has_metrics_of_each_queue() -> None:
     ]
 
 
+@pytest.mark.parametrize("version", ["x", "1.x", "\xe9", "2.0\xe9", "2 \x7f"])
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+def test_exposition_of_an_invalid_version_has_an_ascii_content_type(kind: str, version: str) -> None:
+    text, content_type = exposition(stats_of(), f"{kind};version={version}")
+    assert text.startswith(b"# HELP tickertape_")
+    assert content_type.isascii()
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_queue_counters_start_at_zero_after_each_server_start(kept: bool) -> None:
     engine = QueueEngine(QueueDefinition("work", max_deliveries=1, file_backed_metadata=kept))
