@@ -76,6 +76,7 @@ _HTTP_BEGINS: Final = (
     b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"TRACE ", b"CONNECT ",
     b"PRI * ",
 )  # fmt: skip
+_HTTP_STARTS: Final = tuple(method[: len(PREFACE)] for method in _HTTP_BEGINS)
 HTTP_TEXT: Final = (
     "Cannot serve HTTP: this is an address for Tickertape clients. Use the admin address of the server."
 )
@@ -302,7 +303,12 @@ class Connection:
 
 def is_http(first: bytes) -> bool:
     """Return whether the first eight bytes of a client start an HTTP request."""
-    return any(first.startswith(method[: len(PREFACE)]) for method in _HTTP_BEGINS)
+    return first.startswith(_HTTP_STARTS)
+
+
+def may_become_http(first: bytes) -> bool:
+    """Return whether fewer than eight bytes are the incomplete start of an HTTP request."""
+    return any(len(first) < len(start) and start.startswith(first) for start in _HTTP_STARTS)
 
 
 def _foresee(role: Role, decoder: _Decoder, header: bytes, total: int | None, size: int) -> PeerError | None:

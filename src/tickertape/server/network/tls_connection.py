@@ -17,7 +17,7 @@ from tickertape.security.tls_channel import HANDSHAKE_BYTE, TlsChannel, portions
 from tickertape.server.limits import handshake_bytes_max
 from tickertape.server.network.connection import ClientConnection, ConnectionHandler
 from tickertape.wire.commands import PREFACE
-from tickertape.wire.connection import HTTP_TEXT, is_http
+from tickertape.wire.connection import HTTP_TEXT, is_http, may_become_http
 
 
 class TlsClientConnection(ClientConnection):
@@ -29,6 +29,8 @@ class TlsClientConnection(ClientConnection):
         self._handshake_bytes = 0
         self._plain = False
         """Whether the client uses our protocol or HTTP without TLS. The error is then sent without TLS."""
+        self._first = b""
+        """First bytes of a client that does not use TLS."""
         self._pumping = False
 
     # -- called by the event loop ---------------------------------------------------------------------
@@ -68,7 +70,7 @@ class TlsClientConnection(ClientConnection):
 
     def _shake(self, data: memoryview) -> bool:
         """Continue the handshake. Return whether it is done."""
-        if not self._handshake_bytes and data[0] != HANDSHAKE_BYTE:
+        if self._first or (not self._handshake_bytes and data[0] != HANDSHAKE_BYTE):
             self._refuse_plain(data)
             return False
         self._handshake_bytes += len(data)
@@ -87,9 +89,13 @@ class TlsClientConnection(ClientConnection):
         self._write_out(self._channel.take())
         return done
 
-    def _refuse_plain(self, first: memoryview) -> None:
+    def _refuse_plain(self, data: memoryview) -> None:
+        """Refuse a client without TLS, once its first bytes show the protocol."""
+        self._first = first = (self._first + data[: len(PREFACE)])[: len(PREFACE)]
+        if may_become_http(first):
+            return
         error: TlsFailed | TlsRequired
-        if is_http(bytes(first[: len(PREFACE)])):
+        if is_http(first):
             self._plain = self._http = True
             error = TlsFailed(HTTP_TEXT)
         elif first[0] == PREFACE[0]:

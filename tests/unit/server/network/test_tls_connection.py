@@ -16,7 +16,7 @@ import uvloop
 import tickertape as tt
 from tests.helpers.certificates import Authority
 from tests.helpers.renegotiation import LIBRARY, RenegotiatingClient
-from tickertape.base.errors import LogonTimeout
+from tickertape.base.errors import LogonTimeout, TlsFailed
 from tickertape.security.contexts import server_context
 from tickertape.server import engine_driver as instance_module
 from tickertape.server.config.config import Config, InstanceConfig
@@ -181,3 +181,32 @@ def test_alert_for_a_second_handshake_is_sent_at_once(running: Running) -> None:
         client.renegotiate()
         assert client.hears_alert()
         assert not running.instance.broker.statistics.ended, "the alert is not sent only with the goodbye"
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "CONNECT"])
+def test_http_request_gets_the_same_answer_for_every_split(running: Running, method: str) -> None:
+    request = f"{method} /stats HTTP/1.1\r\nHost: h\r\n\r\n".encode()
+    answers = {split_answer(running, request, at) for at in range(1, 12)}
+    assert len(answers) == 1
+    assert answers.pop().startswith(b"HTTP/1.1 400 Bad Request\r\n")
+
+
+def split_answer(running: Running, data: bytes, at: int) -> bytes:
+    """Return the answer to `data`, after the server has read the first `at` bytes alone."""
+    before = len(running.peers)
+    with running.connect() as connection:
+        connection.sendall(data[:at])
+        until(lambda: len(running.peers) > before and running.peers[-1]._read_bytes == at)
+        connection.sendall(data[at:])
+        return b"".join(iter(lambda: connection.recv(4096), b""))
+
+
+@pytest.mark.parametrize("said", [b"P", b"GE"])
+def test_start_of_an_http_method_alone_is_not_an_error(running: Running, said: bytes) -> None:
+    with running.connect() as connection:
+        connection.sendall(said)
+        until(lambda: bool(running.peers) and running.peers[0]._read_bytes == len(said))
+        assert running.instance.broker.statistics.ended[TlsFailed.code] == 0
+        connection.sendall(b"X")  # no method continues so
+        assert connection.recv(100) == b""
+    assert running.instance.broker.statistics.ended[TlsFailed.code] == 1
