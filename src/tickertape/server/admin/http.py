@@ -24,6 +24,8 @@ from tickertape.server.limits import admin_connections_max, admin_request_bytes_
 from tickertape.wire.commands import PREFACE
 
 _METHODS: Final = (b"GET", b"HEAD")
+_NATIVE: Final = PREFACE[:-1]
+"""First bytes of a Tickertape client."""
 
 
 _NO_HOST: Final = b"localhost"
@@ -71,6 +73,8 @@ class HttpConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._untaken = False
         """Part of the last answer is not written yet."""
+        self._first = b""
+        """First bytes of the connection, which show the protocol of the client."""
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -83,12 +87,14 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(503, f"Too many connections (limit {admin_connections_max}). Try again later.\n")
 
     def data_received(self, data: bytes) -> None:
-        if data.startswith(PREFACE[:-1]):  # h11 would wait for the end of a request line
-            self._refuse_protocol("Tickertape clients. Use the listen address of the server.")
-            return
-        if data[0] == HANDSHAKE_BYTE:
-            self._refuse_protocol("TLS. Use http://.")
-            return
+        if len(self._first) < len(_NATIVE):
+            self._first += data[: len(_NATIVE) - len(self._first)]
+            if self._first == _NATIVE:  # h11 would wait for the end of a request line
+                self._refuse_protocol("Tickertape clients. Use the listen address of the server.")
+                return
+            if self._first[0] == HANDSHAKE_BYTE:
+                self._refuse_protocol("TLS. Use http://.")
+                return
         self._http.receive_data(data)
         self._read_on()
 

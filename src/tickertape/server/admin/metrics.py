@@ -256,7 +256,7 @@ def exposition(stats: Stats, accept: str) -> tuple[bytes, str]:
 
 
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """Return the encoder that `accept` asks for, and its content type. An invalid version gets the default."""
+    """Return the encoder that `accept` asks for, and its content type. Default: for an invalid version."""
     try:
         encode, content_type = choose_encoder(accept)
     except TypeError:  # it compares the version with numbers

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import pytest
 
+from tests.helpers.peer import frame
 from tickertape.server.admin.http import Answer, HttpConnection
+from tickertape.wire.commands import PREFACE, Logon
 
 SECONDS_MAX = 0.1
 GET = b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -170,3 +172,77 @@ def test_half_closed_connection_gets_a_response() -> None:
         assert (await reader.read()).endswith(b"/slow")
 
     assert talk(half, 20) == set()
+
+
+class Recorder(asyncio.Transport):
+    """A transport without a socket, which keeps the written bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = b""
+        self.ended = asyncio.Event()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.said += data
+
+    def write_eof(self) -> None:
+        self.ended.set()
+
+    def close(self) -> None:
+        self.ended.set()
+
+    def abort(self) -> None:
+        self.ended.set()
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def answer_to(parts: Sequence[bytes]) -> bytes:
+    """Return the answer of a connection that receives one part with each read, up to its end."""
+
+    async def run() -> bytes:
+        recorder = Recorder()
+        connection = HttpConnection(answer, set(), hosts=("h",), seconds_max=20)
+        connection.connection_made(recorder)
+        for part in parts:
+            connection.data_received(part)
+        await asyncio.wait_for(recorder.ended.wait(), 10)
+        connection.connection_lost(None)
+        return recorder.said
+
+    return asyncio.run(run())
+
+
+def splits(data: bytes, cuts: Iterable[int]) -> list[list[bytes]]:
+    """Return `data` whole, in two parts cut at each place, and byte by byte."""
+    single = [data[at : at + 1] for at in range(len(data))]
+    return [[data], *([data[:at], data[at:]] for at in cuts), single]
+
+
+LAST = b"Host: h\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (PREFACE + frame(Logon(name="lost")), b"Cannot serve Tickertape clients. Use the listen address"),
+        (b"\x16\x03\x01\x02\x00\x01" + bytes(60), b"Cannot serve TLS. Use http://."),
+        (b"GET /tktape/0 HTTP/1.1\r\n" + LAST, b"/tktape/0"),
+        (b"GET /\x16 HTTP/1.1\r\n" + LAST, b"illegal request line"),
+    ],
+    ids=["client", "tls", "path", "control character"],
+)
+def test_protocol_of_the_client_is_recognised_for_every_split(data: bytes, text: bytes) -> None:
+    answers = {answer_to(parts) for parts in splits(data, range(1, len(data)))}
+    assert len(answers) == 1
+    assert text in answers.pop()
