@@ -1,8 +1,8 @@
 """HTTP connection of the admin address. h11 implements the protocol.
 
 Invariants:
-- A connection holds at most `admin_request_bytes_max` of a request, and one answer. It rejects request
-  bodies.
+- The head of a request has at most `admin_request_bytes_max`, however its bytes were split. Requests with a
+  body are rejected. A connection holds one answer.
 - A connection closes when its request or answer makes no progress within `admin_request_seconds_max`.
 - Protection against DNS rebinding: the `Host` header must be an IP address, the local host, or a name that
   the configuration lists. An attacker's page can point the attacker's own name at this machine, but not an
@@ -26,6 +26,9 @@ from tickertape.wire.commands import PREFACE
 _METHODS: Final = (b"GET", b"HEAD")
 _NATIVE: Final = PREFACE[:-1]
 """First bytes of a Tickertape client."""
+_LONG_HEAD: Final = (
+    f"Cannot read the request: its head has more than {admin_request_bytes_max} bytes. Send fewer headers.\n"
+)
 
 
 _NO_HOST: Final = b"localhost"
@@ -126,9 +129,14 @@ class HttpConnection(asyncio.Protocol):
             return
         try:
             while True:
+                unread = len(self._http.trailing_data[0])
                 event = self._http.next_event()
                 if isinstance(event, h11.Request):
                     self._request = event
+                    # h11 limits only heads that are incomplete after a read.
+                    if unread - len(self._http.trailing_data[0]) > admin_request_bytes_max:
+                        self._refuse(431, _LONG_HEAD)
+                        return
                 elif isinstance(event, h11.EndOfMessage):
                     assert self._request is not None
                     assert self._transport is not None
@@ -144,7 +152,8 @@ class HttpConnection(asyncio.Protocol):
                 else:  # NEED_DATA
                     return
         except h11.RemoteProtocolError as error:
-            self._refuse(error.error_status_hint, f"Invalid HTTP request: {error}\n")
+            status = error.error_status_hint
+            self._refuse(status, _LONG_HEAD if status == 431 else f"Invalid HTTP request: {error}\n")
 
     async def _answer(self, request: h11.Request) -> None:
         if request.method not in _METHODS:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.peer import frame
 from tickertape.server.admin.http import Answer, HttpConnection
+from tickertape.server.limits import admin_request_bytes_max
 from tickertape.wire.commands import PREFACE, Logon
 
 SECONDS_MAX = 0.1
@@ -246,3 +247,20 @@ def test_protocol_of_the_client_is_recognised_for_every_split(data: bytes, text:
     answers = {answer_to(parts) for parts in splits(data, range(1, len(data)))}
     assert len(answers) == 1
     assert text in answers.pop()
+
+
+@pytest.mark.parametrize(("more", "status"), [(0, b"200"), (1, b"431")])
+def test_head_of_a_request_has_one_limit_for_every_split(more: int, status: bytes) -> None:
+    head = b"GET /a HTTP/1.1\r\nX: %s\r\n" + LAST
+    data = head % (b"x" * (admin_request_bytes_max + more - len(head) + len(b"%s")))
+    assert len(data) == admin_request_bytes_max + more
+    cuts = (1, 8, len(data) // 2, len(data) - 40, len(data) - 4, len(data) - 1)
+    answers = {answer_to(parts) for parts in splits(data, cuts)}
+    assert len(answers) == 1
+    assert answers.pop().startswith(b"HTTP/1.1 " + status)
+
+
+def test_pipelined_requests_may_exceed_the_limit_of_one_head() -> None:
+    count = 2 * admin_request_bytes_max // len(GET)
+    said = answer_to([GET * count + b"GET /b HTTP/1.1\r\n" + LAST])
+    assert said.count(b"HTTP/1.1 200") == count + 1
