@@ -137,14 +137,14 @@ class HttpConnection(asyncio.Protocol):
                     if unread - len(self._http.trailing_data[0]) > admin_request_bytes_max:
                         self._refuse(431, _LONG_HEAD)
                         return
+                    if _has_body(event):
+                        self._refuse(413, "Cannot accept a request body. Send the request without one.\n")
+                        return
                 elif isinstance(event, h11.EndOfMessage):
                     assert self._request is not None
                     assert self._transport is not None
                     self._transport.pause_reading()  # one request at a time
                     self._task = asyncio.get_running_loop().create_task(self._answer(self._request))
-                    return
-                elif isinstance(event, h11.Data):
-                    self._refuse(413, "Cannot accept a request body. Send the request without one.\n")
                     return
                 elif isinstance(event, h11.ConnectionClosed):
                     self._close()
@@ -238,7 +238,7 @@ class HttpConnection(asyncio.Protocol):
     def _late(self) -> None:
         """Close after the timeout: incomplete request, unread answer, or idle connection."""
         assert self._transport is not None
-        unfinished = self._request is not None or self._http.trailing_data[0]
+        unfinished = self._http.trailing_data[0]
         try:
             if unfinished and self._task is None and not self._untaken and not self._closing:
                 self._refuse(408, f"Request not complete within {self._seconds_max:g} s.\n")
@@ -249,6 +249,11 @@ class HttpConnection(asyncio.Protocol):
         """Close now and drop unwritten data."""
         if self._transport is not None:
             self._transport.abort()
+
+
+def _has_body(request: h11.Request) -> bool:
+    """Return whether a request announces a body. The client may wait before it sends the body."""
+    return bool(_header(request, b"transfer-encoding")) or int(_header(request, b"content-length", b"0")) > 0
 
 
 def _header(request: h11.Request, name: bytes, default: bytes = b"") -> str:
