@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final, NamedTuple, cast
 
@@ -78,6 +79,8 @@ class HttpConnection(asyncio.Protocol):
         """Part of the last answer is not written yet."""
         self._first = b""
         """First bytes of the connection, which show the protocol of the client."""
+        self._refused = False
+        """The connection was refused, and waits for the client to close."""
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -87,9 +90,12 @@ class HttpConnection(asyncio.Protocol):
         self._connections.add(self)
         self._set_timer()
         if len(self._connections) > admin_connections_max:
-            self._refuse(503, f"Too many connections (limit {admin_connections_max}). Try again later.\n")
+            text = f"Too many connections (limit {admin_connections_max}). Try again later.\n"
+            self._refuse(503, text, linger=False)
 
     def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
         if len(self._first) < len(_NATIVE):
             self._first += data[: len(_NATIVE) - len(self._first)]
             if self._first == _NATIVE:  # h11 would wait for the end of a request line
@@ -102,6 +108,8 @@ class HttpConnection(asyncio.Protocol):
         self._read_on()
 
     def eof_received(self) -> bool:
+        if self._refused:
+            return False
         self._http.receive_data(b"")
         self._read_on()
         return self._task is not None or self._untaken  # keep the connection open until answers are sent
@@ -186,12 +194,22 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
             self._read_on()
 
-    def _refuse(self, status: int, text: str) -> None:
-        """Answer with an error and close the connection."""
+    def _refuse(self, status: int, text: str, *, linger: bool = True) -> None:
+        """Answer with an error and close the connection.
+
+        With `linger`, wait until the client has closed too or the timer fires, and drop the bytes that it
+        still sends. Closing a socket with unread bytes resets the connection, which can lose the answer."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             head_only = self._request is not None and self._request.method == b"HEAD"
             self._send(Answer(status, text.encode()), head_only=head_only, last=True)
-        self._close()
+        if not linger:
+            self._close()
+            return
+        assert self._transport is not None
+        self._refused = True
+        self._set_timer()
+        with contextlib.suppress(OSError):  # the connection is closed already
+            self._transport.write_eof()
 
     def _refuse_protocol(self, what: str) -> None:
         """Answer a client of another protocol, and log it."""
@@ -224,7 +242,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def _closing(self) -> bool:
-        return self._transport is None or self._transport.is_closing()
+        return self._transport is None or self._transport.is_closing() or self._refused
 
     def _close(self) -> None:
         if self._transport is not None:

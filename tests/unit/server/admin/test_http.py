@@ -285,3 +285,26 @@ def test_announced_body_is_refused_without_a_byte_of_the_body(headers: bytes) ->
 def test_request_with_an_empty_body_is_answered(length: bytes) -> None:
     said = answer_to([b"GET /a HTTP/1.1\r\nContent-Length: " + length + b"\r\n" + LAST])
     assert said.startswith(b"HTTP/1.1 200 ")
+
+
+def test_refused_client_that_still_sends_gets_the_whole_answer() -> None:
+    async def upload(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 33554432\r\n\r\n")
+        writer.write(bytes(32 * 2**20))
+        await writer.drain()
+        assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
+
+    assert talk(upload, 20) == set()
+
+
+def test_refused_client_that_never_closes_is_disconnected() -> None:
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\x00\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(SECONDS_MAX / 10)
+
+    assert talk(endless) == set()
