@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from click.testing import CliRunner
 
+from tickertape.cli.support.command_group import cli
 from tickertape.testing.server import RunningServer, running_server, wait_until
 
 STEP_SECONDS_MAX: Final = 30
@@ -109,6 +111,22 @@ def test_publish_sends_the_message_options_unchanged(server: RunningServer) -> N
         {"a": 1},
         "",
         "two\nlines",
+    ]
+
+
+def test_publish_summary_says_whether_the_messages_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal shows the summary, so the test reads the remarks of the command."""
+    remarks: list[str] = []
+    monkeypatch.setattr("tickertape.cli.commands.publish.remark", remarks.append)
+    with running_server(tmp_path / "data", '[[journal.topic]]\nname = "orders"\n') as running:
+        for topic in ("orders", "plain"):
+            arguments = ["publish", topic, "--message", "1", "--message", "2", "--server", running.uri]
+            assert CliRunner().invoke(cli, arguments).exit_code == 0
+    assert remarks == [
+        "2 messages persisted",
+        "2 messages published, not stored: the topic 'plain' is not persistent",
     ]
 
 

@@ -17,9 +17,11 @@ from tickertape.cli.support.admin_client import names_admin_option
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.name_hints import consuming
 from tickertape.cli.support.option_types import answer_timeout_option, client_name, parsed, topic_name
+from tickertape.cli.support.tables import counted
 from tickertape.cli.support.terminal import remark
 
-_ACTIONS: Final = ("cancel", "expire")
+_ACTIONS: Final = {"cancel": "release", "expire": "rejection"}
+"""Options without a value, and the names of their outcomes."""
 _EXTENSION: Final = "lease_extension"
 
 
@@ -95,4 +97,7 @@ def ack(
         else:
             client.sow_delete(queue, filter=filter, options=option)
         client.publish_flush(timeout)
-    remark("persisted by the server")
+    # A queue may ignore an acknowledgement, so this does not count messages that left the queue.
+    noun = "acknowledgement" if option is None else _ACTIONS.get(option, "lease extension")
+    what = f"{noun} of all matching messages" if bookmarks is None else counted(len(bookmarks), noun)
+    remark(f"{what} persisted")

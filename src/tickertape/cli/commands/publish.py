@@ -1,6 +1,6 @@
 """`publish`: publish the lines of a file or of standard input, or messages of the command line.
 
-Exit code 0 means that the server has persisted every message.
+Exit code 0 means that the server has persisted every message, or accepted it for a non-persistent topic.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ def publish(
         ) as client,
         progress(f"publish {topic}", None if bodies else _size(file)) as advance,
     ):
-        published, bad_line = 0, ""
+        published, bad_line, sequence = 0, "", None
         try:
             try:
                 for message in _paced(messages, rate):
-                    client.publish(topic, message)
+                    sequence = client.publish(topic, message)
                     published += 1
                     advance(len(message) + 1)
                     if not client.connected:
@@ -121,7 +121,9 @@ def publish(
             raise failure_of(error, f"{_reason(error, server.uri).rstrip('.')}. {left}.") from error
     if bad_line:
         raise Failure(f"{bad_line}. Messages published before this line: {published}.")
-    remark(f"{counted(published, 'message')} persisted")
+    stored = sequence is not None or not published
+    outcome = "persisted" if stored else f"published, not stored: the topic {shown(topic)} is not persistent"
+    remark(f"{counted(published, 'message')} {outcome}")
 
 
 def _ignore(error: BaseException) -> None:

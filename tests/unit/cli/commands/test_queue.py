@@ -328,21 +328,44 @@ def test_browse_prints_the_error_that_ended_the_stream(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "call"),
+    ("arguments", "call", "summary"),
     [
-        (["1|2|"], ("ack", "work", ["1|2|"], None)),
-        (["1|2|, 3|4|", "--option", "cancel"], ("ack", "work", ["1|2|", "3|4|"], "cancel")),
-        (["1|2|", "--option", "expire"], ("ack", "work", ["1|2|"], "expire")),
-        (["1|2|", "--option", "lease_extension=60s"], ("ack", "work", ["1|2|"], "lease_extension=60s")),
-        (["--filter", "/a = 1"], ("sow_delete", "work", "/a = 1", None)),
-        (["--filter", "/a = 1", "--option", "expire"], ("sow_delete", "work", "/a = 1", "expire")),
+        (["1|2|"], ("ack", "work", ["1|2|"], None), "1 acknowledgement persisted"),
+        (
+            ["1|2|, 3|4|", "--option", "cancel"],
+            ("ack", "work", ["1|2|", "3|4|"], "cancel"),
+            "2 releases persisted",
+        ),
+        (["1|2|", "--option", "expire"], ("ack", "work", ["1|2|"], "expire"), "1 rejection persisted"),
+        (
+            ["1|2|", "--option", "lease_extension=60s"],
+            ("ack", "work", ["1|2|"], "lease_extension=60s"),
+            "1 lease extension persisted",
+        ),
+        (
+            ["--filter", "/a = 1"],
+            ("sow_delete", "work", "/a = 1", None),
+            "acknowledgement of all matching messages persisted",
+        ),
+        (
+            ["--filter", "/a = 1", "--option", "expire"],
+            ("sow_delete", "work", "/a = 1", "expire"),
+            "rejection of all matching messages persisted",
+        ),
     ],
 )
 def test_ack_command_waits_until_acknowledgements_are_persisted(
-    client: Client, arguments: list[str], call: tuple[Any, ...]
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    call: tuple[Any, ...],
+    summary: str,
 ) -> None:
+    remarks: list[str] = []
+    monkeypatch.setattr("tickertape.cli.commands.ack.remark", remarks.append)
     result = run("ack", "work", *arguments)
     assert (result.exit_code, result.output) == (0, "")
+    assert remarks == [summary]
     assert client.calls == [call, ("flush",)]
     assert client.connected_to == ("tcp://127.0.0.1:9007", True)
 
