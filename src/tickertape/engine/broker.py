@@ -447,7 +447,7 @@ class Broker:
             raise LogonRequired(f"Cannot handle {type(command).__name__} before the logon. Log on first.")
         user = self._sessions.user_of(command, self._clock.now)  # before any other check
         if self.draining:
-            raise NotReady("Cannot log on: the server is stopping. Connect again later.")
+            raise NotReady("Cannot log on: the server is stopping. Wait until it runs again.")
         heartbeat_seconds(command.heartbeat_ms)
         session, old = self._sessions.logon(conn, command, user)
         if old is not None:

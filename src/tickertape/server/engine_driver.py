@@ -68,7 +68,7 @@ _CLOSE_SECONDS_MAX: Final = 5.0
 _STALLED: Final = (
     "Cannot wait longer for a large frame: it stalled for "
     f"{inbound_stall_seconds_max:g} s while other frames "
-    "waited for its memory. Send frames without pauses, and connect again."
+    "waited for its memory. Send frames without pauses."
 )
 _ENGINE_REASONS: Final[tuple[str, ...]] = (*get_args(PauseReason), "scheduler")
 """Reasons of the server not to read from a connection. A frame does not count as stalled meanwhile."""
@@ -454,7 +454,8 @@ class EngineDriver:
             ):
                 continue
             self.broker.goodbye(
-                conn, NotReady("Cannot continue: the server has stopped. Connect again when it is running.")
+                conn,
+                NotReady("Cannot continue: the server has stopped. Wait until it runs again."),
             )
         self.flush()
 

@@ -13,7 +13,15 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
-from tickertape.base.errors import Closed, Disconnected, NameInUse, StoreFull, TickertapeError, UsageError
+from tickertape.base.errors import (
+    Closed,
+    Disconnected,
+    NameInUse,
+    StoreError,
+    StoreFull,
+    TickertapeError,
+    UsageError,
+)
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.batch.queue_lease import AckAccumulator, Action, Marks
 from tickertape.client.bookmark_store.protocol import BookmarkStore
@@ -35,7 +43,7 @@ FailedWriteHandler = Callable[[TickertapeError, MessageBatch | None], object]
 Step = Callable[[], None]
 _LOGGED: Final = {
     ConnectionState.LOGGED_ON: "Client %r is connected to %s.",
-    ConnectionState.RESUBSCRIBED: "Client %r is connected to %s again, with its subscriptions.",
+    ConnectionState.RESUBSCRIBED: "Client %r has resubscribed at %s.",
 }
 """Log texts of states."""
 
@@ -265,7 +273,9 @@ class ClientDriver(ABC):
                     connection.hang_up()
             elif isinstance(effect, effects.ConnectionDown):
                 name, uri = self.core.name, self._address.uri
-                LOG.warning("Client %r lost its connection to %s. Cause: %s", name, uri, effect.error)
+                # `loss` also says how this kind of client reconnects. After an error of its store it may not.
+                cause = effect.error if isinstance(effect.error, StoreError) else self.logon.loss
+                LOG.warning("Client %r lost its connection to %s. Cause: %s", name, uri, cause)
                 self._connection_lost(effect)
             elif isinstance(effect, effects.State):
                 self._report_state(effect.state)

@@ -232,7 +232,7 @@ class HADriver(ClientDriver):
             self.feed(policies.choose())
         elif isinstance(action, machine.AskDelay):
             delay = policies.delay(action.uri, now().mono, random())
-            self._log_attempt(delay.seconds)
+            self._log_attempt(action.uri, delay.seconds)
             self.feed(delay)
         elif isinstance(action, machine.ReportSuccess):
             policies.succeeded(action.uri, self._instance)
@@ -254,14 +254,14 @@ class HADriver(ClientDriver):
             if not (told or action.known):
                 self.handlers.report(action.error)
 
-    def _log_attempt(self, seconds: float | None) -> None:
-        """Log the attempt that failed, and the delay before the next one."""
+    def _log_attempt(self, following: str, seconds: float | None) -> None:
+        """Log the attempt that failed, and the delay before the next one, to the server `following`."""
         failed, self._failed = self._failed, None
         if failed is not None:
-            following = "Giving up." if seconds is None else f"Next attempt in {seconds:.3g} s."
+            plan = "Giving up." if seconds is None else f"Next attempt in {seconds:.3g} s at {following}."
             error, uri = failed
             text = "Client %r could not connect to %s. %s Cause: %s"
-            LOG.warning(text, self.core.name, uri, following, error)
+            LOG.warning(text, self.core.name, uri, plan, error)
 
     def _attempt(self, action: machine.Connect) -> Generator[Step, Any, Event]:
         try:

@@ -404,7 +404,8 @@ def shake(
             f"Cannot use TLS with {uri}: no answer {within(seconds)}. Check that this is a tls:// address."
         ) from error
     except OSError as error:
-        raise Disconnected(f"Cannot use TLS with {uri}: {error.strerror or error}. Connect again.") from error
+        reason = error.strerror or error
+        raise Disconnected(f"Cannot use TLS with {uri}: {reason}. Check the network.") from error
 
 
 def _left(deadline: float | None) -> float | None:

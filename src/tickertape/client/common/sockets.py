@@ -50,4 +50,4 @@ def tls_closed(uri: str) -> TlsFailed:
 
 def cut_off(uri: str) -> str:
     """Return the error text for a connection that ended without a TLS close notification."""
-    return f"The connection to {uri} was cut off without a TLS close notification. Connect again."
+    return f"The connection to {uri} was cut off without a TLS close notification. Check the network."

@@ -71,5 +71,5 @@ class ClientHeartbeat:
         """Return the error for a connection without input for `idle` seconds."""
         return HeartbeatMissed(
             f"Cannot reach the server: it sent nothing for {self.idle:g} seconds (heartbeat interval "
-            f"{self.interval:g} seconds). Connect again, or use a longer heartbeat interval."
+            f"{self.interval:g} seconds). Check the network, or use a longer heartbeat interval."
         )

@@ -36,7 +36,7 @@ from tickertape.engine.transient.spill import Spill, SpillOrder
 
 _AGE_CHECKS: Final = 8
 """Number of age checks within the maximum age."""
-_DISK_CURE: Final = "Check the disk of the server, then connect again."
+_DISK_CURE: Final = "Check the disk of the server."
 """Cure for a backlog that could not be written to disk or read back."""
 
 

@@ -38,6 +38,7 @@ def test_client_connection_and_loss_are_logged(
     assert connected == ("INFO", f"Client 'desk' is connected to {server.uri}.")
     assert gone[0] == "WARNING"
     assert gone[1].startswith(f"Client 'desk' lost its connection to {server.uri}. Cause: ")
+    assert gone[1].endswith(" Call connect() again.")
 
 
 def test_loss_of_asyncio_client_is_logged(server: SocketServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -72,6 +73,25 @@ def test_attempts_are_logged_with_the_next_delay(
     (first, attempt), *rest = lines(caplog)
     assert first == "WARNING"
     assert attempt.startswith(f"Client 'desk' could not connect to {dead}. Next attempt in 0")
+    assert f" s at {server.uri}. Cause: " in attempt
     assert "refused" in attempt
     assert ("INFO", f"Client 'desk' is connected to {server.uri}.") in rest
-    assert ("INFO", f"Client 'desk' is connected to {server.uri} again, with its subscriptions.") in rest
+    assert ("INFO", f"Client 'desk' has resubscribed at {server.uri}.") in rest
+
+
+def test_loss_of_ha_client_is_logged_with_an_automatic_reconnect(
+    server: SocketServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, NAME)
+    back = threading.Event()
+    with tt.HAClient("desk", servers=[server.uri], reconnect_delay=0.01) as client:
+        client.add_connection_state_listener(
+            lambda state: back.set() if state is tt.ConnectionState.LOGGED_ON else None
+        )
+        server.drop()
+        assert back.wait(20)
+    level, text = lines(caplog)[0]
+    assert level == "WARNING"
+    assert text.startswith(f"Client 'desk' lost its connection to {server.uri}. Cause: ")
+    assert text.endswith(" The client reconnects automatically.")
+    assert "connect()" not in text
