@@ -111,8 +111,8 @@ class AppendingPublishStore(PublishStore, Protocol):
 class LogonNotingPublishStore(PublishStore, Protocol):
     """A publish store that records whether all its messages were accepted before the first logon.
 
-    Only then may such messages be sent without sequences to a server that does not record their topic.
-    Messages of any other store count as accepted for a recorded topic. The stores of this package are such
+    Only then may such messages be sent without sequences to a server on which their topic is not persistent.
+    Messages of any other store count as accepted for a persistent topic. The stores of this package are such
     stores.
     """
 

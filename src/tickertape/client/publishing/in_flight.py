@@ -109,7 +109,7 @@ class UnansweredFrames:
         """Last persisted sequence, as reported at logon."""
 
     def use_store(self, store: PublishStore | None) -> None:
-        """Use `store` for recorded messages from now on."""
+        """Use `store` for messages of persistent topics from now on."""
         self.store = store
         if store is not None:
             self.sent_sequence = store.last_sequence
@@ -129,7 +129,7 @@ class UnansweredFrames:
         return self.frame
 
     def persisted(self, command: Persisted) -> int:
-        """Settle every recorded frame and every sequence up to the ones in `command`.
+        """Settle every frame of persistent topics and every sequence up to the ones in `command`.
 
         Return the sequence up to which the store discarded messages, or 0.
         """
@@ -149,7 +149,7 @@ class UnansweredFrames:
         return sequence
 
     def processed(self, command: Processed) -> list[SendBuffer]:
-        """Settle one unrecorded frame and no other. Return the buffer that held it."""
+        """Settle one frame of non-persistent topics and no other. Return the buffer that held it."""
         check_frame(command.frame, self.frame)
         settled = []
         for buffer in (self._buffers.unrecorded, self._buffers.recorded):

@@ -1,6 +1,6 @@
 """Publisher: accepts, batches and sends messages, and keeps them until they are settled.
 
-Messages for persistent (recorded) topics are sent in order, with sequences if the client has a publish store.
+Messages for persistent topics are sent in order, with sequences if the client has a publish store.
 Messages for non-persistent topics are sent separately and without sequences.
 
 A buffer is sent at once if all its frames are acknowledged. Otherwise it collects messages until the next
@@ -333,7 +333,7 @@ class Publisher:
         """Start a new connection: discard persisted messages and resend the rest in order.
 
         If another process published under this name, the store keeps its messages (`check_taken_over`).
-        Raises `StoreError`, and `TopicNotRecorded` if this server cannot record the stored messages.
+        Raises `StoreError`, and `TopicNotRecorded` if this server cannot persist the stored messages.
         """
         self._buffers.of_topic.clear()
         self._close_run()
@@ -386,7 +386,7 @@ class Publisher:
         return None
 
     def persisted(self, command: Persisted) -> None:
-        """Settle every recorded frame and every sequence up to the ones in `command`."""
+        """Settle every frame of persistent topics and every sequence up to the ones in `command`."""
         sequence = self._outstanding.persisted(command)
         if sequence:
             self._resending.discarded(sequence)
@@ -407,7 +407,7 @@ class Publisher:
         """
         if not self._writing or frame < self._outstanding.frame:
             return
-        held = self._resending.active  # messages of recorded topics follow the backlog
+        held = self._resending.active  # messages of persistent topics follow the backlog
         buffers = [self._unrecorded] if held else [self._unrecorded, self._recorded]
         for buffer in buffers:
             if buffer.count:
@@ -418,7 +418,7 @@ class Publisher:
             self._writing = False  # last: after an exception, the report is still due
 
     def processed(self, command: Processed) -> None:
-        """Settle one unrecorded frame and no other."""
+        """Settle one frame of non-persistent topics and no other."""
         for buffer in self._outstanding.processed(command):
             self._after_ack(buffer)
 
@@ -582,6 +582,6 @@ class Publisher:
 
 
 def _note_logon(store: PublishStore | None) -> None:
-    """Record in the store that messages are accepted as recorded from now on, also after a restart."""
+    """Record in the store that messages are accepted as persistent from now on, also after a restart."""
     if isinstance(store, LogonNotingPublishStore) and store.never_logged_on:
         store.note_logon()

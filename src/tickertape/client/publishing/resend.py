@@ -1,7 +1,8 @@
 """Resend window: resends the publish store on a new connection, in order and with bounded memory.
 
-Invariant: a message that was accepted as recorded is never sent without its sequence, and no later message is
-sent before it. If a later sequence was persisted, the server would drop it as a duplicate and acknowledge it.
+Invariant: a message that was accepted as persistent is never sent without its sequence, and no later message
+is sent before it. If a later sequence was persisted, the server would drop it as a duplicate and acknowledge
+it.
 """
 
 from __future__ import annotations
@@ -83,13 +84,13 @@ class StoreResend:
         self._store: PublishStore | None = None
         self._window: ResendWindow | None = None
         self.refused: TopicNotRecorded | None = None
-        """Error of the last connection if its server cannot record the stored messages, else None."""
+        """Error of the last connection if its server cannot persist the stored messages, else None."""
         self._moved: Counter[str] = Counter()
         """Messages by topic that left the store without sequences since the last report."""
 
     @property
     def active(self) -> bool:
-        """Whether messages must be resent before new messages of recorded topics."""
+        """Whether messages must be resent before new messages of persistent topics."""
         return self._window is not None
 
     def begin(self, store: PublishStore) -> None:
@@ -138,13 +139,13 @@ class StoreResend:
         topic, *others = moved
         more = f" and {len(others)} other topic(s)" if others else ""
         return TopicNotRecorded(
-            f"Cannot record {moved.total()} message(s) for topic {topic!r}{more}: they were published before "
-            "the first logon, and the server does not record the topic. They were sent unrecorded and left "
-            "the publish store. Record the topic on the server if you need such messages in its log."
+            f"Cannot persist {moved.total()} message(s) for topic {topic!r}{more}: they were published "
+            "before the first logon, and the topic is not persistent on this server. They were sent and left "
+            "the publish store. Make the topic persistent if you need such messages in the log."
         )
 
     def _split(self, stored: Stored, apart: Flags) -> Generator[Resent, int, int]:
-        # Stored before the server's recorded topics were known: only recorded topics carry sequences.
+        # Stored before the server's persistent topics were known: only persistent topics carry sequences.
         first, last, batch = stored
         topic = self._server_topics.promised(batch, apart)
         if topic is not None:
@@ -173,8 +174,8 @@ class StoreResend:
         assert self._store is not None
         count = self._store.unpersisted_count()
         return TopicNotRecorded(
-            f"Cannot send the messages of the publish store: the server does not record topic {topic!r}, and "
-            f"messages were accepted for it as recorded. The store keeps all {count} message(s). Record the "
-            "topic on that server, connect to a server that records it, or publish the batches of held() "
-            "through a fresh store."
+            f"Cannot send the messages of the publish store: topic {topic!r} is not persistent on this "
+            f"server, and messages were accepted for it as persistent. The store keeps all {count} "
+            "message(s). Make the topic persistent on that server, connect to a server on which it is "
+            "persistent, or publish the batches of held() through a fresh store."
         )

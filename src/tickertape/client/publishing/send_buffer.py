@@ -59,7 +59,7 @@ CLOSED: Final = AppendRun(NOBODY, "", [], None, 0, -1)
 
 @dataclass(eq=False, repr=False, slots=True)
 class SendBuffer:
-    """Messages collected for the next publish frame of recorded topics, or of unrecorded topics."""
+    """Messages collected for the next publish frame of persistent topics, or of non-persistent topics."""
 
     topic: str = ""
     """Topic of all `bodies`, or empty."""
@@ -222,7 +222,7 @@ class StoreAppend:
 
 
 class SendBuffers:
-    """The two send buffers of a client: recorded and unrecorded topics."""
+    """The two send buffers of a client: persistent and non-persistent topics."""
 
     __slots__ = ("of_topic", "recorded", "unrecorded")
 

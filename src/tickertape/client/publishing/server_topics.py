@@ -1,4 +1,4 @@
-"""Server topics: recorded and validated topics, as the server reported them at logon.
+"""Server topics: persistent and validated topics, as the server reported them at logon.
 
 The module also classifies stored messages from before the logon.
 """
@@ -26,9 +26,9 @@ Flags = npt.NDArray[np.bool_]
 
 
 class ServerTopics:
-    """Recorded and validated topics of the server.
+    """Persistent and validated topics of the server.
 
-    Before the first logon every topic counts as recorded. The topic of settlements always does: a server
+    Before the first logon every topic counts as persistent. The topic of settlements always does: a server
     without queues rejects them.
     """
 
@@ -41,14 +41,14 @@ class ServerTopics:
         self._assumed: tuple[int, int] | None = None
         """First and last sequence accepted before the first report, or None before that report."""
         self._seen: dict[frozenset[str] | None, TopicSet | None] = {}
-        """Distinct reports of recorded topics from all servers."""
+        """Distinct reports of persistent topics from all servers."""
 
     def update(
         self, recorded: Iterable[str] | None, validated: Iterable[str], bytes_max: int = message_bytes_max
     ) -> None:
         """Apply the server's report.
 
-        `recorded`: names and patterns of recorded topics, None for all. `validated`: names of validated
+        `recorded`: names and patterns of persistent topics, None for all. `validated`: names of validated
         topics. `bytes_max`: the longest message that the server accepts. Raises `BadCommand`, without effect,
         for an invalid pattern.
         """
@@ -62,7 +62,7 @@ class ServerTopics:
                 topics = TopicSet(said)
             except BadTopic as error:
                 raise BadCommand(
-                    f"The server reported an invalid pattern of recorded topics: {error}"
+                    f"The server reported an invalid pattern of persistent topics: {error}"
                 ) from None
         self._before = self._recorded, self._validated, self.message_bytes_max
         self._recorded = topics
@@ -71,14 +71,14 @@ class ServerTopics:
         if len(self._seen) < servers_hurried_max or said in self._seen:
             self._seen[said] = topics
         else:
-            self._seen[None] = None  # too many reports: from now on all topics count as recorded
+            self._seen[None] = None  # too many reports: from now on all topics count as persistent
 
     def take_back(self) -> None:
         """Restore the report before the last one, because the last server cannot be used."""
         self._recorded, self._validated, self.message_bytes_max = self._before
 
     def assume(self, first: int, last: int) -> None:
-        """Note that messages `first` to `last` were accepted while every topic counted as recorded.
+        """Note that messages `first` to `last` were accepted while every topic counted as persistent.
 
         Only the first call after the first report has an effect.
         """
@@ -87,20 +87,20 @@ class ServerTopics:
 
     @property
     def known(self) -> bool:
-        """Whether a server has listed its recorded topics."""
+        """Whether a server has listed its persistent topics."""
         return bool(self._seen)
 
     def restart(self, first: int, last: int) -> None:
         """Start with a publish store whose messages `first` to `last` were accepted while every topic counted
-        as recorded. Before the first report the range stays open."""
+        as persistent. Before the first report the range stays open."""
         self._assumed = (first, last) if self._seen else None
 
     def promised(self, batch: MessageBatch, apart: Flags) -> str | None:
-        """Return the topic of the first message of `batch` flagged in `apart` that was accepted as recorded,
-        or None.
+        """Return the topic of the first message of `batch` flagged in `apart` that was accepted as
+        persistent, or None.
 
-        A message was not accepted as recorded if it was accepted before the first logon and no server records
-        its topic.
+        A message was not accepted as persistent if it was accepted before the first logon and its topic
+        is persistent on no server.
         """
         first, last = self._assumed or (1, 0)
         others = [
@@ -116,7 +116,7 @@ class ServerTopics:
         return self._recorded is None or topic in self._recorded or topic == QUEUE_TOPIC
 
     def unrecorded(self, batch: MessageBatch) -> Flags | None:
-        """Return flags of the messages of `batch` with unrecorded topics, or None without such messages."""
+        """Return flags of the messages of `batch` with non-persistent topics, or None without any."""
         others = [index for index, topic in enumerate(batch.topics) if topic not in self]
         if not others:
             return None

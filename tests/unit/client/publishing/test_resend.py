@@ -76,7 +76,7 @@ def test_calls_after_logon_at_unfit_server_raise_with_the_reason() -> None:
     peer.lose()
     peer.connect(recorded=("other",))
     peer.lose()
-    with pytest.raises(Disconnected, match="does not record topic 'orders'"):
+    with pytest.raises(Disconnected, match="topic 'orders' is not persistent"):
         peer.core.flush(Named("f"), "persisted")
 
 
