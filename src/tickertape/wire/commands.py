@@ -59,7 +59,7 @@ class Publish(Command, tag="p", frozen=True, kw_only=True):
 class Subscribe(Command, tag="sub", frozen=True, kw_only=True):
     """Start a subscription. With `bookmark` (or `positions`) it reads the log, otherwise only new messages.
 
-    `options` is the comma-separated option string of the reference. `credit` is the initial flow-control
+    `options` is the comma-separated option string of AMPS. `credit` is the initial flow-control
     credit in cost bytes. `until_caught_up` ends the subscription at the last message accepted before the
     command. `positions` (start, end) reads a part of the log of `journal`. With `numbered` each `Deliver` has
     the positions of its messages.

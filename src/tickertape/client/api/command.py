@@ -128,7 +128,7 @@ def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, .
     """Return the action and the subscription ids of a command on existing subscriptions, otherwise None.
 
     Such a command is `unsubscribe`, `pause` or `resume`, or a subscribe with the only option `pause` or
-    `resume`, as in the reference. A subscribe with `pause` whose id is not in `running` starts a paused
+    `resume`, as in AMPS. A subscribe with `pause` whose id is not in `running` starts a paused
     subscription instead. Raises `UsageError`, `BadOption`.
     """
     if command.command in ("unsubscribe", "pause", "resume"):

@@ -28,7 +28,7 @@ class Address(NamedTuple):
 
 
 _NETWORK: Final = ("tcp", "tls", "tcps")
-"""`tcps` is the reference's name for `tls`."""
+"""`tcps` is the AMPS name for `tls`."""
 NO_ADDRESS: Final = Address("nowhere", "", 0, "", None, None)
 """Placeholder address before a server is chosen."""
 

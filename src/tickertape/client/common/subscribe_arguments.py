@@ -202,7 +202,7 @@ def make_request(
 ) -> SubscribeRequest:
     """Return the request of a subscription. Raises `BadTopic`, `BadBookmark`, `BadOption`.
 
-    `options` is the option string of the reference, `given` are keywords named like options. An option in
+    `options` is the option string of AMPS, `given` are keywords named like options. An option in
     both is an error. `timestamp=True` requests timestamps in addition to both.
     """
     _check_kinds(
