@@ -326,6 +326,21 @@ def test_mistake_in_a_diagram_names_the_page() -> None:
         reference.expand("```mermaid\nflowchart LR\n a --> ((\n```\n", "a/b.md")
 
 
+@pytest.mark.parametrize("name", ["command-line", "configuration", "errors", "python", "testing"])
+def test_generated_reference_page_names_the_command_that_builds_the_site(name: str) -> None:
+    """The page is also read outside of the site, without the generated parts."""
+    top = (DOCS / f"reference/{name}.md").read_text(encoding="utf-8").partition("```{tickertape}")[0]
+    assert "is generated" in top or "are generated" in top
+    assert "documentation site" in top
+    assert "`script/docs`" in top
+
+
+def test_generated_reference_pages_are_complete() -> None:
+    found = [name for name in pages() if "```{tickertape}" in (DOCS / name).read_text(encoding="utf-8")]
+    reference_pages = [Path(name).stem for name in found if name.startswith("reference/")]
+    assert reference_pages == ["command-line", "configuration", "errors", "python", "testing"]
+
+
 def test_unknown_block_is_an_error() -> None:
     for block in ("nothing x", "errors x", "command x", "configuration [x]", "spark x"):
         with pytest.raises(reference.UnknownBlockError):
