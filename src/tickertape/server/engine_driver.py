@@ -169,13 +169,13 @@ class EngineDriver:
         self.flush()
 
     def _take(self, conn: int, incoming: Received | Violation, now: Now) -> bool:
-        """Pass a command to the engine. Return whether it compiled a filter."""
-        before = self.broker.compiler.compiled
+        """Pass a command to the engine. Return whether it took a slow step."""
+        before = self.broker.compiler.slow_steps
         if isinstance(incoming, Received):
             self.broker.received(conn, incoming.command, incoming.batch, now)
         else:
             self.broker.goodbye(conn, incoming.error)
-        return self.broker.compiler.compiled != before
+        return self.broker.compiler.slow_steps != before
 
     def _set_scheduled(self, conn: int, *, waits: bool) -> None:
         connection = self.connections.get(conn)

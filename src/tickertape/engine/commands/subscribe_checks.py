@@ -22,7 +22,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
-from tickertape.base.text_format import did_you_mean, shown
+from tickertape.base.text_format import shown
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.worker import QueueWorker
@@ -59,10 +59,9 @@ def check_subscribe(
             _check_positions(command, command.positions, journal)
         interest = compiler.compile(command.topic, command.filter, None, session.subscriber)
     if replay and interest.topic_name is not None and not compiler.catalog.recorded(interest.topic_name):
-        compiler.compiled += 1  # the search for a near name takes as long
         raise TopicNotRecorded(
             f"Cannot replay topic {shown(command.topic)}: it is not persistent."
-            f"{did_you_mean(command.topic, compiler.catalog.recorded_names)} "
+            f"{compiler.suggest_persistent(command.topic)} "
             "Subscribe without a bookmark, or make the topic persistent."
         )
     return interest, options

@@ -10,7 +10,7 @@ from tickertape.base.client_limits import DEFAULT, ClientLimits
 from tickertape.base.errors import BadFilter, BadOption, BadTopic, LimitReached
 from tickertape.base.limits import topic_bytes_max
 from tickertape.base.names import check_topic, is_pattern
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.engine.limits import topic_names_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import FilterContext
@@ -35,9 +35,9 @@ class InterestCompiler:
         self.limits = limits
         self.catalog = catalog
         self.filter_context = FilterContext(catalog, clock, limits.filter_bytes_max)
-        self.compiled = 0
+        self.slow_steps = 0
         """Number of compilations, failed ones included, and of searches for near names. Each may take
-        milliseconds."""
+        milliseconds. Only this class counts."""
         self._patterns = TopicPatternIndex()
         self._covers: WeakValueDictionary[Hashable, Interest] = WeakValueDictionary()
 
@@ -53,9 +53,14 @@ class InterestCompiler:
 
     def for_types(self, interest: Interest, make: Callable[[list[str]], Made]) -> Made:
         """Call `make` with the message types of an interest and return its result. Counts as a
-        compilation."""
-        self.compiled += 1
+        slow step."""
+        self.slow_steps += 1
         return self._for_types(interest, make)
+
+    def suggest_persistent(self, topic: str) -> str:
+        """Return a suggestion of the nearest persistent topic, or "". Counts as a slow step."""
+        self.slow_steps += 1
+        return did_you_mean(topic, self.catalog.recorded_names)
 
     def without_select(self, interest: Interest, subscriber: Subscriber) -> Interest:
         """Return `interest` without its select list."""
@@ -93,7 +98,7 @@ class InterestCompiler:
         fits = None
         if topic in (CONTROL_TOPIC, QUEUE_TOPIC):
             raise BadTopic(f"Cannot subscribe to {shown(topic)}: it is an internal topic. Use another topic.")
-        self.compiled += filter is not None or select is not None or is_pattern(topic)
+        self.slow_steps += filter is not None or select is not None or is_pattern(topic)
         if is_pattern(topic):
             if len(topic.encode()) > topic_bytes_max:
                 raise BadTopic(

@@ -1,4 +1,4 @@
-"""Command scheduler: after a command that compiles a filter, further commands of its connection wait.
+"""Command scheduler: after a command with a slow step, further commands of its connection wait.
 
 Invariants:
 - The commands of a connection keep their order.
@@ -17,13 +17,14 @@ from tickertape.wire.connection import Received, Violation
 Incoming: TypeAlias = Received | Violation
 
 _TURN_COMMANDS_MAX: Final = 64
-"""Commands of one turn, if none of them compiles a filter."""
+"""Commands of one turn, if none of them takes a slow step."""
 
 
 class CommandScheduler:
     """Round-robin scheduler of waiting commands, by connection.
 
-    `take(conn, incoming, now)` passes a command to the engine and returns whether it compiled a filter."""
+    `take(conn, incoming, now)` passes a command to the engine and returns whether it took a slow step
+    (`InterestCompiler.slow_steps`)."""
 
     def __init__(self, take: Callable[[int, Incoming, Now], bool]) -> None:
         self._take = take
@@ -46,18 +47,18 @@ class CommandScheduler:
         return bool(self._waiting)
 
     def step(self, now: Now) -> int | None:
-        """Process commands of the next connection until one compiles a filter.
+        """Process commands of the next connection until one takes a slow step.
 
         Return the connection to read from again, if any."""
         if not self._waiting:
             return None
         conn, waiting = next(iter(self._waiting.items()))
-        waited, compiled, taken = bool(waiting), False, 0
-        while waiting and taken < _TURN_COMMANDS_MAX and not compiled:
-            compiled = self._take(conn, waiting.popleft(), now)
+        waited, slow, taken = bool(waiting), False, 0
+        while waiting and taken < _TURN_COMMANDS_MAX and not slow:
+            slow = self._take(conn, waiting.popleft(), now)
             taken += 1
         del self._waiting[conn]
-        if waiting or compiled:
+        if waiting or slow:
             self._waiting[conn] = waiting
         return conn if waited and not waiting else None
 

@@ -1,4 +1,4 @@
-"""A search for a near name counts as a compilation, so that the scheduler gives other connections a turn."""
+"""A search for a near name counts as a slow step, so that the scheduler gives other connections a turn."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.wire.commands import Subscribe
 
 
-def test_refused_replay_with_a_near_name_counts_as_a_compilation() -> None:
+def test_refused_replay_with_a_near_name_counts_as_a_slow_step() -> None:
     compiler = InterestCompiler(TopicCatalog(frozenset({"orders"})), EngineClock())
     session: Any = SimpleNamespace(subscriber=None)
     command = Subscribe(id=1, sub_id="1", topic="order", bookmark="0", credit=1 << 20)
     with pytest.raises(TopicNotRecorded, match="Did you mean 'orders'"):
         check_subscribe(session, (), command, None, compiler, False)  # type: ignore[arg-type]
-    assert compiler.compiled == 1
+    assert compiler.slow_steps == 1
