@@ -70,7 +70,7 @@ def _packages() -> str:
 
 
 def describe(directory: Path) -> list[str]:
-    """Return lines about processor, memory, disk under `directory`, software and commit."""
+    """Return lines about processor, memory, disk under `directory`, software, commit and date."""
     cores = len(os.sched_getaffinity(0))
     memory = int(_first_value("/proc/meminfo", "MemTotal").split()[0]) / (1 << 20)
     disk = f"{_file_system(directory)}, fdatasync of 4 KiB {_sync_microseconds(directory):.0f} us"
@@ -78,5 +78,5 @@ def describe(directory: Path) -> list[str]:
         f"{_first_value('/proc/cpuinfo', 'model name')}, {cores} cores, {memory:.0f} GiB of memory",
         f"{platform.system()} {platform.release()}, {disk}",
         f"Python {platform.python_version()}, {_packages()}",
-        f"commit {_commit()}",
+        f"commit {_commit()}, measured on {time.strftime('%Y-%m-%d', time.gmtime())}",
     ]

@@ -84,7 +84,7 @@ def never_p50(room: Room) -> Reading:
 
 @bench(
     "one in flight",
-    "publish() to persisted, p99, sync always, while 20 replays run flat out",
+    "publish() to persisted, p99, sync always, while 20 replays run at full speed",
     unit="ms",
     floor=25,
     aim=10,

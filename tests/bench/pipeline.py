@@ -26,7 +26,7 @@ ANSWER_SECONDS = 300
 
 @bench(
     "pipeline",
-    "a query from log to log in its stride, 20,000 rows a batch",
+    "a steady query from log to log, 20,000 rows a batch",
     unit="s",
     repeat=1,
     floor=1,

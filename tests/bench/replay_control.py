@@ -81,11 +81,11 @@ def stalled_readers(room: Room) -> Reading:
 
 @bench(
     "slow readers",
-    "the same on a topic that is not recorded",
+    "the same on a non-persistent topic",
     unit="MiB",
     repeat=1,
     floor=164,
     aim=82,
 )
-def stalled_readers_unrecorded(room: Room) -> Reading:
+def stalled_readers_non_persistent(room: Room) -> Reading:
     return _stalled(room, recorded=False)

@@ -30,7 +30,7 @@ from tickertape.server.startup import OpenedInstance, open_instance
 from tickertape.wire.commands import Transaction
 
 STEPS: Final = ("recover_journal", "load_publishers", "first_message", "Broker", "open_staged")
-"""The steps of a start, by their names in opening.py."""
+"""The steps of a start, by their names in startup.py."""
 BODY: Final = bytes(200)
 _PACKAGE: Final = f"{Path(startup.__file__).parents[1]}/"
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.bench import machine
-from tests.bench.__main__ import main, measure
+from tests.bench.__main__ import PAGE, main, measure
 from tests.bench.peers import parse_peers, read_peers
-from tests.bench.registry import Bench, Reading, Room, Shared, bench
+from tests.bench.registry import Bench, Reading, Room, Shared, bench, discover
 from tests.bench.report import BEGIN, END, Outcome, between_markers, cells, number, table
 
 
@@ -180,5 +181,19 @@ def test_machine_description_contains_no_path_and_leaves_no_file(tmp_path: Path)
     lines = machine.describe(tmp_path)
     assert any("cores" in line for line in lines)
     assert any("fdatasync" in line for line in lines)
+    assert re.fullmatch(r"commit \S+, measured on \d{4}-\d\d-\d\d", lines[-1])
     assert str(tmp_path) not in "\n".join(lines)
     assert not list(tmp_path.iterdir())
+
+
+def test_each_row_of_the_page_belongs_to_a_bench() -> None:
+    known = {(found.group, found.title) for found in discover()}
+    written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition("### peers")[0]
+    rows = [
+        (group, row.split(" | ")[0].removeprefix("| "))
+        for group, *lines in (section.splitlines() for section in written.split("\n### ")[1:])
+        for row in lines
+        if row.startswith("| ") and not row.startswith("| measurement ")
+    ]
+    assert len(rows) > 40
+    assert [row for row in rows if row not in known] == []
