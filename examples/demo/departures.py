@@ -1,4 +1,4 @@
-"""Two days of departures, published in accelerated time, and a filtered replay of one day.
+"""Two days of departures, published faster than real time, and a filtered replay of one day.
 
 The replay selects the day by a filter on its date, and runs at a multiple of the recorded rate.
 """
@@ -80,7 +80,7 @@ def some_days(flights: Sequence[bytes]) -> tuple[Day, list[tuple[int, bytes]]]:
 
 
 def replay_a_day(uri: str, flights: Sequence[bytes]) -> Replayed:
-    """Publish days in accelerated time, then replay the last one.
+    """Publish days faster than real time, then replay the last one.
 
     Raises `CheckFailed` unless the replay has exactly its flights, in order, and is not faster than its
     rate."""

@@ -97,7 +97,10 @@ class Story:
         for number, group in enumerate(groups, 1):
             bodies = [flight.body for flight in self._flights if flight.carrier in group]
             desks.append(Desk(f"desk-{number}", "flights", bodies, uri))
-            self._screen.fact(f"desk-{number}: {count(len(bodies), 'flight')} of {' '.join(sorted(group))}")
+            carriers = ", ".join(sorted(group))
+            self._screen.fact(
+                f"desk-{number} publishes {count(len(bodies), 'flight')} of carriers {carriers}"
+            )
         began = time.monotonic()
         with self._screen.progress("acknowledged", total) as update:
             kill = publish_through_a_kill(self._server, desks, update)
@@ -106,15 +109,15 @@ class Story:
         waiting, on_disk = sum(o.waiting for o in outages), sum(o.on_disk for o in outages)
         say = self._screen.fact
         say(
-            f"killed after {kill.acknowledged:,} of {count(total, 'message')} were acknowledged, "
-            f"ready again after {kill.seconds_down:.1f} s"
+            f"server killed after {kill.acknowledged:,} of {count(total, 'message')} were acknowledged, "
+            f"ready again {kill.seconds_down:.1f} s later"
         )
         say(
             f"{count(len(outages), 'publisher')} reconnected with {count(waiting, 'unacknowledged message')}:"
         )
-        say(f"{on_disk:,} were persisted already, {waiting - on_disk:,} were sent from the publish stores")
+        say(f"{on_disk:,} were persisted already, {waiting - on_disk:,} were resent from the publish stores")
         rate = total / max(0.001, seconds - kill.seconds_down)
-        say(f"all acknowledged after {seconds:.1f} s: {rate:,.0f} messages/s while the server was running")
+        say(f"all messages acknowledged in {seconds:.1f} s: {rate:,.0f} messages/s while the server ran")
 
     def check_log(self) -> LogReading:
         """Replay all messages and compare them with the source."""
@@ -141,7 +144,7 @@ class Story:
         reading.check("flights")
         weather.check("weather")
         rows = check_digests(digests_of(self._flights), found)
-        self._screen.table(("carrier", "in the file", "in the log", "digest of both"), rows)
+        self._screen.table(("carrier", "in the file", "in the log", "digest (equal)"), rows)
         for name, read in (("flights", reading), ("weather", weather)):
             self._screen.passed(
                 f"{name}: {read.messages:,} messages of {count(read.publishers, 'publisher')}, "
@@ -174,7 +177,10 @@ class Story:
             f"{count(crossing.published_before, 'arrival')} in the log, "
             f"the subscriber starts after number {crossing.start:,}"
         )
-        say(f"caught up after {crossing.published_at_crossing:,} arrivals, the others were delivered live")
+        say(
+            f"it caught up after {crossing.published_at_crossing:,} arrivals were published, "
+            f"and received the later ones live"
+        )
         self._screen.passed(
             f"{count(crossing.received, 'arrival')}, number {crossing.start + 1:,} to {crossing.last:,}: "
             f"no gap, no duplicate, all in order"
@@ -184,18 +190,18 @@ class Story:
         """Replay one day, selected by a filter, at a multiple of the recorded rate."""
         self._screen.heading(f"Replay a day of departures at {departures.MULTIPLE} times the recorded rate")
         bodies = [flight.body for flight in self._flights]
-        with self._screen.waiting("publishing departures in accelerated time, and replaying one day"):
+        with self._screen.waiting("publishing departures faster than real time, and replaying one day"):
             replayed = departures.replay_a_day(self._server.uri, bodies)
         self._screen.fact(
-            f"{count(replayed.published, 'departure')} published in accelerated time, "
-            f"a day in {departures.DAY_SECONDS:g} s"
+            f"{count(replayed.published, 'departure')} published faster than real time, "
+            f"each day in {departures.DAY_SECONDS:g} s"
         )
         self._screen.fact(
             f'replay("{departures.TOPIC}", filter="{replayed.day.filter}", rate="{departures.MULTIPLE}x")'
         )
         self._screen.passed(
             f"{count(replayed.flights, 'departure')} of {replayed.day} in order: "
-            f"{replayed.recorded_seconds:.2f} s of the log in {replayed.seconds:.2f} s"
+            f"{replayed.recorded_seconds:.2f} s of log time replayed in {replayed.seconds:.2f} s"
         )
 
     def run_spark(self) -> None:
@@ -238,7 +244,7 @@ class Story:
         self._screen.heading("All checks passed. Next, try these commands on the log")
         for command in next_commands(self._server.data):
             self._screen.fact(command)
-        self._screen.fact("(run the last one in a second terminal, while the server runs)")
+        self._screen.fact("(run the last command in a second terminal, while the server is running)")
 
 
 class SparkResult(msgspec.Struct):

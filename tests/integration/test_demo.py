@@ -55,7 +55,7 @@ def test_demo_runs_all_steps_and_prints_working_commands(tmp_path: Path) -> None
     data = tmp_path / "log"
     code, text, errors = demo("--flights", "3000", "--no-spark", "--data", str(data))
     assert (code, errors) == (0, ""), text
-    acknowledged, total = numbers("killed after # of # messages were acknowledged", text)
+    acknowledged, total = numbers("server killed after # of # messages were acknowledged", text)
     assert total == 6000
     assert 0.4 * total <= acknowledged <= 0.7 * total
     assert numbers("# publishers reconnected", text) == (5,)
@@ -67,7 +67,7 @@ def test_demo_runs_all_steps_and_prints_working_commands(tmp_path: Path) -> None
     )
     assert numbers("# messages in [0-9.]+ s, identical to this range", text) == (301,)
     before, start = numbers("# arrivals in the log, the subscriber starts after number #", text)
-    (published,) = numbers("caught up after # arrivals", text)
+    (published,) = numbers("it caught up after # arrivals", text)
     received, first, last = numbers("# arrivals, number # to #: no gap", text)
     assert start < before <= published < last, "some messages are from the log and some live"
     assert (first, received) == (start + 1, last - start)
