@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import tickertape as tt
@@ -23,18 +22,8 @@ def report(error: tt.TickertapeError, batch: tt.MessageBatch | None) -> None:
     print(f"rejected ({error.code}): {error}: {rejected}", file=sys.stderr, flush=True)
 
 
-def publish(lines: Iterable[str], topic: str, client: tt.HAClient) -> int:
-    """Publish each line, wait until all are persisted, and return their number."""
-    count = 0
-    for line in lines:
-        client.publish(topic, line.rstrip("\n"))
-        count += 1
-    client.publish_flush(timeout=60)
-    return count
-
-
-def main() -> int:
-    """Publish the lines of standard input."""
+def main() -> None:
+    """Publish the lines of standard input, and wait until all are persisted."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--servers", nargs="+", default=["tcp://127.0.0.1:9007"], help="tried in turn")
     parser.add_argument("--state", type=Path, default=Path("state"), help="directory of the publish store")
@@ -46,21 +35,20 @@ def main() -> int:
     with (
         tt.FilePublishStore(given.state / "publish") as store,
         tt.HAClient(
-            given.name,
-            servers=given.servers,
-            publish_store=store,
-            reconnect_delay=tt.ExponentialDelayStrategy(initial=0.1, factor=1.5, maximum=2, give_up_after=60),
-            heartbeat=3,
+            given.name, servers=given.servers, publish_store=store, reconnect_delay=0.1, heartbeat=3
         ) as client,
     ):
         client.set_failed_write_handler(report)
         client.connect_and_logon(timeout=30)
         if store.unpersisted_count():
             print(f"{store.unpersisted_count()} lines of an earlier run are being sent", flush=True)
-        count = publish(sys.stdin, given.topic, client)
+        count = 0
+        for line in sys.stdin:
+            client.publish(given.topic, line.rstrip("\n"))
+            count += 1
+        client.publish_flush(timeout=60)
         print(f"{count} lines published, {client.unpersisted_count()} not persisted", flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

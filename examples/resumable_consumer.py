@@ -11,39 +11,24 @@ effect, in one transaction of your database.
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import tickertape as tt
 
 
-class Consumer:
-    """A printer of messages that ends after `count` of them."""
-
-    def __init__(self, client: tt.HAClient, topic: str, count: int | None) -> None:
-        self._client = client
-        self._topic = topic
-        self._left = count
-
-    def run(self) -> None:
-        """Consume messages. A stream ends with its connection. Subscribing again with the same id and
-        MOST_RECENT continues at the recovery point of the bookmark store."""
-        while self._left is None or self._left > 0:
-            try:
-                stream = self._client.bookmark_subscribe(self._topic, tt.MOST_RECENT, sub_id="printer")
-            except tt.Disconnected:
-                self._client.connect_and_logon(timeout=30)  # waits for the reconnect in progress
-                continue
-            for message in stream:
-                print(message.bookmark, message.data.decode(), flush=True)
-                message.discard()
-                if self._left is not None:
-                    self._left -= 1
-                    if not self._left:
-                        return
+def trades(client: tt.HAClient, topic: str) -> Iterator[tt.Message]:
+    """Yield messages without an end. A stream ends with its connection. Subscribing again with the same id
+    and MOST_RECENT continues at the recovery point of the bookmark store."""
+    while True:
+        try:
+            yield from client.bookmark_subscribe(topic, tt.MOST_RECENT, sub_id="printer")
+        except tt.Disconnected:
+            client.connect_and_logon(timeout=30)  # waits for the reconnect in progress
 
 
-def main() -> int:
+def main() -> None:
     """Print the messages of a topic."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--servers", nargs="+", default=["tcp://127.0.0.1:9007"], help="tried in turn")
@@ -64,10 +49,11 @@ def main() -> int:
         ) as client,
     ):
         client.connect_and_logon(timeout=30)
-        Consumer(client, given.topic, given.count).run()
+        for message in islice(trades(client, given.topic), given.count):
+            print(message.bookmark, message.data.decode(), flush=True)
+            message.discard()
         store.prune()  # keeps the next start fast
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
