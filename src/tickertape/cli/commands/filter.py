@@ -11,6 +11,7 @@ import click
 
 from tickertape.base.limits import message_bytes_max
 from tickertape.cli.support.command_group import Failure, LazyGroup, UserMistake, end_of_search
+from tickertape.cli.support.command_table import FILTER
 from tickertape.cli.support.json_lines import body_field, message_output
 from tickertape.cli.support.option_types import InputFile, NamedChoice
 from tickertape.cli.support.output_options import limit_option, output_option
@@ -33,7 +34,7 @@ type_option = click.option(
 
 @click.group(
     cls=LazyGroup,
-    modules=dict.fromkeys(("explain", "test"), __name__),
+    table=FILTER,
     short_help="Explain a filter, or test it on lines.",
 )
 def filter() -> None:  # noqa: A001 - the group finds a command by its name

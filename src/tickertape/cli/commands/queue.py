@@ -17,6 +17,7 @@ from tickertape.base.names import check_topic
 from tickertape.base.text_format import did_you_mean, shown
 from tickertape.cli.support.admin_client import admin_option, count_admin_option, names_admin_option, stats_of
 from tickertape.cli.support.command_group import Failure, LazyGroup, UserMistake
+from tickertape.cli.support.command_table import QUEUE
 from tickertape.cli.support.connect_options import Server, server_options
 from tickertape.cli.support.json_lines import NOT_JSON, message_output, print_batches
 from tickertape.cli.support.name_hints import consuming, no_queue, suggesting
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 @click.group(
     cls=LazyGroup,
-    modules=dict.fromkeys(("browse", "ls", "purge", "requeue"), __name__),
+    table=QUEUE,
     short_help="Inspect and empty queues, and requeue dead letters.",
 )
 def queue() -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from tickertape.base.errors import BadName, ConfigurationError
 from tickertape.cli.support.command_group import LazyGroup, UserMistake, given_paths
+from tickertape.cli.support.command_table import TOKEN
 from tickertape.cli.support.output_options import output_option
 from tickertape.security.tokens import new_token
 from tickertape.server.access.tokens import read_tokens, tokens_in
@@ -29,7 +30,7 @@ _MINUTE = timedelta(minutes=1)
 
 @click.group(
     cls=LazyGroup,
-    modules={"new": __name__},
+    table=TOKEN,
     short_help="Create access tokens for clients.",
 )
 def token() -> None:

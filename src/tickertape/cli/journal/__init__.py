@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import click
 
-from tickertape.cli.support.command_group import LazyGroup, modules_in
+from tickertape.cli.support.command_group import LazyGroup
+from tickertape.cli.support.command_table import JOURNAL
 
 
 @click.group(
     cls=LazyGroup,
-    modules=modules_in(__name__, "dump", "find", "grep", "ls", "prune", "verify"),
+    table=JOURNAL,
     short_help="Inspect a data directory (safe while the server runs).",
 )
 def journal() -> None:

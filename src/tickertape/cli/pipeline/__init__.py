@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import click
 
-from tickertape.cli.support.command_group import LazyGroup, modules_in
+from tickertape.cli.support.command_group import LazyGroup
+from tickertape.cli.support.command_table import PIPELINE
 
 
 @click.group(
     cls=LazyGroup,
-    modules=modules_in(__name__, "archive", "audit", "compact", "init", "run")
-    | {"compact": f"{__name__}.archive"},
+    table=PIPELINE,
     short_help="Run Spark jobs on the log.",
 )
 def pipeline() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -34,6 +34,10 @@ from tickertape.base.errors import (
 )
 from tickertape.base.text_format import did_you_mean, listed, near_name, shown
 from tickertape.base.version import __version__
+from tickertape.cli.support.command_table import ROOT, CommandTable
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 EXIT_DONE: Final = 0
 EXIT_ERROR: Final = 1
@@ -220,30 +224,49 @@ def _near_command(name: str, commands: list[str]) -> str:
 
 
 class LazyGroup(click.Group):
-    """A command group that imports its commands on demand and turns errors into exit codes."""
+    """A command group that imports a command when it is invoked, and turns errors into exit codes.
 
-    def __init__(self, *args: Any, modules: Mapping[str, str], **kwargs: Any) -> None:
+    Help and completion list the commands from their table, without an import.
+    """
+
+    def __init__(self, *args: Any, table: CommandTable, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._modules = modules
+        self.table = table
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of the commands, in the order of the help text."""
-        return list(self._modules)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import and return a command."""
-        module = self._modules.get(cmd_name)
-        if module is None:
+        entry = self.table.get(cmd_name)
+        if entry is None:
             return None
-        command = getattr(import_module(module), cmd_name)
+        command = getattr(import_module(entry.module), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self.table.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that start with `incomplete`, and the options."""
+        from click.shell_completion import CompletionItem
+
+        commands = [
+            CompletionItem(name, help=entry.summary)
+            for name, entry in self.table.items()
+            if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command of `args`, or suggest one with a similar name."""
-        if args and args[0] not in self._modules and not args[0].startswith("-"):
+        if args and args[0] not in self.table and not args[0].startswith("-"):
             hint = _near_command(args[0], self.list_commands(ctx))
             if not hint and ctx.parent is not None:  # the root has too many commands for one line
                 hint = f" Use {listed(self.list_commands(ctx))}."
@@ -281,11 +304,6 @@ class LazyGroup(click.Group):
         return result
 
 
-def modules_in(package: str, *names: str) -> dict[str, str]:
-    """Return the module in `package` of each command."""
-    return {name: f"{package}.{name}" for name in names}
-
-
 def _forget_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -298,16 +316,9 @@ def _show_version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-_COMMANDS: Final = (
-    "serve", "check", "doctor", "publish", "subscribe", "ack", "queue", "journal", "pipeline", "token",
-    "health", "stats", "topics", "monitoring", "filter", "error", "completion",
-)  # fmt: skip
-
-
 @click.group(
     cls=LazyGroup,
-    modules=modules_in("tickertape.cli.commands", *_COMMANDS)
-    | {"journal": "tickertape.cli.journal", "pipeline": "tickertape.cli.pipeline"},
+    table=ROOT,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(

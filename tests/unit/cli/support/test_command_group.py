@@ -11,6 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from tests.helpers.processes import source_environment
 from tickertape.base.errors import Disconnected, NotAJournal, TimedOut
 from tickertape.base.version import __version__
 from tickertape.cli.support.command_group import Failure, LazyGroup, cli
@@ -42,7 +43,7 @@ class OneCommand(LazyGroup):
     """The real group with one more command."""
 
     def __init__(self, command: click.Command) -> None:
-        super().__init__("cli", modules={})
+        super().__init__("cli", table={})
         self._command = command
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
@@ -109,6 +110,28 @@ def test_command_list_shows_whole_sentences() -> None:
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
 
+def groups(group: LazyGroup) -> Iterator[LazyGroup]:
+    """Yield a group and all groups in it."""
+    yield group
+    for name in group.table:
+        inner = group.get_command(click.Context(group), name)
+        if isinstance(inner, LazyGroup):
+            yield from groups(inner)
+
+
+def test_command_tables_repeat_the_summaries_that_the_commands_declare() -> None:
+    assert isinstance(cli, LazyGroup)
+    names = []
+    for group in groups(cli):
+        names.append(group.name)
+        declared = {name: group.get_command(click.Context(group), name) for name in group.table}
+        assert {name: entry.summary for name, entry in group.table.items()} == {
+            name: command and command.short_help for name, command in declared.items()
+        }
+        assert not any(command and (command.hidden or command.deprecated) for command in declared.values())
+    assert names == ["cli", "queue", "journal", "pipeline", "token", "filter"]
+
+
 def test_version_option_prints_the_version() -> None:
     assert CliRunner().invoke(cli, ["--version"]).stdout == f"tickertape {__version__}\n"
 
@@ -123,7 +146,12 @@ def test_bad_usage_is_exit_code_2(arguments: list[str]) -> None:
 def imported(statement: str) -> set[str]:
     code = f"import sys; {statement}; print(*sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", code],
+        env=source_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
     )
     return set(done.stdout.split())
 
@@ -168,6 +196,7 @@ def test_hints_import_no_module_before_first_use(name: str) -> None:
         (["pipeline", "adit"], "audit"),
         (["filter", "explian"], "explain"),
         (["token", "nw"], "new"),
+        (["queue", "list"], "ls"),
     ],
 )
 def test_unknown_command_suggests_a_near_name(arguments: list[str], near: str) -> None:

@@ -1,0 +1,64 @@
+"""Modules that help, completion, the client and a server import at their start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.helpers.processes import source_environment
+from tickertape.cli.support import command_table
+
+HEAVY = {"pyarrow", "numpy", "ssl", "asyncio", "logging", "email", "importlib.metadata", "msgspec", "rich"}
+"""Modules that only some commands need."""
+HELP_MODULES_MAX = 130
+"""Modules of a help text, most of them from click."""
+
+COMMAND_LINE = "from tickertape.cli import main; main()"
+REPORT = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
+
+
+def modules_after(program: str, *arguments: str, cwd: Path, **variables: str) -> tuple[str, set[str]]:
+    """Run a program to its end. Return its output and the modules that it imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT + program, *arguments],
+        env={**source_environment(), **variables},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout, set(done.stderr.split())
+
+
+def is_imported(name: str, modules: set[str]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") for module in modules)
+
+
+def command_modules() -> set[str]:
+    """Return the modules of all commands, from all command tables."""
+    tables = [table for name, table in vars(command_table).items() if name.isupper() and name[0] != "_"]
+    return {entry.module for table in tables for entry in table.values()}
+
+
+def test_help_imports_no_command_and_no_heavy_module(tmp_path: Path) -> None:
+    output, modules = modules_after(COMMAND_LINE, "--help", cwd=tmp_path)
+    assert "  serve       Start a server.\n" in output
+    assert "tickertape.cli.commands.serve" in command_modules()
+    assert {name for name in HEAVY | command_modules() if is_imported(name, modules)} == set()
+    assert len(modules) <= HELP_MODULES_MAX
+
+
+def test_help_of_a_nested_group_imports_only_the_group(tmp_path: Path) -> None:
+    output, modules = modules_after(COMMAND_LINE, "journal", "--help", cwd=tmp_path)
+    assert "  verify  Verify all checksums and report corruption.\n" in output
+    assert command_modules() & modules == {"tickertape.cli.journal"}
+    assert {name for name in HEAVY if is_imported(name, modules)} == set()
+
+
+def test_completion_of_a_command_name_imports_no_command(tmp_path: Path) -> None:
+    asked = {"_TICKERTAPE_COMPLETE": "zsh_complete", "COMP_WORDS": "tickertape se", "COMP_CWORD": "1"}
+    output, modules = modules_after(COMMAND_LINE, cwd=tmp_path, **asked)
+    assert output.split("\n")[:3] == ["plain", "serve", "Start a server."]
+    assert command_modules() & modules == set()
