@@ -55,17 +55,17 @@ LAYERS: dict[str, set[str]] = {
 
 # Third-party packages by layer. All layers but the pure ones may use the standard library.
 OTHERS: dict[str, set[str]] = {
-    "base": {"msgspec"},
+    "base": {"msgspec", "crc32c"},
     "payload": {"msgspec", "bson"},
-    "batch": {"msgspec", "numpy", "pyarrow", "crc32c"},
+    "batch": {"msgspec", "numpy", "pyarrow"},
     "filter": {"lark", "re2", "numpy"},
-    "wire": {"msgspec", "numpy", "crc32c"},
-    "journal": {"msgspec", "numpy", "crc32c"},
+    "wire": {"msgspec", "numpy"},
+    "journal": {"msgspec", "numpy"},
     "security": {"msgspec"},
     "engine": {"msgspec", "numpy", "pyroaring"},
     "archive": {"msgspec", "numpy", "pyarrow", "deltalake"},
     "server": {"msgspec", "numpy", "uvloop", "h11", "prometheus_client"},
-    "client": {"msgspec", "numpy", "pyarrow", "crc32c"},
+    "client": {"msgspec", "numpy", "pyarrow"},
     "spark": {"msgspec", "numpy", "pyarrow", "pyspark", "deltalake"},
     "cli": {"msgspec", "click", "rich", "re2", "pyspark", "py4j", "deltalake"},
     "testing": {"msgspec", "numpy", "pytest"},

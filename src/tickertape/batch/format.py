@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadBatch
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
 
 import msgspec
 import numpy as np
-from crc32c import crc32c
 
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import CorruptBatch, UsageError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import message_cost_bytes

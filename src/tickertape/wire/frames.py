@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from crc32c import crc32c
 
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadFrame, FrameTooLarge, PeerError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import (

@@ -12,9 +12,9 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
+from tickertape.base.checksum import crc32c
 from tickertape.base.text_format import said
 from tickertape.client.bookmark_store.progress import (
     DELIVERED,

@@ -10,9 +10,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from crc32c import crc32c
-
 from tickertape.base.bookmarks import Bookmark
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadOption, StoreCorrupt
 from tickertape.base.units import parse_size
 from tickertape.client.bookmark_store import log_format as records

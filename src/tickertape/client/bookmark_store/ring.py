@@ -10,9 +10,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from crc32c import crc32c
-
 from tickertape.base.bookmarks import Bookmark
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadOption, BookmarkStoreFull
 from tickertape.client.bookmark_store import ring_format as cells
 from tickertape.client.bookmark_store.progress import Progress, Ranges

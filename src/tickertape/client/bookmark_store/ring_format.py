@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from tickertape.base.bookmarks import Bookmark
+from tickertape.base.checksum import crc32c
 from tickertape.client.bookmark_store.progress import Progress
 
 MAGIC: Final = b"ttbmring"

@@ -18,8 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
-from crc32c import crc32c
-
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadOption, StoreCorrupt, StoreFailed, StoreLocked, StoreOwnerMismatch
 from tickertape.base.text_format import not_one_of
 from tickertape.client.bookmark_store.base import ProgressStore

@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-from crc32c import crc32c
-
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadOption, Closed, StoreCorrupt, StoreFailed, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.names import publisher_id

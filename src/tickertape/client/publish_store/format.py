@@ -13,8 +13,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadMessage, NotAStore, StoreCorrupt, StoreVersion, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes

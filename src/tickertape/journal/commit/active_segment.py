@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from tickertape.base.checksum import crc32c
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.journal.format.segment import (

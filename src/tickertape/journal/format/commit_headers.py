@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
+from tickertape.base.checksum import crc32c
 from tickertape.journal.format.segment import COMMIT_MAGIC, FLAG_CONTINUES, CommitHeader, CommitKind
 from tickertape.journal.limits import commit_header_bytes
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from crc32c import crc32c
-
+from tickertape.base.checksum import crc32c
 from tickertape.base.interfaces import Disk
 from tickertape.journal.format.files import open_file, replace_file
 

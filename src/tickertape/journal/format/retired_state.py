@@ -12,9 +12,9 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark, format_timestamp
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Disk
 from tickertape.journal.format.files import open_file, replace_file

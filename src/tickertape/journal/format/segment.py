@@ -10,8 +10,7 @@ import struct
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from tickertape.base.checksum import crc32c
 from tickertape.journal.limits import commit_header_bytes, segment_header_bytes
 
 FORMAT_VERSION: Final = 0

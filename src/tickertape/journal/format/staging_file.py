@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
-from crc32c import crc32c
 
+from tickertape.base.checksum import crc32c
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.journal.format.files import open_file, set_aside
 from tickertape.journal.limits import staged_memory_bytes_max, staging_files_open_max

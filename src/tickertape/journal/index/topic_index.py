@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
+
+from tickertape.base.checksum import crc32c
 
 Keys = npt.NDArray[np.uint64]
 Groups = npt.NDArray[np.uint16]

@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
 from tickertape.base.bookmarks import Bookmark
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadBatch, CorruptBatch, JournalCorrupt, TickertapeError
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import KIND_MESSAGE, BatchHead, MessageBatch, slice_batch

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 
+from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadBatch, JournalCorrupt
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch

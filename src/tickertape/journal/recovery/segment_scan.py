@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from tickertape.base.checksum import crc32c
 from tickertape.base.limits import KIB, MIB
 from tickertape.journal.format.commit_headers import CommitHeaders, ExpectedCommit, read_commit_headers
 from tickertape.journal.format.segment import (
