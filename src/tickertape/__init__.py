@@ -136,7 +136,7 @@ if TYPE_CHECKING:
         MemoryPublishStore,
         PublishStore,
     )
-    from tickertape.security.contexts import TLS
+    from tickertape.security.tls_options import TLS
 
 __all__ = [
     "EPOCH",
@@ -300,7 +300,7 @@ _HOMES: Final = {
         "StoredSubscription",
         "SubscriptionManager",
     ),
-    "tickertape.security.contexts": ("TLS",),
+    "tickertape.security.tls_options": ("TLS",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -13,6 +13,10 @@ HEAVY = {"pyarrow", "numpy", "ssl", "asyncio", "logging", "email", "importlib.me
 """Modules that only some commands need."""
 HELP_MODULES_MAX = 130
 """Modules of a help text, most of them from click."""
+CLIENT_MODULES_MAX = 120
+"""Modules of Tickertape that a blocking client imports."""
+CLIENT_OTHERS_MAX = 155
+"""Modules of other packages that a blocking client imports, without numpy."""
 
 COMMAND_LINE = "from tickertape.cli import main; main()"
 REPORT = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
@@ -34,6 +38,12 @@ def modules_after(program: str, *arguments: str, cwd: Path, **variables: str) ->
 
 def is_imported(name: str, modules: set[str]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for module in modules)
+
+
+def counts(modules: set[str]) -> tuple[int, int]:
+    """Return the number of modules of Tickertape, and of others without numpy, whose versions differ."""
+    own = sum(is_imported("tickertape", {module}) for module in modules)
+    return own, len(modules) - own - sum(is_imported("numpy", {module}) for module in modules)
 
 
 def command_modules() -> set[str]:
@@ -62,3 +72,17 @@ def test_completion_of_a_command_name_imports_no_command(tmp_path: Path) -> None
     output, modules = modules_after(COMMAND_LINE, cwd=tmp_path, **asked)
     assert output.split("\n")[:3] == ["plain", "serve", "Start a server."]
     assert command_modules() & modules == set()
+
+
+def test_client_imports_no_module_of_other_clients_and_of_tls(tmp_path: Path) -> None:
+    _, modules = modules_after("import tickertape; tickertape.Client", cwd=tmp_path)
+    assert {"numpy", "msgspec", "tickertape.client.blocking.client"} <= modules
+    unneeded = {
+        "asyncio", "concurrent.futures", "email", "http", "importlib.metadata", "lark", "pyarrow", "re2",
+        "rich", "ssl", "subprocess", "tempfile", "uvloop", "zipfile", "tickertape.archive", "tickertape.cli",
+        "tickertape.client.aio", "tickertape.engine", "tickertape.filter", "tickertape.journal",
+        "tickertape.server", "tickertape.testing",
+    }  # fmt: skip
+    assert {name for name in unneeded if is_imported(name, modules)} == set()
+    own, others = counts(modules)
+    assert (own <= CLIENT_MODULES_MAX, others <= CLIENT_OTHERS_MAX) == (True, True), (own, others)

@@ -61,7 +61,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "an ending program does not flush its asyncio clients",
-        "client/api/exit_flush.py",
+        "client/aio/loop_flush.py",
         "                if client.is_on(loop):\n",
         "                if client is loop:\n",
         ("unit/client/api/test_exit_flush.py",),

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tests.helpers.certificates import Authority, transport
 from tickertape.cli.support.command_group import cli
 from tickertape.client.blocking.client import Client
-from tickertape.security.contexts import TLS
+from tickertape.security.tls_options import TLS
 from tickertape.security.tokens import new_token
 from tickertape.spark import register
 from tickertape.testing import running_server

@@ -1,4 +1,4 @@
-"""TLS contexts of clients and servers, and the public class `tickertape.TLS`.
+"""TLS contexts of clients and servers.
 
 Client contexts always verify the certificate and the name of the server. Password prompts for keys are
 disabled.
@@ -10,11 +10,10 @@ import ssl
 from pathlib import Path
 from typing import Final, NoReturn
 
-import msgspec
-
 from tickertape.base.errors import BadOption, ConfigurationError, UsageError
 from tickertape.base.text_format import shown
 from tickertape.security.private_files import check_private
+from tickertape.security.tls_options import TLS
 
 _NOT_PEM: Final = (None, "NO_START_LINE", "NO_CERTIFICATE_OR_CRL_FOUND")
 """OpenSSL error reasons for files that are not PEM."""
@@ -23,39 +22,6 @@ _CURES: Final = {
     "CA_KEY_TOO_SMALL": "the key of the CA is too small. Use RSA with at least 2048 bits",
     "CA_MD_TOO_WEAK": "the signature uses a weak digest. Sign it with SHA-256",
 }
-
-
-class TLS(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS settings of a client for `tls://` addresses.
-
-    The client always verifies the server certificate and its name. Each connection reads the files again, so
-    a new connection uses new certificates.
-
-    Args:
-        ca: Path of a PEM file with the trusted CA certificates. None (default): the CAs of the system.
-        certificate: Path of the client certificate and its intermediate certificates (PEM). Servers with
-            `client_ca` require it.
-        key: Path of the private key of `certificate` (PEM, without a password). Its mode must not grant
-            rights to other users (0600).
-        server_name: Name that the server certificate must contain. None (default): the host of the address.
-
-    Raises:
-        BadOption: `certificate` without `key`, or `key` without `certificate`.
-
-    Example:
-        >>> tls = tt.TLS(ca="ca.pem", server_name="tickertape.example.com")
-        >>> client = tt.Client("desk", "tls://10.0.0.7:9007", tls=tls, connect=False)
-    """
-
-    ca: str | Path | None = None
-    certificate: str | Path | None = None
-    key: str | Path | None = None
-    server_name: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.certificate is None) != (self.key is None):
-            there, missing = ("certificate", "key") if self.key is None else ("key", "certificate")
-            raise BadOption(f"Invalid TLS settings: '{there}' requires '{missing}'. Pass both or neither.")
 
 
 def client_context(tls: TLS) -> ssl.SSLContext:

@@ -14,6 +14,7 @@ from tickertape.base.errors import TlsFailed
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import KIB
 from tickertape.security.limits import encrypted_at_once_bytes_max
+from tickertape.security.tls_options import TLS_FAILED
 
 HANDSHAKE_BYTE: Final = 0x16
 """First byte of every TLS connection: the type of a handshake record."""
@@ -23,10 +24,6 @@ _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST",
 """OpenSSL error reasons for bytes that are not TLS."""
 _UNKNOWN_CA: Final = (18, 19, 20, 21)
 """OpenSSL verification codes for certificates of a CA that is not trusted."""
-
-
-FAILED: Final = "Cannot use TLS: "
-"""First words of the errors of a channel."""
 
 
 class TlsChannel:
@@ -166,16 +163,18 @@ def _explained(error: ssl.SSLError, peer: str) -> str:
         if peer == "server" and error.verify_code in _UNKNOWN_CA:
             cure = "Pass the CA certificate with TLS(ca=...) or --ca."
         message = error.verify_message.rstrip(".")
-        return f"{FAILED}the certificate of the {peer} is not accepted: {message}. {cure}"
+        return f"{TLS_FAILED}the certificate of the {peer} is not accepted: {message}. {cure}"
     reason = error.reason or str(error)
     if reason in _NO_TLS:
         cure = "Use tcp://, or check the port." if peer == "server" else "Use tls:// in the client."
-        return f"{FAILED}the {peer} does not use TLS. {cure}"
+        return f"{TLS_FAILED}the {peer} does not use TLS. {cure}"
     alert = reason.partition("ALERT_")[2]
     if alert:
         cure = f"Check the certificates and the TLS settings of the {peer}."
-        return f"{FAILED}the {peer} refused the connection: {_words(alert)}. {cure}"
-    return f"{FAILED}{_words(reason)} with the {peer}. Check the network and the TLS settings of both sides."
+        return f"{TLS_FAILED}the {peer} refused the connection: {_words(alert)}. {cure}"
+    return (
+        f"{TLS_FAILED}{_words(reason)} with the {peer}. Check the network and the TLS settings of both sides."
+    )
 
 
 def _words(reason: str) -> str:

@@ -14,7 +14,8 @@ from cryptography.x509.oid import NameOID
 
 from tests.helpers.certificates import Authority, Identity
 from tickertape.base.errors import BadOption, ConfigurationError
-from tickertape.security.contexts import TLS, client_context, server_context
+from tickertape.security.contexts import client_context, server_context
+from tickertape.security.tls_options import TLS
 
 
 @pytest.fixture

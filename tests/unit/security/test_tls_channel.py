@@ -11,9 +11,10 @@ import pytest
 
 from tests.helpers.certificates import Authority
 from tickertape.base.errors import TlsFailed
-from tickertape.security.contexts import TLS, client_context, server_context
+from tickertape.security.contexts import client_context, server_context
 from tickertape.security.limits import encrypted_at_once_bytes_max
 from tickertape.security.tls_channel import HANDSHAKE_BYTE, TlsChannel, portions
+from tickertape.security.tls_options import TLS
 
 
 @pytest.fixture(scope="module")

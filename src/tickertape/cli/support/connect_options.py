@@ -15,7 +15,7 @@ import click
 from tickertape.base.errors import BadOption
 from tickertape.base.text_format import shown
 from tickertape.cli.support.option_types import parsed
-from tickertape.security.contexts import TLS
+from tickertape.security.tls_options import TLS
 from tickertape.security.tokens import TOKEN_VARIABLE, read_token
 
 if TYPE_CHECKING:

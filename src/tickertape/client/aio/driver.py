@@ -17,6 +17,7 @@ import msgspec
 from tickertape.base.errors import Closed, Disconnected, StoreFull, TickertapeError, TimedOut, UsageError
 from tickertape.base.units import within
 from tickertape.batch.message_batch import MessageBatch
+from tickertape.client.aio import loop_flush
 from tickertape.client.aio.connection import AsyncioConnection, AsyncioTlsConnection
 from tickertape.client.aio.receivers import AsyncHandlerReceiver, AsyncReceiver, HandlerOrder
 from tickertape.client.aio.streams import AsyncMessageStream
@@ -356,7 +357,7 @@ class AsyncioDriver(ClientDriver):
 
     async def _log_on(self, seconds: float | None) -> LoggedOn:
         """Connect to `_address` and log on. A failure leaves no connection."""
-        await exits.watch(self)
+        await loop_flush.watch(self)
         connection = self._new_connection()
         self._logon = AsyncioWaiter()
         try:

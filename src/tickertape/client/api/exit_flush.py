@@ -1,26 +1,23 @@
-"""Exit flush: sends unsent messages of open clients when the program or the event loop ends.
+"""Exit flush: sends unsent messages of open clients when the program ends.
 
 `atexit` closes the clients: non-daemon threads have ended by then, receive threads still run. The package
 registers this on import, so exit handlers of the application run earlier. The loop of an asyncio client is
-closed before `atexit`. So its flush runs when the loop shuts down its asynchronous generators, as
-`asyncio.run` does. All clients together have `client_timeout_seconds`. Unsent messages are logged
-as errors, one per client.
+closed before `atexit`, so `aio/loop_flush.py` flushes it with its loop. All clients together have
+`client_timeout_seconds`. Unsent messages are logged as errors, one per client.
 
 Invariants:
 - A forked child never sends messages of its parent. A child of `multiprocessing` flushes its own clients.
-- The registry keeps no client and no loop alive.
+- The registry keeps no client alive.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
 import warnings
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from tickertape.client.common.handlers import LOG
@@ -41,16 +38,6 @@ class Unclosed(Protocol):
         """Close the client within `seconds`. Returns None if it was closed or unused. Never raises."""
 
 
-class UnclosedOnLoop(Unclosed, Protocol):
-    """An asyncio client that may be open when its event loop ends."""
-
-    def is_on(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether the client is connected on `loop`."""
-
-    async def flush_with_loop(self, seconds: float) -> None:
-        """Send everything within `seconds`. The client stays open for another loop. Never raises."""
-
-
 def register(client: Unclosed) -> None:
     """Close `client` at the end of the program if it is still open. Does not keep it alive."""
     if not _clients:
@@ -58,20 +45,7 @@ def register(client: Unclosed) -> None:
     _clients.add(client)
 
 
-async def watch(client: UnclosedOnLoop) -> None:
-    """Flush `client` at the end of the running event loop if it is still open. Does not keep it alive."""
-    # The generator references its loop. Stored on the loop itself, both are collected together.
-    kept = vars(asyncio.get_running_loop())
-    if _WATCH not in kept:
-        clients: weakref.WeakSet[UnclosedOnLoop] = weakref.WeakSet()
-        kept[_WATCH] = clients, _until_loop_ends(clients)
-        await anext(kept[_WATCH][1])
-    kept[_WATCH][0].add(client)
-
-
 _clients: Final[weakref.WeakSet[Unclosed]] = weakref.WeakSet()
-_WATCH: Final = "_tickertape_clients"
-"""Attribute of a loop: its clients, and the generator that flushes them."""
 
 
 def close_all() -> None:
@@ -79,7 +53,7 @@ def close_all() -> None:
 
     After all are closed, raises the first failure of a publish store of the application.
     """
-    left = _time_for_all()
+    left = time_for_all()
     ended, failures = list[ProgramEnd | None](), list[Exception]()
     for client in list(_clients):
         try:
@@ -91,20 +65,8 @@ def close_all() -> None:
         raise failure
 
 
-async def _until_loop_ends(clients: Iterable[UnclosedOnLoop]) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:  # `shutdown_asyncgens` closes it
-        loop = asyncio.get_running_loop()
-        vars(loop).pop(_WATCH, None)
-        left = _time_for_all()
-        for client in list(clients):
-            with suppress(Exception):  # from a publish store of the application: `close_all` raises it
-                if client.is_on(loop):
-                    await client.flush_with_loop(left())
-
-
-def _time_for_all() -> Callable[[], float]:
+def time_for_all() -> Callable[[], float]:
+    """Return a function that returns the seconds left for all clients of one flush together."""
     end = time.monotonic() + client_timeout_seconds
     return lambda: max(0.0, end - time.monotonic())
 

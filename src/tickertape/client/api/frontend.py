@@ -17,7 +17,7 @@ from tickertape.client.limits import client_timeout_seconds
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.protocol.heartbeat import Interval
 from tickertape.client.publish_store.protocol import PublishStore
-from tickertape.security.contexts import TLS
+from tickertape.security.tls_options import TLS
 from tickertape.wire.commands import LoggedOn
 
 DisconnectHandler = Callable[[Any], object]

@@ -22,7 +22,7 @@ from tickertape.client.ha.subscription_manager import SubscriptionManager
 from tickertape.client.limits import client_timeout_seconds
 from tickertape.client.protocol.core import ClientProtocol
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore, PublishStore
-from tickertape.security.contexts import TLS
+from tickertape.security.tls_options import TLS
 
 
 class HAFrontend(ClientFrontend):

@@ -27,7 +27,7 @@ from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
 from tickertape.client.publishing.send_buffer import NOBODY
 from tickertape.payload.bodies import encode
-from tickertape.security.contexts import TLS
+from tickertape.security.tls_options import TLS
 
 
 class Client(

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tickertape.base.errors import Disconnected, TimedOut, TlsFailed
 from tickertape.base.interfaces import Buffer
@@ -25,8 +25,10 @@ from tickertape.client.common.fork_safety import detach
 from tickertape.client.common.sockets import cut_off, not_connected, tls_closed, tls_error, unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.security.limits import encrypted_at_once_bytes_max
-from tickertape.security.tls_channel import TlsChannel
 from tickertape.wire.heartbeat import Liveness
+
+if TYPE_CHECKING:
+    from tickertape.security.tls_channel import TlsChannel
 
 POLL_SECONDS_MAX: Final = 86_400.0
 """Longest single wait for a socket. The system counts milliseconds in 31 bits, which is 24 days."""

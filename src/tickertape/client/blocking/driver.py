@@ -35,7 +35,6 @@ from tickertape.client.common.waiting import Timeout, no_logon, now, remaining
 from tickertape.client.limits import acknowledger_idle_seconds
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.client.publishing.send_buffer import NOBODY
-from tickertape.security.tls_channel import TlsChannel
 from tickertape.wire.commands import LoggedOn
 
 
@@ -505,6 +504,8 @@ class ThreadDriver(ClientDriver):
         address = self._address
         if not address.tls:
             return SocketConnection(open_socket(address, seconds), address.uri, self)
+        from tickertape.security.tls_channel import TlsChannel  # imports `ssl`
+
         deadline = None if seconds is None else time.monotonic() + seconds
         channel = TlsChannel(self._credentials.context(), server_name=self._credentials.name_of(address))
         connection = open_socket(address, seconds)

@@ -5,14 +5,16 @@ Invariants: a token is never sent unencrypted over a network, and no TLS option 
 
 from __future__ import annotations
 
-import ssl
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tickertape.base.errors import BadOption
 from tickertape.base.text_format import wrong_type
 from tickertape.client.common.address import Address
-from tickertape.security.contexts import TLS, client_context
+from tickertape.security.tls_options import TLS
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 
 class Credentials(NamedTuple):
@@ -38,8 +40,10 @@ class Credentials(NamedTuple):
                 "pass the token as password= if the network is trusted."
             )
 
-    def context(self) -> ssl.SSLContext:
+    def context(self) -> SSLContext:
         """Return the TLS context for a `tls://` address. Raises `BadOption`."""
+        from tickertape.security.contexts import client_context  # imports `ssl`
+
         return client_context(self.tls or TLS())
 
     def name_of(self, address: Address) -> str:

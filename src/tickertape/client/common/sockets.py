@@ -9,7 +9,7 @@ import termios
 
 from tickertape.base.errors import Disconnected, TlsFailed
 from tickertape.client.common.address import Address
-from tickertape.security.tls_channel import FAILED
+from tickertape.security.tls_options import TLS_FAILED
 
 
 def unread_bytes(descriptor: int) -> int:
@@ -37,7 +37,7 @@ def not_connected(address: Address, error: OSError | UnicodeError) -> Disconnect
 def tls_error(uri: str, error: TlsFailed) -> str:
     """Return the text of a TLS failure, with the address."""
     text = str(error)
-    return text if uri in text else f"Cannot use TLS with {uri}: {text.removeprefix(FAILED)}"
+    return text if uri in text else f"Cannot use TLS with {uri}: {text.removeprefix(TLS_FAILED)}"
 
 
 def tls_closed(uri: str) -> TlsFailed:

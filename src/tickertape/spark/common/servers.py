@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 from tickertape.base.errors import BadOption
 from tickertape.client.common.address import parse_uri
 from tickertape.client.common.credentials import Credentials
-from tickertape.security.contexts import TLS
+from tickertape.security.tls_options import TLS
 from tickertape.security.tokens import read_token
 
 if TYPE_CHECKING:
