@@ -17,9 +17,13 @@ CLIENT_MODULES_MAX = 120
 """Modules of Tickertape that a blocking client imports."""
 CLIENT_OTHERS_MAX = 155
 """Modules of other packages that a blocking client imports, without numpy."""
+SERVER_MODULES_MAX = 262
+"""Modules of Tickertape that a server imports before it is ready."""
+SERVER_OTHERS_MAX = 245
+"""Modules of other packages that a server imports before it is ready, without numpy."""
 
 COMMAND_LINE = "from tickertape.cli import main; main()"
-REPORT = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
+REPORT = "import atexit, sys\natexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
 
 
 def modules_after(program: str, *arguments: str, cwd: Path, **variables: str) -> tuple[str, set[str]]:
@@ -74,6 +78,12 @@ def test_completion_of_a_command_name_imports_no_command(tmp_path: Path) -> None
     assert command_modules() & modules == set()
 
 
+def test_help_of_serve_imports_no_server(tmp_path: Path) -> None:
+    output, modules = modules_after(COMMAND_LINE, "serve", "--help", cwd=tmp_path)
+    assert "Usage: tickertape serve " in output
+    assert {name for name in {*HEAVY, "tickertape.server"} if is_imported(name, modules)} == set()
+
+
 def test_client_imports_no_module_of_other_clients_and_of_tls(tmp_path: Path) -> None:
     _, modules = modules_after("import tickertape; tickertape.Client", cwd=tmp_path)
     assert {"numpy", "msgspec", "tickertape.client.blocking.client"} <= modules
@@ -86,3 +96,37 @@ def test_client_imports_no_module_of_other_clients_and_of_tls(tmp_path: Path) ->
     assert {name for name in unneeded if is_imported(name, modules)} == set()
     own, others = counts(modules)
     assert (own <= CLIENT_MODULES_MAX, others <= CLIENT_OTHERS_MAX) == (True, True), (own, others)
+
+
+def test_ready_server_has_imported_no_module_of_later_work(tmp_path: Path) -> None:
+    program = """if True:
+        import gc, os, signal, sys
+        import tickertape.cli.commands.serve as serve
+        def ready(uris, admin):
+            assert "numpy" not in before
+            assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+            assert gc.isenabled()
+            assert frozen and frozen[0] > 10_000, "the first collection visits the imported modules"
+            print(*sys.modules)
+            os.kill(os.getpid(), signal.SIGTERM)
+        def collect(whole=gc.collect):
+            frozen.append(gc.get_freeze_count())
+            return whole()
+        serve._say_ready, gc.collect, frozen = ready, collect, []
+        before = set(sys.modules)
+        os.environ.pop("OPENBLAS_NUM_THREADS", None)
+        from tickertape.cli import main
+        main()
+    """
+    arguments = ("serve", "--listen", "tcp://127.0.0.1:0", "--admin", "http://127.0.0.1:0")
+    output, _ = modules_after(program, *arguments, cwd=tmp_path)
+    modules = set(output.split())
+    assert {"numpy", "uvloop", "tickertape.server.app", "tickertape.engine.broker"} <= modules
+    unneeded = {
+        "difflib", "email", "h11", "http", "importlib.metadata", "lark", "prometheus_client", "pyarrow",
+        "re2", "rich", "zipfile", "tickertape.archive", "tickertape.client", "tickertape.spark",
+        "tickertape.testing",
+    }  # fmt: skip
+    assert {name for name in unneeded if is_imported(name, modules)} == set()
+    own, others = counts(modules)
+    assert (own <= SERVER_MODULES_MAX, others <= SERVER_OTHERS_MAX) == (True, True), (own, others)

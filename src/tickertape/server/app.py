@@ -74,7 +74,11 @@ def run_server(config: Config, ready: Ready) -> int:
     (also during the start), 5 if the data directory prevents the start. A second signal ends the process at
     once. SIGHUP reloads certificates and tokens. SIGUSR1 prints the stacks of all threads. Raises
     `ConfigurationError` for unusable certificates or tokens, and `OSError` for an unusable path of the data
-    directory."""
+    directory.
+
+    The garbage collector ignores all objects that exist at the call. It may be off, and is on afterwards."""
+    gc.freeze()  # no collection needs to visit the imported modules
+    gc.enable()
     _check_clock()
     credentials = CredentialStore(config)
     reload_signal = ReloadSignal(credentials)

@@ -1,21 +1,28 @@
 """`serve`: start a server from a configuration file and options.
 
-The command imports the server after it has checked the configuration, and slow modules when the server is
-ready.
+The command imports the configuration package when it runs, the server after it has checked the configuration,
+and slow modules when the server is ready.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.text_format import shown
-from tickertape.cli.commands.check import counted_problems, printable, problem_lines
 from tickertape.cli.support.command_group import UserMistake
-from tickertape.server.config.config import COMMAND_LINE, Config, examine
-from tickertape.server.config.document import ConfigProblem
+
+if TYPE_CHECKING:
+    from tickertape.server.config.config import Config
+    from tickertape.server.config.document import ConfigProblem
+
+_BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
+"""Environment variable: number of threads that numpy starts for linear algebra, one per core by default."""
 
 
 @click.command(short_help="Start a server.")
@@ -65,11 +72,21 @@ def serve(
     start, or later (the server then acknowledges nothing more and stops), 5 data directory corrupt, in use,
     not a journal, or of another instance (the directory is not changed).
     """
-    settings = _settings(config, data, listen, admin, name)
+    # The server computes no linear algebra, and each thread for it spins for 50 ms after its start.
+    os.environ.setdefault(_BLAS_THREADS, "1")
+    gc.disable()  # the imports leave nothing to collect, and `run_server` enables it
+    try:
+        ctx.exit(_run(_settings(config, data, listen, admin, name)))
+    finally:
+        gc.enable()
+
+
+def _run(settings: Config) -> int:
+    """Run the server and return its exit code."""
     from tickertape.server.app import run_server
 
     try:
-        ctx.exit(run_server(settings, _say_ready))
+        return run_server(settings, _say_ready)
     except OSError as error:
         if error.filename != settings.instance.data:
             raise
@@ -81,6 +98,9 @@ def serve(
 def _settings(
     config: str | None, data: str | None, listen: Sequence[str], admin: str | None, name: str | None
 ) -> Config:
+    from tickertape.cli.commands.check import counted_problems, problem_lines
+    from tickertape.server.config.config import COMMAND_LINE, examine
+
     settings, problems = examine(config, name=name, data=data, listen=listen, admin=admin)
     given = [problem for problem in problems if problem.location.file == COMMAND_LINE]
     if settings is not None and not given:
@@ -99,6 +119,8 @@ def _settings(
 
 
 def _of_option(problem: ConfigProblem) -> str:
+    from tickertape.cli.commands.check import printable
+
     table, _, key = problem.key.rpartition(".")
     return printable(f"Invalid value for '--{table if table == 'admin' else key}': {problem.text}")
 

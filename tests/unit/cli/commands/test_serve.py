@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,3 +125,23 @@ def test_serve_exits_2_for_invalid_options_and_an_invalid_file(started: list[Con
         f"tickertape: {tmp_path}/none.toml: Cannot read the file: No such file or directory.\n"
     )
     assert started == []
+
+
+@pytest.mark.parametrize(("given", "used"), [(None, "1"), ("4", "4")])
+def test_serve_limits_the_threads_of_numpy_unless_the_environment_does(
+    monkeypatch: pytest.MonkeyPatch, started: list[Config], given: str | None, used: str
+) -> None:
+    if given is None:
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", given)
+    run("serve")
+    assert len(started) == 1
+    assert os.environ["OPENBLAS_NUM_THREADS"] == used
+
+
+@pytest.mark.parametrize("arguments", [["serve"], ["serve", "--listen", "nonsense"]])
+def test_serve_leaves_the_garbage_collector_on(started: list[Config], arguments: list[str]) -> None:
+    assert gc.isenabled()
+    run(*arguments)
+    assert gc.isenabled()
