@@ -326,7 +326,7 @@ def test_publish_with_full_store_waits_for_the_next_connection(
     for _ in range(held):
         client.publish(topic, body)
     body = bytes(4_000)
-    with pytest.raises(tt.Disconnected, match="Not connected"):  # connect_and_logon was not called yet
+    with pytest.raises(tt.Disconnected, match="it is not connected"):  # connect_and_logon was not called yet
         client.publish(topic, body)
     client.close()
     chooser = NotingChooser([], nowhere())

@@ -220,7 +220,7 @@ def test_unresponsive_server_exits_3_after_the_timeout() -> None:
         done = run("subscribe", "orders", "--server", address, "--timeout", "200ms")
     assert (done.returncode, done.stdout) == (3, b"")
     expected = (
-        f"tickertape: Cannot log on: no Tickertape server answered at {address} within 0.2 s. "
+        f"tickertape: Cannot log on: no Tickertape server answered at {address!r} within 0.2 s. "
         "Check host and port.\n"
     )
     assert done.stderr.decode() == expected

@@ -30,7 +30,7 @@ def test_credential_file_names_are_part_of_each_server_text() -> None:
         ({"servers": "tcp://127.0.0.1:1", "caFile": "/a.pem"}, "Option caFile requires a tls:// server"),
         (
             {"servers": "tcp://10.0.0.1:1", "tokenFile": "/t"},
-            "Option tokenFile: Cannot send a token to tcp://10.0.0.1:1: it would be unencrypted",
+            "Option tokenFile: Cannot send a token to 'tcp://10.0.0.1:1': it would be unencrypted",
         ),
         ({"servers": "tls://a:1#caFile=/x"}, "has a query"),
         (
