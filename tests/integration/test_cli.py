@@ -158,6 +158,17 @@ def test_empty_replay_of_a_missing_topic_names_a_near_topic(server: RunningServe
     )
 
 
+def test_replay_with_end_before_start_reports_the_order(server: RunningServer) -> None:
+    publish(server, "backwards", b"1\n")
+    times = "[20270101T000000:20260101T000000)"
+    done = run("subscribe", "backwards", "--server", server.uri, "--bookmark", times)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr.decode() == (
+        "tickertape: No messages of 'backwards' were replayed. The end '20260101T000000.000000Z' of the "
+        "range is before its start '20270101T000000.000000Z'. Swap them.\n"
+    )
+
+
 def test_empty_replay_of_a_topic_that_exists_has_no_hint(server: RunningServer) -> None:
     publish(server, "filtered", b'{"a": 1}\n')
     replay = ("--server", server.uri, "--bookmark", "epoch", "--until-caught-up", "--filter", "/a = 2")
