@@ -263,6 +263,7 @@ def test_server_error_is_one_line_and_exit_code_1(server: RunningServer) -> None
     done = run("subscribe", "nothing", "--server", server.uri, "--bookmark", "1|1|", "--until-caught-up")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"tickertape: Cannot find the bookmark '1|1|' in the log. Start ")
+    assert done.stderr.endswith(b"or pass --bookmark-not-found now.\n")
     assert b"or pass --bookmark-not-found" in done.stderr
     assert done.stderr.count(b"\n") == 1
 

@@ -314,7 +314,7 @@ def _open(
 def _unknown_bookmark(bookmark: str) -> str:
     return (
         f"Cannot find the bookmark {shown(bookmark)} in the log. Start from epoch or now, or pass "
-        "--bookmark-not-found."
+        "--bookmark-not-found now."
     )
 
 

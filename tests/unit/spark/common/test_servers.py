@@ -35,7 +35,7 @@ def test_credential_file_names_are_part_of_each_server_text() -> None:
         ({"servers": "tls://a:1#caFile=/x"}, "has a query"),
         (
             {"servers": "tls://a:1,tls://ann:secret@b:1"},
-            r"tls://ann:\.\.\.@b:1 contains a password.* tokenFile",
+            r"'tls://ann:\.\.\.@b:1': it contains a password.* tokenFile",
         ),
     ],
 )
