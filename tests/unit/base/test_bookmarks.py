@@ -171,7 +171,7 @@ def test_malformed_timestamps_and_ranges_are_refused(text: str, position: int) -
         ("soon", "Invalid start point 'soon': not a timestamp. Use epoch, now, a bookmark ("),
     ],
 )
-def test_error_of_a_range_names_the_side_and_its_forms(text: str, message: str) -> None:
+def test_error_of_a_range_names_the_side_and_the_forms(text: str, message: str) -> None:
     with pytest.raises(BadBookmark) as caught:
         parse_bookmark(text)
     assert str(caught.value).startswith(message)
