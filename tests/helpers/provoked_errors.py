@@ -142,7 +142,7 @@ def many(client: tt.Client) -> None:
 
 
 def ended(client: tt.Client) -> None:
-    stream = client.bookmark_subscribe("orders", tt.NOW, sub_id="s")
+    stream = client.bookmark_subscribe("orders", tt.NOW, sub_id="a-stream")
     stream.close()
     stream.get(timeout=SECONDS)
 
@@ -456,7 +456,7 @@ PROVOKED: dict[str, Provoke] = {
     "publish_rejected": of_client(rejected),
     "publisher_taken_over": over,
     "wrong_journal": of_place(other_instance),
-    "timed_out": of_client(lambda c: c.subscribe("orders", sub_id="s").get(timeout=0)),
+    "timed_out": of_client(lambda c: c.subscribe("orders", sub_id="a-stream").get(timeout=0)),
     "stream_ended": of_client(ended),
     "transaction_busy": busy,
     "transaction_too_large": staged(1_000, 9_000),
@@ -522,8 +522,8 @@ VALUES: dict[str, Value] = {
     "publish_rejected": "checked",
     "publisher_taken_over": "mine",
     "wrong_journal": "second",
-    "timed_out": "s",
-    "stream_ended": "s",
+    "timed_out": "a-stream",
+    "stream_ended": "a-stream",
     "transaction_busy": "t",
     "transaction_too_large": "t",
     "transaction_unknown": "t",

@@ -79,7 +79,7 @@ def test_every_code_has_a_row() -> None:
     assert set(SUBSTITUTES) <= set(PROVOKED)
 
 
-def test_every_row_names_its_value_or_has_none() -> None:
+def test_every_row_has_a_value_or_a_reason_for_none() -> None:
     assert set(VALUES) | set(WITHOUT_VALUE) == set(PROVOKED)
     assert not set(VALUES) & set(WITHOUT_VALUE)
 
@@ -113,6 +113,8 @@ def problems(text: str, value: str | None = None) -> list[str]:
         found.append("two full stops, or too long")
     if value is not None and f"'{value}'" not in message:
         found.append("value not in quotes")
+    if value and re.search(rf"(?<![\w'/]){re.escape(value)}(?![\w'/])", message):
+        found.append("value also without quotes")
     return found
 
 
@@ -124,7 +126,8 @@ def problems(text: str, value: str | None = None) -> list[str]:
         ("Cannot read 'x': it is gone. Use another", "no full stop"),
         ("Cannot read 'x': it is gone; really. Use another.", "forbidden: semicolon"),
         ("Cannot read 'x': it is gone.. Use another.", "two full stops, or too long"),
-        ("Cannot read x: it is gone. Use another.", "value not in quotes"),
+        ("Cannot read 'y': it is gone. Use another.", "value not in quotes"),
+        ("Cannot read x: 'x' is gone. Use another.", "value also without quotes"),
     ],
 )
 def test_error_shape_check_finds_the_problem_of_a_text(text: str, problem: str) -> None:
