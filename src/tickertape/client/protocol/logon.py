@@ -186,9 +186,8 @@ class LogonState:
 
         This applies at once, or from the end of the present connection.
         """
-        stopped = Disconnected(
-            str(error) if isinstance(error, Disconnected) else f"Stopped connecting: {error}"
-        )
+        why = f"Cannot use client {self.command.name!r}: it stopped connecting. {error}"
+        stopped = Disconnected(str(error) if isinstance(error, Disconnected) else why)
         stopped.__cause__ = error
         self._stopped = stopped
         if self.logged_on is None:
