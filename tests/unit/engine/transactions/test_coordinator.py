@@ -189,7 +189,7 @@ def test_a_stage_without_a_batch_is_refused(sink: Sink) -> None:
     assert sink.code(Stage, transaction=T1, part="0") == "bad_option"
 
 
-def test_long_part_name_is_shown_with_its_size(sink: Sink) -> None:
+def test_long_part_name_is_shown_with_the_size(sink: Sink) -> None:
     answer = sink.ask(Stage, frame("a", b"1"), transaction=T1, part="x" * 256)
     assert isinstance(answer, Ack)
     assert answer.text == (
