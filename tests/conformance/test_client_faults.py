@@ -119,7 +119,7 @@ def test_publish_with_full_store_raises_without_reconnect_or_after_close(
     client.publish_batch("orders", [b"x" * 300] * 2)
     server.drop()
     wait_until(lambda: not client.connected)
-    with pytest.raises(tt.Disconnected, match=r"Not connected \(.*\)\. .*publish store"):
+    with pytest.raises(tt.Disconnected, match=r"it is not connected \(.*\)\. .*publish store"):
         client.publish_batch("orders", [b"x" * 300] * 5)
     client.set_disconnect_handler(lambda _: None)
     closing = threading.Timer(0.05, client.close)

@@ -124,7 +124,7 @@ def test_heartbeat_with_invalid_interval_or_idle_raises(front: Front, name: str,
     for idle in (0.5, "1s", "soon"):
         with pytest.raises(tt.BadOption):
             client.set_heartbeat(1, idle=idle)
-    with pytest.raises(tt.BadOption, match="Invalid idle: it requires a heartbeat"):
+    with pytest.raises(tt.BadOption, match="Invalid idle '3': it requires an interval"):
         client.set_heartbeat(None, idle=3)
     client.connect()
     with pytest.raises(tt.BadOption):
@@ -242,7 +242,7 @@ def test_dead_server_is_detected_while_a_handler_blocks(uri: str, name: str, top
                 client.publish_flush(timeout=None, level="processed")
         assert not lost.is_set()
         assert not client.connected
-        with pytest.raises(tt.TimedOut, match="a handler on the lost connection did not return"):
+        with pytest.raises(tt.TimedOut, match=r"a handler .* did not return .*\. Return from the handler"):
             client.connect(timeout=0.05)
         go_on.set()
         client.connect()

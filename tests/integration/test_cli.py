@@ -158,6 +158,17 @@ def test_empty_replay_of_a_missing_topic_names_a_near_topic(server: RunningServe
     )
 
 
+def test_replay_with_end_before_start_reports_the_order(server: RunningServer) -> None:
+    publish(server, "backwards", b"1\n")
+    times = "[20270101T000000:20260101T000000)"
+    done = run("subscribe", "backwards", "--server", server.uri, "--bookmark", times)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr.decode() == (
+        "tickertape: No messages of 'backwards' were replayed. The end '20260101T000000.000000Z' of the "
+        "range is before its start '20270101T000000.000000Z'. Swap them.\n"
+    )
+
+
 def test_empty_replay_of_a_topic_that_exists_has_no_hint(server: RunningServer) -> None:
     publish(server, "filtered", b'{"a": 1}\n')
     replay = ("--server", server.uri, "--bookmark", "epoch", "--until-caught-up", "--filter", "/a = 2")
@@ -220,7 +231,7 @@ def test_unresponsive_server_exits_3_after_the_timeout() -> None:
         done = run("subscribe", "orders", "--server", address, "--timeout", "200ms")
     assert (done.returncode, done.stdout) == (3, b"")
     expected = (
-        f"tickertape: Cannot log on: no Tickertape server answered at {address} within 0.2 s. "
+        f"tickertape: Cannot log on: no Tickertape server answered at {address!r} within 0.2 s. "
         "Check host and port.\n"
     )
     assert done.stderr.decode() == expected
@@ -252,6 +263,7 @@ def test_server_error_is_one_line_and_exit_code_1(server: RunningServer) -> None
     done = run("subscribe", "nothing", "--server", server.uri, "--bookmark", "1|1|", "--until-caught-up")
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"tickertape: Cannot find the bookmark '1|1|' in the log. Start ")
+    assert done.stderr.endswith(b"or pass --bookmark-not-found now.\n")
     assert b"or pass --bookmark-not-found" in done.stderr
     assert done.stderr.count(b"\n") == 1
 

@@ -70,7 +70,7 @@ class ArchiveWriter:
             # it now.
             if others := sorted(set(os.listdir(place.location)) - {"_delta_log"}):
                 raise ArchiveFailed(
-                    f"Cannot create an archive at {place.location}: it is neither empty nor a Delta table "
+                    f"Cannot create an archive at {place.location!r}: it is neither empty nor a Delta table "
                     f"(found {', '.join(others[:3])}). Use a new directory. Nothing was written."
                 )
         try:
@@ -124,7 +124,9 @@ class ArchiveWriter:
     def _check_begin(self, begin: int, end: int) -> None:
         covered = self.coverage.end
         if begin != covered:
-            what = f"Cannot add positions {begin} to {end} to {self.place.location}, which ends at {covered}"
+            what = (
+                f"Cannot add positions {begin} to {end} to {self.place.location!r}, which ends at {covered}"
+            )
             if begin > covered:
                 raise ArchiveFailed(
                     f"{what}: positions {covered} to {begin} would be missing. "
@@ -210,4 +212,7 @@ def _loaded(place: ArchiveLocation) -> DeltaTable:
 
 
 def _failed(place: ArchiveLocation, error: Exception) -> ArchiveFailed:
-    return ArchiveFailed(f"{place.location}: {said(error)}")
+    return ArchiveFailed(
+        f"Cannot use archive {place.location!r}: {said(error).rstrip('.')}. Check the location and its "
+        "access."
+    )

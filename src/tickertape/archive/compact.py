@@ -169,7 +169,10 @@ def _vacuumed(archive: ArchiveWriter, keep_seconds: float, *, full: bool) -> lis
             retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=full
         )
     except Exception as error:
-        raise ArchiveFailed(f"{archive.place.location}: {said(error)}") from error
+        raise ArchiveFailed(
+            f"Cannot compact archive {archive.place.location!r}: {said(error).rstrip('.')}. Check the "
+            "location and its access."
+        ) from error
     archive.reload()
     return removed
 

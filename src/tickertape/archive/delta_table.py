@@ -62,7 +62,7 @@ class ArchiveTable:
         """Open one of its files. Page checksums are verified where present.
 
         In an object store a row group is fetched as a whole. Raises `ArchiveFailed`."""
-        with self.failing(path):
+        with self.failing(repr(path)):
             if self.root is None:
                 return self._parquet(self._open_remote(path), pre_buffer=True)
             # Not mapped: a truncated file or an unreadable disk would end the process.
@@ -77,7 +77,7 @@ class ArchiveTable:
             return self.open_file(path), 0
         import pyarrow.parquet as pq
 
-        with self.failing(path):
+        with self.failing(repr(path)):
             source = self._open_remote(path)
             about = pq.read_metadata(source)
             groups = [about.row_group(number) for number in range(about.num_row_groups)]
@@ -106,12 +106,15 @@ class ArchiveTable:
         """Read a row group in batches of `rows_max` rows. Raises `ArchiveFailed`."""
         self.groups_read += 1
         left = file.metadata.row_group(group).num_rows
-        with self.failing(path):
+        with self.failing(repr(path)):
             for batch in file.iter_batches(rows_max, [group], list(columns), use_threads=False):
                 left -= batch.num_rows
                 yield batch
         if left:  # the library takes the end of a truncated file for the end of the group
-            raise ArchiveFailed(f"{self.location}: {path} cannot be read: {left} rows are missing")
+            raise ArchiveFailed(
+                f"Cannot read {path!r} of archive {self.location!r}: {left} rows are missing. Restore the "
+                "file."
+            )
 
     @contextmanager
     def failing(self, what: str) -> Iterator[None]:
@@ -124,7 +127,9 @@ class ArchiveTable:
         except (OSError, pa.ArrowException, DeltaError) as error:
             missing = isinstance(error, FileNotFoundError) or "not found" in str(error).lower()
             raise ArchiveFailed(
-                f"{self.location}: {what} cannot be read: {said(error)}", missing=missing
+                f"Cannot read {what} of archive {self.location!r}: {said(error).rstrip('.')}. Check the "
+                "location and its access.",
+                missing=missing,
             ) from error
 
     def _open_remote(self, path: str) -> Any:

@@ -67,15 +67,15 @@ def location_of(location: str, options: Mapping[str, str] | None = None) -> Arch
     scheme = _SCHEME.match(location)
     if not location:
         raise BadOption(
-            "The archive location is empty. Use a directory or a URI such as s3://bucket/archive."
+            "Invalid archive location '': it is empty. Use a directory or a URI such as s3://bucket/archive."
         )
     if scheme is not None and scheme[1].lower() != "file":
         return ArchiveLocation(location.rstrip("/"), given)
     if given:
-        raise BadOption(f"Storage options are for object stores, but {location} is a directory. Omit them.")
+        raise BadOption(f"Storage options are for object stores, but {location!r} is a directory. Omit them.")
     path = unquote(location[len(scheme[0]) :]) if scheme else location
     if scheme and not path.startswith("/"):
-        raise BadOption(f"Invalid archive location {location}. Use file:///PATH without a host.")
+        raise BadOption(f"Invalid archive location {location!r}. Use file:///PATH without a host.")
     return ArchiveLocation(os.path.abspath(path))
 
 
@@ -114,12 +114,20 @@ def check_files(place: ArchiveLocation, sizes: Mapping[str, int]) -> None:
     try:
         infos = place.file_system().get_file_info(list(sizes))
     except Exception as error:  # from the system, Arrow or delta-rs
-        raise ArchiveFailed(f"Cannot check the files of {place.location}: {said(error)}.") from error
+        raise ArchiveFailed(
+            f"Cannot check the files of archive {place.location!r}: {said(error).rstrip('.')}. Check the "
+            "location and its access."
+        ) from error
     for (path, size), info in zip(sizes.items(), infos, strict=True):
         if info.type != fs.FileType.File:
-            raise ArchiveFailed(f"{place.location}: {path} is missing", missing=True)
+            raise ArchiveFailed(
+                f"Cannot use archive {place.location!r}: {path!r} is missing. Restore the file.", missing=True
+            )
         if info.size != size:
-            raise ArchiveFailed(f"{place.location}: {path} has {info.size} bytes instead of {size}")
+            raise ArchiveFailed(
+                f"Cannot use archive {place.location!r}: {path!r} has {info.size} bytes instead of {size}. "
+                "Restore the file."
+            )
 
 
 def sync(path: str) -> None:

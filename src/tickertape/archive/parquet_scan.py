@@ -214,7 +214,7 @@ class _Stream:
         if self._left == 0:
             self.close()
             return
-        with self._store.failing(self._file.path):
+        with self._store.failing(repr(self._file.path)):
             if self._chunks is None:
                 self._chunks = self._read(chunk_bytes, fetched_bytes)
             try:
@@ -223,7 +223,8 @@ class _Stream:
                 if self._file.path in str(error):
                     raise
                 raise ArchiveFailed(
-                    f"{self._store.location}: {self._file.path} cannot be used: {error}"
+                    f"Cannot read {self._file.path!r} of archive {self._store.location!r}: {error}. "
+                    "Restore the file."
                 ) from error
         self._back = None
         if rows is None:

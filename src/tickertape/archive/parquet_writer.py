@@ -95,7 +95,9 @@ class PartitionFile:
         columns = {name: numbers(table.column(name)) for name in ("position", "timestamp", "sequence")}
         positions = columns["position"]
         if positions[0] <= self._last or (positions[1:] <= positions[:-1]).any():
-            raise ArchiveFailed(f"{self.path} is not added: positions do not ascend after {self._last}.")
+            raise ArchiveFailed(
+                f"Cannot add {self.path!r}: positions do not ascend after {self._last}. Report the defect."
+            )
         self._last = int(positions[-1])
         found = [(int(values.min()), int(values.max())) for values in columns.values()]
         if self._bounds:

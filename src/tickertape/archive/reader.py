@@ -202,7 +202,10 @@ class ArchiveReader:
     def _known(self) -> Manifest:
         manifest = self._manifest
         if manifest is None:
-            raise ArchiveFailed(f"{self.store.location}: no table exists yet")
+            raise ArchiveFailed(
+                f"Cannot read archive {self.store.location!r}: it has no table yet. Create it with "
+                "`tickertape pipeline archive`."
+            )
         return manifest
 
     def _covering(self, begin: int, end: int) -> Manifest:

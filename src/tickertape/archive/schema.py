@@ -112,24 +112,26 @@ def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
     where = table.table_uri
     if not found or form is None or begin is None or not begin.isdecimal():
         raise ArchiveFailed(
-            f"{where} is not an archive: the Delta table lacks the properties {JOURNAL_PROPERTY}, "
+            f"Cannot use {where!r}: it is not an archive, because the Delta table lacks the properties "
+            f"{JOURNAL_PROPERTY}, "
             f"{FORMAT_PROPERTY} or {BEGIN_PROPERTY}. Use a table that `tickertape pipeline archive` writes."
         )
     if form != FORMAT:
         raise ArchiveFailed(
-            f"{where} has format {form}, but this version supports {FORMAT}. "
+            f"Cannot use archive {where!r}: it has format {form}, but this version supports {FORMAT}. "
             "Use a newer version of Tickertape."
         )
     if journal is not None and found != journal:
         raise WrongJournal(
-            f"{where} is the archive of the journal {found}, not of {journal}. Nothing was read. "
-            "Use a separate archive for each journal."
+            f"Cannot use {where!r}: it is the archive of the journal {found}, not of {journal}. Nothing "
+            "was read. Use a separate archive for each journal."
         )
     ours = table.schema().to_arrow()
     missing = [name for name in COLUMNS if name not in ours.names]
     if missing:
         raise ArchiveFailed(
-            f"{where} has no column {missing[0]!r}. Use a table that `tickertape pipeline archive` writes."
+            f"Cannot use archive {where!r}: it has no column {missing[0]!r}. Use a table that `tickertape "
+            "pipeline archive` writes."
         )
     end = table.transaction_version(app_id(found))
     return Coverage(

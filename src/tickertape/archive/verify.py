@@ -15,6 +15,7 @@ from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.compact import batches_of, stored_files
 from tickertape.archive.rows_to_batches import numbers, rows_of
 from tickertape.base.errors import ArchiveFailed
+from tickertape.base.text_format import said
 from tickertape.batch import Labels, MessageBatch
 from tickertape.batch.format import U8, Int64s, UInt64s, lengths_of
 
@@ -86,13 +87,18 @@ def sums_of(archive: ArchiveWriter, begin: int, end: int) -> Sums:
         try:
             with files.open_input_file(stored.path) as opened:
                 if opened.size() != stored.bytes:
-                    what = f"{opened.size():,} bytes, not {stored.bytes:,}"
-                    raise ArchiveFailed(f"{archive.place.location}: {stored.path} has {what}")
+                    raise ArchiveFailed(
+                        f"Cannot read {stored.path!r} of archive {archive.place.location!r}: it has "
+                        f"{opened.size():,} bytes, not {stored.bytes:,}. Restore the file."
+                    )
                 file = pq.ParquetFile(opened, page_checksum_verification=True)
                 for batch in batches_of(file):
                     sums = _with(sums, batch, stored.topic, begin, end)
         except (OSError, pa.ArrowException) as error:
-            raise ArchiveFailed(f"{archive.place.location}: {stored.path}: {error}") from error
+            raise ArchiveFailed(
+                f"Cannot read {stored.path!r} of archive {archive.place.location!r}: "
+                f"{said(error).rstrip('.')}. Restore the file."
+            ) from error
     return sums
 
 

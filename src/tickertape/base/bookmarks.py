@@ -14,9 +14,9 @@ This module does not look up bookmarks in a log. The form of a value determines 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -109,7 +109,9 @@ BOOKMARK_FORM: Final = "a bookmark (publisher|sequence|)"
 LIST_FORM: Final = "a comma-separated list of bookmarks"
 TIME_FORM: Final = "a UTC timestamp (20261120T090000)"
 RANGE_FORM: Final = "a range such as [A:B)"
-_ALLOWED: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM} or {RANGE_FORM}"
+START_FORMS: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM} or {RANGE_FORM}"
+_END_FORMS: Final = f"{BOOKMARK_FORM}, {LIST_FORM} or {TIME_FORM}"
+_IN_RANGE_FORMS: Final = f"0 (epoch), 0|1| (now), {_END_FORMS}"
 
 
 class Bookmark(NamedTuple):
@@ -166,6 +168,7 @@ class AtTime(msgspec.Struct, frozen=True):
 
 StartPoint = Epoch | FromNow | AtBookmarks | AtTime
 EndPoint = AtBookmarks | AtTime
+_Point = TypeVar("_Point")
 
 
 class Range(msgspec.Struct, frozen=True):
@@ -181,12 +184,24 @@ class Range(msgspec.Struct, frozen=True):
         return f"{opening}{self.begin}:{self.end}{']' if self.end_inclusive else ')'}"
 
 
-def parse_bookmark(text: str, allowed: str = _ALLOWED) -> StartPoint | Range:
+class _InvalidPoint(Exception):
+    """An invalid point, as part of a text."""
+
+    def __init__(self, part: str, why: str) -> None:
+        super().__init__()
+        self.part = part
+        self.why = why
+        self.kind = ""
+        """The side of a range, or "" for a text that is not a range."""
+        self.forms = ""
+
+
+def parse_bookmark(text: str, allowed: str = START_FORMS, kind: str = "start point") -> StartPoint | Range:
     """Parse the bookmark of a subscription. `str()` of the result parses to an equal value.
 
-    Raises `BadBookmark` with the invalid part, its position in `text` (from 0) and the `allowed` forms. Lists
-    of more than `bookmarks_per_list_max` members are errors, unknown bookmarks are not (see
-    `AtBookmarks.unknown`).
+    Raises `BadBookmark` with the invalid part, its position in `text` (from 0) and the `allowed` forms.
+    `kind` is the name of the point in the error. Lists of more than `bookmarks_per_list_max` members are
+    errors, unknown bookmarks are not (see `AtBookmarks.unknown`).
     """
     if text.count(",") >= bookmarks_per_list_max:
         raise BadBookmark(
@@ -194,9 +209,12 @@ def parse_bookmark(text: str, allowed: str = _ALLOWED) -> StartPoint | Range:
         )
     try:
         return _parse(text)
-    except BadBookmark as error:
-        word = did_you_mean(text, START_WORDS) if allowed is _ALLOWED else ""
-        raise BadBookmark(f"{error}{word} Use {allowed}.") from None
+    except _InvalidPoint as error:
+        word = did_you_mean(text, START_WORDS) if allowed is START_FORMS and not error.kind else ""
+        raise BadBookmark(
+            f"Invalid {error.kind or kind} {shown(error.part)}: {error.why}.{word} "
+            f"Use {error.forms or allowed}."
+        ) from None
 
 
 def _parse(text: str) -> StartPoint | Range:
@@ -245,11 +263,20 @@ def _parse_range(text: str, at: int) -> Range:
     begin_at, begin = _trimmed(text, 1, colon)
     end_at, end = _trimmed(text, colon + 1, len(text) - 1)
     return Range(
-        begin=_parse_begin(begin, at + begin_at),
+        begin=_side(_parse_begin, begin, at + begin_at, "start point", _IN_RANGE_FORMS),
         begin_inclusive=text[0] == "[",
-        end=_parse_end(end, at + end_at),
+        end=_side(_parse_end, end, at + end_at, "end point", _END_FORMS),
         end_inclusive=text[-1] == "]",
     )
+
+
+def _side(parse: Callable[[str, int], _Point], text: str, at: int, kind: str, forms: str) -> _Point:
+    """Parse one side of a range. Its error names the side and its forms."""
+    try:
+        return parse(text, at)
+    except _InvalidPoint as error:
+        error.kind, error.forms = kind, forms
+        raise
 
 
 def _parse_begin(text: str, at: int) -> StartPoint:
@@ -335,4 +362,4 @@ def _trimmed(text: str, start: int, stop: int) -> tuple[int, str]:
 
 def _refuse(part: str, at: int, why: str) -> NoReturn:
     place = f" (at position {at})" if at else ""
-    raise BadBookmark(f"Invalid start point {shown(part)}: {why}{place}.") from None
+    raise _InvalidPoint(part, f"{why}{place}") from None

@@ -39,13 +39,14 @@ def parse_size(value: str | int) -> int:
         raise BadOption(wrong_type("size", value, "a number of bytes or text such as '64MB'"))
     if isinstance(value, int):
         if value < 0:
-            raise BadOption(f"Invalid size {shown_number(value)}. Use a number of bytes >= 0.")
+            raise BadOption(f"Invalid size '{shown_number(value)}'. Use a number of bytes >= 0.")
         return value
     match = _AMOUNT.fullmatch(value)
     unit = SIZE_UNITS.get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise BadOption(
-            f"Invalid size {shown(value)}. Use a number with B, KB, MB, GB or TB (1024s), such as '64MB'."
+            f"Invalid size {shown(value)}. Use bytes or a number with B, KB, MB, GB or TB (1024s), such as "
+            "'64MB'."
         )
     size = Decimal(match[1]) * unit
     if size != size.to_integral_value():
@@ -53,22 +54,23 @@ def parse_size(value: str | int) -> int:
     return int(size)
 
 
-def parse_interval(value: str | float) -> float:
+def parse_interval(value: str | float, name: str = "interval") -> float:
     """Return the seconds of `value`: a number (unchanged) or text such as `"500ms"`, `"10s"`, `"5m"`, `"1d"`.
 
-    Raises `BadOption` for any other value, and for a negative or infinite number.
+    Raises `BadOption` with `name` for any other value, and for a negative or infinite number.
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadOption(wrong_type("interval", value, "a number of seconds or text such as '500ms'"))
+        raise BadOption(wrong_type(name, value, "a number of seconds or text such as '500ms'"))
     if isinstance(value, int | float):
         if not (value >= 0 and is_finite(value)):
-            raise BadOption(f"Invalid interval {shown_number(value)}. Use a finite number of seconds >= 0.")
+            raise BadOption(f"Invalid {name} '{shown_number(value)}'. Use a finite number of seconds >= 0.")
         return float(value)
     match = _AMOUNT.fullmatch(value)
     unit = INTERVAL_UNITS.get(match[2]) if match else None
     if match is None or unit is None:
         raise BadOption(
-            f"Invalid interval {shown(value)}. Use a number with us, ms, s, m, h, d or w, such as '500ms'."
+            f"Invalid {name} {shown(value)}. Use seconds or a number with us, ms, s, m, h, d or w, such as "
+            "'500ms'."
         )
     return float(Decimal(match[1]) * unit)
 

@@ -68,8 +68,9 @@ def parse_path(text: str) -> Path:
 
 
 def path_reason(error: BadPath) -> str:
-    """Return the text of an error about a path, for use inside a sentence."""
-    text = str(error).removesuffix(".")
+    """Return the text of an error about a path, for use inside a sentence that gives the position."""
+    before, _, after = str(error).removesuffix(".").rpartition(f" at position {error.position}")
+    text = before + after
     return text[:1].lower() + text[1:]
 
 
@@ -188,7 +189,7 @@ def _entry(item: str, at: int, text: str) -> tuple[bool, Path]:
         path = parse_path(item[1:])
     except BadPath as error:
         raise BadOption(
-            f"Invalid select list at position {at + 1 + error.position}: {path_reason(error)}."
+            f"Invalid select list {shown(text)} at position {at + 1 + error.position}: {path_reason(error)}."
         ) from error
     if not all(isinstance(step, str) for step in path.steps):
         raise BadOption(

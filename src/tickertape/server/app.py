@@ -133,8 +133,10 @@ def _log_refused(config: Config, code: str, text: str) -> None:
 def _listen_error(address: str, error: OSError) -> str:
     option = "--admin" if address.startswith("http:") else "--listen"
     if error.errno == errno.EADDRINUSE:
-        return f"Cannot listen on {address}: address already in use. Stop the other server or pass {option}."
-    return f"Cannot listen on {address}: {error.strerror or error}. Pass another address with {option}."
+        return (
+            f"Cannot listen on {address!r}: address already in use. Stop the other server or pass {option}."
+        )
+    return f"Cannot listen on {address!r}: {error.strerror or error}. Pass another address with {option}."
 
 
 def connections_for(open_files: int) -> int:

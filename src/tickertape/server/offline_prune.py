@@ -122,7 +122,8 @@ class OfflinePrune:
         theirs = sums_of(self.archive, begin, end)
         if ours != theirs:
             raise ArchiveFailed(
-                f"Cannot prune: archive {self.archive.place.location} and log differ at positions {begin} to "
+                f"Cannot prune: archive {self.archive.place.location!r} and log differ at positions "
+                f"{begin} to "
                 f"{end} ({theirs.messages:,} and {ours.messages:,} messages). Nothing was removed. Run "
                 "`tickertape pipeline audit` to list the differences."
             )
@@ -161,12 +162,12 @@ class OfflinePrune:
         coverage, where = self.archive.coverage, self.archive.place.location
         if coverage.topics:
             raise ArchiveFailed(
-                f"Cannot prune: archive {where} has the topics {coverage.topics!r} only. Use an archive of "
+                f"Cannot prune: archive {where!r} has the topics {coverage.topics!r} only. Use an archive of "
                 "all topics."
             )
         if coverage.end > self._view.end_position:
             raise ArchiveFailed(
-                f"Cannot prune: archive {where} ends at position {coverage.end}, but the log in "
+                f"Cannot prune: archive {where!r} ends at position {coverage.end}, but the log in "
                 f"{self._disk.where} ends at {self._view.end_position}, so it has lost archived messages. "
                 "Nothing was removed."
             )

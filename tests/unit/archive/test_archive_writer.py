@@ -71,7 +71,7 @@ def test_missing_or_truncated_file_is_not_added(place: ArchiveLocation, size: in
     else:
         os.truncate(path, size)
     found = "is missing" if size is None else "has 10 bytes instead of"
-    with pytest.raises(ArchiveFailed, match=f"{files[0].path} {found}") as caught:
+    with pytest.raises(ArchiveFailed, match=f"'{files[0].path}' {found}") as caught:
         archive.add(0, 10, files)
     assert caught.value.missing is (size is None)
     assert ArchiveWriter(place, JOURNAL).coverage.end == 0

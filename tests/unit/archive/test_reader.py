@@ -174,7 +174,7 @@ def test_range_outside_the_coverage_is_refused(tmp_path: Path) -> None:
 def test_reader_without_a_table_waits_for_creation(tmp_path: Path) -> None:
     archive = ArchiveReader(str(tmp_path / "none"))
     assert archive.refresh() is None
-    with pytest.raises(ArchiveFailed, match="no table exists yet"):
+    with pytest.raises(ArchiveFailed, match="it has no table yet"):
         archive.scan(0, 1)
     log = random_log(Random(1), 10)
     archived(tmp_path / "none", log)
@@ -244,7 +244,7 @@ def rewritten(path: Path, rows: pa.Table) -> None:
             lambda rows: rows.set_column(0, "position", pa.nulls(rows.num_rows, pa.int64())),
             "column position is null",
         ),
-        (lambda rows: rows.set_column(1, "publisher", pa.array(["x"] * rows.num_rows)), "cannot be read"),
+        (lambda rows: rows.set_column(1, "publisher", pa.array(["x"] * rows.num_rows)), "Cannot read '"),
         (lambda rows: rows.drop_columns(["data"]), "no column 'data'"),
     ],
 )

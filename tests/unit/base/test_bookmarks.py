@@ -155,8 +155,26 @@ def test_malformed_timestamps_and_ranges_are_refused(text: str, position: int) -
     with pytest.raises(BadBookmark) as caught:
         parse_bookmark(text)
     assert (f" (at position {position})" in str(caught.value)) is (position > 0)
-    assert "Use epoch, now, a bookmark (" in str(caught.value)
+    assert "a bookmark (publisher|sequence|), a comma-separated list" in str(caught.value)
     assert caught.value.code == "bad_bookmark"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[0:now)", "Invalid end point 'now': not a timestamp (at position 3). Use a bookmark ("),
+        (
+            "[epoch:1|2|)",
+            "Invalid start point 'epoch': not a timestamp (at position 1). Use 0 (epoch), 0|1| ",
+        ),
+        ("[0:0|1|]", "Invalid end point '0|1|': EPOCH and NOW are valid only as the start of a range"),
+        ("soon", "Invalid start point 'soon': not a timestamp. Use epoch, now, a bookmark ("),
+    ],
+)
+def test_error_of_a_range_names_the_side_and_the_forms(text: str, message: str) -> None:
+    with pytest.raises(BadBookmark) as caught:
+        parse_bookmark(text)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("text", [MOST_RECENT, "RECENT", "MOST_RECENT"])

@@ -63,8 +63,10 @@ def test_a_select_list_reads_back() -> None:
     ],
 )
 def test_invalid_select_list_is_refused_with_the_error_position(text: str, position: int) -> None:
-    with pytest.raises(BadOption, match=rf"position {position}\b"):
+    with pytest.raises(BadOption, match=rf"position {position}\b") as caught:
         parse_select(text)
+    assert str(caught.value).startswith(f"Invalid select list {text!r} at position {position}: ")
+    assert str(caught.value).count("at position") == 1
 
 
 def test_select_list_entries_are_limited() -> None:

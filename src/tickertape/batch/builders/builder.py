@@ -12,6 +12,7 @@ import numpy as np
 
 from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
 from tickertape.base.limits import message_bytes_max
+from tickertape.base.text_format import shown_number
 from tickertape.batch.encode import (
     assemble,
     encode_bodies,
@@ -185,11 +186,12 @@ class BatchBuilder:
             )
         if sequence != self._next:
             self._check_sequence(sequence)
-        if not 0 <= expiration_ms < _EXPIRATION_END or not 0 <= kind <= KIND_CONTROL:
+        if not 0 <= expiration_ms < _EXPIRATION_END:
             raise BadMessage(
-                f"Invalid expiration {expiration_ms} ms or kind {kind}. "
-                f"Use an expiration from 0 to 2**63 - 1 and a kind from 0 to {KIND_CONTROL}."
+                f"Invalid expiration '{shown_number(expiration_ms)} ms'. Use 0 to {_EXPIRATION_END - 1} ms."
             )
+        if not 0 <= kind <= KIND_CONTROL:
+            raise BadMessage(f"Invalid kind '{kind}'. Use 0 to {KIND_CONTROL}.")
         correlation_text = label_bytes(correlation_id, "correlation id") if correlation_id else b""
         key_text = label_bytes(key, "key") if key else b""
         if topic != self._topic:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tickertape.base.bookmarks import AtTime, Range, parse_bookmark
 from tickertape.base.errors import BookmarkUnknown, NotAQueue, TimedOut
 from tickertape.base.text_format import shown
 from tickertape.cli.support.admin_client import names_admin_option
@@ -197,11 +198,26 @@ def subscribe(
                 batches = chain((first,), batches)
             _print(stream, batches, limit, as_json=as_json, written=acknowledge)
     if first is None and bookmark is not None:
-        hint = missing_topic(topic, admin)
-        if hint:
-            if options.get("filter"):
+        hint = _backwards(bookmark)
+        if not hint:
+            hint = missing_topic(topic, admin)
+            if hint and options.get("filter"):
                 hint += " Check the filter: `tickertape filter test` tests it on a file."
+        if hint:
             click.echo(f"tickertape: No messages of {shown(topic)} were replayed. {hint}", err=True)
+
+
+def _backwards(bookmark: str) -> str:
+    """Return the hint for a range of times whose end is before its start, or ""."""
+    point = parse_bookmark(bookmark)
+    if (
+        isinstance(point, Range)
+        and isinstance(point.begin, AtTime)
+        and isinstance(point.end, AtTime)
+        and point.end.micros < point.begin.micros
+    ):
+        return f"The end {str(point.end)!r} of the range is before its start {str(point.begin)!r}. Swap them."
+    return ""
 
 
 def _first(batches: Iterator[MessageBatch], topic: str, admin: str | None) -> MessageBatch | None:
@@ -298,7 +314,7 @@ def _open(
 def _unknown_bookmark(bookmark: str) -> str:
     return (
         f"Cannot find the bookmark {shown(bookmark)} in the log. Start from epoch or now, or pass "
-        "--bookmark-not-found."
+        "--bookmark-not-found now."
     )
 
 

@@ -71,6 +71,7 @@ class Point(ParamType):
     def __init__(self, role: Role) -> None:
         self._role = role
         first, last = role is Role.FIRST, role is Role.LAST
+        self._kind = "start point" if first else "end point" if last else "point"
         words = {Role.FIRST: ("epoch", "now"), Role.LAST: (), Role.SINGLE: ("epoch",)}[role]
         self._words = {word: START_WORDS[word] for word in words}
         forms = ["a position (a number)", *self._words, BOOKMARK_FORM]
@@ -87,10 +88,9 @@ class Point(ParamType):
         if _POSITION.fullmatch(value):
             return int(value)
         try:
-            point = parse_bookmark(self._words.get(value.lower(), value), self._allowed)
+            point = parse_bookmark(self._words.get(value.lower(), value), self._allowed, self._kind)
         except BadBookmark as error:
-            text = str(error).replace("Invalid start point", "Invalid point", 1)
-            self.fail(f"{text}{meant_time(value)}", param, ctx)
+            self.fail(f"{error}{meant_time(value)}", param, ctx)
         if isinstance(point, Range) and self._role is not Role.FIRST:
             self.fail(f"Invalid point {shown(value)}: a range. Use {self._allowed}.", param, ctx)
         if self._role is Role.SINGLE and not _is_one(point):

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from tickertape.base.bookmarks import (
-    BOOKMARK_FORM,
-    EPOCH,
-    LIST_FORM,
-    NOW,
-    RANGE_FORM,
-    TIME_FORM,
-    parse_bookmark,
-)
+from tickertape.base.bookmarks import EPOCH, NOW, parse_bookmark
 from tickertape.base.errors import BadBookmark, BadOption, UsageError
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import did_you_mean, listed, not_one_of, shown
@@ -102,7 +94,6 @@ class NamedChoice(ClickChoice):
 
 START_WORDS: Final = {"epoch": EPOCH, "now": NOW}
 """Names of start points, in upper or lower case."""
-_START_FORMS: Final = f"epoch, now, {BOOKMARK_FORM}, {LIST_FORM}, {TIME_FORM}, or {RANGE_FORM}"
 
 
 def parsed(parse: Callable[[Any], T]) -> Callable[[click.Context, click.Parameter, Any], T | None]:
@@ -166,9 +157,10 @@ answer_timeout_option = click.option(
 def _start(value: str) -> str:
     text = START_WORDS.get(value.lower(), value)
     try:
-        parse_bookmark(text, _START_FORMS)
+        parse_bookmark(text)
     except BadBookmark as error:
-        raise BadBookmark(f"{error}{_meant_word(value)}{meant_time(value)}") from None
+        word = "" if "Did you mean" in str(error) else _meant_word(value)
+        raise BadBookmark(f"{error}{word}{meant_time(value)}") from None
     return text
 
 

@@ -18,7 +18,7 @@ from tickertape.base.limits import KIB, receive_buffer_bytes
 from tickertape.client.aio.waiting import Notifier
 from tickertape.client.common.address import Address
 from tickertape.client.common.fork_safety import detach
-from tickertape.client.common.sockets import cut_off, tls_closed, tls_error, unread_bytes
+from tickertape.client.common.sockets import closed_by_server, cut_off, tls_closed, tls_error, unread_bytes
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.security.tls_channel import TlsChannel, portions
 from tickertape.wire.heartbeat import Liveness
@@ -161,9 +161,11 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         """Process the loss of the connection."""
         self._descriptor = -1
         if exc is None:
-            error = Disconnected(f"Connection to {self._address.uri} was closed by the server")
+            error = closed_by_server(self._address.uri)
         else:
-            error = Disconnected(f"Connection to {self._address.uri} was lost: {exc}")
+            error = Disconnected(
+                f"Cannot continue: the connection to {self._address.uri!r} was lost: {exc}. Connect again."
+            )
             error.__cause__ = exc
         self._lose(error)
 

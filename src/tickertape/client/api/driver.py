@@ -120,7 +120,7 @@ class ClientDriver(ABC):
 
     def closed_error(self) -> Closed:
         """Return the error of a call on the closed client."""
-        return Closed(f"Client {self.core.name!r} is closed.")
+        return self.logon.closed_error()
 
     def shown(self, kind: str) -> str:
         """Return the `repr` of a client of class `kind`."""
@@ -364,8 +364,8 @@ class ClientDriver(ABC):
             raise self.closed_error() from full
         if self.logon.logged_on is None and not reconnects:
             lost = self.logon.loss
-            why = "" if lost is None else f" ({lost.__cause__})"
-            raise Disconnected(f"Not connected{why}. {full}") from full
+            why = "" if lost is None else f" ({str(lost.__cause__ or lost).rstrip('.')})"
+            raise Disconnected(f"{self.logon.not_connected}{why}. {full}") from full
 
     def _report_unanswered(self) -> None:
         """Report the number of published messages without an answer while the client closes."""

@@ -151,8 +151,8 @@ class HADriver(ClientDriver):
     def _not_in_time(self, seconds: float | None, what: str = "") -> TimedOut:
         """Return the error of a wait for a connection. `what` is the purpose, such as " for subscribe s"."""
         last = self._machine.last_error
-        why = "" if last is None else f". Last attempt: {last}"
-        return TimedOut(f"No connection{what} {within(seconds)}{why}")
+        more = "Wait longer." if last is None else f"Last attempt: {last}"
+        return TimedOut(f"Cannot connect{what}: no connection {within(seconds)}. {more}")
 
     def _settle_waiters(self, begun: int, outcome: TickertapeError | None) -> bool:
         """Settle callers that wait for the start `begun` or an earlier one. Returns whether any waited."""

@@ -22,7 +22,14 @@ from tickertape.base.limits import receive_buffer_bytes
 from tickertape.base.units import within
 from tickertape.client.common.address import Address
 from tickertape.client.common.fork_safety import detach
-from tickertape.client.common.sockets import cut_off, not_connected, tls_closed, tls_error, unread_bytes
+from tickertape.client.common.sockets import (
+    closed_by_server,
+    cut_off,
+    not_connected,
+    tls_closed,
+    tls_error,
+    unread_bytes,
+)
 from tickertape.client.limits import client_outbox_bytes_max
 from tickertape.security.limits import encrypted_at_once_bytes_max
 from tickertape.wire.heartbeat import Liveness
@@ -51,7 +58,9 @@ def open_socket(address: Address, timeout: float | None) -> socket.socket:
             connection = socket.create_connection((address.host, address.port), socket_timeout(timeout))
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except TimeoutError as error:
-        raise TimedOut(f"Cannot connect to {address.uri}: no answer {within(timeout)}") from error
+        raise TimedOut(
+            f"Cannot connect to {address.uri!r}: no answer {within(timeout)}. Check the address."
+        ) from error
     except (OSError, UnicodeError) as error:
         raise not_connected(address, error) from error
     connection.setblocking(False)
@@ -176,7 +185,9 @@ class SocketConnection:
                 self._write()
                 self._writing.release()
         except BaseException:
-            self.hang_up(Disconnected(f"Connection to {self._uri} was closed: a write was interrupted"))
+            self.hang_up(
+                Disconnected(f"Cannot continue: a write to {self._uri!r} was interrupted. Connect again.")
+            )
             raise
         finally:
             if self._owns_writing():
@@ -235,7 +246,9 @@ class SocketConnection:
             if self._owns_reading():
                 if self._consuming:
                     self.hang_up(
-                        Disconnected(f"Connection to {self._uri} was closed: a read was interrupted")
+                        Disconnected(
+                            f"Cannot continue: a read from {self._uri!r} was interrupted. Connect again."
+                        )
                     )
                 self._watch(answering=False)
                 self._reading.release()
@@ -260,7 +273,9 @@ class SocketConnection:
                 return
             except OSError as error:
                 outbox.clear()
-                self.hang_up(Disconnected(f"Cannot write to {self._uri}: {error.strerror or error}"))
+                self.hang_up(
+                    Disconnected(f"Cannot write to {self._uri!r}: {error.strerror or error}. Connect again.")
+                )
                 return
             self._written_bytes += sent
             for buffer in some:
@@ -277,7 +292,7 @@ class SocketConnection:
     def _run(self) -> None:
         if not self._begun.acquire(blocking=False):
             return
-        error = Disconnected(f"Connection to {self._uri} was closed: the receive thread failed")
+        error = Disconnected(f"Cannot continue: the receive thread of {self._uri!r} failed. Connect again.")
         try:
             error = self._receive()
         except BaseException as failure:
@@ -330,9 +345,11 @@ class SocketConnection:
             except (BlockingIOError, InterruptedError):
                 return None
             except OSError as error:
-                return Disconnected(f"Cannot read from {self._uri}: {error.strerror or error}")
+                return Disconnected(
+                    f"Cannot read from {self._uri!r}: {error.strerror or error}. Connect again."
+                )
             if count == 0:
-                return Disconnected(f"Connection to {self._uri} was closed by the server")
+                return closed_by_server(self._uri)
             self._heard_at = time.monotonic()
             self._read_bytes += count
             self._deadline = self._handler.arrived(count)
@@ -403,11 +420,11 @@ def shake(
         raise TlsFailed(tls_error(uri, error)) from None
     except TimeoutError as error:
         raise TimedOut(
-            f"Cannot use TLS with {uri}: no answer {within(seconds)}. Check that this is a tls:// address."
+            f"Cannot use TLS with {uri!r}: no answer {within(seconds)}. Check that this is a tls:// address."
         ) from error
     except OSError as error:
         reason = error.strerror or error
-        raise Disconnected(f"Cannot use TLS with {uri}: {reason}. Check the network.") from error
+        raise Disconnected(f"Cannot use TLS with {uri!r}: {reason}. Check the network.") from error
 
 
 def _left(deadline: float | None) -> float | None:
@@ -461,7 +478,9 @@ class TlsConnection(SocketConnection):
                 self._wake()
                 return
             except OSError as error:
-                self._fail(Disconnected(f"cannot write to {self._uri}: {error.strerror or error}"))
+                self._fail(
+                    Disconnected(f"Cannot write to {self._uri!r}: {error.strerror or error}. Connect again.")
+                )
                 return
             self._cipher_out = self._cipher_out[sent:]
             if not self._cipher_out:
@@ -511,7 +530,9 @@ class TlsConnection(SocketConnection):
             except (BlockingIOError, InterruptedError):
                 return None
             except OSError as error:
-                return Disconnected(f"Cannot read from {self._uri}: {error.strerror or error}")
+                return Disconnected(
+                    f"Cannot read from {self._uri!r}: {error.strerror or error}. Connect again."
+                )
             if count == 0:
                 return Disconnected(cut_off(self._uri))
             self._heard_at = time.monotonic()
@@ -532,6 +553,6 @@ class TlsConnection(SocketConnection):
             if count:
                 self._deadline = self._handler.arrived(count)
             if channel.closed:  # The alert may follow data in the same bytes.
-                return Disconnected(f"Connection to {self._uri} was closed by the server")
+                return closed_by_server(self._uri)
             if channel.drained:
                 return None

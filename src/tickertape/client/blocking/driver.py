@@ -76,7 +76,10 @@ class ThreadDriver(ClientDriver):
             self._wait_for_loss(seconds)
             if self.connection is not None and self.logon.logged_on is None:
                 # A second Ctrl-C interrupted the cleanup after the first one.
-                self._abandon(self.connection, Disconnected("The connection attempt was interrupted"))
+                self._abandon(
+                    self.connection,
+                    Disconnected("Cannot connect: the attempt was interrupted. Connect again."),
+                )
             if self.logon.logged_on is not None:
                 self._arm_beats()
                 self._keep_notifying()
@@ -113,7 +116,7 @@ class ThreadDriver(ClientDriver):
         self._carry_out(connection, later)
         if connection is not None and apart:
             if connection.discard():  # Another thread has not started the receive thread yet.
-                self.lost(Disconnected(f"Client {self.core.name!r} is closed"))
+                self.lost(Disconnected(str(self.closed_error())))
             else:
                 connection.thread.join(remaining(deadline))
 
@@ -240,7 +243,7 @@ class ThreadDriver(ClientDriver):
             self._carry_out(connection, later)
         except BaseException:
             if (begun or self.owns_lock()) and (connection := self.connection) is not None:
-                connection.hang_up(Disconnected("The connection was closed: a read was interrupted"))
+                connection.hang_up(Disconnected("Cannot continue: a read was interrupted. Connect again."))
             if self.owns_lock():
                 self.lock.release()
             raise
@@ -304,7 +307,9 @@ class ThreadDriver(ClientDriver):
                 self.publishing.finished()
             elif self.publishing.unfinished or self.effects:
                 if connection is not None:
-                    connection.hang_up(Disconnected("The connection was closed: a publish was interrupted"))
+                    connection.hang_up(
+                        Disconnected("Cannot continue: a publish was interrupted. Connect again.")
+                    )
                 self.publishing.interrupted()
             self.lock.release()
         self._carry_out(connection, later)
@@ -538,7 +543,11 @@ class ThreadDriver(ClientDriver):
             except TimedOut:
                 raise no_logon(self._address.uri, seconds) from None
         except BaseException as error:
-            why = str(error) if isinstance(error, TimedOut) else "The connection attempt was interrupted"
+            why = (
+                str(error)
+                if isinstance(error, TimedOut)
+                else "Cannot connect: the attempt was interrupted. Connect again."
+            )
             self._abandon(connection, Disconnected(why))
             raise
         assert isinstance(answer, LoggedOn)
@@ -549,7 +558,8 @@ class ThreadDriver(ClientDriver):
         with self.lock:
             if not self._room.wait_for(lambda: self.logon.ending is None, seconds):
                 raise TimedOut(
-                    f"Cannot reconnect: a handler on the lost connection did not return {within(seconds)}."
+                    f"Cannot reconnect: a handler on the lost connection did not return {within(seconds)}. "
+                    "Return from the handler, then connect again."
                 )
 
     def _abandon(self, connection: SocketConnection, why: Disconnected) -> None:

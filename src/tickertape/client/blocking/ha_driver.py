@@ -195,7 +195,10 @@ class HAThreadDriver(HADriver, ThreadDriver):
                     perform(self._steps(effect), self._take)
         except BaseException as error:
             # This should not happen. If it does, no caller waits for ever.
-            failure = Disconnected(f"The reconnect thread failed: {error!r}")
+            failure = Disconnected(
+                f"Cannot reconnect: the reconnect thread failed: {error!r}. Report the defect, and create "
+                "a new client."
+            )
             with self.lock:
                 self._take_in(machine.DriverFailed(failure))
                 self._reconnecting = None

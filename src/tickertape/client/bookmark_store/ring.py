@@ -157,7 +157,7 @@ class RingBookmarkStore(FileBackedStore):
             del self._progress[sub_id]
             raise BookmarkStoreFull(
                 f"Cannot add subscription {sub_id!r} to {self.path!r}: its capacity is {self._subscriptions} "
-                f"subscriptions with ids of up to {cells.NAME_LENGTH_MAX} bytes. Purge a subscription, or "
+                f"subscription(s) with ids of up to {cells.NAME_LENGTH_MAX} bytes. Purge a subscription, or "
                 "create a larger file."
             )
         number = self._free.pop()

@@ -31,12 +31,12 @@ class Credentials(NamedTuple):
         """Raise `BadOption` for an address that does not allow these credentials."""
         if self.tls is not None and not address.tls:
             raise BadOption(
-                f"Cannot use tls= with {address.uri}: it is not a tls:// address. Use a tls:// address or "
+                f"Cannot use tls= with {address.uri!r}: it is not a tls:// address. Use a tls:// address or "
                 "remove tls=."
             )
         if self.has_token and not address.tls and not _is_here(address):
             raise BadOption(
-                f"Cannot send a token to {address.uri}: it would be unencrypted. Use a tls:// address, or "
+                f"Cannot send a token to {address.uri!r}: it would be unencrypted. Use a tls:// address, or "
                 "pass the token as password= if the network is trusted."
             )
 

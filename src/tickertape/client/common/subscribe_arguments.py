@@ -332,5 +332,5 @@ def extras(
     for name, label in (("correlation_id", correlation_id), ("sow_key", sow_key)):
         if label is not None and not isinstance(label, str):
             raise UsageError(wrong_type(name, label, "str"))
-    life = 0 if expiration is None else max(1, round(parse_interval(expiration) * 1000))
+    life = 0 if expiration is None else max(1, round(parse_interval(expiration, "expiration") * 1000))
     return life, correlation_id or "", sow_key or ""

@@ -46,7 +46,7 @@ def no_answer(what: str, seconds: float | None) -> TimedOut:
 def no_logon(uri: str, seconds: float | None) -> TimedOut:
     """Return the error of a logon that got no answer in time."""
     return TimedOut(
-        f"Cannot log on: no Tickertape server answered at {uri} {within(seconds)}. Check host and port."
+        f"Cannot log on: no Tickertape server answered at {uri!r} {within(seconds)}. Check host and port."
     )
 
 

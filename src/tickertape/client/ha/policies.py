@@ -224,7 +224,7 @@ def as_failure(error: Exception, uri: str) -> TickertapeError:
     """Return the failure of an attempt as a `TickertapeError`."""
     if isinstance(error, TickertapeError):
         return error
-    failure = UsageError(f"Cannot connect to {uri}: {type(error).__name__}: {error}")
+    failure = UsageError(f"Cannot connect to {uri!r}: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
 

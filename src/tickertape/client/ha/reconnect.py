@@ -350,7 +350,7 @@ class ReconnectMachine:
 
     def _logged_on(self, attempt: int) -> None:
         if self.step is not ReconnectStep.CONNECTING or attempt != self.attempt:
-            self._effects.append(Disconnect(Disconnected("Connection closed: no caller waits for it.")))
+            self._effects.append(Disconnect(Disconnected("Cannot continue: no caller waits.")))
             return
         self._effects.append(ReportSuccess(self._uri))
         if self._dropped is not None:

@@ -94,7 +94,9 @@ class PendingCalls:
         """Process the server's answer to a command. Raises `BadCommand` for an unexpected answer."""
         call = self._waiting.get(answer.id)
         if call is None:
-            raise BadCommand(f"Unexpected answer to command {answer.id}, which is not pending.")
+            raise BadCommand(
+                f"Unexpected answer to command {answer.id}, which is not pending. Update the server."
+            )
         _check_kind(call.command, answer)
         del self._waiting[answer.id]
         token = call.token

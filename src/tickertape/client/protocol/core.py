@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from tickertape.base.client_limits import check_filter
 from tickertape.base.errors import (
     BadCommand,
-    Closed,
     PeerError,
     StoreError,
     TickertapeError,
@@ -338,12 +337,12 @@ class ClientProtocol:
         if self.logon.logged_on is not None:
             self.publishing.put_gathered()
         if self._connection is None:
-            refusal = Closed(f"Client {self.name!r} is closed.")
+            refusal = self.logon.closed_error()
             self.publishing.lost(refusal)
             self.subscriptions.lost("closed", refusal)
             self._effects.append(State(ConnectionState.SHUTDOWN))
         else:
-            self._effects.append(EndConnection(Closed(f"Client {self.name!r} is closed.")))
+            self._effects.append(EndConnection(self.logon.closed_error()))
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -491,7 +490,7 @@ class ClientProtocol:
         was_on, closed = self.logon.accepted is not None, self.logon.closed
         self._connection = None
         self.heartbeat.end()
-        refusal: TickertapeError = Closed(f"Client {self.name!r} is closed.") if closed else error
+        refusal: TickertapeError = self.logon.closed_error() if closed else error
         try:
             error, reason, refusal = self.logon.lost(error)
             self.acks.lost()

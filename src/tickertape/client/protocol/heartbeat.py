@@ -29,12 +29,14 @@ class ClientHeartbeat:
         seconds = 0.0 if interval is None else parse_interval(interval)
         if not seconds:
             if idle is not None:
-                raise BadOption("Invalid idle: it requires a heartbeat. Set an interval, or omit idle.")
+                raise BadOption(
+                    f"Invalid idle '{idle}': it requires an interval. Set an interval, or omit idle."
+                )
             self.interval = self.idle = 0.0
             return
         if not heartbeat_seconds_min <= seconds <= heartbeat_seconds_max:
             raise BadOption(
-                f"Invalid heartbeat interval of {seconds:g} seconds. "
+                f"Invalid heartbeat interval '{interval}'. "
                 f"Use {heartbeat_seconds_min:g} to {heartbeat_seconds_max:g} seconds."
             )
         seconds = round(seconds * 1000) / 1000  # rounded as on the wire

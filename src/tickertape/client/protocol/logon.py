@@ -102,14 +102,23 @@ class LogonState:
             name=self.command.name, software=self.command.software, user=user, password=password
         )
 
+    @property
+    def not_connected(self) -> str:
+        """First words of the error of a call without a connection."""
+        return f"Cannot use client {self.command.name!r}: it is not connected"
+
+    def closed_error(self) -> Closed:
+        """Return the error of a call on the closed client."""
+        return Closed(f"Cannot use client {self.command.name!r}: it is closed. Create a new client.")
+
     def check_ready(self) -> LoggedOn:
         """Return the answer to the logon. Raises `Closed` or `Disconnected` unless calls are possible."""
         if self.closed:
-            raise Closed(f"Cannot use client {self.command.name!r}: it is closed. Create a new client.")
+            raise self.closed_error()
         if self.logged_on is None:
             if self.loss is not None:
                 raise self.loss.with_traceback(None)  # otherwise the traceback grows with each call
-            raise Disconnected(f"Not connected. {self._advice.before}")
+            raise Disconnected(f"{self.not_connected}. {self._advice.before}")
         if self.ending is not None:
             ended = self.ending
             raise ended.with_traceback(None) if isinstance(ended, Disconnected) else _ended(ended)
@@ -122,7 +131,7 @@ class LogonState:
         numbers to a publish store. Raises `BadVersion` for a version that was not offered.
         """
         if self.accepted is not None:
-            raise BadCommand("Unexpected second answer to the logon.")
+            raise BadCommand("Unexpected second answer to the logon. Update the server.")
         if answer.version not in self.command.versions:
             offered = ", ".join(map(str, self.command.versions))
             raise BadVersion(
@@ -160,14 +169,14 @@ class LogonState:
         if self.accepted is not None and isinstance(error, NameInUse):
             self.displaced = error
         self.logged_on = self.accepted = self.ending = None
-        name = self.command.name
-        refusal = Closed(f"Client {name!r} is closed.") if self.closed else Disconnected("Connection lost.")
+        refusal = self.closed_error() if self.closed else Disconnected(f"{self.not_connected}.")
         error = self._publishing.lost(refusal) or error
         if self.closed:
             return error, "closed", refusal
         ended = error if isinstance(error, Disconnected) else _ended(error)
         advice = "" if isinstance(error, NameInUse) else f" {self._advice.after}"  # its error has the cure
-        loss = Disconnected(f"{str(ended).rstrip('.')}.{advice}")
+        text = str(ended).removesuffix(" Connect again.").rstrip(".")
+        loss = Disconnected(f"{text}.{advice}")
         loss.__cause__ = error
         self._refuse(self._stopped or loss)
         return error, error.code, ended
@@ -177,9 +186,8 @@ class LogonState:
 
         This applies at once, or from the end of the present connection.
         """
-        stopped = Disconnected(
-            str(error) if isinstance(error, Disconnected) else f"Stopped connecting: {error}"
-        )
+        why = f"Cannot use client {self.command.name!r}: it stopped connecting. {error}"
+        stopped = Disconnected(str(error) if isinstance(error, Disconnected) else why)
         stopped.__cause__ = error
         self._stopped = stopped
         if self.logged_on is None:
@@ -189,7 +197,7 @@ class LogonState:
         """Record that the driver connects. Meanwhile publishes go into the publish store."""
         self._stopped = None
         if self.logged_on is None:
-            self._refuse(Disconnected(f"Not connected yet. {self._advice.after}"))
+            self._refuse(Disconnected(f"{self.not_connected} yet. {self._advice.after}"))
 
     def _refuse(self, loss: Disconnected) -> None:
         self.loss = loss
@@ -197,6 +205,6 @@ class LogonState:
 
 
 def _ended(error: TickertapeError) -> Disconnected:
-    lost = Disconnected(f"Connection closed ({error.code}): {error}")
+    lost = Disconnected(f"Cannot continue: the connection was closed ({error.code}). {error}")
     lost.__cause__ = error
     return lost

@@ -76,7 +76,9 @@ def partly(frame: FrameInFlight, command: Rejected) -> tuple[MessageBatch | None
 def check_frame(frame: int, sent: int) -> None:
     """Raise `BadCommand` for an answer to a frame that was not sent. `sent` is the last frame number."""
     if not 0 < frame <= sent:
-        raise BadCommand(f"The server answered publish frame {frame}, but only {sent} frames were sent.")
+        raise BadCommand(
+            f"Unexpected answer to publish frame {frame}: only {sent} frames were sent. Update the server."
+        )
 
 
 def check_rejected(command: Rejected, frame: FrameInFlight) -> None:

@@ -75,7 +75,9 @@ class Publisher:
         self._recorded, self._unrecorded = self._buffers.recorded, self._buffers.unrecorded
         self.server_topics = ServerTopics()
         """Topics as the server reported them at logon."""
-        self._refusal: TickertapeError | None = Disconnected("Not connected. Call connect() first.")
+        self._refusal: TickertapeError | None = Disconnected(
+            "Cannot publish: the client is not connected. Call connect() first."
+        )
         self._ended = False
         """The application is closing the client: new messages are refused."""
         self._storing = True

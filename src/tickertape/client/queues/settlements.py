@@ -73,7 +73,7 @@ def _marks_of_one(bookmark: object) -> list[tuple[int, int]]:
         return [(bookmark.publisher, bookmark.sequence)]
     if not isinstance(bookmark, str):
         raise UsageError(wrong_type("bookmark", bookmark, "bookmarks, messages, batches or a list of them"))
-    point = parse_bookmark(bookmark, _ALLOWED)
+    point = parse_bookmark(bookmark, _ALLOWED, "bookmark")
     if not isinstance(point, AtBookmarks) or point.unknown or not point.bookmarks:
         raise BadBookmark(f"Invalid bookmark {shown(bookmark)}. Use {_ALLOWED}.")
     for mark in point.bookmarks:

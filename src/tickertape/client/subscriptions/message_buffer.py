@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tickertape.base.errors import StreamEnded, TickertapeError, TimedOut, UsageError
+from tickertape.base.errors import Closed, StreamEnded, TickertapeError, TimedOut, UsageError
 from tickertape.base.text_format import not_one_of
 from tickertape.base.units import within
 from tickertape.batch.delivery_context import DeliveryContext
@@ -422,10 +422,8 @@ class MessageBuffer:
         if self.caught_up:
             return
         if self.end_reason is not None:
-            why = self.end_error or self.end_reason
-            raise StreamEnded(
-                f"Cannot catch up: stream {self.sub_id!r} ended before: {why}. Subscribe again."
-            )
+            why, cure = self._end()
+            raise StreamEnded(f"Cannot catch up: stream {self.sub_id!r} ended before ({why}). {cure}")
         hint = " Its buffer is full, so read messages meanwhile." if self._full else ""
         raise TimedOut(
             f"Cannot catch up: stream {self.sub_id!r} did not {within(timeout)}.{hint} Pass a longer timeout."
@@ -435,11 +433,15 @@ class MessageBuffer:
 
     def over(self) -> StreamEnded:
         """Return the error of `get` at the end of the stream."""
-        return StreamEnded(
-            f"Cannot read stream {self.sub_id!r}: it has ended "
-            f"({str(self.end_error or self.end_reason).rstrip('.')}). "
-            "Subscribe again."
-        )
+        why, cure = self._end()
+        return StreamEnded(f"Cannot read stream {self.sub_id!r}: it has ended ({why}). {cure}")
+
+    def _end(self) -> tuple[str, str]:
+        """Return the cause of the end, and the cure."""
+        if isinstance(self.end_error, Closed):
+            return "the client is closed", "Create a new client."
+        why = str(self.end_error or self.end_reason)
+        return why.removesuffix(" Connect again.").rstrip("."), "Subscribe again."
 
     def late(self, timeout: float | None) -> TimedOut:
         """Return the error for a timeout without a message."""

@@ -175,7 +175,8 @@ class MessageReader(QueueReader):
             return
         if step is None:
             self.failure = JournalCorrupt(
-                f"Cannot read position {first}, which a queue needs: it is not in the log."
+                f"Cannot read position {first}, which a queue needs: it is not in the log. Run "
+                "`tickertape journal verify`."
             )
         elif isinstance(step, ReadRequest):
             self._ask(step)

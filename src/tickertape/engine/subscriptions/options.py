@@ -153,17 +153,14 @@ def read_conflation(options: Mapping[str, str | None]) -> ConflationOptions | No
     seconds = _interval("conflation", text)
     if not conflation_seconds_min <= seconds <= conflation_seconds_max:
         raise BadOption(
-            f"Invalid conflation {shown(text)}: {seconds:g} s is out of range. "
+            f"Invalid conflation {shown(text)}. "
             f"Use {conflation_seconds_min:g} to {conflation_seconds_max:.0f} s, or none."
         )
     return ConflationOptions(round(seconds * 1e6), fields)
 
 
 def _interval(name: str, text: str) -> float:
-    try:
-        return parse_interval(text)
-    except BadOption as error:
-        raise BadOption(f"{name}: {error}") from None
+    return parse_interval(text, name)
 
 
 def _fields(text: str) -> tuple[str, ...]:

@@ -143,8 +143,8 @@ class _Begin(NamedTuple):
             return ReplayRange(min(positions) + (0 if inclusive else 1))
         if self.not_found == "fail":
             raise BookmarkUnknown(
-                f"Cannot find the bookmark in the log: {_named(point)}. Start from EPOCH or NOW, or set the "
-                "option bookmark_not_found of the client."
+                f"Cannot find the bookmark {_named(point)} in the log. Start from EPOCH or NOW, or set the "
+                "option bookmark_not_found to now or epoch."
             )
         return ReplayRange(
             self.accepted_end if self.not_found == "now" else (yield from self._epoch()), found=False

@@ -32,6 +32,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.limits import transaction_name_bytes_max, transaction_parts_max
 from tickertape.base.names import check_transaction
+from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.limits import (
@@ -165,9 +166,11 @@ class TransactionCoordinator:
     def _stage(self, session: Session, command: Stage, batch: MessageBatch | None) -> None:
         if batch is None:
             raise BadOption("Cannot stage: the command has no batch. Send a batch with each stage command.")
-        if len(command.part.encode()) > transaction_name_bytes_max:
+        size = len(command.part.encode())
+        if size > transaction_name_bytes_max:
             raise BadOption(
-                f"Invalid part name of more than {transaction_name_bytes_max} bytes. Use a shorter name."
+                f"Invalid part name {shown(command.part)}: it has {size} bytes. Use at most "
+                f"{transaction_name_bytes_max} bytes."
             )
         self._checks.check_staged(batch)
         if QUEUE_TOPIC in batch.topics:
@@ -258,7 +261,8 @@ class TransactionCoordinator:
             except TickertapeError as error:
                 self._refuse(
                     StagingFailed(
-                        f"Cannot read {describe(current.transaction, name)}: {error}. Stage it again."
+                        f"Cannot read {describe(current.transaction, name)}: {str(error).rstrip('.')}. "
+                        "Stage it again."
                     )
                 )
                 return

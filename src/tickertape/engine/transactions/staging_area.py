@@ -313,7 +313,9 @@ class StagingArea:
         if error is None:
             self._outbox.send(forgetting.conn, Ack(id=forgetting.id))
         else:
-            failed = StagingFailed(f"Cannot abort the transaction durably: {error}. Abort it again.")
+            failed = StagingFailed(
+                f"Cannot abort the transaction durably: {str(error).rstrip('.')}. Abort it again."
+            )
             self._outbox.reject(forgetting.conn, forgetting.id, failed)
 
     def _take(self, transaction: Transaction) -> list[int]:

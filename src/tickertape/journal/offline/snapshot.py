@@ -95,7 +95,9 @@ def _damage_error(error: JournalCorrupt | None) -> JournalCorrupt | None:
         return None
     what = str(error).partition(". The start is refused")[0]
     return JournalCorrupt(
-        f"{what}. Everything before it was read. Run `tickertape journal verify` to see the extent.",
+        f"Cannot read the whole log: {what}. Everything before it was read. Run `tickertape journal "
+        "verify` to "
+        "see the extent.",
         file=error.file,
         offset=error.offset,
     )

@@ -52,6 +52,6 @@ class ArchiveTier:
     def __str__(self) -> str:
         begin, end, _, topics, _ = self.covered
         if begin is None:
-            return f"the archive {self.where} has no table yet" if self.known else f"the archive {self.where}"
+            return f"the archive {self.where!r}{' has no table yet' if self.known else ''}"
         which = f" of the topics {topics!r}" if topics else ""
-        return f"the archive {self.where} has positions {begin} to below {end}{which}"
+        return f"the archive {self.where!r} has positions {begin} to below {end}{which}"

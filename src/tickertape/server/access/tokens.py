@@ -192,4 +192,6 @@ def _clients(where: str, table: dict[str, Any]) -> Pattern | None:
     try:
         return compile_pattern(text)
     except BadPattern as error:
-        raise ConfigurationError(f"{where} clients is an {error}") from None
+        raise ConfigurationError(
+            f"{where} clients {shown(text)}: {error.reason}. Use a regular expression such as '^spark-'."
+        ) from None

@@ -12,13 +12,15 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from tickertape.base.errors import ConfigurationError, UsageError
 from tickertape.base.limits import KIB, MIB
 from tickertape.base.names import check_topic, is_pattern
-from tickertape.base.text_format import did_you_mean, shown
+from tickertape.base.text_format import did_you_mean, listed, shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.server.config.toml_lines import TooDeep, check_keys, find_lines
 from tickertape.server.limits import (
@@ -85,7 +87,9 @@ class ConfigProblem(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (str(self.location), self.key, self.text) if part)
+        named = not self.location.line and repr(self.location.file) in self.text
+        where = "" if named else str(self.location)
+        return ": ".join(part for part in (where, self.key, self.text) if part)
 
 
 class ConfigProblems(list[ConfigProblem]):
@@ -142,7 +146,7 @@ class _DocumentReader:
         except TooDeep as error:
             raise _UnreadableError(SourceLocation(file, error.line), str(error)) from None
         except RecursionError:
-            text = "Cannot read the file: nested too deeply. Use fewer levels."
+            text = f"Cannot read {file!r}: nested too deeply. Use fewer levels."
             raise _UnreadableError(SourceLocation(file, 0), text) from None
         include = node.value.pop("include", None)
         return node if include is None else self._include(node, include, path, (*outer, path))
@@ -152,8 +156,8 @@ class _DocumentReader:
         self._bytes += len(data)
         if self._bytes > configuration_total_bytes_max:
             text = (
-                f"Configuration too large: its files exceed {configuration_total_bytes_max} bytes. Include "
-                "fewer or smaller files."
+                f"Cannot read {str(path)!r}: with it the configuration exceeds "
+                f"{configuration_total_bytes_max} bytes. Include fewer or smaller files."
             )
             raise _UnreadableError(SourceLocation(str(path), 0), text)
         try:
@@ -162,7 +166,7 @@ class _DocumentReader:
             line = data.count(b"\n", 0, error.start) + 1
             raise _UnreadableError(
                 SourceLocation(str(path), line),
-                f"Cannot read the file: not UTF-8 (byte {error.start}). Save it as UTF-8.",
+                f"not UTF-8 (byte {error.start}). Save the file as UTF-8.",
             ) from None
 
     def _parsed(self, file: str, text: str) -> tuple[dict[str, Any], Mapping[Any, int]]:
@@ -177,7 +181,7 @@ class _DocumentReader:
             except TooDeep:
                 raise
             except ValueError:  # raised by Python for a number of thousands of digits
-                problem = "Cannot read the file: a number has too many digits."
+                problem = f"Cannot read {file!r}: a number has too many digits. Use fewer digits."
                 raise _UnreadableError(SourceLocation(file, 0), problem) from None
             rows = text.split("\n")
             if (
@@ -284,11 +288,14 @@ def _bytes_of(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(configuration_bytes_max + 1)
     except OSError as error:
-        raise _UnreadableError(location, f"Cannot read the file: {error.strerror or error}.") from None
+        text = f"Cannot read {str(path)!r}: {error.strerror or error}. Check the path and its permissions."
+        raise _UnreadableError(location, text) from None
     except ValueError:
-        raise _UnreadableError(SourceLocation(shown(str(path)), 0), "Invalid file name.") from None
+        text = f"Invalid file name {shown(str(path))}. Remove the NUL character."
+        raise _UnreadableError(SourceLocation("", 0), text) from None
     if len(data) > configuration_bytes_max:
-        raise _UnreadableError(location, f"File too large: more than {configuration_bytes_max} bytes.")
+        text = f"Cannot read {str(path)!r}: it has more than {configuration_bytes_max} bytes. Split it."
+        raise _UnreadableError(location, text)
     return data
 
 
@@ -438,11 +445,26 @@ class Section:
                 continue
             # Close matches are slow, and not useful with this many problems.
             suggest = not self._problems.more
-            guess = did_you_mean(key, [*self._asked, *also, *self._later]) if suggest else ""
+            guess = _place_of(key) if suggest else ""
+            if not guess and suggest:
+                guess = did_you_mean(key, [*self._asked, *also, *self._later])
             self.problem(key, f"unknown key.{guess} {where} takes {takes}", node.location)
 
     def _inner(self, key: str) -> str:
         return ".".join(part for part in (self._name, key) if part)
+
+
+def _place_of(key: str) -> str:
+    """Return the advice to move a key that other tables have, or ""."""
+    tables = [table for table, keys in _known_keys().items() if table and key in keys]
+    return f" Move it to {listed(tables)}." if tables else ""
+
+
+@cache
+def _known_keys() -> dict[str, dict[str, Any]]:
+    """Return the description of each key by table, as written in a file ("[journal]")."""
+    text = files("tickertape.server.config").joinpath("keys.toml").read_text("utf-8")
+    return tomllib.loads(text)
 
 
 def text_of(value: Any) -> str:

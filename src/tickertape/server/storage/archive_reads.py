@@ -235,7 +235,7 @@ class ArchiveReads:
         """Drop the waiting requests of a closed connection."""
         for effect in self._queue.drop(conn):
             self._waiting -= 1
-            self._deliver(effect.token, ArchiveFailed("Archive read cancelled: its connection is closed."))
+            self._deliver(effect.token, ArchiveFailed("Cannot read the archive: the connection is closed."))
 
     def stop(self) -> None:
         """End the threads. Do not wait longer than 1 s for reads that hang."""
@@ -362,7 +362,9 @@ class ArchiveReads:
             except TickertapeError as error:
                 answer = error
             except Exception as defect:  # noqa: BLE001 - without an answer the reader would wait for ever
-                answer = ArchiveFailed(f"Internal error: {defect!r}")
+                answer = ArchiveFailed(
+                    f"Cannot read the archive: internal error {defect!r}. Report the defect."
+                )
             self._to_loop(self._answered, effect.token, answer)
             self._read_ahead(effect.request)
             self._queue.done(effect)

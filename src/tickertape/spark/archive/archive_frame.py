@@ -28,6 +28,7 @@ from tickertape.base.bookmarks import (
     parse_bookmark,
 )
 from tickertape.base.errors import ArchiveFailed, BookmarkUnknown
+from tickertape.base.text_format import said
 
 FILE_SCHEMA: Final = (
     "position long, publisher string, sequence long, timestamp timestamp, data binary, "
@@ -57,7 +58,10 @@ def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
     try:
         table = DeltaTable(place.location)
     except (DeltaError, OSError) as error:
-        raise ArchiveFailed(f"{uri} cannot be read as an archive: {error}") from error
+        raise ArchiveFailed(
+            f"Cannot read archive {uri!r}: {said(error).rstrip('.')}. Use the location of a table that "
+            "`tickertape pipeline archive` writes."
+        ) from error
     coverage = coverage_of(table)
     topics = _topics_of_files(table)
     reader = spark.read.schema(FILE_SCHEMA)
@@ -96,7 +100,7 @@ def _place(archived: ArchiveFrame, point: StartPoint | EndPoint, *, later: bool,
         return coverage.end if found is None else int(found)
     if not isinstance(point, AtBookmarks):
         raise BookmarkUnknown(
-            f"Cannot start at {point} in an archive. Use a bookmark, a timestamp, epoch or a range."
+            f"Cannot start at {str(point)!r} in an archive. Use a bookmark, a timestamp, epoch or a range."
         )
     wanted = [
         (f.col("publisher") == str(bookmark.publisher))
@@ -109,7 +113,10 @@ def _place(archived: ArchiveFrame, point: StartPoint | EndPoint, *, later: bool,
     extreme = f.max("position") if at_end else f.min("position")
     found = _one(frame.where(condition), extreme)
     if found is None:
-        raise BookmarkUnknown(f"{point} is not in the archive, which has {coverage}.")
+        raise BookmarkUnknown(
+            f"Cannot find the bookmark {str(point)!r} in the archive, which has {coverage}. Use another "
+            "bookmark, a timestamp or epoch."
+        )
     return int(found) + (1 if later else 0)
 
 

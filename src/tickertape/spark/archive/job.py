@@ -123,8 +123,8 @@ def prepare(wanted: ArchiveJobOptions) -> PreparedJob:
     coverage = archive.coverage
     if coverage.topics != wanted.topics:
         raise ArchiveFailed(
-            f"{place.location} is the archive of {_named(coverage.topics)}, not of {_named(wanted.topics)}. "
-            "Request the same topics, or use another location."
+            f"Cannot use {place.location!r}: it is the archive of {_named(coverage.topics)}, not of "
+            f"{_named(wanted.topics)}. Request the same topics, or use another location."
         )
     if coverage.end < log.start:
         raise gap(place, coverage.end, log.start)

@@ -121,7 +121,8 @@ class ArchiveStreamReader(TickertapeStreamReader):
 def gap(place: ArchiveLocation, archived: int, first: int) -> ArchiveFailed:
     """Return the error for a gap: retention removed positions before they were archived."""
     return ArchiveFailed(
-        f"Cannot continue {place.location}: it ends at position {archived}, and the log starts at {first}. "
+        f"Cannot continue archive {place.location!r}: it ends at position {archived}, and the log starts "
+        f"at {first}. "
         f"Positions {archived} to {first} were removed before they were archived. Create a new archive at "
         "another location. Configure the server to keep unarchived messages (retain)."
     )
@@ -130,7 +131,8 @@ def gap(place: ArchiveLocation, archived: int, first: int) -> ArchiveFailed:
 def shortened(place: ArchiveLocation, archived: int, end: int) -> ArchiveFailed:
     """Return the error for a log that has lost its end and would assign positions again."""
     return ArchiveFailed(
-        f"Cannot continue {place.location}: it ends at position {archived}, but the log ends at {end}. The "
+        f"Cannot continue archive {place.location!r}: it ends at position {archived}, but the log ends at "
+        f"{end}. The "
         "log has lost archived messages, perhaps because it was restored from a copy. Nothing was added. "
         "Create a new archive at another location."
     )

@@ -35,12 +35,13 @@ def server_text(uri: str, options: Mapping[str, str]) -> str:
     address = parse_uri(uri)
     if address.password is not None:
         raise BadOption(
-            f"Option servers: {address.uri} contains a password, which plans and logs would show. Put it "
-            f"into a file and use option tokenFile."
+            f"Invalid option servers {address.uri!r}: it contains a password, which plans and logs would "
+            "show. "
+            "Put it into a file and use option tokenFile."
         )
     tls = [name for name in _ARGUMENTS if name in files]
     if tls and not address.tls:
-        raise BadOption(f"Option {tls[0]} requires a tls:// server, but {address.uri} does not use TLS.")
+        raise BadOption(f"Option {tls[0]} requires a tls:// server, but {address.uri!r} does not use TLS.")
     if ("certificateFile" in files) != ("keyFile" in files):
         raise BadOption("Options certificateFile and keyFile require each other. Set both.")
     try:

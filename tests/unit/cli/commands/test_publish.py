@@ -87,7 +87,7 @@ def test_publish_to_an_absent_server_prints_one_line() -> None:
     result = CliRunner().invoke(cli, ["publish", "orders", "--server", "unix:///no/such/socket"], input="x\n")
     assert result.exit_code == 1
     assert (
-        result.stderr == "tickertape: Cannot connect to unix:///no/such/socket: no such file or directory. "
+        result.stderr == "tickertape: Cannot connect to 'unix:///no/such/socket': no such file or directory. "
         "Is the server running? (tickertape serve)\n"
     )
 

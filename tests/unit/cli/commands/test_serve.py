@@ -122,7 +122,8 @@ def test_serve_exits_2_for_invalid_options_and_an_invalid_file(started: list[Con
     file.write_text("y = 2\n")
     assert run("serve", str(file)).stderr.startswith(f"tickertape: {file}:1: y: unknown key. ")
     assert run("serve", str(tmp_path / "none.toml")).stderr == (
-        f"tickertape: {tmp_path}/none.toml: Cannot read the file: No such file or directory.\n"
+        f"tickertape: Cannot read '{tmp_path}/none.toml': No such file or directory. Check the path and its "
+        "permissions.\n"
     )
     assert started == []
 

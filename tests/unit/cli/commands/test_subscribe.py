@@ -120,6 +120,7 @@ def test_subscribe_json_of_a_queue_prints_queue_topic_and_lease(ends: int, more:
         (["--bookmark", "garbage"], "Use epoch, now, a bookmark (publisher|sequence|), a comma-sep"),
         (["--server", "http://127.0.0.1:9007"], "Use tcp://host:port, tls://host:port or unix:///path"),
         (["--bookmark", "[0:1"], "a range ends with ] (inclusive) or ) (exclusive)"),
+        (["--bookmark", "[0:now)"], "Invalid end point 'now': not a timestamp (at position 3). Use a bookm"),
         (["--bookmark", "recent"], "only a client with a bookmark store resolves"),
         (["--limit", "0"], "0"),
         (["--timeout", "-1"], "Invalid interval '-1'"),

@@ -101,7 +101,11 @@ def test_token_new_with_invalid_options_exits_2(file: Path, arguments: list[str]
     [
         ("[a]\nsha256 = '" + "0" * 64 + "'\n", ["a"], "already has it. Remove it, or use another name"),
         ("[a\n", ["b"], "not TOML"),
-        ("", ["b", "--clients", "("], "clients is an invalid regular expression"),
+        (
+            "",
+            ["b", "--clients", "("],
+            "clients '(': invalid regular expression: missing ): (. Use a ",
+        ),
     ],
 )
 def test_invalid_tokens_file_is_refused_and_unchanged(

@@ -165,7 +165,7 @@ def test_dump_accepts_every_kind_of_range(log: Log) -> None:
         (["--from", "[20261120T090000:20261120T090001)", "--to", "7"], "Remove --to"),
         (["--from", "garbage"], "Use a position (a number), epoch, now, a bookmark ("),
         (["--to", "garbage"], "Use a position (a number), a bookmark ("),
-        (["--to", "epoch"], "Invalid point 'epoch': not a timestamp"),
+        (["--to", "epoch"], "Invalid end point 'epoch': not a timestamp"),
         (["--commits", "--topic", "orders"], "Remove the others"),
         (["--topic", "or*"], "makes it a pattern"),
         (["--limit", "0"], "--limit"),

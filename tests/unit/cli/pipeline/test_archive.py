@@ -45,7 +45,7 @@ def filled(tmp_path: Path) -> ArchiveLocation:
         (["archive", "--to", "x", "--batch", "0"], "Invalid value for '--batch'"),
         (["compact", "x", "--storage-option", "AWS_REGION"], "KEY=VALUE, such as AWS_REGION=eu-west-1"),
         (["compact", "x", "--storage-option", "a=b"], "Storage options are for object stores"),
-        (["compact", ""], "The archive location is empty"),
+        (["compact", ""], "Invalid archive location '': it is empty"),
     ],
 )
 def test_archive_and_compact_with_invalid_options_exit_2(given: Sequence[str], said: str) -> None:

@@ -68,7 +68,7 @@ def test_option_overrides_the_variable_and_the_error_names_the_option() -> None:
 def test_variable_is_the_server_that_a_command_connects_to() -> None:
     result = run("publish", "t", "--message", "x", **{SERVER: "unix:///of-variable"})
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr.startswith("tickertape: Cannot connect to unix:///of-variable: ")
+    assert result.stderr.startswith("tickertape: Cannot connect to 'unix:///of-variable': ")
     result = run("topics", **{ADMIN: "http://127.0.0.1:1"})
     assert result.exit_code == 1
     assert result.stderr.startswith("tickertape: Cannot connect to 'http://127.0.0.1:1': ")

@@ -271,7 +271,7 @@ def test_publish_with_full_store_raises_without_reconnect_or_after_close(server:
     client = Client("pricing-1", server.uri, publish_store=MemoryPublishStore(1000))
     client.publish_batch("orders", [b"x" * 300] * 2)
     server.drop()
-    with pytest.raises(Disconnected, match=r"Not connected \(.*\)\. .*publish store"):
+    with pytest.raises(Disconnected, match=r"it is not connected \(.*\)\. .*publish store"):
         client.publish_batch("orders", [b"x" * 300] * 5)
     client.set_disconnect_handler(lambda _: None)
     closing = threading.Timer(0.05, client.close)

@@ -154,7 +154,7 @@ def test_connection_delivers_all_bytes_before_the_end() -> None:
     assert driver.ended.wait(10)
     link.thread.join()
     assert driver.data == b"x" * 2500
-    assert "was closed by the server" in str(driver.error)
+    assert "the connection to 'test' was closed by the server. Connect again." in str(driver.error)
 
 
 def test_deadline_calls_the_driver_without_bytes() -> None:
@@ -278,5 +278,5 @@ def test_read_until_returns_at_the_end_of_the_connection() -> None:
     later.start()
     link.read_until(lambda: False, time.monotonic() + 10)
     assert driver.ended.wait(10)
-    assert "was closed by the server" in str(driver.error)
+    assert "the connection to 'test' was closed by the server. Connect again." in str(driver.error)
     link.thread.join()

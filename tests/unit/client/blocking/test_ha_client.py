@@ -90,9 +90,9 @@ def test_failed_reconnect_thread_fails_waiting_and_later_calls(monkeypatch: pyte
 
         monkeypatch.setattr(client._driver._policies, "succeeded", broken)
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
-        with pytest.raises(tt.Disconnected, match="The reconnect thread failed: RuntimeError"):
+        with pytest.raises(tt.Disconnected, match="the reconnect thread failed: RuntimeError"):
             client.connect_and_logon(SECONDS)
-        with pytest.raises(tt.Disconnected, match="The reconnect thread failed"):
+        with pytest.raises(tt.Disconnected, match="the reconnect thread failed"):
             client.subscribe("orders")
         monkeypatch.undo()
         client.connect_and_logon(SECONDS)
@@ -207,7 +207,7 @@ def test_failed_attempt_reports_a_tickertape_error() -> None:
     assert as_failure(ours, "tcp://a:1") is ours
     other = as_failure(UnicodeError("label too long"), "tcp://a:1")
     assert isinstance(other, tt.TickertapeError)
-    assert "Cannot connect to tcp://a:1: UnicodeError: label too long" in str(other)
+    assert "Cannot connect to 'tcp://a:1': UnicodeError: label too long" in str(other)
 
 
 def test_unresolvable_host_name_counts_as_failed_attempt() -> None:

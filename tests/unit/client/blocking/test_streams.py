@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.unit.client.stream_owner import Owner, asked
-from tickertape.base.errors import Disconnected, StreamEnded, TimedOut, UsageError
+from tickertape.base.errors import Closed, Disconnected, StreamEnded, TimedOut, UsageError
 from tickertape.batch.encode import batch_from_bodies
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.blocking.receivers import HandlerReceiver, ThreadReceiver
@@ -170,6 +170,24 @@ def test_wait_caught_up_raises_timed_out_or_stream_ended() -> None:
     fed.receiver.end("disconnected", Disconnected("gone"))
     with pytest.raises(StreamEnded, match="gone"):
         fed.stream.wait_caught_up(0)
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (Closed("Cannot use client 'c': it is closed."), "(the client is closed). Create a new client."),
+        (Disconnected("Cannot read: lost. Connect again."), "(Cannot read: lost). Subscribe again."),
+    ],
+)
+def test_read_after_the_end_names_the_cause_and_one_cure(error: Disconnected | Closed, end: str) -> None:
+    fed = Fed()
+    fed.receiver.end("disconnected", error)
+    with pytest.raises(StreamEnded) as caught:
+        fed.stream.get(0)
+    assert str(caught.value) == f"Cannot read stream 'sub': it has ended {end}"
+    with pytest.raises(StreamEnded) as caught:
+        fed.stream.wait_caught_up(0)
+    assert str(caught.value) == f"Cannot catch up: stream 'sub' ended before {end}"
 
 
 def test_close_unsubscribes_once_and_drops_waiting_messages() -> None:

@@ -72,10 +72,10 @@ def test_give_up_after_shortens_the_last_delay_and_restarts_after_reset(
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: tt.FixedDelayStrategy(-1), "Invalid interval -1"),
+        (lambda: tt.FixedDelayStrategy(-1), "Invalid interval '-1'"),
         (lambda: tt.FixedDelayStrategy("soon"), "Invalid interval 'soon'"),
         (lambda: tt.FixedDelayStrategy("2d"), "at most"),
-        (lambda: tt.FixedDelayStrategy(1, initial=float("inf")), "Invalid interval inf"),
+        (lambda: tt.FixedDelayStrategy(1, initial=float("inf")), "Invalid interval 'inf'"),
         (lambda: tt.ExponentialDelayStrategy(factor=0.5), "factor"),
         (lambda: tt.ExponentialDelayStrategy(factor="2"), "factor"),  # type: ignore[arg-type]
         (lambda: tt.ExponentialDelayStrategy(jitter=float("nan")), "jitter"),

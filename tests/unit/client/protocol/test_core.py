@@ -105,7 +105,7 @@ def test_calls_before_the_logon_raise_disconnected() -> None:
     [
         (
             Goodbye(code="name_in_use", text="taken over"),
-            r"Connection closed \(name_in_use\): taken over\.$",
+            r"Cannot continue: the connection was closed \(name_in_use\)\. taken over\.$",
             NameInUse,
         ),
         (None, r"broken\. Call connect\(\) again\.", Disconnected),

@@ -188,7 +188,7 @@ def test_segment_is_kept_while_an_archive_file_is_missing_or_truncated(tmp_path:
     found = "is missing" if damage == "remove" else f"has {len(whole) - 1} bytes instead of {len(whole)}"
     texts = [str(t.fields["text"]) for t in world.told if t.name == "retention_failed"]
     assert texts
-    assert all(f"{path.name} {found}" in text for text in texts)
+    assert all(f"{path.name}' {found}" in text for text in texts)
     path.write_bytes(whole)
     world.wake(61.0)
     for _ in range(200):

@@ -127,7 +127,7 @@ def test_replay_rate_is_read_from_options() -> None:
         ("rate=1MB,rate_max_gap=10s", "but .* is .* a second. Use a rate such as 2x"),
         ("rate", "Option rate requires a value. Use a value such as rate="),
         ("rate=2x,rate_max_gap", "Option rate_max_gap requires a value"),
-        ("rate=2x,rate_max_gap=soon", "^rate_max_gap: Invalid interval 'soon'"),
+        ("rate=2x,rate_max_gap=soon", "^Invalid rate_max_gap 'soon'. Use seconds or a number with us"),
         ("rate=fast", "Invalid rate 'fast'"),
     ],
 )
@@ -152,11 +152,11 @@ def test_conflation_is_read_from_options() -> None:
     [
         ("conflation", "Option conflation requires a value"),
         ("conflation=auto", "conflation=auto is not supported: .* Use an interval"),
-        ("conflation=often", "^conflation: Invalid interval 'often'"),
+        ("conflation=often", "^Invalid conflation 'often'. Use seconds or a number with us"),
         ("conflation=0s", "Use 0.001 to 86400 s, or none"),
         ("conflation=999us", "Use 0.001 to 86400 s, or none"),
         ("conflation=2d", "Use 0.001 to 86400 s, or none"),
-        ("conflation=-1s", "Invalid interval '-1s'"),
+        ("conflation=-1s", "Invalid conflation '-1s'"),
         ("conflation_key=[/a]", "requires an interval, but none was given"),
         ("conflation=none,conflation_key=[/a]", "conflation=none disables conflation"),
         ("conflation=1s,conflation_key", "Option conflation_key requires a value"),

@@ -9,10 +9,11 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tickertape.base.limits import transaction_name_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.transactions import staging_area as staging_module
-from tickertape.journal.format.staging_file import StagePrepare, StageWrite
+from tickertape.journal.format.staging_file import StageOpen, StagePrepare, StageWrite
 from tickertape.wire.commands import (
     Abort,
     Ack,
@@ -186,6 +187,30 @@ def test_commit_with_duplicate_or_too_many_parts_is_refused(sink: Sink, parts: t
 
 def test_a_stage_without_a_batch_is_refused(sink: Sink) -> None:
     assert sink.code(Stage, transaction=T1, part="0") == "bad_option"
+
+
+def test_long_part_name_is_shown_with_the_size(sink: Sink) -> None:
+    answer = sink.ask(Stage, frame("a", b"1"), transaction=T1, part="x" * 256)
+    assert isinstance(answer, Ack)
+    assert answer.text == (
+        f"Invalid part name '{'x' * 77}...': it has 256 bytes. "
+        f"Use at most {transaction_name_bytes_max} bytes."
+    )
+
+
+def test_error_of_a_damaged_part_has_single_full_stops(world: EngineWorld, sink: Sink) -> None:
+    sink.prepared(b"1")
+    number = sink.say(Commit, transaction=T1, parts=("0",))
+    (job,) = [job for job in world.staging_jobs if isinstance(job.task, StageOpen)]
+    world.staging_jobs.remove(job)
+    world.broker.staging_done(job.token, [memoryview(b"damaged")], world.now())
+    world.collect()
+    world.settle()
+    answer = sink.peer.answers.pop(number)
+    assert isinstance(answer, Ack)
+    assert answer.text.startswith("Cannot read part '0' of transaction 't1' of 'sink': ")
+    assert answer.text.endswith(". Stage it again.")
+    assert ".." not in answer.text
 
 
 def sequenced() -> MessageBatch:

@@ -277,7 +277,7 @@ def test_problem_in_an_included_file_names_that_file(tmp_path: Path) -> None:
     write(tmp_path / "broken.toml", "a = 1\nb = \n")
     path = write(tmp_path / "c.toml", 'include = [\n  "inner.toml",\n  "broken.toml",\n  "absent.toml",\n]\n')
     assert problems_of(path) == [
-        "c.toml:4: include: absent.toml: Cannot read the file: No such file or directory.",
+        f"c.toml:4: include: Cannot read 'absent.toml': No such file or directory. {CHECK}",
         f"broken.toml:1: a: unknown key. The file takes {TAKES}",
         f"broken.toml:2: Invalid TOML: Invalid value ({VALUES})",
         'inner.toml:4: journal.sync: must be one of "always", "interval", "never", not maybe',
@@ -316,6 +316,7 @@ def test_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> None:
 
 # -- bad ones -----------------------------------------------------------------------------------------
 
+CHECK = "Check the path and its permissions."
 TAKES = (
     "instance, transport, authentication, journal, topic, queue, slow_clients, transactions, limits, "
     "archive, admin, logging, include"
@@ -333,12 +334,21 @@ TAKES = (
                 "2: Invalid TOML: Cannot overwrite a value (remove the duplicate key)",
             ],
         ),
-        ("x = " + "[" * 5000, [": Cannot read the file: nested too deeply. Use fewer levels."]),
         ("\ninclude = 'a.toml'\n", ['2: include: must be a list of file names, such as ["topics.toml"]']),
         ("include = [1]\n", ['1: include: must be a list of file names, such as ["topics.toml"]']),
         # unknown keys
         ("\n[jornal]\n", [f"2: jornal: unknown key. Did you mean 'journal'? The file takes {TAKES}"]),
         ("zzz = 1\n", [f"1: zzz: unknown key. The file takes {TAKES}"]),
+        ("sync = 'never'\n", [f"1: sync: unknown key. Move it to [journal]. The file takes {TAKES}"]),
+        (
+            "[instance]\ndisk_limit = '1GB'\n",
+            [
+                (
+                    "2: instance.disk_limit: unknown key. Move it to [slow_clients] or [transactions]. "
+                    "[instance] takes name, data, drain_timeout"
+                )
+            ],
+        ),
         (
             "[instance]\nname = 'a'\nDATA = 'b'\n",
             [
@@ -379,8 +389,8 @@ TAKES = (
             "[journal]\nretain = '7 days'\nretain_size = []\n",
             [
                 (
-                    "2: journal.retain: Invalid interval '7 days'. Use a number with us, ms, s, m, h, d or "
-                    "w, such as '500ms'."
+                    "2: journal.retain: Invalid interval '7 days'. Use seconds or a number with us, ms, s, "
+                    "m, h, d or w, such as '500ms'."
                 ),
                 '3: journal.retain_size: must be a size such as "256MB", not a list',
             ],
@@ -454,8 +464,8 @@ TAKES = (
             "[journal]\nsegment_size = '1 parsec'\n",
             [
                 (
-                    "2: journal.segment_size: Invalid size '1 parsec'. Use a number with B, KB, MB, GB or TB "
-                    "(1024s), such as '64MB'."
+                    "2: journal.segment_size: Invalid size '1 parsec'. Use bytes or a number with B, KB, "
+                    "MB, GB or TB (1024s), such as '64MB'."
                 )
             ],
         ),
@@ -499,7 +509,7 @@ def test_invalid_file_reports_each_problem_with_line_and_key(
 ) -> None:
     path = tmp_path / "c.toml"
     path.write_text(text, encoding="utf-8")
-    wanted = [f"c.toml{problem}" if problem[0] == ":" else f"c.toml:{problem}" for problem in problems]
+    wanted = [f"c.toml:{problem}" for problem in problems]
     assert problems_of(path) == wanted
 
 
@@ -526,14 +536,18 @@ def test_windows_line_ends_keep_line_numbers(tmp_path: Path) -> None:
 
 def test_unreadable_file_is_a_problem_with_the_cause(tmp_path: Path) -> None:
     assert problems_of(tmp_path / "none.toml") == [
-        "none.toml: Cannot read the file: No such file or directory."
+        f"Cannot read 'none.toml': No such file or directory. {CHECK}"
     ]
-    assert problems_of(tmp_path) == [f"{tmp_path.name}: Cannot read the file: Is a directory."]
+    assert problems_of(tmp_path) == [f"Cannot read '{tmp_path.name}': Is a directory. {CHECK}"]
     (tmp_path / "latin.toml").write_bytes(b"a = 1\nb = '\xe9'\n")
     assert problems_of(tmp_path / "latin.toml") == [
-        "latin.toml:2: Cannot read the file: not UTF-8 (byte 11). Save it as UTF-8."
+        "latin.toml:2: not UTF-8 (byte 11). Save the file as UTF-8."
+    ]
+    (tmp_path / "deep.toml").write_text("x = " + "[" * 5000)
+    assert problems_of(tmp_path / "deep.toml") == [
+        "Cannot read 'deep.toml': nested too deeply. Use fewer levels."
     ]
     (tmp_path / "large.toml").write_bytes(b"#" * (configuration_bytes_max + 1))
     assert problems_of(tmp_path / "large.toml") == [
-        f"large.toml: File too large: more than {configuration_bytes_max} bytes."
+        f"Cannot read 'large.toml': it has more than {configuration_bytes_max} bytes. Split it."
     ]

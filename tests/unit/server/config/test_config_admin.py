@@ -61,7 +61,7 @@ def test_admin_and_logging_keys_are_read_and_arguments_override_the_file(tmp_pat
             "[logging]\nlevel = []",
             '2: logging.level: must be one of "debug", "info", "warning", "error", not a',
         ),
-        ("[instance]\ndrain_timeout = -1", "2: instance.drain_timeout: Invalid interval -1"),
+        ("[instance]\ndrain_timeout = -1", "2: instance.drain_timeout: Invalid interval '-1'"),
         ("[instance]\ndrain_timeout = []", "2: instance.drain_timeout: must be a time such as 1 (seconds)"),
     ],
 )

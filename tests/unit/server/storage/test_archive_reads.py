@@ -379,7 +379,8 @@ def test_archive_errors_and_exceptions_become_answers(
         (_, wrong), (_, defect) = driver.broker.answers
         assert isinstance(wrong, WrongJournal)
         assert isinstance(defect, ArchiveFailed)
-        assert "ZeroDivisionError" in str(defect)
+        assert str(defect).startswith("Cannot read the archive: internal error ZeroDivisionError(")
+        assert str(defect).endswith(". Report the defect.")
         reads.stop()
 
     asyncio.run(run())

@@ -30,12 +30,12 @@ def test_credential_file_names_are_part_of_each_server_text() -> None:
         ({"servers": "tcp://127.0.0.1:1", "caFile": "/a.pem"}, "Option caFile requires a tls:// server"),
         (
             {"servers": "tcp://10.0.0.1:1", "tokenFile": "/t"},
-            "Option tokenFile: Cannot send a token to tcp://10.0.0.1:1: it would be unencrypted",
+            "Option tokenFile: Cannot send a token to 'tcp://10.0.0.1:1': it would be unencrypted",
         ),
         ({"servers": "tls://a:1#caFile=/x"}, "has a query"),
         (
             {"servers": "tls://a:1,tls://ann:secret@b:1"},
-            r"tls://ann:\.\.\.@b:1 contains a password.* tokenFile",
+            r"'tls://ann:\.\.\.@b:1': it contains a password.* tokenFile",
         ),
     ],
 )
