@@ -57,7 +57,7 @@ class LimitReached(UsageError):
 
 
 class BadTopic(UsageError, ValueError):
-    """Topic name that is empty, too long, or a pattern where a literal name is required."""
+    """Topic name or pattern that is invalid, or a topic that the call does not support."""
 
 
 class BadName(UsageError, ValueError):
@@ -109,7 +109,10 @@ class BookmarkUnknown(UsageError):
 
 
 class BookmarkExpired(UsageError):
-    """Start or end of a replay that retention has removed from the log. The server skipped no message."""
+    """Start or end of a replay that retention has removed from the log.
+
+    The replay fails instead of skipping the removed messages silently.
+    """
 
     def __init__(self, message: str = "", *, available: str = "") -> None:
         super().__init__(message)

@@ -30,13 +30,7 @@ _INVALID_ARRAY_CURE: Final = "Check the array at its source with validate(full=T
 
 
 def to_arrow(batch: MessageBatch, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-    """Return `batch` as an Arrow record batch that references the batch's memory, without copying bodies.
-
-    `columns` are the requested columns, in order. The default is `topic` (dictionary of strings), `publisher`
-    and `sequence` (uint64), `timestamp` (microseconds, UTC) and `data` (binary). Others are `expiration_ms`
-    (int64), `correlation_id` and `sow_key` (string), null for messages without one, and `kind` (uint8, 1 =
-    control record). Raises `UsageError` for any other name.
-    """
+    """Return `batch` as an Arrow record batch (see `MessageBatch.to_arrow`)."""
     names = COLUMNS_DEFAULT if columns is None else tuple(columns)
     kit = _kit()
     schema = _schema(names)

@@ -450,7 +450,17 @@ class MessageBatch:
         return [0] * self.count if self.expirations is None else self.expirations.tolist()
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.RecordBatch:
-        """Return the messages as an Arrow record batch (see `tickertape.batch.arrow.to_arrow`)."""
+        """Return the messages as an Arrow record batch. It references the bodies without a copy.
+
+        Args:
+            columns: Names of the columns, in order. Default: `topic` (dictionary of strings), `publisher` and
+                `sequence` (uint64), `timestamp` (microseconds, UTC) and `data` (binary). Others are
+                `expiration_ms` (int64), `correlation_id` and `sow_key` (string), null for messages without
+                one, and `kind` (uint8, 1 = control record).
+
+        Raises:
+            UsageError: A column is unknown.
+        """
         from tickertape.batch.arrow import to_arrow
 
         return to_arrow(self, columns)

@@ -32,7 +32,11 @@ class TickertapeSource(DataSource):
         return "tickertape"
 
     def schema(self) -> str:
-        """Return all columns. Use `spark.read.schema(...)` for fewer. Raises the errors of `read_options`."""
+        """Return the default columns with their types, as DDL text.
+
+        Use `.schema(...)` of the Spark reader for other columns. Raises `BadOption`, `BadTopic` or
+        `BadBookmark` for an invalid option.
+        """
         if names_queue(self.options):
             queue_options(self.options, Query.ANY)
         else:
@@ -40,8 +44,11 @@ class TickertapeSource(DataSource):
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> TickertapeReader:
-        """Return a reader of the columns of `schema`. Raises the errors of `read_options` and
-        `columns_of`."""
+        """Return a batch reader of the columns of `schema`.
+
+        Raises `UsageError` for an invalid column, and `BadOption`, `BadTopic` or `BadBookmark` for an invalid
+        option.
+        """
         from tickertape.spark.common.schema import columns_of
         from tickertape.spark.source.batch_reader import TickertapeReader
 

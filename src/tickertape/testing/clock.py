@@ -62,7 +62,7 @@ class VirtualClock:
         return round(self.mono * _MICROS) + self._wall_ahead
 
     def now(self) -> Now:
-        """Return the current time of both clocks."""
+        """Return the time of both clocks: `mono` in seconds, `wall` in microseconds since 1970 UTC."""
         return Now(self.mono, self.wall)
 
     def advance(self, seconds: float) -> None:

@@ -281,7 +281,11 @@ class StrictDisk:
         self._names.sync(directory)
 
     def lock(self, path: str, owner: str) -> None:
-        """Lock a file or directory for `owner` until `close_all`."""
+        """Lock the file `path` and its directory until `close_all`. Create the file if it is missing.
+
+        The name `owner` is written into the file. Raises `BlockingIOError` with the content of the file if
+        another process (`second_process`) holds the lock.
+        """
         self._begin("lock")
         parent, name, file = self._found(path)
         if parent in self._locked:

@@ -73,6 +73,7 @@ class AsyncClientTransaction(TransactionBase):
         Raises:
             UsageError: The transaction was committed, or the outcome of its commit is unknown.
             TimedOut: Another task is committing it.
+            BadOption: The timeout is invalid.
 
         Example:
             >>> transaction = client.transaction()

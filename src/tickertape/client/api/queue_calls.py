@@ -150,7 +150,11 @@ class QueueCalls(ABC, Generic[Done]):
         """Acknowledge, release or reject messages of a queue by their bookmarks or by a filter.
 
         A filter also settles messages that other consumers hold. With strict leasing it settles only messages
-        that this client holds.
+        that this client holds. The call does not wait for the server: a filter that the server rejects
+        (`BadFilter`) is reported like a rejected publish, see `set_failed_write_handler`.
+
+        The name comes from AMPS, where the command also deletes records of a SOW (State of the World, a table
+        of the last message of each key). Tickertape has no SOW.
 
         Args:
             topic: Name of the queue.
@@ -160,8 +164,7 @@ class QueueCalls(ABC, Generic[Done]):
 
         Raises:
             BadFilter: The filter is empty or not text.
-            UsageError: `bookmark` and `filter` are both given, or neither. Deletes from a SOW are not
-                supported yet.
+            UsageError: `bookmark` and `filter` are both given, or neither.
 
         All other errors: see `ack`.
 

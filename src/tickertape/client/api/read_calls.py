@@ -67,7 +67,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
     ) -> Opened:
         """Subscribe to new messages of a topic or queue.
 
-        With `bookmark` it is a bookmark subscription. See `bookmark_subscribe` for the arguments of a replay.
+        With `bookmark` it is a bookmark subscription. Its arguments and errors: see `bookmark_subscribe`.
 
         Args:
             topic: Name of a topic or queue, or a pattern for all topics that match it: `"^orders/"`. A
@@ -108,6 +108,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             BadTopic: The topic name or pattern is invalid.
             BadFilter: The filter is invalid.
             BadOption: An argument or option is invalid, conflicts with another, or is not supported.
+            NotAQueue: `max_backlog` or `browse` was given, and `topic` is not a queue.
             SubscriptionExists: A subscription with this id runs, and `replace` is False.
             LimitReached: A limit of the server was reached.
             TimedOut: No answer within `timeout`.
@@ -321,7 +322,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
         Args:
             sub_ids: Ids of the subscriptions.
-            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+            timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
+                timeout of the client.
 
         Raises:
             SubscriptionUnknown: One of the subscriptions does not exist. None was ended.
@@ -346,7 +348,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
         Args:
             sub_ids: Ids of the subscriptions.
-            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+            timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
+                timeout of the client.
 
         Raises:
             SubscriptionUnknown: One of the subscriptions does not exist. None was changed.
@@ -371,7 +374,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
         Args:
             sub_ids: Ids of the subscriptions.
-            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+            timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
+                timeout of the client.
 
         Raises:
             SubscriptionUnknown: One of the subscriptions does not exist. None was changed.
@@ -392,7 +396,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
         Args:
             command: The command and its fields.
-            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+            timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
+                timeout of the client.
 
         Returns:
             The stream of a subscribe. Any other command returns a stream that has ended, with the
@@ -420,7 +425,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         Args:
             command: The command and its fields.
             handler: Handler for the messages, as `on_message` of `subscribe`.
-            timeout: Longest wait in seconds or text. Default: the timeout of the client.
+            timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
+                timeout of the client.
 
         Returns:
             The stream, as `execute` returns it. It delivers no messages.

@@ -84,7 +84,8 @@ class ClientTransaction(TransactionBase):
         """Drop the messages of the transaction.
 
         The server drops messages that an earlier `commit` staged. If it does not answer, they stay staged
-        until their connection ends or until `expire_after` of the server, and are never published.
+        until their connection ends, or for `expire_after` of the server configuration (default 1 hour). They
+        are never published.
 
         Args:
             timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
@@ -93,6 +94,7 @@ class ClientTransaction(TransactionBase):
         Raises:
             UsageError: The transaction was committed, or the outcome of its commit is unknown.
             TimedOut: Another thread is committing it.
+            BadOption: The timeout is invalid.
 
         Example:
             >>> transaction = client.transaction()

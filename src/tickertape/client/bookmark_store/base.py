@@ -74,7 +74,10 @@ class ProgressStore(ClosesItself):
                 self._keep_forgetting(progress)
 
     def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
-        """Record a received batch. Return a mask of the messages to deliver, or None for all."""
+        """Record a received batch. Return a mask of the messages to deliver, or None for all.
+
+        See `BookmarkStore.log`. Raises `BookmarkStoreFull`.
+        """
         with self._lock:
             progress = self._of(sub_id)
             base = progress.delivered

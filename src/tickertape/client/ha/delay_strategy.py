@@ -63,7 +63,7 @@ class _Limited:
 
 
 class FixedDelayStrategy:
-    """Fixed wait before each attempt.
+    """Delay strategy with a fixed wait before each connection attempt, for `reconnect_delay` of an HA client.
 
     Args:
         delay: Wait in seconds, or text such as `"500ms"`. Default 0.2 s.
@@ -73,6 +73,10 @@ class FixedDelayStrategy:
 
     Raises:
         BadOption: A value is invalid.
+
+    Example:
+        >>> delays = tt.FixedDelayStrategy("500ms", give_up_after="10m")
+        >>> client = tt.HAClient("risk", servers=[uri], reconnect_delay=delays)
     """
 
     def __init__(
@@ -100,10 +104,10 @@ class FixedDelayStrategy:
 
 
 class ExponentialDelayStrategy:
-    """Wait that grows with each failure, with random jitter, so that clients do not reconnect all at once.
+    """Delay strategy with a wait that grows with each failure, for `reconnect_delay` of an HA client.
 
     The waits are `initial`, `initial * factor`, `initial * factor ** 2`, ... up to `maximum`, each longer by
-    up to `jitter * initial`.
+    up to `jitter * initial`. The random jitter prevents clients from reconnecting all at once.
 
     Args:
         initial: First wait in seconds, or text such as `"500ms"`. Default 0.2 s.
@@ -114,6 +118,10 @@ class ExponentialDelayStrategy:
 
     Raises:
         BadOption: A value is invalid.
+
+    Example:
+        >>> delays = tt.ExponentialDelayStrategy(maximum="1m")
+        >>> client = tt.HAClient("risk", servers=[uri], reconnect_delay=delays)
     """
 
     def __init__(

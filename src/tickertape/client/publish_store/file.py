@@ -219,7 +219,10 @@ class FilePublishStore(StoreOptions, ClosesItself):
         correlation_id: str = "",
         key: str = "",
     ) -> None:
-        """Store one message of the next batch."""
+        """Store one message of the next batch (see `AppendingPublishStore.append`).
+
+        Raises `StoreFailed`, `Closed`.
+        """
         name = self._topics.get(topic) or self._encoded(topic)
         if expiration_ms or correlation_id or key:
             record = records.encode_message(name, body, sequence, expiration_ms, correlation_id, key)
@@ -284,7 +287,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._again = False
 
     def put(self, stored: Stored) -> None:
-        """Store one batch with sequences above all earlier ones."""
+        """Store one batch with sequences above all earlier ones. Raises `StoreFailed`, `Closed`."""
         first, last, batch = stored
         assert first > self._last_put(), "sequences increase"
         number, at = self._write(records.BATCH, first, last, batch.buffers())

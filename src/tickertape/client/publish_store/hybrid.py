@@ -69,7 +69,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         forks.register(self, type(self)._refuse_in_child)
 
     def attach(self, name: str) -> None:
-        """Prepare for use by the client `name`. Raises `StoreOwnerMismatch`, `StoreFailed`."""
+        """Prepare for use by the client `name`. Raises `StoreOwnerMismatch`, `StoreFailed`, `Closed`."""
         self._file.attach(name)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         return self._memory.last_sequence or self._file.last_sequence
 
     def put(self, stored: Stored) -> None:
-        """Store one batch with sequences above all earlier ones. Raises `StoreFailed`."""
+        """Store one batch with sequences above all earlier ones. Raises `StoreFailed`, `Closed`."""
         if stored.last > self._ahead:
             ahead = stored.last + publish_store_sequences_ahead
             self._file.note_used(ahead)

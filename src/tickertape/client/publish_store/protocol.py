@@ -59,15 +59,20 @@ class PublishStore(Protocol):
         """Highest sequence ever stored, persisted or not. 0 for a fresh store."""
 
     def put(self, stored: Stored) -> None:
-        """Store one batch with sequences above `last_sequence`. The client sends the batch afterwards."""
+        """Store one batch with sequences above `last_sequence`. The client sends the batch afterwards.
+
+        Raises `StoreError` if the batch is not stored.
+        """
 
     def discard(self, sequence: int) -> None:
         """Remove all messages up to and including `sequence`, which are persisted."""
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
-        """Replace the messages `first` to `last`, which are in one batch, by `rest`.
+        """Replace the messages with the sequences `first` to `last`, which are in one batch, by `rest`.
 
-        `rest` is None or a batch of some of these messages. No effect if they are no longer stored."""
+        `rest` is a batch of some of these messages, or None to remove all. No effect if they are no longer
+        stored.
+        """
 
     def held(self) -> Sequence[Stored]:
         """Return the stored batches in the order of sequences."""
@@ -104,16 +109,21 @@ class AppendingPublishStore(PublishStore, Protocol):
         """
 
     def seal(self, stored: Stored) -> None:
-        """Complete the batch of the messages appended since the last batch. Store its other messages."""
+        """Complete the batch to which messages were appended. `stored` is the whole batch.
+
+        Messages of `stored` that were not appended are stored too. Appended messages that are not in `stored`
+        are dropped. Raises `StoreError` if the batch is not stored.
+        """
 
 
 @runtime_checkable
 class LogonNotingPublishStore(PublishStore, Protocol):
-    """A publish store that records whether all its messages were accepted before the first logon.
+    """A publish store that records whether a server has ever accepted a logon with it.
 
-    Only then may such messages be sent without sequences to a server on which their topic is not persistent.
-    Messages of any other store count as accepted for a persistent topic. The stores of this package are such
-    stores.
+    Before its first logon, a client does not know which topics are persistent. It sends messages from that
+    time without sequences if the server does not persist their topic. For a later message, and for each
+    message of a store without this record, it raises `TopicNotRecorded` instead. All stores of this package
+    keep the record.
     """
 
     @property
