@@ -65,7 +65,7 @@ def test_connect_with_name_of_same_user_closes_the_older_client(
     wait_until(lambda: not is_connected(first))
     for call in (lambda: first.publish(topic, b"1"), first.publish_flush, lambda: first.subscribe(topic)):
         with pytest.raises(
-            tt.Disconnected, match=r"closed \(name_in_use\): .* Use a unique client name for each client"
+            tt.Disconnected, match=r"closed \(name_in_use\)\. .* Use a unique client name for each client"
         ) as lost:
             call()
         assert isinstance(lost.value.__cause__, tt.NameInUse)

@@ -70,6 +70,6 @@ def test_connect_to_silent_address_names_the_address(front: Front) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         client = front.make("c", uri)
-        with pytest.raises(tt.TimedOut, match=f"no Tickertape server answered at {uri} within 0.2 s"):
+        with pytest.raises(tt.TimedOut, match=f"no Tickertape server answered at '{uri}' within 0.2 s"):
             client.connect(timeout=0.2)
         client.close()

@@ -455,7 +455,7 @@ class EngineDriver:
                 continue
             self.broker.goodbye(
                 conn,
-                NotReady("Cannot continue: the server has stopped. Wait until it runs again."),
+                NotReady("Cannot serve clients: the server has stopped. Wait until it runs again."),
             )
         self.flush()
 
