@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 
 from tickertape.base.interfaces import Buffer
+from tickertape.journal.kernel_aio import KernelSyncs
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
@@ -71,7 +72,7 @@ class SystemDisk:
         self._locks: list[int] = []
         self._opening = threading.Lock()
         self._next_handle = itertools.count(1)
-        self._nowait = True
+        self._nowait = self._write_nowait = True
 
     def descriptor(self) -> int:
         """Return the descriptor of the root, for other files below it. The caller must not close it."""
@@ -247,9 +248,34 @@ class SystemDisk:
             written = 0
         _write_rest(fd, offset, buffers, written)
 
+    def write_nowait(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> bool:
+        """Write like `write`, but only what the page cache accepts at once. False if the disk might wait.
+
+        Also returns False if the kernel or file system does not support this, as ext4. Call `write` on
+        another thread then."""
+        fd = self._fd(handle)
+        if not self._write_nowait or len(buffers) > _BUFFERS_MAX:
+            return False
+        if offset < 0:
+            raise OSError(errno.EINVAL, f"cannot write at offset {offset}")
+        wanted = sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
+        try:
+            return not wanted or os.pwritev(fd, buffers, offset, os.RWF_NOWAIT) == wanted
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _NOWAIT_ABSENT:
+                raise
+            self._write_nowait = False
+            return False
+
     def sync(self, handle: int) -> None:
         """Make the file's data and size durable (fdatasync)."""
         os.fdatasync(self._fd(handle))
+
+    def syncs(self) -> KernelSyncs:
+        """Return an executor of background syncs for the event loop. Raises `OSError` without Linux AIO."""
+        return KernelSyncs(self._fd)
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
         """Return up to `size` bytes. Fewer bytes are returned only at the end of the file."""

@@ -111,7 +111,13 @@ class EngineDriver:
         self.empty = asyncio.Event()
         """Set while the server has no connections."""
         self.empty.set()
-        self.disk_worker = DiskWorker(opened.executor, self._on_loop(self._disk_answered), workers)
+        self.disk_worker = DiskWorker(
+            opened.executor,
+            self._disk_answered,
+            loop.call_soon_threadsafe,
+            workers,
+            workers.syncs(loop, opened.disk),
+        )
         self._full = False
         self._segment_reads = SegmentReads(opened.disk, self._on_loop(self._read_answered), workers)
         self._reads: dict[int, ReadRequest] = {}

@@ -387,6 +387,7 @@ class GroupCommit:
             segment=active.header.number,
             offset=active.offset,
             buffers=buffers,
+            bytes=commit_header_bytes + body_bytes,
             sync=sync,
             number=self._commit,
         )
