@@ -20,7 +20,7 @@ class Now(NamedTuple):
     """Microseconds since 1970 UTC. May jump in both directions."""
 
 
-class Syncs(Protocol):
+class BackgroundSyncs(Protocol):
     """Data syncs of files that complete in the background."""
 
     descriptor: int

@@ -6,7 +6,7 @@ replaced or covered by a mount while in use remains the one in use. Python itsel
 Invariants:
 - Errors are neither retried nor interpreted.
 - Paths outside the root cannot be reached.
-- No other module of this package uses the operating system.
+- Beside kernel_aio.py, no other module of this package uses the operating system.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class SystemDisk:
         _write_rest(fd, offset, buffers, written)
 
     def write_nowait(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> bool:
-        """Write like `write`, but only what the page cache accepts at once. False if the disk might wait.
+        """Write like `write`, if the page cache accepts all bytes at once. False if the disk might wait.
 
         Also returns False if the kernel or file system does not support this, as ext4. Call `write` on
         another thread then."""
@@ -275,7 +275,7 @@ class SystemDisk:
 
     def syncs(self) -> KernelSyncs:
         """Return an executor of background syncs for the event loop. Raises `OSError` without Linux AIO."""
-        return KernelSyncs(self._fd)
+        return KernelSyncs(self._files)
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
         """Return up to `size` bytes. Fewer bytes are returned only at the end of the file."""

@@ -10,7 +10,7 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -34,13 +34,13 @@ _CALLS: Final = {"x86_64": _Calls(206, 207, 208, 209), "aarch64": _Calls(0, 1, 4
 
 
 class KernelSyncs:
-    """Syncs of open files by the kernel. `descriptor_of` returns the file descriptor of a handle.
+    """Syncs of open files by the kernel. `files`: file descriptors by handle.
 
     Raises `OSError` where the kernel or a sandbox refuses, for example ENOSYS, EPERM or EAGAIN. Used by one
     thread. At most `_SYNCS_MAX` syncs are in flight."""
 
-    def __init__(self, descriptor_of: Callable[[int], int]) -> None:
-        self._descriptor_of = descriptor_of
+    def __init__(self, files: Mapping[int, int]) -> None:
+        self._files = files
         calls = _CALLS.get(platform.machine())
         if calls is None or not hasattr(os, "eventfd"):
             raise OSError(errno.ENOSYS, "no Linux AIO on this system")
@@ -67,8 +67,10 @@ class KernelSyncs:
         assert self._context is not None, "closed"
         if self.in_flight == _SYNCS_MAX:
             raise OSError(errno.EAGAIN, f"{_SYNCS_MAX} syncs are in flight")
+        descriptor = self._files.get(handle)
+        if descriptor is None:
+            raise OSError(errno.EBADF, f"handle {handle} is not open")
         token = next(self._tokens)
-        descriptor = self._descriptor_of(handle)
         _IOCB.pack_into(
             self._iocb, 0, token, 0, 0, _IOCB_CMD_FDSYNC, 0, descriptor, 0, 0, 0, 0, _IOCB_FLAG_RESFD,
             self.descriptor,

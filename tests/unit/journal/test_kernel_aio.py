@@ -58,7 +58,7 @@ def test_failed_sync_reports_the_error_of_the_kernel(
     disk: SystemDisk, syncs: KernelSyncs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, writing = os.pipe()  # a pipe cannot be synced
-    monkeypatch.setattr(syncs, "_descriptor_of", lambda _handle: writing)
+    monkeypatch.setattr(syncs, "_files", {1: writing})
     try:
         with pytest.raises(OSError, match="Invalid argument") as caught:
             syncs.begin(1)

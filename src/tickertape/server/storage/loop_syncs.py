@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tickertape.base.interfaces import Disk, SyncDone, Syncs
+from tickertape.base.interfaces import BackgroundSyncs, Disk, SyncDone
 from tickertape.journal.disk import SystemDisk
 from tickertape.server.events import event
 
@@ -12,7 +12,7 @@ from tickertape.server.events import event
 class LoopSyncs:
     """Background syncs whose callbacks run on the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, syncs: Syncs) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, syncs: BackgroundSyncs) -> None:
         self._loop = loop
         self._syncs = syncs
         self._waiting: dict[int, SyncDone] = {}
