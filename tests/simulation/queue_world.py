@@ -213,7 +213,8 @@ class QueuePeer(Peer):
         self.world.about_to(disturb=True)
         if (self.conn, sub_id) in self.world.model.consumers:
             self.leaving[self.ids] = sub_id
-            waits = bool(self.keep_unacknowledged())
+            # The engine first delivers the commits that it has acknowledged.
+            waits = bool(self.keep_unacknowledged() or self.world.broker._acknowledged)
             self.world.model.unsubscribed(self.conn, sub_id, waits=waits)
         self.send(Unsubscribe(id=self.ids, sub_ids=(sub_id,)))
 

@@ -60,6 +60,7 @@ from tickertape.engine.transactions.records import CommittedTransactions
 from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
+from tickertape.journal.commit.group_commit import PersistedCommit
 from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteQueues
 from tickertape.journal.format.staging_file import PreparedPart
 from tickertape.journal.journal import Journal
@@ -153,6 +154,8 @@ class Broker:
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
+        self._acknowledged: list[PersistedCommit] = []
+        """Commits of the last input whose messages are not delivered yet."""
         self._failed = self.draining = False
         self.statistics.name_topics(catalog.recorded_names)
 
@@ -215,6 +218,8 @@ class Broker:
         """Resume sending to a connection that is writable again."""
         session = self._sessions.by_conn.get(conn)
         if session is not None:
+            if self._acknowledged:
+                self._deliver()
             self.services.writable(session)
 
     def blocked(self, conn: int) -> None:
@@ -225,7 +230,7 @@ class Broker:
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
         """Handle a command."""
-        self._clock.set(now)
+        self._begin(now)
         session = self._sessions.by_conn.get(conn)
         try:
             if self._commits.failure is not None:
@@ -241,19 +246,19 @@ class Broker:
 
     def probed(self, conn: int, sight: Liveness, now: Now) -> None:
         """Handle the answer to a `ProbeConnection`."""
-        self._clock.set(now)
+        self._begin(now)
         error = self.heartbeats.probed(conn, sight)
         if error is not None:
             self.goodbye(conn, error)
 
     def archive_changed(self, now: Now) -> None:
         """Let retention check again, after the archive has changed."""
-        self._clock.set(now)
+        self._begin(now)
         self.retention.freed()
 
     def disk_done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """Handle the answer to a `DiskJob`."""
-        self._clock.set(now)
+        self._begin(now)
         if isinstance(job, RetireSegments):
             self.retention.done(job, error)
         elif isinstance(job, WriteQueues):
@@ -264,7 +269,7 @@ class Broker:
 
     def read_done(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError, now: Now) -> None:
         """Handle the answer to a `ReadLog` or an `ArchiveRead`."""
-        self._clock.set(now)
+        self._begin(now)
         self._hand_out(self.reads.answered(token, data))
         self._after_input()
 
@@ -275,19 +280,19 @@ class Broker:
 
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
         """Handle the answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
-        self._clock.set(now)
+        self._begin(now)
         self._transient.spill_done(token, data)
         self._after_input()
 
     def staging_done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
         """Handle the answer to a `StagingJob`: the blocks of an opened file, None, or an error."""
-        self._clock.set(now)
+        self._begin(now)
         self.transactions.done(token, result)
         self._after_input()
 
     def wake(self, now: Now) -> None:
         """Execute everything that is due."""
-        self._clock.set(now)
+        self._begin(now)
         self.transactions.wake()
         self._transient.settle()
         self.queues.wake()
@@ -299,15 +304,18 @@ class Broker:
         self._after_input()
 
     def work(self, now: Now) -> None:
-        """Execute one bounded step of delivery and of reads."""
+        """Deliver the acknowledged commits, or execute one bounded step of delivery and of reads."""
         self._clock.set(now)
+        if self._acknowledged:
+            self._deliver()
+            return
         self.subscriptions.step()
         self._hand_out(self.reads.step())
         self._after_input()
 
     def close(self, now: Now) -> None:
         """Start a clean stop (`draining`): accept no new input, persist the rest, seal the log."""
-        self._clock.set(now)
+        self._begin(now)
         self.draining = True
         self.subscriptions.stop()
         self._commits.close(now)
@@ -324,7 +332,7 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `work` has something to do."""
-        return self.services.has_work or self.reads.has_work
+        return bool(self._acknowledged) or self.services.has_work or self.reads.has_work
 
     def next_deadline(self, now: Now) -> float | None:
         """Return the monotonic time (seconds) at which to call `wake`, or None."""
@@ -344,7 +352,7 @@ class Broker:
 
     def begin_queues(self, recovered: RecoveredQueues, now: Now) -> None:
         """Start the recovered queues. Called once, before any other input."""
-        self._clock.set(now)
+        self._begin(now)
         if recovered.begun:
             self._writer.append_control(beginnings(recovered.begun))
             self._after_input()
@@ -352,7 +360,7 @@ class Broker:
 
     def begin_staged(self, found: Iterable[PreparedPart], now: Now) -> None:
         """Add the parts of transactions that recovery found on disk."""
-        self._clock.set(now)
+        self._begin(now)
         self.transactions.restore(found)
 
     @property
@@ -393,33 +401,51 @@ class Broker:
 
     # -- the journal ----------------------------------------------------------------------------------
 
+    def _begin(self, now: Now) -> None:
+        """Start an input: first deliver the commits that are only acknowledged."""
+        self._clock.set(now)
+        if self._acknowledged:
+            self._deliver()
+
     def _after_input(self) -> None:
-        """Run the steps that follow each input, in this order."""
-        commits = self.journal.take_persisted()
+        """Run the first steps that follow each input: next disk job, then acknowledgements.
+
+        The other steps follow in `_deliver`, so that acknowledgements need not wait for the fan-out."""
+        self._acknowledged = self.journal.take_persisted()
         self.transactions.log_advanced()
         self._submit()
         self._outbox.reply_all(self._acks.take_due())
-        for commit in commits:
-            self.statistics.persisted(commit.batch)
-            part = LogPart(commit.first_position, commit.batch)
-            self._delivery.persisted(part)
-            self.retention.persisted(part)
-        self.retention.log_advanced()
-        self._checkpoints.log_advanced()
-        if commits:
-            self.queues.persisted()
-            self._delivery.dispatch()
-            self._settle_delivery()
-            self.queues.step()  # an idle consumer need not wait for the next step
-            self._submit()
+        if not self._acknowledged:
+            self._log_advanced()
         if "journal" in self._throttle.reasons:
             self._acks.resume_unless_behind()
+        if self._commits.failure is not None and not self._failed:
+            self._fail()
+
+    def _deliver(self) -> None:
+        """Deliver acknowledged commits to subscriptions and queues."""
+        commits, self._acknowledged = self._acknowledged, []
+        parts = [LogPart(commit.first_position, commit.batch) for commit in commits]
+        for part in parts:
+            self._delivery.persisted(part)
+        self.queues.persisted()
+        self._delivery.dispatch()
+        self._settle_delivery()
+        self.queues.step()  # an idle consumer need not wait for the next step
+        self._submit()
+        for part in parts:
+            self.statistics.persisted(part.batch)
+            self.retention.persisted(part)
+        self._log_advanced()
+
+    def _log_advanced(self) -> None:
+        """Run the last steps that follow each input."""
+        self.retention.log_advanced()
+        self._checkpoints.log_advanced()
         if "unrecorded" in self._throttle.reasons:
             self._transient.resume_unless_behind()
         if self._delivery.ended or self.queues.ended:
             self.subscriptions.forget_ended()
-        if self._commits.failure is not None and not self._failed:
-            self._fail()
 
     def _settle_delivery(self) -> None:
         for session, why in self._delivery.overdue().items():

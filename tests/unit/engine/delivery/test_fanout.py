@@ -33,6 +33,7 @@ def test_fanout_step_serves_a_bounded_number_of_subscriptions() -> None:
     world.connect("publisher").publish("t0", [b"x"])
     while world.jobs:
         world.run_job()
+    world.work()
     assert _deliveries(peers) == 10
     assert world.broker.has_work
     world.work()
