@@ -34,7 +34,7 @@ from tickertape.engine.delivery.transitions import (
     Transition,
     Transitions,
 )
-from tickertape.engine.limits import shared_cursor_moves_max, step_bytes_max
+from tickertape.engine.limits import shared_cursor_moves_max, step_bytes_in_commit_max, step_bytes_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.retention import RetentionPin
@@ -287,18 +287,23 @@ class LogDelivery:
 
     def step(self) -> None:
         """Deliver about `step_bytes_max`, to feeds at the end and to feeds behind it in turn."""
-        left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
+        left = max(self.dispatch(), self._budget() // _SHARE_OF_THE_LAST)
         share = left // 2 if self.cursors.has_work else left
         self._apply_all(self.cursors.step(left - share + self._apply_all(self.shared_cursors.step(share))))
 
     def dispatch(self) -> int:
         """Deliver to feeds at the end of the log. Return the remaining budget of the step."""
-        budget = self.step_bytes_max
+        budget = self._budget()
         for end, fanout in ((self.live, self.live.fanout), (self.fanout, self.fanout)):
             if fanout.has_work:
                 budget, ejected = end.step(budget)
                 self._moved(fanout, ejected)
         return budget
+
+    def _budget(self) -> int:
+        """Return the bytes of a step: fewer while a publisher waits for a commit."""
+        in_flight = self._journal.commits.in_flight
+        return min(self.step_bytes_max, step_bytes_in_commit_max) if in_flight else self.step_bytes_max
 
     # -- transitions ----------------------------------------------------------------------------------
 

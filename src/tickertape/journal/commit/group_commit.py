@@ -191,6 +191,11 @@ class GroupCommit:
         return self._pending.bytes
 
     @property
+    def in_flight(self) -> bool:
+        """Whether a job is on its way to the disk."""
+        return self._in_flight is not None
+
+    @property
     def congested(self) -> bool:
         """Whether too many bytes wait for the next commit. Publishers should pause."""
         waiting = self._pending.bytes + batch_memory_bytes * len(self._pending)
