@@ -377,7 +377,7 @@ class QueueWorld(EngineWorld):
         """Run the engine until it is idle, including due timers, then check the invariants."""
         self.settle()
         for _ in range(100):
-            wanted = self.broker.next_deadline(Now(self.mono, self.wall))
+            wanted = self.broker.next_deadline()
             if wanted is None or wanted > self.mono:
                 break
             self.wake()
@@ -393,7 +393,7 @@ class QueueWorld(EngineWorld):
         end = self.wall + int(seconds * MICROS)
         while self.wall < end:
             self.settle()
-            wanted = self.broker.next_deadline(self.now())
+            wanted = self.broker.next_deadline()
             ahead = end if wanted is None else self.wall + max(0, int((wanted - self.mono) * MICROS)) + 1
             self.wall = max(self.wall, min(end, ahead))
             self.wake()

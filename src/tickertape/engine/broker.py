@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 from tickertape.base.client_limits import DEFAULT, ClientLimits
@@ -49,6 +49,7 @@ from tickertape.engine.runtime.effects import Effect, Fatal, LogonAccepted, Read
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
+from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor, heartbeat_seconds
@@ -154,6 +155,10 @@ class Broker:
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
+        self._pending: Pending = (*self.services.pending, *self.reads.pending)
+        self._has_queues = bool(catalog.queues)
+        self.pending_effects: Sized = self._outbox.effects
+        """Effects that `effects` would return."""
         self._acknowledged: list[PersistedCommit] = []
         """Commits of the last input whose messages are not delivered yet."""
         self._failed = self.draining = False
@@ -265,7 +270,7 @@ class Broker:
             self._checkpoints.done(error)
         else:
             self._commits.done(job, error, salt, now)
-        self._after_input()
+        self._after_disk()
 
     def read_done(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError, now: Now) -> None:
         """Handle the answer to a `ReadLog` or an `ArchiveRead`."""
@@ -288,30 +293,34 @@ class Broker:
         """Handle the answer to a `StagingJob`: the blocks of an opened file, None, or an error."""
         self._begin(now)
         self.transactions.done(token, result)
-        self._after_input()
+        self._after_disk()
 
     def wake(self, now: Now) -> None:
         """Execute everything that is due."""
         self._begin(now)
+        self._clock.announce_all()
+        self._outbox.release()
         self.transactions.wake()
         self._transient.settle()
         self.queues.wake()
         self._checkpoints.wake()
         self._commits.wake(now)
-        self._settle_delivery()
+        for session, why in self._delivery.overdue().items():
+            self._close_slow_consumer(session, why)
+        self._delivery.settle()
         self.retention.wake()
         self.heartbeats.wake()
-        self._after_input()
+        self._after_disk()
 
     def work(self, now: Now) -> None:
         """Deliver the acknowledged commits, or execute one bounded step of delivery and of reads."""
         self._clock.set(now)
         if self._acknowledged:
             self._deliver()
-            return
-        self.subscriptions.step()
-        self._hand_out(self.reads.step())
-        self._after_input()
+        elif any(self._pending):
+            self.subscriptions.step()
+            self._hand_out(self.reads.step())
+            self._after_input()
 
     def close(self, now: Now) -> None:
         """Start a clean stop (`draining`): accept no new input, persist the rest, seal the log."""
@@ -319,7 +328,7 @@ class Broker:
         self.draining = True
         self.subscriptions.stop()
         self._commits.close(now)
-        self._after_input()
+        self._after_disk()
 
     # -- outputs --------------------------------------------------------------------------------------
 
@@ -332,30 +341,19 @@ class Broker:
     @property
     def has_work(self) -> bool:
         """Whether `work` has something to do."""
-        return bool(self._acknowledged) or self.services.has_work or self.reads.has_work
+        return bool(self._acknowledged) or any(self._pending)
 
-    def next_deadline(self, now: Now) -> float | None:
+    def next_deadline(self) -> float | None:
         """Return the monotonic time (seconds) at which to call `wake`, or None."""
-        self._clock.set(now)
-        deadlines = (
-            self._commits.next_deadline(),
-            self._delivery.next_deadline(),
-            self.retention.next_deadline(),
-            self._transient.next_deadline(),
-            self.heartbeats.next_deadline(),
-            self._outbox.next_deadline(),
-            self.queues.next_deadline(),
-            self._checkpoints.next_deadline(),
-            self.transactions.next_deadline(),
-        )
-        return min([t for t in deadlines if t is not None], default=None)
+        deadline, commit = self._clock.next_deadline(), self._commits.next_deadline()
+        return commit if deadline is None or (commit is not None and commit < deadline) else deadline
 
     def begin_queues(self, recovered: RecoveredQueues, now: Now) -> None:
         """Start the recovered queues. Called once, before any other input."""
         self._begin(now)
         if recovered.begun:
             self._writer.append_control(beginnings(recovered.begun))
-            self._after_input()
+            self._after_disk()
         self.queues.begin()
 
     def begin_staged(self, found: Iterable[PreparedPart], now: Now) -> None:
@@ -407,57 +405,66 @@ class Broker:
         if self._acknowledged:
             self._deliver()
 
-    def _after_input(self) -> None:
-        """Run the first steps that follow each input: next disk job, then acknowledgements.
-
-        The other steps follow in `_deliver`, so that acknowledgements need not wait for the fan-out."""
+    def _after_disk(self) -> None:
+        """Run the steps that follow an input after which more may be persisted."""
         self._acknowledged = self.journal.take_persisted()
         self.transactions.log_advanced()
-        self._submit()
-        self._outbox.reply_all(self._acks.take_due())
+        self._after_input()
         if not self._acknowledged:
             self._log_advanced()
-        if "journal" in self._throttle.reasons:
-            self._acks.resume_unless_behind()
+
+    def _after_input(self) -> None:
+        """Run the steps that follow each input: next disk job, then acknowledgements.
+
+        Delivery follows in `_deliver`, so that acknowledgements need not wait for the fan-out."""
+        self._submit()
+        if self._acks.pending:
+            self._outbox.reply_all(self._acks.take_due())
+        if self._delivery.ended or self.queues.ended:
+            self.subscriptions.forget_ended()
+        if self._throttle.reasons:
+            self._resume_reading()
         if self._commits.failure is not None and not self._failed:
             self._fail()
 
     def _deliver(self) -> None:
         """Deliver acknowledged commits to subscriptions and queues."""
         commits, self._acknowledged = self._acknowledged, []
-        parts = [LogPart(commit.first_position, commit.batch) for commit in commits]
-        for part in parts:
+        for commit in commits:
+            part = LogPart(commit.first_position, commit.batch)
             self._delivery.persisted(part)
-        self.queues.persisted()
+            self.statistics.persisted(commit.batch)
+            if self.journal.view.first is None:
+                self.retention.persisted(part)
         self._delivery.dispatch()
-        self._settle_delivery()
-        self.queues.step()  # an idle consumer need not wait for the next step
+        self._delivery.settle()
+        if self._has_queues:
+            self.queues.persisted()
+            self.queues.step()  # an idle consumer need not wait for the next step
         self._submit()
-        for part in parts:
-            self.statistics.persisted(part.batch)
-            self.retention.persisted(part)
         self._log_advanced()
-
-    def _log_advanced(self) -> None:
-        """Run the last steps that follow each input."""
-        self.retention.log_advanced()
-        self._checkpoints.log_advanced()
-        if "unrecorded" in self._throttle.reasons:
-            self._transient.resume_unless_behind()
         if self._delivery.ended or self.queues.ended:
             self.subscriptions.forget_ended()
+        if self._throttle.reasons:
+            self._resume_reading()
 
-    def _settle_delivery(self) -> None:
-        for session, why in self._delivery.overdue().items():
-            self._close_slow_consumer(session, why)
-        self._delivery.settle()
+    def _log_advanced(self) -> None:
+        """Run the last steps after the log has advanced."""
+        self.retention.log_advanced()
+        if self._has_queues:
+            self._checkpoints.log_advanced()
+
+    def _resume_reading(self) -> None:
+        """Resume reading from publishers that were ahead of the disk or of delivery."""
+        self._acks.resume_unless_behind()
+        self._transient.resume_unless_behind()
 
     def _submit(self) -> None:
         """Pass accepted messages to live subscriptions and to the disk."""
-        if accepted := self.journal.take_accepted():
-            self._delivery.accepted(accepted)
-        if jobs := self._commits.jobs():
-            self._outbox.submit(jobs)
+        if self.journal.accepted:
+            self._delivery.accepted(self.journal.take_accepted())
+        if self._commits.queued:
+            self._outbox.submit(self._commits.jobs())
 
     def _fail(self) -> None:
         self._failed = True
@@ -525,6 +532,7 @@ class Broker:
             self._publish_handler.after(session, lambda: self._answer(session, command))
         elif isinstance(command, Stage | Prepare | Commit | Abort):
             self.transactions.take(session, command, batch)
+            self.transactions.log_advanced()
         elif isinstance(command, Flush):
             self._publish_handler.flush(session, command)
         elif isinstance(command, Logon):

@@ -25,7 +25,7 @@ from tickertape.engine.limits import (
     step_share_bytes,
 )
 from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
-from tickertape.engine.runtime.scheduling import DeadlineQueue
+from tickertape.engine.runtime.scheduling import DeadlineQueue, Pending
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart
 
@@ -53,10 +53,14 @@ class Fanout:
         """Feeds ejected since the last `step` or `eject_all`."""
         self._index: FeedIndex = SubscriptionIndex(InterestGroup)
         self._parts: deque[LogPart] = deque()
+        self.pending: Pending = (self._parts,)
+        """Not empty while parts wait for delivery."""
         self._waiting_bytes = 0
         self._work: Iterator[int] | None = None
         """Remaining work for the first part. None if it has not started."""
         self._boundaries: DeadlineQueue[LogFeed] = DeadlineQueue()
+        self.boundaries = self._boundaries.items
+        """Feeds with a boundary."""
 
     # -- feeds ----------------------------------------------------------------------------------------
 
@@ -133,8 +137,9 @@ class Fanout:
         Return whether too much waits, because publishers are faster than delivery. The caller must then call
         `eject_all`."""
         if not self._index:
-            self._parts.clear()
-            self._begin_next()
+            if self._parts:
+                self._parts.clear()
+                self._begin_next()
             self.position = part.end_position
             return False
         self.take(part)
@@ -151,11 +156,6 @@ class Fanout:
             self._eject(sub, self.position)
         self.position = position
         return self._take_ejected()
-
-    @property
-    def has_work(self) -> bool:
-        """Whether parts wait for delivery."""
-        return bool(self._parts)
 
     @property
     def open_from(self) -> int:

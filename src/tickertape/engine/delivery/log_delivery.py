@@ -41,7 +41,7 @@ from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.scheduling import DeadlineQueue
+from tickertape.engine.runtime.scheduling import DeadlineQueue, Pending
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase, Replacement
 from tickertape.engine.subscriptions.options import ReplayRate
@@ -51,10 +51,8 @@ from tickertape.journal.reading.log_view import LogPart
 from tickertape.wire.commands import Command, Completed, Ended
 from tickertape.wire.frames import encode_frame
 
-_CLOCK_CHECK_SECONDS = 1.0
 _SHARE_OF_THE_LAST = 4
 """Feeds behind the end get at least one part in this many of a step."""
-_MICROS = 1_000_000
 
 T = TypeVar("T")
 
@@ -84,6 +82,9 @@ class LogDelivery:
         self.shared_cursors = SharedCursors(journal, reads, self.cursors, sender)
         self.fanout = Fanout(journal.commits.persisted_end, sender)
         self.live = LiveTail(journal.commits.accepted_end, clock, sender, age_seconds)
+        self._at_end = (*self.fanout.pending, *self.live.fanout.pending)
+        self.pending: Pending = (*self._at_end, *self.cursors.pending, *self.shared_cursors.pending)
+        """Not empty while `step` has messages to deliver."""
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
         """Feeds that end at a future log time."""
         self._notices = ProgressNotices(outbox, clock)
@@ -94,6 +95,7 @@ class LogDelivery:
         """Start delivery to a feed whose range is known, unless it is paused."""
         if sub.stop_time is not None:
             self._clocked.put(sub, sub.stop_time)
+            self._clock.announce(self)
         if sub.live:
             self.live.begin(self._journal.commits.accepted_end)
         self.cursors.add(sub)
@@ -190,7 +192,8 @@ class LogDelivery:
 
     def accepted(self, batches: Iterable[AcceptedBatch]) -> None:
         """Offer accepted batches to live feeds."""
-        self.cursors.add_each(self.live.accepted(batches))
+        if self.live.known_from is not None:
+            self.cursors.add_each(self.live.accepted(batches))
 
     def persisted(self, part: LogPart) -> None:
         """Offer a persisted commit to all feeds."""
@@ -230,14 +233,15 @@ class LogDelivery:
 
     def settle(self) -> None:
         """Execute everything that is due by the clock. Called after commits too."""
-        if self._clocked:
+        if self._clocked.items:
             for sub in self._clocked.due(self._journal.log_time(self._clock.now)):
                 self._stop_by_clock(sub)
         self.cursors.settle()
         for fanout in (self.fanout, self.live.fanout):
-            self._moved(fanout)
-        if not (self.fanout.has_work or self.live.fanout.has_work):  # otherwise messages still wait
-            self._notices.settle(self._all_sent())
+            if fanout.boundaries:
+                self._moved(fanout)
+        if not any(self._at_end):  # otherwise messages still wait
+            self._notices.settle(self._all_sent)
 
     def _stop_by_clock(self, sub: LogFeed) -> None:
         """Convert the end time of a feed into a position. Messages accepted later have later timestamps."""
@@ -261,41 +265,21 @@ class LogDelivery:
         """Return whether a feed was sent everything persisted."""
         return sub.phase is Phase.TAIL or self.cursors.caught_up(sub)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` has messages to deliver."""
-        return (
-            self.cursors.has_work
-            or self.shared_cursors.has_work
-            or self.fanout.has_work
-            or self.live.fanout.has_work
-        )
-
     def next_deadline(self) -> float | None:
-        """Return the monotonic time (seconds) at which to call `settle`, or None."""
-        deadlines = [
-            self._notices.next_deadline(),
-            self.cursors.next_deadline(),
-            self.live.next_deadline(),
-        ]
-        for log_time in (self._clocked.first(), self.cursors.next_log_time()):
-            if log_time is not None:
-                # The wall clock may be set forward, so check it at least every second.
-                wait = min(max((log_time - self._clock.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
-                deadlines.append(self._clock.mono + wait)
-        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+        """Return the monotonic time (seconds) at which to call `settle` for a feed that ends, or None."""
+        return self._clock.reached(self._clocked.first())
 
     def step(self) -> None:
         """Deliver about `step_bytes_max`, to feeds at the end and to feeds behind it in turn."""
         left = max(self.dispatch(), self._budget() // _SHARE_OF_THE_LAST)
-        share = left // 2 if self.cursors.has_work else left
+        share = left // 2 if any(self.cursors.pending) else left
         self._apply_all(self.cursors.step(left - share + self._apply_all(self.shared_cursors.step(share))))
 
     def dispatch(self) -> int:
         """Deliver to feeds at the end of the log. Return the remaining budget of the step."""
         budget = self._budget()
         for end, fanout in ((self.live, self.live.fanout), (self.fanout, self.fanout)):
-            if fanout.has_work:
+            if any(fanout.pending):
                 budget, ejected = end.step(budget)
                 self._moved(fanout, ejected)
         return budget
@@ -344,7 +328,7 @@ class LogDelivery:
     def _promote_to_tail(self, group: Fanout) -> None:
         """Move a group to the end of the log, unless it has too many feeds."""
         moving, there = len(group), len(self.fanout)
-        if moving > shared_cursor_moves_max and (there > shared_cursor_moves_max or self.fanout.has_work):
+        if moving > shared_cursor_moves_max and (there > shared_cursor_moves_max or any(self.fanout.pending)):
             return
         if any(sub.live for sub in group.feeds()):
             return

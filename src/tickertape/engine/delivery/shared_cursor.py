@@ -33,6 +33,7 @@ from tickertape.engine.limits import (
 )
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.filter_groups import is_indexed
+from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.journal import Journal
 from tickertape.journal.limits import read_bytes_target
@@ -105,6 +106,8 @@ class SharedCursors:
         self._sender = sender
         self._all: dict[SharedCursor, None] = {}
         self._run_queue: deque[SharedCursor] = deque()
+        self.pending: Pending = (self._run_queue,)
+        """Not empty while a shared cursor is ready to run."""
         self._alone: WeakValueDictionary[str | None, LogFeed] = WeakValueDictionary()
         """The feed of each topic that last used its own cursor. The next feed may share a cursor with it."""
 
@@ -202,11 +205,6 @@ class SharedCursors:
 
     # -- outputs --------------------------------------------------------------------------------------
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a shared cursor is ready to run."""
-        return bool(self._run_queue)
-
     def step(self, budget: int) -> Transitions[int]:
         """Run shared cursors in turn for about `budget` bytes. Return the remaining budget."""
         while self._run_queue and budget > 0:
@@ -230,10 +228,10 @@ class SharedCursors:
         if not len(fanout):
             self._end(shared)
             return 0
-        if fanout.has_work:
+        if any(fanout.pending):
             left, ejected = fanout.step(min(budget, read_bytes_target))
             yield GroupMoved(fanout, ejected)
-            if not shared.fanout.has_work:
+            if not any(shared.fanout.pending):
                 self._budget.release(shared)
             self._run(shared)
             return min(budget, read_bytes_target) - left

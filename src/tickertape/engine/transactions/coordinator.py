@@ -286,10 +286,6 @@ class TransactionCoordinator:
         """Drop expired transactions."""
         self.staging.expire(self._under_way)
 
-    def next_deadline(self) -> float | None:
-        """Return the monotonic time (seconds) at which to call `wake`, or None."""
-        return self.staging.next_deadline()
-
     def gone(self, conn: int) -> None:
         """Drop unprepared parts of a closed connection. Its commits continue."""
         self.staging.gone(conn)

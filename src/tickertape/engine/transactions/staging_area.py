@@ -387,6 +387,7 @@ class StagingArea:
         self.bytes += part.offset
         if self._look_at is None:
             self._look_at = part.touched + self.limits.age_seconds
+            self._clock.announce(self)
 
     def _drop(self, part: StagedPart) -> None:
         self._forget(part)

@@ -137,6 +137,7 @@ class SlowConsumerBuffers:
         waiting = self.waiting.get(sub.session)
         if waiting is None:
             waiting = self.waiting[sub.session] = ConnectionBacklog()
+            self._clock.announce(self)
         if not sub.left:
             sub.waits_since = self._clock.mono
             block, at = self.newest.block, self.newest.start + message

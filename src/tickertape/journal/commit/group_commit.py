@@ -129,7 +129,8 @@ class GroupCommit:
         self._sync_at: float | None = None
         self.closing = False
         """A clean stop has started."""
-        self._jobs: list[JournalJob] = []
+        self.queued: list[JournalJob] = []
+        """Jobs that `jobs` returns."""
         self._persisted: list[PersistedCommit] = []
         self._chained: list[PersistedCommit] = []
         """Commits of an unfinished chain. They become persisted with its end."""
@@ -246,7 +247,7 @@ class GroupCommit:
 
     def jobs(self) -> list[JournalJob]:
         """Drain the disk jobs, in order. A `PrepareSegment` may run concurrently with the others."""
-        jobs, self._jobs = self._jobs, []
+        jobs, self.queued = self.queued, []
         return jobs
 
     def take_persisted(self) -> list[PersistedCommit]:
@@ -263,9 +264,12 @@ class GroupCommit:
         """Return the monotonic second at which to call `wake`."""
         if self.closed or self.failure is not None:
             return None
-        retry_at = self.preallocation.retry_at
-        times = [retry_at] if self._in_flight else [retry_at, self._mark_at, self._sync_at]
-        return min([time for time in times if time is not None], default=None)
+        deadline = self.preallocation.retry_at
+        if self._in_flight is None:
+            for at in (self._mark_at, self._sync_at):
+                if at is not None and (deadline is None or at < deadline):
+                    deadline = at
+        return deadline
 
     @property
     def clean_shutdown(self) -> CleanShutdown | None:
@@ -410,7 +414,7 @@ class GroupCommit:
         chain_continues: bool = False,
     ) -> None:
         self._in_flight = CommitInFlight(job, persisted, end, chain_continues)
-        self._jobs.append(job)
+        self.queued.append(job)
 
     def _sync_due(self, now: Now) -> bool:
         return self._sync_at is not None and now.mono >= self._sync_at
@@ -468,7 +472,7 @@ class GroupCommit:
         )
         self._mark_at = self._sync_at = None
         self.preallocation.stop_retrying()
-        self._jobs.clear()
+        self.queued.clear()
 
     # -- segments -------------------------------------------------------------------------------------
 
@@ -489,7 +493,7 @@ class GroupCommit:
             return
         if active is None or waits or active.offset > active.half:
             number = active.header.number + 1 if active else self._end.segment + 1
-            self._jobs.append(self.preallocation.request(number, needed))
+            self.queued.append(self.preallocation.request(number, needed))
 
     def _wants_segment(self) -> bool:
         """Return whether a new segment is needed because a chain does not fit in the active one.
@@ -512,7 +516,7 @@ class GroupCommit:
             return
         smaller = self.preallocation.done(job, error, salt, now)
         if smaller is not None:
-            self._jobs.append(smaller)
+            self.queued.append(smaller)
 
     def _begin_segment(self, now: Now) -> None:
         """Seal the active segment, if any, and continue in the prepared segment."""
