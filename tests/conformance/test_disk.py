@@ -471,7 +471,10 @@ def test_write_nowait_writes_all_bytes_or_asks_for_a_write(disk: Disk) -> None:
     handle = create(disk, "a", bytes(100))
     for number in range(20):
         data = b"%02d" % number
-        if not disk.write_nowait(handle, number, [data[:1], data[1:]]):
+        complete = False
+        with contextlib.suppress(OSError):  # the file system has no such writes
+            complete = disk.write_nowait(handle, number, [data[:1], data[1:]])
+        if not complete:
             disk.write(handle, number, [data])
         assert disk.read(handle, number, 2) == data
 

@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from tests.helpers.deadlines import check_deadlines
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.journal_world import drive, read_log
 from tests.simulation.spilled_files import SpilledFiles
@@ -178,6 +179,7 @@ class EngineWorld:
 
     def collect(self) -> None:
         """Take the engine's effects: bytes arrive at once, jobs and reads wait for their turn."""
+        check_deadlines(self.broker, self.mono)
         for effect in self.broker.effects():
             if isinstance(effect, Send):
                 if effect.conn in self.peers:

@@ -91,7 +91,8 @@ class Disk(Protocol):
     def write_nowait(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> bool:
         """Write all of `buffers` like `write`, if the disk accepts them without a wait.
 
-        Return False if it might wait. Some of the bytes may be written then, so `write` must follow.
+        Return False if it might wait. Some of the bytes may be written then, so `write` must follow. Raises
+        `OSError(EOPNOTSUPP)` or similar if the disk never accepts such writes. Nothing was written then.
         """
 
     def sync(self, handle: int) -> None:

@@ -155,6 +155,7 @@ class Broker:
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
+        self._clock.announce(self._commits)
         self._pending: Pending = (*self.services.pending, *self.reads.pending)
         self._has_queues = bool(catalog.queues)
         self.pending_effects: Sized = self._outbox.effects
@@ -235,7 +236,9 @@ class Broker:
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
         """Handle a command."""
-        self._begin(now)
+        self._clock.set(now)
+        if self._acknowledged:
+            self._deliver()
         session = self._sessions.by_conn.get(conn)
         try:
             if self._commits.failure is not None:
@@ -263,7 +266,9 @@ class Broker:
 
     def disk_done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """Handle the answer to a `DiskJob`."""
-        self._begin(now)
+        self._clock.set(now)
+        if self._acknowledged:
+            self._deliver()
         if isinstance(job, RetireSegments):
             self.retention.done(job, error)
         elif isinstance(job, WriteQueues):
@@ -334,9 +339,9 @@ class Broker:
 
     def effects(self) -> list[Effect]:
         """Remove and return the effects, in order."""
-        drained = self._outbox.take()
-        self._transient.written()
-        return drained
+        if self._transient.spends:
+            self._transient.written()
+        return self._outbox.take() if self.pending_effects else []
 
     @property
     def has_work(self) -> bool:
@@ -345,8 +350,7 @@ class Broker:
 
     def next_deadline(self) -> float | None:
         """Return the monotonic time (seconds) at which to call `wake`, or None."""
-        deadline, commit = self._clock.next_deadline(), self._commits.next_deadline()
-        return commit if deadline is None or (commit is not None and commit < deadline) else deadline
+        return self._clock.next_deadline()
 
     def begin_queues(self, recovered: RecoveredQueues, now: Now) -> None:
         """Start the recovered queues. Called once, before any other input."""
@@ -408,6 +412,7 @@ class Broker:
     def _after_disk(self) -> None:
         """Run the steps that follow an input after which more may be persisted."""
         self._acknowledged = self.journal.take_persisted()
+        self._clock.announce(self._commits)
         self.transactions.log_advanced()
         self._after_input()
         if not self._acknowledged:
@@ -418,7 +423,7 @@ class Broker:
 
         Delivery follows in `_deliver`, so that acknowledgements need not wait for the fan-out."""
         self._submit()
-        if self._acks.pending:
+        if self._acks.pending and self._acks.pending[0].end <= self._commits.persisted_end:
             self._outbox.reply_all(self._acks.take_due())
         if self._delivery.ended or self.queues.ended:
             self.subscriptions.forget_ended()
@@ -436,7 +441,8 @@ class Broker:
             self.statistics.persisted(commit.batch)
             if self.journal.view.first is None:
                 self.retention.persisted(part)
-        self._delivery.dispatch()
+        if any(self._delivery.pending):
+            self._delivery.dispatch()
         self._delivery.settle()
         if self._has_queues:
             self.queues.persisted()
@@ -450,7 +456,8 @@ class Broker:
 
     def _log_advanced(self) -> None:
         """Run the last steps after the log has advanced."""
-        self.retention.log_advanced()
+        if self._commits.sealed_through != self.retention.sealed_through:
+            self.retention.log_advanced()
         if self._has_queues:
             self._checkpoints.log_advanced()
 
@@ -522,7 +529,12 @@ class Broker:
                 raise BadCommand(
                     "Cannot publish: the command has no batch. Send a batch with each publish command."
                 )
-            self._publish(session, command, batch)
+            if self.draining:
+                # No more input is accepted, otherwise a later frame or flush could overtake this one.
+                # Deliveries and acknowledgements of earlier frames are still sent before the goodbye.
+                session.draining = True
+            else:
+                self._publish_handler.publish(session, command, batch)
         elif isinstance(command, Credit):
             self.subscriptions.credit(session, command.sub_id, command.bytes)
         elif isinstance(command, Credits):
@@ -549,14 +561,6 @@ class Broker:
     def _answer(self, session: Session, command: Request) -> None:
         if self._sessions.by_conn.get(session.conn) is session:  # an earlier command may have closed it
             self.subscriptions.answer(session, command)
-
-    def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
-        if self.draining:
-            # No more input is accepted, otherwise a later frame or flush could overtake this one. Deliveries
-            # and acknowledgements of earlier frames are still sent before the goodbye.
-            session.draining = True
-            return
-        self._publish_handler.publish(session, command, batch)
 
     def _close_slow_consumer(self, session: Session, why: str) -> None:
         self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}"))

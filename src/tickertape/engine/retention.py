@@ -77,7 +77,8 @@ class RetentionManager:
         self._at: float | None = float("-inf") if policy.active or journal.leftovers else None
         self._put_off_since: float | None = None
         """Monotonic time since when only brief pins prevented a removal."""
-        self._sealed_through = journal.commits.sealed_through
+        self.sealed_through = journal.commits.sealed_through
+        """Number of the last sealed segment at the last check."""
         if journal.leftovers:
             self._job = RetireSegments(retired=None, numbers=journal.leftovers)
         self.removed_segments = 0
@@ -98,11 +99,10 @@ class RetentionManager:
         self._pins.append(needed)
 
     def log_advanced(self) -> None:
-        """Check after a segment was sealed whether segments can be deleted."""
-        if self._journal.commits.sealed_through != self._sealed_through:
-            self._sealed_through = self._journal.commits.sealed_through
-            if self._policy.active:
-                self._look()
+        """Check whether segments can be deleted, after `sealed_through` of the journal has changed."""
+        self.sealed_through = self._journal.commits.sealed_through
+        if self._policy.active:
+            self._look()
 
     def persisted(self, part: LogPart) -> None:
         """Record the first message of the log, if a persisted commit contains it."""

@@ -72,7 +72,7 @@ class SystemDisk:
         self._locks: list[int] = []
         self._opening = threading.Lock()
         self._next_handle = itertools.count(1)
-        self._nowait = self._write_nowait = True
+        self._nowait = True
 
     def descriptor(self) -> int:
         """Return the descriptor of the root, for other files below it. The caller must not close it."""
@@ -251,10 +251,10 @@ class SystemDisk:
     def write_nowait(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> bool:
         """Write like `write`, if the page cache accepts all bytes at once. False if the disk might wait.
 
-        Also returns False if the kernel or file system does not support this, as ext4. Call `write` on
-        another thread then."""
+        Raises `OSError(EOPNOTSUPP)` or similar, before anything is written, if the kernel or file system
+        does not support this, as ext4. Call `write` on another thread then."""
         fd = self._fd(handle)
-        if not self._write_nowait or len(buffers) > _BUFFERS_MAX:
+        if len(buffers) > _BUFFERS_MAX:
             return False
         if offset < 0:
             raise OSError(errno.EINVAL, f"cannot write at offset {offset}")
@@ -262,11 +262,6 @@ class SystemDisk:
         try:
             return not wanted or os.pwritev(fd, buffers, offset, os.RWF_NOWAIT) == wanted
         except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in _NOWAIT_ABSENT:
-                raise
-            self._write_nowait = False
             return False
 
     def sync(self, handle: int) -> None:

@@ -107,8 +107,9 @@ class Journal:
 
     def take_persisted(self) -> list[PersistedCommit]:
         """Drain the newly persisted commits and make them visible to readers."""
-        for active in self.commits.take_opened():
-            self.view.opened(active)
+        if self.commits.opened:
+            for active in self.commits.take_opened():
+                self.view.opened(active)
         persisted = self.commits.take_persisted()
         chained_from: int | None = None
         for commit in persisted:

@@ -67,6 +67,8 @@ class CursorScheduler:
         self._timers: DeadlineQueue[Cursor] = DeadlineQueue()
         """Cursors by the monotonic time (microseconds) at which they resume. Their rate limiter then permits
         more, or their conflation has waited too long for the log time."""
+        self.timed: Pending = (self._conflation_ends.items, self._timers.items)
+        """Not empty while a cursor waits for a time."""
 
     # -- feeds ----------------------------------------------------------------------------------------
 

@@ -199,7 +199,8 @@ class LogDelivery:
         """Offer a persisted commit to all feeds."""
         if self.fanout.persisted(part):
             self._tail_overloaded(part.end_position)
-        self.live.persisted(part.end_position)
+        if self.live.known_from is not None:
+            self.live.persisted(part.end_position)
         self._notices.moved(part)
         self.cursors.persisted()
 
@@ -236,7 +237,8 @@ class LogDelivery:
         if self._clocked.items:
             for sub in self._clocked.due(self._journal.log_time(self._clock.now)):
                 self._stop_by_clock(sub)
-        self.cursors.settle()
+        if any(self.cursors.timed):
+            self.cursors.settle()
         for fanout in (self.fanout, self.live.fanout):
             if fanout.boundaries:
                 self._moved(fanout)

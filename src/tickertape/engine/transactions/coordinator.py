@@ -273,7 +273,8 @@ class TransactionCoordinator:
 
     def log_advanced(self) -> None:
         """Continue the current commit after the journal persisted more or gained space."""
-        self.staging.synced(self._commits.synced_end)
+        if self.staging.unsynced:
+            self.staging.synced(self._commits.synced_end)
         current = self._current
         if current is None or current.opening:
             return

@@ -82,6 +82,8 @@ class TransientDelivery:
         self._throttle = throttle
         self._standing: SubscriptionIndex[TransientFeed, Backlog] = SubscriptionIndex(Backlog)
         self._budget = self.step_bytes_max
+        self.spends = False
+        """Whether a step used the budget since the last write."""
         self._number = 0
         self._publishes: deque[_Publish] = deque()
         self._conflated_out: deque[_Publish] = deque()
@@ -223,10 +225,11 @@ class TransientDelivery:
         """Reset the budget after the effects were taken. Full connections are reported before the next
         step."""
         self._budget = self.step_bytes_max
+        self.spends = False
 
     def step(self) -> None:
         """Use the remaining budget between two writes, for publishes and for waiting messages in turn."""
-        self._stepping = True
+        self._stepping = self.spends = True
         while self._budget > 0 and any(self.pending):
             if self.passing:
                 self._hand_on()

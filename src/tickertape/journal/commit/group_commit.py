@@ -34,6 +34,7 @@ from tickertape.journal.commit.jobs import (
 from tickertape.journal.commit.preallocation import SegmentPreallocation
 from tickertape.journal.format.log_end import CleanShutdown
 from tickertape.journal.format.segment import (
+    FLAG_CONTINUES,
     CommitHeader,
     CommitKind,
     SegmentHeader,
@@ -134,7 +135,8 @@ class GroupCommit:
         self._persisted: list[PersistedCommit] = []
         self._chained: list[PersistedCommit] = []
         """Commits of an unfinished chain. They become persisted with its end."""
-        self._opened: list[ActiveSegment] = []
+        self.opened: list[ActiveSegment] = []
+        """Segments that `take_opened` returns."""
         self._advance(now)
 
     # -- inputs ---------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ class GroupCommit:
         """Return whether the active segment has `nbytes` free in addition to accepted messages."""
         if self.active is None or not self.ready:
             return False
-        return self._accepted_room() + nbytes <= self.active.room()
+        return self._accepted_room() + nbytes <= self.active.room
 
     def _accepted_room(self) -> int:
         """Return the most space that accepted, unwritten messages take in a segment."""
@@ -199,7 +201,7 @@ class GroupCommit:
     @property
     def congested(self) -> bool:
         """Whether too many bytes wait for the next commit. Publishers should pause."""
-        waiting = self._pending.bytes + batch_memory_bytes * len(self._pending)
+        waiting = self._pending.bytes + batch_memory_bytes * len(self._pending.batches)
         return waiting > commit_gather_bytes_max
 
     def can_accept(self, nbytes: int) -> bool:
@@ -209,7 +211,7 @@ class GroupCommit:
         Messages accepted on a full disk never wait for a new segment, which might never be available."""
         if not self.full:
             return True
-        return self.active is not None and self._accepted_room() + nbytes <= self.active.room()
+        return self.active is not None and self._accepted_room() + nbytes <= self.active.room
 
     def done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """Process the result of a job: success, or `error`. `salt` is that returned for a prepared
@@ -257,7 +259,7 @@ class GroupCommit:
 
     def take_opened(self) -> list[ActiveSegment]:
         """Drain the newly active segments, in order."""
-        opened, self._opened = self._opened, []
+        opened, self.opened = self.opened, []
         return opened
 
     def next_deadline(self) -> float | None:
@@ -310,12 +312,16 @@ class GroupCommit:
     def _advance(self, now: Now) -> None:
         if self.failure is not None or self.closed:
             return
-        if self._in_flight is None and self._next is None and self._pending:
+        if self._in_flight is None and self._next is None and self._pending.batches:
             self._next = self._pending.gather()
-        self._prepare_ahead(now)
+        active, following = self.active, self._next
+        fits = following is None or (active is not None and following.room <= active.room)
+        usual = fits and active is not None and active.offset <= active.half
+        if not usual or self._wanted or self.closing:
+            self._prepare_ahead(now, waits=not fits)
         if self._in_flight is not None:
             return
-        if self._wants_segment() and self._fits_prepared(self._wanted_bytes()):
+        if self._wanted and self._wants_segment() and self._fits_prepared(self._wanted_bytes()):
             self._begin_segment(now)
             return
         if self._next is not None and self._next_sent(now):
@@ -330,15 +336,16 @@ class GroupCommit:
                 self._send_seal()
         elif self._mark_at is not None and now.mono >= self._mark_at:
             self._write(CommitKind.MARK, None)
-        elif self._sync_due(now):
+        elif self._sync_at is not None and now.mono >= self._sync_at:
             self._sync_sent()
 
     def _next_sent(self, now: Now) -> bool:
         """Send the next commit, or a job that must precede it. False if it must wait."""
         assert self._next is not None
-        if not self._chained and self._sync_due(now) and self._sync_sent():
+        sync_due = self._sync_at is not None and now.mono >= self._sync_at and not self._chained
+        if sync_due and self._sync_sent():
             return True  # steady commits must not postpone the sync
-        if self.active is not None and self._next.fits(self.active):
+        if self.active is not None and self._next.room <= self.active.room:
             following, self._next = self._next, None
             self._pending.written(following)
             self._write(CommitKind.DATA, following)
@@ -361,7 +368,8 @@ class GroupCommit:
         count = batch.count if batch is not None else 0
         before = self._log_time
         if batch is not None:
-            self._log_time = max(before, batch.run(batch.run_count - 1).timestamp)
+            run = batch.first_run if batch.run_count == 1 else batch.run(batch.run_count - 1)
+            self._log_time = max(before, run.timestamp)
         body_bytes = batch.nbytes if batch is not None else 0
         header, crc = encode_commit(
             CommitHeader(
@@ -389,7 +397,7 @@ class GroupCommit:
             persisted = PersistedCommit(first, batch, active.header.number, end, chained=flags != 0)
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
-        chain_continues = following is not None and following.chain_continues
+        chain_continues = bool(flags & FLAG_CONTINUES)
         # A chain counts only with its end, so one sync after the end is enough.
         sync = self._policy is SyncPolicy.ALWAYS and not chain_continues
         job = WriteCommit(
@@ -416,9 +424,6 @@ class GroupCommit:
         self._in_flight = CommitInFlight(job, persisted, end, chain_continues)
         self.queued.append(job)
 
-    def _sync_due(self, now: Now) -> bool:
-        return self._sync_at is not None and now.mono >= self._sync_at
-
     def _sync_sent(self) -> bool:
         """Sync unsynced commits, if any (policies `interval` and `never`)."""
         assert self.active is not None
@@ -434,7 +439,7 @@ class GroupCommit:
         assert flight.job is job
         if isinstance(job, WriteCommit):
             if job.sync:
-                self._synced(job.number)
+                self._synced_through, self.synced_end = job.number, self._written_end
             if flight.persisted is None:
                 return
             self._chained.append(flight.persisted)
@@ -476,12 +481,13 @@ class GroupCommit:
 
     # -- segments -------------------------------------------------------------------------------------
 
-    def _prepare_ahead(self, now: Now) -> None:
-        """Reserve the next segment when the active one is half full or the next commit does not fit."""
-        active, prepared = self.active, self.preallocation.prepared
-        waits = self._next is not None and (active is None or not self._next.fits(active))
-        needed = self._next.segment_bytes if self._next is not None and waits else 0
-        if self._wants_segment():
+    def _prepare_ahead(self, now: Now, *, waits: bool) -> None:
+        """Reserve the next segment when the active one is half full or the next commit does not fit
+        (`waits`)."""
+        active, following = self.active, self._next
+        prepared = self.preallocation.prepared
+        needed = following.segment_bytes if following is not None and waits else 0
+        if self._wanted and self._wants_segment():
             waits, needed = True, max(needed, self._wanted_bytes())
         elif self._next is None and (self.closing or (active is not None and active.offset <= active.half)):
             return
@@ -542,7 +548,7 @@ class GroupCommit:
         )
         data, crc = encode_segment_header(header)
         self.active = ActiveSegment(header, crc, capacity)
-        self._opened.append(self.active)
+        self.opened.append(self.active)
         if old is None:
             self._send(StartSegment(number=number, header=data), None)
         else:

@@ -71,7 +71,10 @@ class DiskWorker:
             self._prepares.submit(job)
         elif isinstance(job, RetireSegments | WriteQueues):
             self._removals.submit(job)
-        elif not isinstance(job, WriteCommit | SyncSegment) or not self._begin(job):
+        elif isinstance(job, WriteCommit | SyncSegment) and (syncs := self._background) is not None:
+            if not self._begin(job, syncs):
+                self._commits.submit(job)
+        else:
             self._commits.submit(job)
 
     def run_inline(self, job: JournalJob) -> OSError | None:
@@ -92,10 +95,8 @@ class DiskWorker:
 
     # -- on the event loop ----------------------------------------------------------------------------
 
-    def _begin(self, job: WriteCommit | SyncSegment) -> bool:
+    def _begin(self, job: WriteCommit | SyncSegment, syncs: SyncStarter) -> bool:
         """Write a commit now and start its sync. Return False if a thread must run the job."""
-        if self._background is None:
-            return False
         began = time.perf_counter()
         try:
             if isinstance(job, WriteCommit):
@@ -105,10 +106,13 @@ class DiskWorker:
                     self._post(self._answer, job, None, 0)
                     return True
         except OSError as error:
+            if error.errno in _ABSENT:
+                self._give_up(error)
+                return False
             self._post(self._answer, job, error, 0)
             return True
         try:
-            self._executor.begin_sync(job, self._background, partial(self._synced, job, began))
+            self._executor.begin_sync(job, syncs, partial(self._synced, job, began))
         except OSError as error:
             self._give_up(error)
             return False
