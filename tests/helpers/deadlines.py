@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from tickertape.engine.broker import Broker
+from tickertape.engine.delivery.cursor_scheduler import CursorScheduler
+from tickertape.engine.delivery.log_delivery import LogDelivery
+from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.clock import TimedPart
 
 _CLOCK_CHECK_SECONDS: Final = 1.0
@@ -31,25 +34,23 @@ def timed_parts(broker: Broker) -> list[TimedPart]:
     return [*parts, *(broker.queues.workers if broker.queues._begun else ())]
 
 
-def check_deadlines(broker: Broker, mono: float) -> None:
-    """Assert that the engine asks to be woken at the earliest deadline of its parts, or before."""
-    wanted = [(at, part) for part in timed_parts(broker) if (at := part.next_deadline()) is not None]
-    if not wanted:
-        return
-    earliest, part = min(wanted, key=lambda one: one[0])
-    known = broker.next_deadline()
-    late = f"{type(part).__name__} wants {earliest}, the engine knows {known}"
-    assert known is not None, late
-    assert (
-        known <= max(earliest, mono + _CLOCK_CHECK_SECONDS) if _by_wall(broker) else known <= earliest
-    ), late
+def waits_for_wall_clock(part: TimedPart) -> bool:
+    """Return whether a part may wait for a time of the wall clock."""
+    return isinstance(part, LogDelivery | CursorScheduler | QueueWorker)
 
 
-def _by_wall(broker: Broker) -> bool:
-    """Return whether a part waits for a time of the wall clock."""
-    delivery = broker._delivery
-    return bool(
-        delivery._clocked.items
-        or delivery.cursors._conflation_ends.items
-        or any(worker.queue.next_due() is not None for worker in broker.queues.workers)
-    )
+def check_deadlines(broker: Broker, mono: float, *, woken: bool = False) -> None:
+    """Assert that the engine knows a deadline of each part that is not later than the part wants.
+
+    `woken`: it has just been woken, and must know the exact deadlines."""
+    broker.next_deadline()
+    for part in timed_parts(broker):
+        wanted, known = part.next_deadline(), broker._clock._deadlines.get(part)
+        late = f"{type(part).__name__} wants {wanted}, the engine knows {known}"
+        if woken:
+            assert known == wanted, late
+        elif wanted is not None:
+            assert known is not None, late
+            assert known <= wanted or (waits_for_wall_clock(part) and known <= mono + _CLOCK_CHECK_SECONDS), (
+                late
+            )

@@ -101,7 +101,7 @@ DISK_MUTATIONS: Final = (
     Mutation(
         "a small commit is answered before its sync",
         "server/storage/disk_worker.py",
-        "            self._executor.begin_sync(job, self._background, partial(self._synced, job, began))",
+        "            self._executor.begin_sync(job, syncs, partial(self._synced, job, began))",
         "            self._post(self._answer, job, None, 0)",
         ("unit/server/storage/test_disk_worker.py",),
         promise="R1",

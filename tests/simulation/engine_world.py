@@ -321,6 +321,7 @@ class EngineWorld:
         self.mono += seconds
         self.wall += int(seconds * 1e6)
         self.broker.wake(self.now())
+        check_deadlines(self.broker, self.mono, woken=True)
         self.collect()
 
     def step(self) -> None:

@@ -94,8 +94,8 @@ from tickertape.wire.heartbeat import Liveness
 class Broker:
     """The engine.
 
-    `rights` decides about logons. The driver takes `effects()` after each input. While `has_work`, it calls
-    `work` between other inputs."""
+    `rights` decides about logons. The driver takes `effects()` after each input: all `pending_effects`. While
+    `has_work`, it calls `work` between other inputs."""
 
     def __init__(
         self,
@@ -134,32 +134,24 @@ class Broker:
         self.heartbeats = HeartbeatMonitor(self._outbox, self._clock)
         self.compiler = InterestCompiler(catalog, self._clock, limits)
         self.reads = LogReads(self._outbox)
-        slow = slow_clients or SlowConsumerLimits()
+        slow, close = slow_clients or SlowConsumerLimits(), self._close_slow_consumer
         self._delivery = LogDelivery(journal, self._outbox, self._clock, self.reads, slow.age_seconds)
-        self._transient = TransientDelivery(
-            self._outbox, self._clock, slow, throttle, self._close_slow_consumer
-        )
+        self._transient = TransientDelivery(self._outbox, self._clock, slow, throttle, close)
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
         self.services = FeedServices(self._delivery, self._transient, self.queues)
         self.subscriptions = self._make_subscribe_handler()
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
+        lookups = SettlementLookups(self.reads, throttle)
         self._publish_handler = PublishHandler(
-            self._writer,
-            self._acks,
-            checks,
-            self.services,
-            self._outbox,
-            SettlementLookups(self.reads, throttle),
+            self._writer, self._acks, checks, self.services, self._outbox, lookups
         )
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
-        self._clock.announce(self._commits)
         self._pending: Pending = (*self.services.pending, *self.reads.pending)
         self._has_queues = bool(catalog.queues)
         self.pending_effects: Sized = self._outbox.effects
-        """Effects that `effects` would return."""
         self._acknowledged: list[PersistedCommit] = []
         """Commits of the last input whose messages are not delivered yet."""
         self._failed = self.draining = False

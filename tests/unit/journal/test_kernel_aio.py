@@ -43,7 +43,9 @@ def completion(syncs: KernelSyncs) -> tuple[int, OSError | None]:
     return done
 
 
-def test_sync_of_written_file_completes_with_its_token(disk: SystemDisk, syncs: KernelSyncs) -> None:
+def test_sync_of_written_file_completes_with_the_token_of_the_call(
+    disk: SystemDisk, syncs: KernelSyncs
+) -> None:
     handle = disk.open("file", create=True)
     for number in range(50):
         disk.write(handle, number, [b"x"])

@@ -106,7 +106,7 @@ def bench() -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("job", [SYNCED, SYNC])
-def test_small_commit_is_answered_after_its_background_sync(bench: Bench, job: JournalJob) -> None:
+def test_small_commit_is_answered_after_the_background_sync(bench: Bench, job: JournalJob) -> None:
     bench.worker.submit(job)
     assert bench.answers.empty(), "the sync is in progress"
     assert bench.disk.calls["sync"] == 0
@@ -117,14 +117,14 @@ def test_small_commit_is_answered_after_its_background_sync(bench: Bench, job: J
     assert bench.worker.syncs.count == 1
 
 
-def test_commit_without_sync_is_answered_after_its_write(bench: Bench) -> None:
+def test_commit_without_sync_is_answered_after_the_write(bench: Bench) -> None:
     bench.worker.submit(WRITE)
     assert bench.answer() == (WRITE, None, current_thread().name)
     assert bench.disk.calls["write"] == 1
     assert not bench.syncs.held
 
 
-def test_failed_background_sync_is_the_answer_of_its_job(bench: Bench) -> None:
+def test_failed_background_sync_is_the_answer_of_the_job(bench: Bench) -> None:
     failed = OSError(errno.EIO, "bad disk")
     bench.worker.submit(SYNCED)
     bench.syncs.held.pop()(failed)
@@ -132,7 +132,7 @@ def test_failed_background_sync_is_the_answer_of_its_job(bench: Bench) -> None:
     assert not bench.syncs.stopped, "a failed disk is not an absent feature"
 
 
-def test_failed_write_on_the_event_loop_is_the_answer_of_its_job(bench: Bench) -> None:
+def test_failed_write_on_the_event_loop_is_the_answer_of_the_job(bench: Bench) -> None:
     bench.disk.fail("write", 1, errno.ENOSPC)
     bench.worker.submit(SYNCED)
     job, error, _ = bench.answer()
@@ -157,7 +157,7 @@ def test_thread_runs_the_jobs_when_the_system_refuses_background_syncs(refusal: 
 
 
 @pytest.mark.parametrize("absent", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_thread_repeats_a_commit_whose_background_sync_is_not_supported(bench: Bench, absent: int) -> None:
+def test_thread_repeats_a_commit_if_background_syncs_are_not_supported(bench: Bench, absent: int) -> None:
     bench.worker.submit(SYNCED)
     bench.syncs.held.pop()(OSError(absent, "absent"))
     assert bench.answer() == (SYNCED, None, "journal-commit")
