@@ -71,7 +71,7 @@ retention_segments_max: Final = 16
 step_bytes_max: Final = 1 * MIB
 """Approximate number of bytes delivered from the log before other inputs are handled."""
 step_bytes_in_commit_max: Final = 256 * KIB
-"""The same while a commit is on its way to the disk. The answer of the disk then waits for a short step."""
+"""The same for feeds behind the end while a commit is in flight. Its answer then waits for a short step."""
 owed_max: Final = 50_000
 """Acknowledgements that wait for the disk. Above it, connections that publish more are not read."""
 notice_seconds: Final = 1.0

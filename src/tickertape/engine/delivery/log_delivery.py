@@ -272,24 +272,23 @@ class LogDelivery:
         return self._clock.reached(self._clocked.first())
 
     def step(self) -> None:
-        """Deliver about `step_bytes_max`, to feeds at the end and to feeds behind it in turn."""
-        left = max(self.dispatch(), self._budget() // _SHARE_OF_THE_LAST)
+        """Deliver about `step_bytes_max`, to feeds at the end and to feeds behind it in turn.
+
+        While a publisher waits for a commit, feeds behind the end get less."""
+        left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
+        if self._journal.commits.in_flight:
+            left = min(left, step_bytes_in_commit_max)
         share = left // 2 if any(self.cursors.pending) else left
         self._apply_all(self.cursors.step(left - share + self._apply_all(self.shared_cursors.step(share))))
 
     def dispatch(self) -> int:
         """Deliver to feeds at the end of the log. Return the remaining budget of the step."""
-        budget = self._budget()
+        budget = self.step_bytes_max
         for end, fanout in ((self.live, self.live.fanout), (self.fanout, self.fanout)):
             if any(fanout.pending):
                 budget, ejected = end.step(budget)
                 self._moved(fanout, ejected)
         return budget
-
-    def _budget(self) -> int:
-        """Return the bytes of a step: fewer while a publisher waits for a commit."""
-        in_flight = self._journal.commits.in_flight
-        return min(self.step_bytes_max, step_bytes_in_commit_max) if in_flight else self.step_bytes_max
 
     # -- transitions ----------------------------------------------------------------------------------
 
