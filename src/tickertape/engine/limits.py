@@ -112,6 +112,11 @@ shared_cursor_moves_max: Final = 100
 """Subscriptions that move from one shared cursor to another before other work runs."""
 shared_cursor_bytes_max: Final = 16 * MIB
 """Bytes that a shared cursor examines at a time for many subscriptions. Less for few subscriptions."""
+suspended_messages_max: Final = 1 << 20
+"""Messages for which a subscription that has left the end of the log keeps its index entry there. They are
+matched for nothing meanwhile."""
+suspended_removals_max: Final = 64
+"""Such entries that are removed after one commit, because their subscriptions are too far behind."""
 step_delivery_bytes: Final = 4 * KIB
 """Overhead of one delivery, in bytes of the step budget."""
 step_share_bytes: Final = 512

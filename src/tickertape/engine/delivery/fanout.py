@@ -6,6 +6,7 @@ Invariants:
 - A step stays within its budget.
 - No feed receives more than its credit. A feed that cannot accept its whole part is ejected, and continues
   from exactly this position with its own cursor.
+- At the end of the log, an ejected feed keeps its index entry until it returns, ends or is far behind.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tickertape.engine.limits import (
     outbox_bytes_max,
     step_delivery_bytes,
     step_share_bytes,
+    suspended_messages_max,
+    suspended_removals_max,
 )
 from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
 from tickertape.engine.runtime.scheduling import DeadlineQueue, Pending
@@ -81,10 +84,10 @@ class Fanout:
 
     def remove(self, sub: LogFeed) -> None:
         """Remove a feed, if it is in this group. Its position becomes the position of the group, if that is
-        higher."""
+        higher. An ejected feed loses its index entry."""
         if sub.group is self:
             self._gone(sub)
-            self._index.discard(sub)
+        self._index.discard(sub)
 
     def feeds(self) -> Iterator[LogFeed]:
         """Return all feeds of the group."""
@@ -119,7 +122,7 @@ class Fanout:
         for sub in others:
             sub.phase, sub.group = self._phase, self
             self.reschedule(sub)
-        if len(others) > len(self._index) and not self._parts:
+        if len(others) > self._index.entries and not self._parts:
             others, self._index = self._index, others  # move the smaller index
         for sub in others:
             self._index.add(sub)
@@ -181,6 +184,7 @@ class Fanout:
                 self.position = part.end_position
                 self._parts.popleft()
                 self._begin_next()
+                self._index.expire(self.position - suspended_messages_max, suspended_removals_max)
         return budget, self._take_ejected()
 
     def take_reached(self) -> list[LogFeed]:
@@ -276,7 +280,11 @@ class Fanout:
         return False
 
     def _eject(self, sub: LogFeed, position: int, solo_until: int = 0) -> None:
-        self.remove(sub)
+        self._gone(sub)
+        if self._phase is Phase.TAIL:
+            self._index.suspend(sub, self.position)  # it returns when it has caught up
+        else:
+            self._index.discard(sub)
         sub.position = max(sub.position, position)
         # A feed that only waits for its connection may share a cursor as soon as it resumes.
         sub.solo_until = solo_until if sub.session.writable else 0

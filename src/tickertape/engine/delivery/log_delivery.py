@@ -412,7 +412,8 @@ class LogDelivery:
         self._outbox.put(Send(sub.session.conn, buffers))
 
     def _leave(self, sub: LogFeed) -> None:
-        """Remove a feed from its group and its cursor."""
+        """Remove a feed from its group and its cursor, and its kept index entry."""
         if sub.group is not None:
             sub.group.remove(sub)
+        (self.live.fanout if sub.live else self.fanout).remove(sub)
         self.cursors.discard(sub)
