@@ -149,7 +149,8 @@ class Broker:
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
-        self._pending: Pending = (*self.services.pending, *self.reads.pending)
+        subs, services, reads = self.subscriptions.pending, self.services.pending, self.reads.pending
+        self._pending: Pending = (*subs, *services, *reads)
         self._has_queues = bool(catalog.queues)
         self.pending_effects: Sized = self._outbox.effects
         self._acknowledged: list[PersistedCommit] = []
@@ -194,14 +195,14 @@ class Broker:
         self._unauthenticated.add(conn)
 
     def disconnected(self, conn: int) -> None:
-        """Remove a closed connection, and end its subscriptions."""
+        """Remove a closed connection, and end its subscriptions, many of them in later steps."""
         self._unauthenticated.discard(conn)
         self._throttle.forget(conn)
         self.heartbeats.drop(conn)
         self._outbox.forget(conn)
         session = self._sessions.remove(conn)
         if session is not None:
-            session.ack_conflation = 0.0  # no acknowledgement is held for a closed connection
+            session.end()
             self._publish_handler.drop(session)
             self.transactions.gone(conn)
             self.subscriptions.drop(session)
@@ -555,4 +556,5 @@ class Broker:
             self.subscriptions.answer(session, command)
 
     def _close_slow_consumer(self, session: Session, why: str) -> None:
-        self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}"))
+        if not session.ended:
+            self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}"))

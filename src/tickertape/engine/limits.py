@@ -94,6 +94,8 @@ conflation_all_bytes_max: Final = 64 * MIB
 early."""
 conflation_piece_messages_max: Final = 1024
 """Messages that conflation considers before other work runs."""
+dropped_subscriptions_max: Final = 100
+"""Subscriptions of closed connections that end in one step. About 3 ms with filters."""
 replaces_waiting_max: Final = 100
 """Replacements of one subscription that wait until earlier messages are consumed. Further ones are
 rejected."""

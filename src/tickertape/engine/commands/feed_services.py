@@ -37,6 +37,12 @@ class FeedServices:
         self.transient.writable(session)
         self.queues.writable(session)
 
+    def drop(self, session: Session) -> None:
+        """Release everything that feeds of a closed connection hold for others: leases and memory. The feeds
+        of log and transient delivery are removed later."""
+        self.transient.drop(session)
+        self.queues.drop(session)
+
     def stop(self) -> None:
         """Start a clean stop: send messages held by conflation."""
         self.log.stop()

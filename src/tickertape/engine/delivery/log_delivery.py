@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
@@ -351,14 +352,15 @@ class LogDelivery:
         self._notices.joined(sub)
 
     def _failed(self, sub: LogFeed, error: TickertapeError) -> None:
-        self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.interest.topic, error)
+        if not sub.session.ended:
+            self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.interest.topic, error)
         self.remove(sub)
 
     def _all_sent(self) -> Iterator[LogFeed]:
         """Yield feeds that were sent everything."""
-        yield from self.fanout.feeds()
-        yield from self.live.fanout.feeds()
-        yield from self.cursors.all_sent()
+        for sub in chain(self.fanout.feeds(), self.live.fanout.feeds(), self.cursors.all_sent()):
+            if not sub.session.ended:
+                yield sub
 
     # -- completions and ends -------------------------------------------------------------------------
 
@@ -408,8 +410,9 @@ class LogDelivery:
             self.cursors.add(sub)
 
     def _send(self, sub: LogFeed, command: Command) -> None:
-        buffers: list[Buffer] = encode_frame(command)
-        self._outbox.put(Send(sub.session.conn, buffers))
+        if not sub.session.ended:
+            buffers: list[Buffer] = encode_frame(command)
+            self._outbox.put(Send(sub.session.conn, buffers))
 
     def _leave(self, sub: LogFeed) -> None:
         """Remove a feed from its group and its cursor, and its kept index entry."""

@@ -187,6 +187,12 @@ class QueueRegistry:
         self._early.get(feed.topic, {}).pop(feed, None)
         feed.stop()
 
+    def drop(self, session: Session) -> None:
+        """End the feeds of a closed connection."""
+        for feed in [*self._feeds.get(session.conn, ())]:
+            feed.subscription.feeds.remove(feed)
+            feed.close()
+
     def _drop(self, consumer: QueueFeed) -> None:
         for queue in consumer.queues:
             self._workers[queue.name].leave(consumer)
@@ -278,7 +284,7 @@ class QueueRegistry:
         while self._due and self._due[0].end <= end:
             due = self._due.popleft()
             due.consumer.allowance.deferred -= due.cost
-            if not due.consumer.subscription.closed:
+            if not (due.consumer.subscription.closed or due.consumer.session.ended):
                 self._outbox.put(due.send)
         if self._begun:
             for worker in self._workers.values():

@@ -133,6 +133,11 @@ class TransientDelivery:
         while sub.line:
             self._remove(sub.line.pop())
 
+    def drop(self, session: Session) -> None:
+        """Discard the waiting messages of a closed connection, whose subscriptions are removed later."""
+        self.slow_consumers.drop_session(session)
+        self._runnable.pop(session, None)
+
     def _remove(self, sub: TransientFeed) -> None:
         sub.over = True
         self._stop_conflating(sub)
@@ -265,7 +270,8 @@ class TransientDelivery:
             frames = cut(match.batch)
             for sub in list(match.group.subs) if to is None else [to]:
                 message, held, budget = 0, False, self._budget
-                while message < frames.count and not (held or sub.over or publish.number < sub.since):
+                late = publish.number < sub.since
+                while message < frames.count and not (held or late or sub.over or sub.session.ended):
                     budget = self._budget
                     if sub.conflating is not None and to is None:
                         message = self._consider(sub, sub.conflating, frames, message, publish.time)

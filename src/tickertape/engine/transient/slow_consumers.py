@@ -201,6 +201,13 @@ class SlowConsumerBuffers:
                 self._outbox.put(OfflineStop(sub.session.conn, self._clock.mono - waiting.offline_since))
         self._leave(block)
 
+    def drop_session(self, session: Session) -> None:
+        """Remove all waiting messages of a connection."""
+        waiting = self.waiting.get(session)
+        if waiting is not None:
+            for sub in [*waiting.subs]:
+                self.drop(sub)
+
     @staticmethod
     def _enter(sub: TransientFeed, block: BacklogBlock, message: int) -> None:
         block.cursors += 1

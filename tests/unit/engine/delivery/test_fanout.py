@@ -6,6 +6,7 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tests.unit.engine.commands.test_subscribe_orders import finish_jobs
 from tickertape.base.interfaces import Now
 from tickertape.engine.commands import ack_tracker
 from tickertape.engine.delivery import fanout
@@ -95,11 +96,7 @@ def _publish_kinds(world: EngineWorld, count: int) -> None:
     """Publish one message of each kind, and take all steps except grants of credit."""
     publisher = next((p for p in world.peers.values() if p.name == "publisher"), None)
     (publisher or world.connect("publisher")).publish("t", [b'{"k":%d}' % n for n in range(count)])
-    while world.jobs or world.broker.has_work:
-        if world.jobs:
-            world.run_job()
-        else:
-            world.work()
+    finish_jobs(world)
 
 
 def _without_credit(world: EngineWorld, count: int) -> Peer:
