@@ -11,6 +11,24 @@ from tests.mutations.mutation import Mutation
 
 FILTER_MUTATIONS: Final = (
     Mutation(
+        "the prefix of a removed filter stays in the index for good",
+        "filter/index/predicates.py",
+        "                same[prefix].remove(row)\n",
+        "                pass\n",
+        ("unit/filter/index/test_predicates.py",),
+        promise="R13",
+        tier="unit",
+    ),
+    Mutation(
+        "prefixes are tested one by one for each value",
+        "filter/index/predicates.py",
+        "        if self._prefixes:\n",
+        "        if False:\n",
+        ("unit/filter/index/test_predicates.py",),
+        promise="R13",
+        tier="unit",
+    ),
+    Mutation(
         "an exception of a filter reaches the engine",
         "filter/compiler/compile.py",
         'Exception as error:",\n        "            defect(error)",\n        "            unr',

@@ -50,6 +50,9 @@ index_cells_max: Final = 1 << 22
 `index_cells_max / index_piece_messages_max` conditions, `index_piece_messages_max` results per condition."""
 index_memory_bytes_max: Final = 64 * MIB
 """Strings and results that all indexes of a process may cache. Above it the caches are cleared."""
+index_prefix_characters_max: Final = 64
+"""Longest prefix that is looked up in a dictionary, with the first characters of a value. Longer prefixes are
+tested one by one."""
 index_value_characters_max: Final = 256
 """Longest string whose results are cached between pieces."""
 
