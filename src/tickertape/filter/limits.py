@@ -15,6 +15,10 @@ filter_members_max: Final = 1_000
 """Members of all lists (IN, BEGINS WITH, ENDS WITH) of one filter."""
 filter_text_scans_max: Final = 6
 """Operators and functions of one filter that scan a whole string (LIKE, INSTR, UPPER)."""
+filter_shapes_max: Final = 256
+"""Cached syntax trees of filters, each for all texts that differ in their constants only."""
+filter_shape_characters_max: Final = 1_024
+"""Longest text of such a filter without its constants. Longer ones are parsed each time."""
 number_characters_max: Final = 64
 """Longest string that is converted to a number."""
 text_result_characters_max: Final = 64 * KIB
