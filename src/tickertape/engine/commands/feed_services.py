@@ -40,6 +40,7 @@ class FeedServices:
     def drop(self, session: Session) -> None:
         """Release everything that feeds of a closed connection hold for others: leases and memory. The feeds
         of log and transient delivery are removed later."""
+        self.log.drop(session)
         self.transient.drop(session)
         self.queues.drop(session)
 

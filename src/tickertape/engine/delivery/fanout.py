@@ -29,6 +29,7 @@ from tickertape.engine.limits import (
 )
 from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
 from tickertape.engine.runtime.scheduling import DeadlineQueue, Pending
+from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart
 
@@ -96,6 +97,14 @@ class Fanout:
     def __len__(self) -> int:
         return len(self._index)
 
+    @property
+    def full_connection(self) -> Session | None:
+        """The connection of all feeds, if they have the same and it is not writable."""
+        first = next(self.feeds(), None)
+        if first is None or first.session.writable or first.session.ended:
+            return None
+        return first.session if all(sub.session is first.session for sub in self.feeds()) else None
+
     def take_filtered(self) -> list[FeedIndex]:
         """Remove feeds with indexed filters: one index for each topic, and one for all patterns."""
         taken = self._index.take_filtered()
@@ -133,6 +142,11 @@ class Fanout:
         """Append the next part of any size, which waits for `step`."""
         self._parts.append(part)
         self._waiting_bytes += part.batch.nbytes
+
+    def rewind(self) -> None:
+        """Discard the waiting parts. They are taken again, from the position of the group on."""
+        self._parts.clear()
+        self._begin_next()
 
     def persisted(self, part: LogPart) -> bool:
         """Append a persisted part (or, at the live end, an accepted part), which waits for `step`.

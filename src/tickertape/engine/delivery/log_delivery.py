@@ -109,6 +109,11 @@ class LogDelivery:
         """Resume the feeds of a connection that is writable again."""
         session.writable = True
         self.cursors.writable(session)
+        self.shared_cursors.resume(session)
+
+    def drop(self, session: Session) -> None:
+        """Prepare for the end of the feeds of a closed connection."""
+        self.shared_cursors.resume(session)
 
     def pause(self, subs: Iterable[LogFeed]) -> None:
         """Pause feeds. They keep their positions."""

@@ -150,7 +150,7 @@ def test_replaced_subscription_without_credit_matches_with_the_new_filter() -> N
     assert len(list(world.broker._delivery.fanout._index.groups())) == 1
 
 
-def test_subscriptions_far_behind_lose_their_index_entries_a_few_at_a_time(
+def test_subscriptions_far_behind_lose_index_entries_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fanout, "suspended_messages_max", 25)
