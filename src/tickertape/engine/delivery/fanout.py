@@ -144,7 +144,7 @@ class Fanout:
         self._waiting_bytes += part.batch.nbytes
 
     def rewind(self) -> None:
-        """Discard the waiting parts. They are taken again, from the position of the group on."""
+        """Discard the waiting parts. The caller must take all parts from the position of the group on."""
         self._parts.clear()
         self._begin_next()
 

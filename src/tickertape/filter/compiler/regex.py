@@ -23,7 +23,7 @@ from tickertape.filter.limits import (
 
 _CACHED: Final = 512
 META_CHARACTERS: Final = frozenset("\\^$.|?*+()[]{}")
-"""Characters of an expression that may not stand for themselves."""
+"""Characters with a special meaning in an expression."""
 _CONSTRUCTS: Final = (
     ("(?=", "look-ahead"),
     ("(?!", "look-ahead"),

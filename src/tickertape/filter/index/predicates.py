@@ -343,8 +343,8 @@ def _like(pattern: str) -> Test:
 
 
 def prefixes_of(condition: Single | EqualityTerm) -> tuple[str, ...]:
-    """Return strings such that the condition is true for a string if it starts with one of them. Empty if it
-    is of another kind, or if they are too long for a dictionary."""
+    """Return strings such that the condition is true for a string if it starts with one of them. Empty for
+    other conditions, and for strings that are too long for a dictionary."""
     node = condition.node
     found: tuple[str, ...] = ()
     if isinstance(node, Like) and isinstance(node.operand, Field):

@@ -1,6 +1,6 @@
-"""Filter shapes: syntax trees of texts that differ in their constants only, so that each is parsed once.
+"""Filter shapes: cached syntax trees for all filters that differ in their constants only.
 
-A constant is a quoted string, or an unsigned number that is no part of another token.
+A constant is a quoted string, or an unsigned number outside of other tokens.
 
 Invariants:
 - A tree from the cache equals the tree of the text, with the same positions.
@@ -81,7 +81,7 @@ def tree_of(text: str) -> Node | None:
 
 @lru_cache(maxsize=filter_shapes_max)
 def _shape_of(text: str) -> _Shape | None:
-    """Parse a text of placeholders. None if it is invalid, or if a constant is no node of its own."""
+    """Parse a text of placeholders. None if it is invalid, or if a constant does not have its own node."""
     places = [one.start() for one in _constant.finditer(text)]
     try:
         tree = read(text)
