@@ -102,7 +102,7 @@ def test_closed_connection_with_pending_subscriptions_receives_nothing(
     assert world.broker._delivery.oldest_needed().position == world.broker.journal.commits.persisted_end
 
 
-def test_leases_of_a_closed_connection_return_before_its_other_subscriptions_end(
+def test_leases_of_a_closed_connection_return_before_the_other_subscriptions_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(subscribe, "dropped_subscriptions_max", 1)
