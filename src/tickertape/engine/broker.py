@@ -117,7 +117,7 @@ class Broker:
         self._instance = instance
         self._software = software
         self.catalog = catalog = catalog or TopicCatalog()
-        self._clock = EngineClock()
+        self._clock = EngineClock(journal.commits)
         self._outbox = Outbox(self.statistics, self._clock)
         self._sessions = SessionRegistry(
             instance,

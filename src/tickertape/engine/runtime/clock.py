@@ -24,12 +24,14 @@ class EngineClock:
     """Time that the broker sets once per input and the engine components read.
 
     A part announces itself when it has an earlier deadline than before. Only then is it asked for it. A
-    deadline that became later needs no announcement: the engine wakes early, and asks all parts again."""
+    deadline that became later needs no announcement: the engine wakes early, and asks all parts again.
 
-    def __init__(self) -> None:
+    `parts` may have deadlines from the start."""
+
+    def __init__(self, *parts: TimedPart) -> None:
         self.set(Now(0.0, 0))
         self._deadlines: dict[TimedPart, float | None] = {}
-        self._announced: set[TimedPart] = set()
+        self._announced: set[TimedPart] = set(parts)
         self.announce: Callable[[TimedPart], None] = self._announced.add
         """Announce a part that may have an earlier deadline."""
         self._first: float | None = None
