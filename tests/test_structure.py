@@ -26,7 +26,8 @@ ORDER: Final[dict[str, str]] = {
         " > publish_store, bookmark_store > common > limits"
     ),
     "journal": (
-        "offline > journal > recovery, retention > reading > commit > index > format > disk > limits"
+        "offline > journal > recovery, retention > reading > commit > index > format > disk > kernel_aio "
+        "> limits"
     ),
     "server": (
         "app > diagnosis, signals > session_expiry, offline_prune, admin, web > engine_driver > startup"

@@ -82,7 +82,7 @@ IMPURE = frozenset({
 })
 # fmt: on
 PURE_LAYERS = {"base", "payload", "batch", "filter", "wire", "engine", "journal"}
-IMPURE_BY_NATURE = {"journal/disk.py"}
+IMPURE_BY_NATURE = {"journal/disk.py", "journal/kernel_aio.py"}
 PURE_BY_DUTY = {
     "client/publishing/in_flight.py",
     "client/protocol/calls.py",

@@ -10,6 +10,7 @@ It also needs `close_all()`, which closes handles and locks as the end of a proc
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
@@ -461,3 +462,27 @@ def test_every_disk_returns_the_results_of_the_strict_disk(tmp_path: Path, name:
         seen.add(answers[0] if isinstance(answers[0], str) else type(answers[0]).__name__)
     disks[0].close_all()
     assert {"bytes", "list", "NoneType", "ENOENT", "EEXIST", "EISDIR"} <= seen
+
+
+# -- writes without a wait ----------------------------------------------------------------------------
+
+
+def test_write_nowait_writes_all_bytes_or_asks_for_a_write(disk: Disk) -> None:
+    handle = create(disk, "a", bytes(100))
+    for number in range(20):
+        data = b"%02d" % number
+        complete = False
+        with contextlib.suppress(OSError):  # the file system has no such writes
+            complete = disk.write_nowait(handle, number, [data[:1], data[1:]])
+        if not complete:
+            disk.write(handle, number, [data])
+        assert disk.read(handle, number, 2) == data
+
+
+def test_write_nowait_of_closed_handle_or_negative_offset_writes_nothing(disk: Disk) -> None:
+    handle = create(disk, "a", b"abc")
+    for offset, used in ((-1, handle), (0, 999)):
+        for _ in range(20):
+            with contextlib.suppress(OSError):
+                assert not disk.write_nowait(used, offset, [b"x"])
+    assert contents(disk, "a") == b"abc"

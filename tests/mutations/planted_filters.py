@@ -11,6 +11,42 @@ from tests.mutations.mutation import Mutation
 
 FILTER_MUTATIONS: Final = (
     Mutation(
+        "a filter from the cache has the positions of another filter",
+        "filter/language/shapes.py",
+        "        return at + self.shifts[bisect_left(self.places, at)]\n",
+        "        return at\n",
+        ("unit/filter/language/test_shapes.py",),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "the cache of parsed filters has no maximum",
+        "filter/language/shapes.py",
+        "@lru_cache(maxsize=filter_shapes_max)",
+        "@lru_cache(maxsize=None)",
+        ("unit/filter/language/test_shapes.py",),
+        promise="R13",
+        tier="unit",
+    ),
+    Mutation(
+        "the prefix of a removed filter stays in the index for good",
+        "filter/index/predicates.py",
+        "                same[prefix].remove(row)\n",
+        "                pass\n",
+        ("unit/filter/index/test_predicates.py",),
+        promise="R13",
+        tier="unit",
+    ),
+    Mutation(
+        "prefixes are tested one by one for each value",
+        "filter/index/predicates.py",
+        "        if self._prefixes:\n",
+        "        if False:\n",
+        ("unit/filter/index/test_predicates.py",),
+        promise="R13",
+        tier="unit",
+    ),
+    Mutation(
         "an exception of a filter reaches the engine",
         "filter/compiler/compile.py",
         'Exception as error:",\n        "            defect(error)",\n        "            unr',

@@ -32,7 +32,7 @@ TRANSACTION_MUTATIONS: Final = (
     Mutation(
         "accepted messages of a transaction are live before its end",
         "journal/journal.py",
-        "        self._accepted.append(AcceptedBatch(self.commits.accepted_end, None, None))\n",
+        "        self.accepted.append(AcceptedBatch(self.commits.accepted_end, None, None))\n",
         "        self._accepted += [AcceptedBatch(first, batch, stamp) for batch, stamp in parts]\n",
         (_ENGINE,),
         promise="invariant 5",

@@ -70,8 +70,8 @@ WORLD_MUTATIONS: Final = (
     Mutation(
         "a command that yields to others waits for other work",
         "server/engine_driver.py",
-        "if (self.broker.has_work or self._scheduler.has_work) and",
-        "if self.broker.has_work and",
+        "(self.broker.has_work or self._scheduler.waiting)",
+        "self.broker.has_work",
         (_SMALL,),
         promise="R22",
         tier="world",

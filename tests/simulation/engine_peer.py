@@ -89,6 +89,8 @@ class Peer:
 
     def _handle(self, command: Command, batch: MessageBatch | None) -> None:
         self.received.append((command, batch))
+        if isinstance(command, Deliver | Completed | Ended | PersistedNotice):
+            assert not self.closed, "a closed connection has no subscriptions"
         if isinstance(command, LoggedOn):
             self.logged_on = command
             self.next_sequence = command.last_persisted + 1

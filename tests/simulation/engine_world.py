@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from tests.helpers.deadlines import check_deadlines
 from tests.simulation.engine_peer import Heard, Peer
 from tests.simulation.journal_world import drive, read_log
 from tests.simulation.spilled_files import SpilledFiles
@@ -42,7 +43,7 @@ from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.group_commit import SyncPolicy
-from tickertape.journal.commit.jobs import DiskJobExecutor, JournalJob
+from tickertape.journal.commit.jobs import DiskJobExecutor, JournalJob, WriteCommit
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.format.staging_file import StagedFileDamaged, StagedFiles, StageOpen, find_staged
@@ -76,6 +77,8 @@ class EngineWorld:
         archive: ArchiveTier | None = None,
     ) -> None:
         self.rng = Random(seed)
+        self._turns = Random(seed)
+        """Decides whether a commit is written and synced in two turns."""
         self.counts: Counter[str] = Counter() if counts is None else counts
         self.mono = 100.0
         self.wall = 1_760_000_000_000_000
@@ -117,6 +120,8 @@ class EngineWorld:
         view.set_first(drive(self.disk, first_message(view, view.first_position)))
         self.offline: list[OfflineStart | OfflineStop] = []
         self.jobs: deque[JournalJob] = deque()
+        self._written: WriteCommit | None = None
+        """The oldest job, if its commit is written and not synced yet."""
         self._staging = StagedFiles(self.disk)
         self.staging_jobs: list[StagingJob] = []
         found, _ = find_staged(self.disk, identity.journal_id)
@@ -174,6 +179,7 @@ class EngineWorld:
 
     def collect(self) -> None:
         """Take the engine's effects: bytes arrive at once, jobs and reads wait for their turn."""
+        check_deadlines(self.broker, self.mono)
         for effect in self.broker.effects():
             if isinstance(effect, Send):
                 if effect.conn in self.peers:
@@ -203,14 +209,24 @@ class EngineWorld:
                 self.fatal = effect.error
 
     def run_job(self) -> None:
-        """Let the disk answer its oldest job."""
-        job = self.jobs.popleft()
+        """The disk completes its oldest job, or writes its commit and syncs it in another turn."""
+        job = self.jobs[0]
         error: OSError | None = None
         salt = 0
         try:
-            salt = self._executor.run(job)
+            if self._written is not None:
+                self._executor.sync(self._written)
+            elif isinstance(job, WriteCommit) and job.sync and self._turns.random() < 0.5:
+                self._executor.write(job)
+                self._written = job
+                self.counts["written before synced"] += 1
+                return
+            else:
+                salt = self._executor.run(job)
         except OSError as failed:
             error = failed
+        self.jobs.popleft()
+        self._written = None
         self.broker.disk_done(job, error, salt, self.now())
         self.collect()
 
@@ -305,6 +321,7 @@ class EngineWorld:
         self.mono += seconds
         self.wall += int(seconds * 1e6)
         self.broker.wake(self.now())
+        check_deadlines(self.broker, self.mono, woken=True)
         self.collect()
 
     def step(self) -> None:

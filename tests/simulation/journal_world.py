@@ -59,11 +59,15 @@ class FailingDisk:
         if self.left is not None:
             self.left -= 1
             if self.left < 0:  # and stays stopped: nothing is tidied up on the way out
-                raise PowerLost
+                raise PowerLost(self)
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         self._tick("write", handle, offset, b"".join(buffers))
         self._disk.write(handle, offset, buffers)
+
+    def write_nowait(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> bool:
+        self._tick("write_nowait", handle, offset, b"".join(buffers))
+        return self._disk.write_nowait(handle, offset, buffers)
 
     def sync(self, handle: int) -> None:
         self._tick("sync", handle)

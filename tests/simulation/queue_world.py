@@ -213,7 +213,8 @@ class QueuePeer(Peer):
         self.world.about_to(disturb=True)
         if (self.conn, sub_id) in self.world.model.consumers:
             self.leaving[self.ids] = sub_id
-            waits = bool(self.keep_unacknowledged())
+            # The engine first delivers the commits that it has acknowledged.
+            waits = bool(self.keep_unacknowledged() or self.world.broker._acknowledged)
             self.world.model.unsubscribed(self.conn, sub_id, waits=waits)
         self.send(Unsubscribe(id=self.ids, sub_ids=(sub_id,)))
 
@@ -376,7 +377,7 @@ class QueueWorld(EngineWorld):
         """Run the engine until it is idle, including due timers, then check the invariants."""
         self.settle()
         for _ in range(100):
-            wanted = self.broker.next_deadline(Now(self.mono, self.wall))
+            wanted = self.broker.next_deadline()
             if wanted is None or wanted > self.mono:
                 break
             self.wake()
@@ -392,7 +393,7 @@ class QueueWorld(EngineWorld):
         end = self.wall + int(seconds * MICROS)
         while self.wall < end:
             self.settle()
-            wanted = self.broker.next_deadline(self.now())
+            wanted = self.broker.next_deadline()
             ahead = end if wanted is None else self.wall + max(0, int((wanted - self.mono) * MICROS)) + 1
             self.wall = max(self.wall, min(end, ahead))
             self.wake()

@@ -448,7 +448,7 @@ class MachineRun:
 
     def _wait(self) -> None:
         """Until the engine asks to be woken: nothing else is going to happen."""
-        deadline = self.engine.broker.next_deadline(self.engine.now())
+        deadline = self.engine.broker.next_deadline()
         self.engine.wake(0.0 if deadline is None else max(0.0, deadline - self.engine.mono))
 
     def _judge(self) -> None:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from tests.simulation.journal_world import FailingDisk, PowerLost
 from tests.world.process import Process
 from tickertape.base.errors import JournalError, JournalFailed, JournalLocked, TickertapeError
+from tickertape.base.interfaces import SyncDone
 from tickertape.server.config.config import Config, load_config
 from tickertape.server.engine_driver import EngineDriver
 from tickertape.server.network.connection import ClientConnection
@@ -88,6 +89,39 @@ class SimWorker:
         self._items.popleft()
         if self._items:
             self._next()
+
+
+class SimSyncs:
+    """Background syncs: each takes its time, and inputs and crashes may come before its end."""
+
+    def __init__(self, server: SimServer) -> None:
+        self._server = server
+        self._disk = server.disk
+        self._waiting: deque[tuple[int, SyncDone]] = deque()
+
+    def begin(self, handle: int, done: SyncDone) -> None:
+        self._server.world.counts["background syncs"] += 1
+        self._waiting.append((handle, done))
+        self._server.world.loop.call_later(self._server.job_seconds(), self._complete)
+
+    def stop(self) -> None:
+        while self._waiting:
+            self._disk.sync(self._waiting.popleft()[0])
+
+    def _complete(self) -> None:
+        if not self._waiting:
+            return  # it was stopped meanwhile
+        handle, done = self._waiting.popleft()
+        error: OSError | None = None
+        try:
+            self._disk.sync(handle)
+        except PowerLost:
+            self._server.world.counts["power lost in a disk operation"] += 1
+            self._server.power_lost()
+            return
+        except OSError as failed:
+            error = failed
+        done(error)
 
 
 class SimPool(Executor):
@@ -199,9 +233,13 @@ class SimServer:
         for line in opened.report:
             world.counts["reports of starts"] += 1
             world.note("start", self.name, line)
-        instance = self.instance = EngineDriver(
-            opened, world.loop, workers=Workers(lambda work, _: SimWorker(self, work), SimPool(self))
+        in_background = self.starts % 2 == 1
+        workers = Workers(
+            lambda work, _: SimWorker(self, work),
+            SimPool(self),
+            lambda _loop, _disk: SimSyncs(self) if in_background else None,
         )
+        instance = self.instance = EngineDriver(opened, world.loop, workers=workers)
         assert self.process is not None
         instance.stopped.add_done_callback(lambda _: self._stopped(instance))
         world.network.listen(HOST, self.port, self.process, lambda: ClientConnection(instance))
@@ -244,7 +282,12 @@ class SimServer:
         """
         if self.instance is not None and self.process is not None:
             self.world.network.close(HOST, self.port)
-            self.process.run(self.instance.close)
+            try:
+                self.process.run(self.instance.close)
+            except PowerLost:
+                self.world.counts["power lost in a disk operation"] += 1
+                self.power_lost()
+                return
             self.world.at(self.world.loop.time() + patience_seconds, self._stops_at_once, self.instance)
 
     def _stops_at_once(self, instance: EngineDriver) -> None:

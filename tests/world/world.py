@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 from uuid import UUID
 
+from tests.simulation.journal_world import PowerLost
 from tests.world.choices import Chooser
 from tests.world.network import Factory, Network
 from tests.world.process import Process, make_task
@@ -94,7 +95,7 @@ class World:
         self._trace = sha256()
         self.errors: list[dict[str, Any]] = []
         """Uncaught errors."""
-        self.loop.set_exception_handler(lambda _, context: self.errors.append(context))
+        self.loop.set_exception_handler(lambda _, context: self._uncaught(context))
         self.wrong: list[str] = []
         """Violations seen by applications."""
         self.network = self.loop.network = Network(
@@ -206,6 +207,16 @@ class World:
         if self.errors:
             context = self.errors[0]
             raise AssertionError(f"uncaught: {context}") from context.get("exception")
+
+    def _uncaught(self, context: dict[str, Any]) -> None:
+        """Record an uncaught exception. In a disk operation on the event loop, a server loses power."""
+        error = context.get("exception")
+        if isinstance(error, PowerLost):
+            (server,) = [server for server in self.servers if server.disk is error.args[0]]
+            self.counts["power lost in a disk operation"] += 1
+            server.power_lost()
+        else:
+            self.errors.append(context)
 
     def _forget(self) -> None:
         for handle in self.loop.handles():

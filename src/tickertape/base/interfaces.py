@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -18,6 +18,36 @@ class Now(NamedTuple):
     """Seconds of a monotonic clock."""
     wall: int
     """Microseconds since 1970 UTC. May jump in both directions."""
+
+
+class BackgroundSyncs(Protocol):
+    """Data syncs of files that complete in the background."""
+
+    descriptor: int
+    """File descriptor that is readable after a completion."""
+
+    def begin(self, handle: int) -> int:
+        """Start a sync of an open file and return its token. Raises `OSError` if nothing was started."""
+
+    def completed(self) -> list[tuple[int, OSError | None]]:
+        """Remove and return the completed syncs: token, and the error of a failed one. Never waits."""
+
+    def close(self) -> list[tuple[int, OSError | None]]:
+        """Wait for the syncs in flight, and return them."""
+
+
+SyncDone = Callable[[OSError | None], None]
+"""Callback of a background sync: None, or its error."""
+
+
+class SyncStarter(Protocol):
+    """Background syncs with callbacks on the event loop."""
+
+    def begin(self, handle: int, done: SyncDone) -> None:
+        """Start a sync of an open file. Raises `OSError` if nothing was started."""
+
+    def stop(self) -> None:
+        """Wait for the syncs in flight. No callback is called afterwards."""
 
 
 class Disk(Protocol):
@@ -57,6 +87,13 @@ class Disk(Protocol):
 
     def write(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write all of `buffers` at `offset`. Short writes are continued internally."""
+
+    def write_nowait(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> bool:
+        """Write all of `buffers` like `write`, if the disk accepts them without a wait.
+
+        Return False if it might wait. Some of the bytes may be written then, so `write` must follow. Raises
+        `OSError(EOPNOTSUPP)` or similar if the disk never accepts such writes. Nothing was written then.
+        """
 
     def sync(self, handle: int) -> None:
         """Make the file's data and size durable."""

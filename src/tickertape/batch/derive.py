@@ -38,6 +38,7 @@ from tickertape.batch.format import (
     Int32s,
     Int64s,
     Labels,
+    Run,
     UInt64s,
     lengths_of,
     numbered,
@@ -244,7 +245,7 @@ def _cut_one_run(
     batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
 ) -> tuple[bytes, UInt64s | None]:
     """Return the rest of the only run, and its sequence column if it has gaps."""
-    run = batch.run(0)
+    run = batch.first_run
     lengths = lengths_of(offsets)
     count = len(lengths)
     sequences: UInt64s | None = None
@@ -394,14 +395,16 @@ def _stamped(batch: MessageBatch, stamp: Stamp) -> MessageBatch | None:
     """Return the batch with `stamp` in its only run, or None if its sequences must change."""
     if batch.run_count != 1:
         return None
-    if batch.has_sequences and batch.run(0)[:2] != stamp[:2]:
+    run = batch.first_run
+    if batch.has_sequences and run[:2] != stamp[:2]:
         return None
-    head = batch.head
+    head = batch._table
     stamped = MessageBatch(
         batch.count, 1, batch.head_bytes, batch.body_bytes, batch.columns, batch.topics, batch._places
     )
-    stamped._table = b"".join((head[:HEADER_BYTES], _STAMP.pack(*stamp), head[_STAMP_END:]))
+    stamped._table = b"".join((head[:HEADER_BYTES], _STAMP.pack(*stamp), head[_STAMP_END : batch.head_bytes]))
     stamped.bodies = batch.bodies
+    stamped.first_run = Run(*stamp, *run[3:])
     return stamped
 
 
@@ -475,7 +478,7 @@ def _sequences(
     end = 0
     for i, batch in enumerate(batches):
         begin, end = end, end + counts[i]
-        if batch.columns & SEQUENCES and (stamps is None or stamps[i][:2] == batch.run(0)[:2]):
+        if batch.columns & SEQUENCES and (stamps is None or stamps[i][:2] == batch.first_run[:2]):
             if column is None:
                 column = numbered(np.frombuffer(runs, RUN_DTYPE))
             column[begin:end] = batch.sequences

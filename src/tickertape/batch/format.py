@@ -210,7 +210,7 @@ def _check(source: memoryview, size: int) -> Checked:
             f"Unsupported batch of version {version}, codec {codec}, columns {columns:#x}, reserved "
             f"{reserved}. Use version {VERSION}, codec {CODEC_NONE}, columns up to {COLUMNS_KNOWN:#x}."
         )
-    if head_bytes & 7 or pad8(head_bytes + body_bytes) != size:
+    if head_bytes & 7 or (head_bytes + body_bytes + 7) & ~7 != size:
         raise BadBatch(
             f"Invalid batch of {size} bytes: head of {head_bytes} and bodies of "
             f"{body_bytes} do not fill it. Report the defect."
@@ -221,7 +221,7 @@ def _check(source: memoryview, size: int) -> Checked:
             f"{topic_count} topics. Report the defect."
         )
     offsets_at = HEADER_BYTES + RUN_BYTES * run_count
-    topics_at = pad8(offsets_at + 4 * (count + 1))
+    topics_at = (offsets_at + 4 * (count + 1) + 7) & ~7
     names_at = topics_at + 4 * (topic_count + 1)
     if names_at > head_bytes or head_bytes > len(source):
         raise BadBatch(
@@ -245,7 +245,7 @@ def _check(source: memoryview, size: int) -> Checked:
     if columns or topic_count > 1:
         places, end = _places(source, pad8(end), head_bytes, count, topic_count, columns)
         _check_columns(source, count, run_count, topic_count, places)
-    if pad8(end) != head_bytes:
+    if (end + 7) & ~7 != head_bytes:
         raise BadBatch(
             f"Invalid batch: its head has {head_bytes} bytes, but its "
             f"sections end at {end}. Report the defect."

@@ -101,6 +101,8 @@ class MessageBatch:
     """Encoded size in bytes, padding included."""
     columns: int
     """Bit set of the present optional columns."""
+    has_sequences: bool
+    """Whether the batch has a sequence column. Without it, the sequences of each run are consecutive."""
     topics: tuple[str, ...]
     """Distinct topics of the messages."""
     context: DeliveryContext | None
@@ -125,6 +127,7 @@ class MessageBatch:
         self.body_bytes = body_bytes
         self.nbytes = (head_bytes + body_bytes + 7) & ~7
         self.columns = columns
+        self.has_sequences = columns & SEQUENCES != 0
         self.topics = topics
         self.context = None
         self._places = places
@@ -162,7 +165,7 @@ class MessageBatch:
         if self._source is not None:
             return [self._source]
         padding = self.nbytes - self.head_bytes - self.body_bytes
-        return [self.head, self.bodies, PADDING[padding]] if padding else [self.head, self.bodies]
+        return [self._table, self.bodies, PADDING[padding]] if padding else [self._table, self.bodies]
 
     def encode(self) -> bytes:
         """Return the encoded batch as one `bytes` object."""
@@ -172,26 +175,25 @@ class MessageBatch:
         """Return the CRC32C of the encoded batch (`batch_crc` of a frame, body checksum of a commit)."""
         if self._source is not None:
             return crc32c(self._source[self.head_bytes :], self.head_crc)
-        crc = self.head_crc
-        for buffer in self.buffers()[1:]:
-            crc = crc32c(buffer, crc)
-        return crc
+        crc = crc32c(self.bodies, self.head_crc)
+        padding = self.nbytes - self.head_bytes - self.body_bytes
+        return crc32c(PADDING[padding], crc) if padding else crc
 
     @_Lazy
     def head_crc(self) -> int:
         """CRC32C of the head."""
-        return crc32c(self.head)
+        return crc32c(self._table if self._source is None else self._source[: self.head_bytes])
 
     def verify(self) -> None:
         """Verify the checksum of every run. Raises `CorruptBatch` with the first run that does not match."""
         bodies = self.bodies
         if self.count == 1:
-            if run_crc(LENGTH.pack(self.body_bytes), bodies) != self.run(0).crc:
+            if crc32c(bodies, crc32c(LENGTH.pack(self.body_bytes))) != self.first_run.crc:
                 self._corrupt(0)
             return
         lengths = lengths_of(self.offsets)
         if self.run_count == 1:
-            if run_crc(lengths.data, bodies) != self.run(0).crc:
+            if run_crc(lengths.data, bodies) != self.first_run.crc:
                 self._corrupt(0)
             return
         length_bytes = lengths.tobytes()
@@ -224,21 +226,16 @@ class MessageBatch:
 
     # -- columns ----------------------------------------------------------------------------------------
 
-    @property
-    def has_sequences(self) -> bool:
-        """Whether the batch has a sequence column. Without it, the sequences of each run are consecutive."""
-        return self.columns & SEQUENCES != 0
-
     def run(self, i: int) -> Run:
         """Return run `i` (from 0): consecutive messages of one publisher, with one timestamp and checksum."""
-        return self._first_run if i == 0 else self._run(i)
+        if i == 0:
+            return self.first_run
+        return Run._make(RUN.unpack_from(self._table, HEADER_BYTES + RUN_BYTES * i))
 
     @_Lazy
-    def _first_run(self) -> Run:
-        return self._run(0)
-
-    def _run(self, i: int) -> Run:
-        return Run._make(RUN.unpack_from(self._table, HEADER_BYTES + RUN_BYTES * i))
+    def first_run(self) -> Run:
+        """Run 0 (see `run`)."""
+        return Run._make(RUN.unpack_from(self._table, HEADER_BYTES))
 
     @_Lazy
     def runs(self) -> Runs:
@@ -273,7 +270,7 @@ class MessageBatch:
         if self.run_count > 1:
             return read_only(numbered(self.runs))
         sequences = np.arange(self.count, dtype=U8)
-        sequences += np.uint64(self.run(0).first_sequence)
+        sequences += np.uint64(self.first_run.first_sequence)
         return read_only(sequences)
 
     @_Lazy
@@ -282,7 +279,7 @@ class MessageBatch:
         if self.run_count > 1:
             return read_only(np.repeat(self.runs["publisher"], self.runs["count"]))
         publishers = np.empty(self.count, U8)
-        publishers.fill(self.run(0).publisher)
+        publishers.fill(self.first_run.publisher)
         return read_only(publishers)
 
     @_Lazy
@@ -291,7 +288,7 @@ class MessageBatch:
         if self.run_count > 1:
             return read_only(np.repeat(self.runs["timestamp"], self.runs["count"]))
         timestamps = np.empty(self.count, I8)
-        timestamps.fill(self.run(0).timestamp)
+        timestamps.fill(self.first_run.timestamp)
         return read_only(timestamps)
 
     @_Lazy
@@ -330,7 +327,7 @@ class MessageBatch:
         context = self.context
         if context is None or context.store is None:
             return 0
-        publishers = self.run(0).publisher if self.run_count == 1 else self.publishers
+        publishers = self.first_run.publisher if self.run_count == 1 else self.publishers
         return context.store.discard_all(context.sub_id, publishers, self.sequences)
 
     @property
@@ -431,16 +428,16 @@ class MessageBatch:
 
     @_Lazy
     def _publisher_numbers(self) -> Sequence[int]:
-        return [self.run(0).publisher] * self.count if self.run_count == 1 else self.publishers.tolist()
+        return [self.first_run.publisher] * self.count if self.run_count == 1 else self.publishers.tolist()
 
     @_Lazy
     def _timestamp_numbers(self) -> Sequence[int]:
-        return [self.run(0).timestamp] * self.count if self.run_count == 1 else self.timestamps.tolist()
+        return [self.first_run.timestamp] * self.count if self.run_count == 1 else self.timestamps.tolist()
 
     @_Lazy
     def _sequence_numbers(self) -> Sequence[int]:
         if self.run_count == 1 and not self._places.sequences:
-            first = self.run(0).first_sequence
+            first = self.first_run.first_sequence
             return range(first, first + self.count)
         numbers: list[int] = self.sequences.tolist()
         return numbers
@@ -699,7 +696,7 @@ def bodies_between(batch: MessageBatch, low: int, high: int) -> list[bytes]:
 def marks_of(batch: MessageBatch) -> list[tuple[int, int]]:
     """Return publisher and sequence of each message of a batch."""
     if batch.run_count == 1:
-        return list(zip(repeat(batch.run(0).publisher), batch.sequences.tolist(), strict=False))
+        return list(zip(repeat(batch.first_run.publisher), batch.sequences.tolist(), strict=False))
     return list(zip(batch.publishers.tolist(), batch.sequences.tolist(), strict=True))
 
 

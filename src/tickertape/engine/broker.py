@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 from tickertape.base.client_limits import DEFAULT, ClientLimits
@@ -49,6 +49,7 @@ from tickertape.engine.runtime.effects import Effect, Fatal, LogonAccepted, Read
 from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
+from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.runtime.statistics import Statistics
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor, heartbeat_seconds
@@ -60,6 +61,7 @@ from tickertape.engine.transactions.records import CommittedTransactions
 from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
+from tickertape.journal.commit.group_commit import PersistedCommit
 from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteQueues
 from tickertape.journal.format.staging_file import PreparedPart
 from tickertape.journal.journal import Journal
@@ -92,8 +94,8 @@ from tickertape.wire.heartbeat import Liveness
 class Broker:
     """The engine.
 
-    `rights` decides about logons. The driver takes `effects()` after each input. While `has_work`, it calls
-    `work` between other inputs."""
+    `rights` decides about logons. The driver takes `effects()` after each input: all `pending_effects`. While
+    `has_work`, it calls `work` between other inputs."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class Broker:
         self._instance = instance
         self._software = software
         self.catalog = catalog = catalog or TopicCatalog()
-        self._clock = EngineClock()
+        self._clock = EngineClock(journal.commits)
         self._outbox = Outbox(self.statistics, self._clock)
         self._sessions = SessionRegistry(
             instance,
@@ -132,27 +134,27 @@ class Broker:
         self.heartbeats = HeartbeatMonitor(self._outbox, self._clock)
         self.compiler = InterestCompiler(catalog, self._clock, limits)
         self.reads = LogReads(self._outbox)
-        slow = slow_clients or SlowConsumerLimits()
+        slow, close = slow_clients or SlowConsumerLimits(), self._close_slow_consumer
         self._delivery = LogDelivery(journal, self._outbox, self._clock, self.reads, slow.age_seconds)
-        self._transient = TransientDelivery(
-            self._outbox, self._clock, slow, throttle, self._close_slow_consumer
-        )
+        self._transient = TransientDelivery(self._outbox, self._clock, slow, throttle, close)
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
         self.services = FeedServices(self._delivery, self._transient, self.queues)
         self.subscriptions = self._make_subscribe_handler()
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
+        lookups = SettlementLookups(self.reads, throttle)
         self._publish_handler = PublishHandler(
-            self._writer,
-            self._acks,
-            checks,
-            self.services,
-            self._outbox,
-            SettlementLookups(self.reads, throttle),
+            self._writer, self._acks, checks, self.services, self._outbox, lookups
         )
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
+        subs, services, reads = self.subscriptions.pending, self.services.pending, self.reads.pending
+        self._pending: Pending = (*subs, *services, *reads)
+        self._has_queues = bool(catalog.queues)
+        self.pending_effects: Sized = self._outbox.effects
+        self._acknowledged: list[PersistedCommit] = []
+        """Commits of the last input whose messages are not delivered yet."""
         self._failed = self.draining = False
         self.statistics.name_topics(catalog.recorded_names)
 
@@ -193,14 +195,14 @@ class Broker:
         self._unauthenticated.add(conn)
 
     def disconnected(self, conn: int) -> None:
-        """Remove a closed connection, and end its subscriptions."""
+        """Remove a closed connection, and end its subscriptions, many of them in later steps."""
         self._unauthenticated.discard(conn)
         self._throttle.forget(conn)
         self.heartbeats.drop(conn)
         self._outbox.forget(conn)
         session = self._sessions.remove(conn)
         if session is not None:
-            session.ack_conflation = 0.0  # no acknowledgement is held for a closed connection
+            session.end()
             self._publish_handler.drop(session)
             self.transactions.gone(conn)
             self.subscriptions.drop(session)
@@ -215,6 +217,8 @@ class Broker:
         """Resume sending to a connection that is writable again."""
         session = self._sessions.by_conn.get(conn)
         if session is not None:
+            if self._acknowledged:
+                self._deliver()
             self.services.writable(session)
 
     def blocked(self, conn: int) -> None:
@@ -226,6 +230,8 @@ class Broker:
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
         """Handle a command."""
         self._clock.set(now)
+        if self._acknowledged:
+            self._deliver()
         session = self._sessions.by_conn.get(conn)
         try:
             if self._commits.failure is not None:
@@ -241,30 +247,32 @@ class Broker:
 
     def probed(self, conn: int, sight: Liveness, now: Now) -> None:
         """Handle the answer to a `ProbeConnection`."""
-        self._clock.set(now)
+        self._begin(now)
         error = self.heartbeats.probed(conn, sight)
         if error is not None:
             self.goodbye(conn, error)
 
     def archive_changed(self, now: Now) -> None:
         """Let retention check again, after the archive has changed."""
-        self._clock.set(now)
+        self._begin(now)
         self.retention.freed()
 
     def disk_done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """Handle the answer to a `DiskJob`."""
         self._clock.set(now)
+        if self._acknowledged:
+            self._deliver()
         if isinstance(job, RetireSegments):
             self.retention.done(job, error)
         elif isinstance(job, WriteQueues):
             self._checkpoints.done(error)
         else:
             self._commits.done(job, error, salt, now)
-        self._after_input()
+        self._after_disk()
 
     def read_done(self, token: int, data: Buffer | ArchiveAnswer | TickertapeError, now: Now) -> None:
         """Handle the answer to a `ReadLog` or an `ArchiveRead`."""
-        self._clock.set(now)
+        self._begin(now)
         self._hand_out(self.reads.answered(token, data))
         self._after_input()
 
@@ -275,84 +283,79 @@ class Broker:
 
     def spill_done(self, token: int, data: Buffer | OSError | None, now: Now) -> None:
         """Handle the answer to a `SpillWrite` (None, or an error) or a `SpillRead`."""
-        self._clock.set(now)
+        self._begin(now)
         self._transient.spill_done(token, data)
         self._after_input()
 
     def staging_done(self, token: int, result: list[memoryview] | TickertapeError, now: Now) -> None:
         """Handle the answer to a `StagingJob`: the blocks of an opened file, None, or an error."""
-        self._clock.set(now)
+        self._begin(now)
         self.transactions.done(token, result)
-        self._after_input()
+        self._after_disk()
 
     def wake(self, now: Now) -> None:
         """Execute everything that is due."""
-        self._clock.set(now)
+        self._begin(now)
+        self._clock.announce_all()
+        self._outbox.release()
         self.transactions.wake()
         self._transient.settle()
         self.queues.wake()
         self._checkpoints.wake()
         self._commits.wake(now)
-        self._settle_delivery()
+        for session, why in self._delivery.overdue().items():
+            self._close_slow_consumer(session, why)
+        self._delivery.settle()
         self.retention.wake()
         self.heartbeats.wake()
-        self._after_input()
+        self._after_disk()
 
     def work(self, now: Now) -> None:
-        """Execute one bounded step of delivery and of reads."""
+        """Deliver the acknowledged commits, or execute one bounded step of delivery and of reads."""
         self._clock.set(now)
-        self.subscriptions.step()
-        self._hand_out(self.reads.step())
-        self._after_input()
+        if self._acknowledged:
+            self._deliver()
+        elif any(self._pending):
+            self.subscriptions.step()
+            self._hand_out(self.reads.step())
+            self._after_input()
 
     def close(self, now: Now) -> None:
         """Start a clean stop (`draining`): accept no new input, persist the rest, seal the log."""
-        self._clock.set(now)
+        self._begin(now)
         self.draining = True
         self.subscriptions.stop()
         self._commits.close(now)
-        self._after_input()
+        self._after_disk()
 
     # -- outputs --------------------------------------------------------------------------------------
 
     def effects(self) -> list[Effect]:
         """Remove and return the effects, in order."""
-        drained = self._outbox.take()
-        self._transient.written()
-        return drained
+        if self._transient.spends:
+            self._transient.written()
+        return self._outbox.take() if self.pending_effects else []
 
     @property
     def has_work(self) -> bool:
         """Whether `work` has something to do."""
-        return self.services.has_work or self.reads.has_work
+        return bool(self._acknowledged) or any(self._pending)
 
-    def next_deadline(self, now: Now) -> float | None:
+    def next_deadline(self) -> float | None:
         """Return the monotonic time (seconds) at which to call `wake`, or None."""
-        self._clock.set(now)
-        deadlines = (
-            self._commits.next_deadline(),
-            self._delivery.next_deadline(),
-            self.retention.next_deadline(),
-            self._transient.next_deadline(),
-            self.heartbeats.next_deadline(),
-            self._outbox.next_deadline(),
-            self.queues.next_deadline(),
-            self._checkpoints.next_deadline(),
-            self.transactions.next_deadline(),
-        )
-        return min([t for t in deadlines if t is not None], default=None)
+        return self._clock.next_deadline()
 
     def begin_queues(self, recovered: RecoveredQueues, now: Now) -> None:
         """Start the recovered queues. Called once, before any other input."""
-        self._clock.set(now)
+        self._begin(now)
         if recovered.begun:
             self._writer.append_control(beginnings(recovered.begun))
-            self._after_input()
+            self._after_disk()
         self.queues.begin()
 
     def begin_staged(self, found: Iterable[PreparedPart], now: Now) -> None:
         """Add the parts of transactions that recovery found on disk."""
-        self._clock.set(now)
+        self._begin(now)
         self.transactions.restore(found)
 
     @property
@@ -393,45 +396,75 @@ class Broker:
 
     # -- the journal ----------------------------------------------------------------------------------
 
-    def _after_input(self) -> None:
-        """Run the steps that follow each input, in this order."""
-        commits = self.journal.take_persisted()
+    def _begin(self, now: Now) -> None:
+        """Start an input: first deliver the commits that are only acknowledged."""
+        self._clock.set(now)
+        if self._acknowledged:
+            self._deliver()
+
+    def _after_disk(self) -> None:
+        """Run the steps that follow an input after which more may be persisted."""
+        self._acknowledged = self.journal.take_persisted()
+        self._clock.announce(self._commits)
         self.transactions.log_advanced()
+        self._after_input()
+        if not self._acknowledged:
+            self._log_advanced()
+
+    def _after_input(self) -> None:
+        """Run the steps that follow each input: next disk job, then acknowledgements.
+
+        Delivery follows in `_deliver`, so that acknowledgements need not wait for the fan-out."""
         self._submit()
-        self._outbox.reply_all(self._acks.take_due())
-        for commit in commits:
-            self.statistics.persisted(commit.batch)
-            part = LogPart(commit.first_position, commit.batch)
-            self._delivery.persisted(part)
-            self.retention.persisted(part)
-        self.retention.log_advanced()
-        self._checkpoints.log_advanced()
-        if commits:
-            self.queues.persisted()
-            self._delivery.dispatch()
-            self._settle_delivery()
-            self.queues.step()  # an idle consumer need not wait for the next step
-            self._submit()
-        if "journal" in self._throttle.reasons:
-            self._acks.resume_unless_behind()
-        if "unrecorded" in self._throttle.reasons:
-            self._transient.resume_unless_behind()
+        if self._acks.pending and self._acks.pending[0].end <= self._commits.persisted_end:
+            self._outbox.reply_all(self._acks.take_due())
         if self._delivery.ended or self.queues.ended:
             self.subscriptions.forget_ended()
+        if self._throttle.reasons:
+            self._resume_reading()
         if self._commits.failure is not None and not self._failed:
             self._fail()
 
-    def _settle_delivery(self) -> None:
-        for session, why in self._delivery.overdue().items():
-            self._close_slow_consumer(session, why)
+    def _deliver(self) -> None:
+        """Deliver acknowledged commits to subscriptions and queues."""
+        commits, self._acknowledged = self._acknowledged, []
+        for commit in commits:
+            part = LogPart(commit.first_position, commit.batch)
+            self._delivery.persisted(part)
+            self.statistics.persisted(commit.batch)
+            if self.journal.view.first is None:
+                self.retention.persisted(part)
+        if any(self._delivery.pending):
+            self._delivery.dispatch()
         self._delivery.settle()
+        if self._has_queues:
+            self.queues.persisted()
+            self.queues.step()  # an idle consumer need not wait for the next step
+        self._submit()
+        self._log_advanced()
+        if self._delivery.ended or self.queues.ended:
+            self.subscriptions.forget_ended()
+        if self._throttle.reasons:
+            self._resume_reading()
+
+    def _log_advanced(self) -> None:
+        """Run the last steps after the log has advanced."""
+        if self._commits.sealed_through != self.retention.sealed_through:
+            self.retention.log_advanced()
+        if self._has_queues:
+            self._checkpoints.log_advanced()
+
+    def _resume_reading(self) -> None:
+        """Resume reading from publishers that were ahead of the disk or of delivery."""
+        self._acks.resume_unless_behind()
+        self._transient.resume_unless_behind()
 
     def _submit(self) -> None:
         """Pass accepted messages to live subscriptions and to the disk."""
-        if accepted := self.journal.take_accepted():
-            self._delivery.accepted(accepted)
-        if jobs := self._commits.jobs():
-            self._outbox.submit(jobs)
+        if self.journal.accepted:
+            self._delivery.accepted(self.journal.take_accepted())
+        if self._commits.queued:
+            self._outbox.submit(self._commits.jobs())
 
     def _fail(self) -> None:
         self._failed = True
@@ -489,7 +522,12 @@ class Broker:
                 raise BadCommand(
                     "Cannot publish: the command has no batch. Send a batch with each publish command."
                 )
-            self._publish(session, command, batch)
+            if self.draining:
+                # No more input is accepted, otherwise a later frame or flush could overtake this one.
+                # Deliveries and acknowledgements of earlier frames are still sent before the goodbye.
+                session.draining = True
+            else:
+                self._publish_handler.publish(session, command, batch)
         elif isinstance(command, Credit):
             self.subscriptions.credit(session, command.sub_id, command.bytes)
         elif isinstance(command, Credits):
@@ -499,6 +537,7 @@ class Broker:
             self._publish_handler.after(session, lambda: self._answer(session, command))
         elif isinstance(command, Stage | Prepare | Commit | Abort):
             self.transactions.take(session, command, batch)
+            self.transactions.log_advanced()
         elif isinstance(command, Flush):
             self._publish_handler.flush(session, command)
         elif isinstance(command, Logon):
@@ -516,13 +555,6 @@ class Broker:
         if self._sessions.by_conn.get(session.conn) is session:  # an earlier command may have closed it
             self.subscriptions.answer(session, command)
 
-    def _publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
-        if self.draining:
-            # No more input is accepted, otherwise a later frame or flush could overtake this one. Deliveries
-            # and acknowledgements of earlier frames are still sent before the goodbye.
-            session.draining = True
-            return
-        self._publish_handler.publish(session, command, batch)
-
     def _close_slow_consumer(self, session: Session, why: str) -> None:
-        self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}"))
+        if not session.ended:
+            self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}"))

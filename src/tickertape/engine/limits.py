@@ -70,6 +70,8 @@ retention_segments_max: Final = 16
 """Segments that are deleted at a time. The next ones follow at once."""
 step_bytes_max: Final = 1 * MIB
 """Approximate number of bytes delivered from the log before other inputs are handled."""
+step_bytes_in_commit_max: Final = 256 * KIB
+"""The same for feeds behind the end while a commit is in flight. Its answer then waits for a short step."""
 owed_max: Final = 50_000
 """Acknowledgements that wait for the disk. Above it, connections that publish more are not read."""
 notice_seconds: Final = 1.0
@@ -92,6 +94,8 @@ conflation_all_bytes_max: Final = 64 * MIB
 early."""
 conflation_piece_messages_max: Final = 1024
 """Messages that conflation considers before other work runs."""
+dropped_subscriptions_max: Final = 100
+"""Subscriptions of closed connections that end in one step. About 3 ms with filters."""
 replaces_waiting_max: Final = 100
 """Replacements of one subscription that wait until earlier messages are consumed. Further ones are
 rejected."""
@@ -110,6 +114,11 @@ shared_cursor_moves_max: Final = 100
 """Subscriptions that move from one shared cursor to another before other work runs."""
 shared_cursor_bytes_max: Final = 16 * MIB
 """Bytes that a shared cursor examines at a time for many subscriptions. Less for few subscriptions."""
+suspended_messages_max: Final = 1 << 20
+"""Messages for which a subscription that has left the end of the log keeps its index entry there. They are
+matched for nothing meanwhile."""
+suspended_removals_max: Final = 64
+"""Such entries that are removed after one commit, because their subscriptions are too far behind."""
 step_delivery_bytes: Final = 4 * KIB
 """Overhead of one delivery, in bytes of the step budget."""
 step_share_bytes: Final = 512

@@ -77,7 +77,8 @@ class RetentionManager:
         self._at: float | None = float("-inf") if policy.active or journal.leftovers else None
         self._put_off_since: float | None = None
         """Monotonic time since when only brief pins prevented a removal."""
-        self._sealed_through = journal.commits.sealed_through
+        self.sealed_through = journal.commits.sealed_through
+        """Number of the last sealed segment at the last check."""
         if journal.leftovers:
             self._job = RetireSegments(retired=None, numbers=journal.leftovers)
         self.removed_segments = 0
@@ -89,6 +90,7 @@ class RetentionManager:
         """Name of the pin that needs the oldest of them."""
         self.failures = 0
         """Failed attempts since the start."""
+        clock.announce(self)
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -97,11 +99,10 @@ class RetentionManager:
         self._pins.append(needed)
 
     def log_advanced(self) -> None:
-        """Check after a segment was sealed whether segments can be deleted."""
-        if self._journal.commits.sealed_through != self._sealed_through:
-            self._sealed_through = self._journal.commits.sealed_through
-            if self._policy.active:
-                self._look()
+        """Check whether segments can be deleted, after `sealed_through` of the journal has changed."""
+        self.sealed_through = self._journal.commits.sealed_through
+        if self._policy.active:
+            self._look()
 
     def persisted(self, part: LogPart) -> None:
         """Record the first message of the log, if a persisted commit contains it."""
@@ -118,11 +119,13 @@ class RetentionManager:
         """Check again soon, because a pin may have moved."""
         if self._policy.active:
             self._at = self._clock.mono
+            self._clock.announce(self)
 
     def task_done(self) -> None:
         """Handle the outcome of the task."""
         assert self._task is not None
         task, self._task = self._task, None
+        self._clock.announce(self)
         try:
             found = task.result()
         except TickertapeError as error:
@@ -137,6 +140,7 @@ class RetentionManager:
         """Handle the answer of the archive to a check."""
         assert self._checking is not None
         gathered, self._checking = self._checking, None
+        self._clock.announce(self)
         if isinstance(answer, TickertapeError):
             self._failed(f"Cannot remove old segments: the archive does not have them: {answer}")
         else:
@@ -145,6 +149,7 @@ class RetentionManager:
     def done(self, job: RetireSegments, error: OSError | None) -> None:
         """Handle the answer of the disk to a removal."""
         self._with_disk = False
+        self._clock.announce(self)
         if error is not None:
             self._failed(f"Cannot remove segments {job.numbers[0]} to {job.numbers[-1]}: {error}")
             return
@@ -160,6 +165,7 @@ class RetentionManager:
             fields["first_bookmark"] = str(view.first.bookmark)
         self._outbox.log_event("segments_removed", False, fields)
         self._at = self._clock.mono if self._policy.active else None  # more may be removable
+        self._clock.announce(self)
 
     # -- outputs --------------------------------------------------------------------------------------
 
@@ -181,6 +187,7 @@ class RetentionManager:
             self._at = None
             return
         self._at = self._clock.mono + retention_check_seconds if self._policy.active or self._job else None
+        self._clock.announce(self)
         if self._job is not None:
             self._send(self._job)
         elif self._policy.active:
@@ -202,6 +209,7 @@ class RetentionManager:
         free = wanted if pin is None else unneeded(segments[:wanted], pin.position)
         if pin is not None and pin.brief and free < wanted and self._put_off():
             self._at = self._clock.mono + retention_retry_seconds
+            self._clock.announce(self)
         else:
             self._put_off_since = None
             held = segments[free:wanted]
@@ -261,6 +269,7 @@ class RetentionManager:
         pin = self._needed()
         if pin is not None and pin.position < retired.first_position:
             self._at = self._clock.mono + retention_retry_seconds
+            self._clock.announce(self)
             return
         if journal.commits.stopping:
             return
@@ -277,3 +286,4 @@ class RetentionManager:
         self.failures += 1
         self._outbox.log_event("retention_failed", True, {"text": text})
         self._at = self._clock.mono + retention_check_seconds
+        self._clock.announce(self)

@@ -15,6 +15,10 @@ filter_members_max: Final = 1_000
 """Members of all lists (IN, BEGINS WITH, ENDS WITH) of one filter."""
 filter_text_scans_max: Final = 6
 """Operators and functions of one filter that scan a whole string (LIKE, INSTR, UPPER)."""
+filter_shapes_max: Final = 256
+"""Cached syntax trees of filters, each for all texts that differ in their constants only."""
+filter_shape_characters_max: Final = 1_024
+"""Longest text of such a filter without its constants. Longer ones are parsed each time."""
 number_characters_max: Final = 64
 """Longest string that is converted to a number."""
 text_result_characters_max: Final = 64 * KIB
@@ -50,6 +54,9 @@ index_cells_max: Final = 1 << 22
 `index_cells_max / index_piece_messages_max` conditions, `index_piece_messages_max` results per condition."""
 index_memory_bytes_max: Final = 64 * MIB
 """Strings and results that all indexes of a process may cache. Above it the caches are cleared."""
+index_prefix_characters_max: Final = 64
+"""Longest prefix that is looked up in a dictionary, with the first characters of a value. Longer prefixes are
+tested one by one."""
 index_value_characters_max: Final = 256
 """Longest string whose results are cached between pieces."""
 

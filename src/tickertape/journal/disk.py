@@ -6,7 +6,7 @@ replaced or covered by a mount while in use remains the one in use. Python itsel
 Invariants:
 - Errors are neither retried nor interpreted.
 - Paths outside the root cannot be reached.
-- No other module of this package uses the operating system.
+- Beside kernel_aio.py, no other module of this package uses the operating system.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 
 from tickertape.base.interfaces import Buffer
+from tickertape.journal.kernel_aio import KernelSyncs
 
 _DIRECTORY_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
@@ -247,9 +248,29 @@ class SystemDisk:
             written = 0
         _write_rest(fd, offset, buffers, written)
 
+    def write_nowait(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> bool:
+        """Write like `write`, if the page cache accepts all bytes at once. False if the disk might wait.
+
+        Raises `OSError(EOPNOTSUPP)` or similar, before anything is written, if the kernel or file system
+        does not support this, as ext4. Call `write` on another thread then."""
+        fd = self._fd(handle)
+        if len(buffers) > _BUFFERS_MAX:
+            return False
+        if offset < 0:
+            raise OSError(errno.EINVAL, f"cannot write at offset {offset}")
+        wanted = sum([b.nbytes if isinstance(b, memoryview) else len(b) for b in buffers])
+        try:
+            return not wanted or os.pwritev(fd, buffers, offset, os.RWF_NOWAIT) == wanted
+        except BlockingIOError:
+            return False
+
     def sync(self, handle: int) -> None:
         """Make the file's data and size durable (fdatasync)."""
         os.fdatasync(self._fd(handle))
+
+    def syncs(self) -> KernelSyncs:
+        """Return an executor of background syncs for the event loop. Raises `OSError` without Linux AIO."""
+        return KernelSyncs(self._files)
 
     def read(self, handle: int, offset: int, size: int) -> bytes:
         """Return up to `size` bytes. Fewer bytes are returned only at the end of the file."""

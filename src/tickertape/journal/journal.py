@@ -53,12 +53,15 @@ class Journal:
         self.leftovers = recovered.leftovers
         """Segments whose removal an earlier run recorded but did not finish."""
         self.policy = policy
+        self.level = "local" if policy is SyncPolicy.ALWAYS else "written"
+        """Durability of a `PersistedCommit` under this sync policy."""
         self.highest = dict(recovered.publishers)
         """Highest accepted sequence of each publisher, durable or not."""
         self.persisted_highest = dict(recovered.publishers)
         """Highest persisted sequence of each publisher."""
         self._log_time = recovered.end.timestamp
-        self._accepted: list[AcceptedBatch] = []
+        self.accepted: list[AcceptedBatch] = []
+        """Batches that `take_accepted` returns."""
         self.commits = GroupCommit(
             recovered.end,
             policy=policy,
@@ -74,7 +77,7 @@ class Journal:
         """Accept a batch of one run whose last message has `last_sequence`. Return its first position."""
         self.highest[stamp.publisher] = last_sequence
         first = self.commits.append(batch, stamp, now)
-        self._accepted.append(AcceptedBatch(first, batch, stamp))
+        self.accepted.append(AcceptedBatch(first, batch, stamp))
         return first
 
     def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]], now: Now) -> int:
@@ -85,7 +88,7 @@ class Journal:
         for batch, stamp in parts:
             self.highest[stamp.publisher] = stamp.first_sequence + batch.count - 1
         first = self.commits.append_chain(parts, now)
-        self._accepted.append(AcceptedBatch(self.commits.accepted_end, None, None))
+        self.accepted.append(AcceptedBatch(self.commits.accepted_end, None, None))
         return first
 
     def log_time(self, now: Now) -> int:
@@ -99,21 +102,24 @@ class Journal:
 
     def take_accepted(self) -> list[AcceptedBatch]:
         """Drain the batches that were accepted, in order."""
-        accepted, self._accepted = self._accepted, []
+        accepted, self.accepted = self.accepted, []
         return accepted
 
     def take_persisted(self) -> list[PersistedCommit]:
         """Drain the newly persisted commits and make them visible to readers."""
-        for active in self.commits.take_opened():
-            self.view.opened(active)
+        if self.commits.opened:
+            for active in self.commits.take_opened():
+                self.view.opened(active)
         persisted = self.commits.take_persisted()
+        chained_from: int | None = None
         for commit in persisted:
             self.view.persisted(commit)
             for publisher, _, high in publisher_spans(commit.batch):
                 self.persisted_highest[publisher] = high
-        chained = [commit.first_position for commit in persisted if commit.chained]
-        if chained:
-            self.view.copy_tail(chained[0])
+            if commit.chained and chained_from is None:
+                chained_from = commit.first_position
+        if chained_from is not None:
+            self.view.copy_tail(chained_from)
         return persisted
 
     def reader(self, position: int, topic: str | None = None) -> LogReader:
@@ -134,8 +140,3 @@ class Journal:
     def upcoming_bytes(self) -> int:
         """Growth of `file_bytes` when the next segment is prepared."""
         return self.commits.preallocation.upcoming_bytes
-
-    @property
-    def level(self) -> str:
-        """Durability of a `PersistedCommit` under this sync policy: `local` or `written`."""
-        return "local" if self.policy is SyncPolicy.ALWAYS else "written"

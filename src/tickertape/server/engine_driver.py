@@ -111,7 +111,13 @@ class EngineDriver:
         self.empty = asyncio.Event()
         """Set while the server has no connections."""
         self.empty.set()
-        self.disk_worker = DiskWorker(opened.executor, self._on_loop(self._disk_answered), workers)
+        self.disk_worker = DiskWorker(
+            opened.executor,
+            self._disk_answered,
+            loop.call_soon_threadsafe,
+            workers,
+            workers.syncs(loop, opened.disk),
+        )
         self._full = False
         self._segment_reads = SegmentReads(opened.disk, self._on_loop(self._read_answered), workers)
         self._reads: dict[int, ReadRequest] = {}
@@ -285,16 +291,22 @@ class EngineDriver:
         self._flushing = True
         budget = step_bytes_max
         try:
-            while effects := self.broker.effects():
+            effects = self.broker.effects()
+            while effects:
                 for effect in effects:
                     budget -= self._perform(effect, budget)
-            self._write()
+                effects = self.broker.effects() if self.broker.pending_effects else []
+            if self._outgoing:
+                self._write()
         finally:
             self._flushing = False
-        if (self.broker.has_work or self._scheduler.has_work) and not self._working:
+        if not self._working and (self.broker.has_work or self._scheduler.waiting):
             self._working = True
             self._loop.call_soon(self._work)
-        self._set_timer()
+        deadline = self.broker.next_deadline()
+        # A timer that fires early is harmless. Restarting it for every commit would be slower.
+        if deadline is not None and (self._timer is None or deadline < self._timer_at - 0.001):
+            self._set_timer(deadline)
         if self._closing and self.broker.journal.commits.closed:
             self._finish(None)
 
@@ -396,22 +408,17 @@ class EngineDriver:
     def _work(self) -> None:
         self._working = False
         now = clock()
-        served = self._scheduler.step(now)
-        if served is not None:
-            self._set_scheduled(served, waits=False)
+        if self._scheduler.waiting:
+            served = self._scheduler.step(now)
+            if served is not None:
+                self._set_scheduled(served, waits=False)
         self.broker.work(now)
         self.flush()
 
     # -- time -----------------------------------------------------------------------------------------
 
-    def _set_timer(self) -> None:
-        deadline = self.broker.next_deadline(clock())
-        if deadline is None:
-            return
+    def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
-            # A timer that fires early is harmless. Restarting it for every commit would be slower.
-            if self._timer_at <= deadline + 0.001:
-                return
             self._timer.cancel()
         self._timer_at = deadline
         self._timer = self._loop.call_later(max(deadline - time.monotonic(), 0.0), self._wake)

@@ -53,6 +53,8 @@ event_text_characters_max: Final = 300
 """Longest field of a log line. Longer fields are cut."""
 event_queue_lines_max: Final = 10_000
 """Log lines waiting for standard error. Further lines are dropped and counted."""
+loop_commit_bytes_max: Final = 128 * KIB
+"""Largest commit that the event loop writes. A thread writes larger commits."""
 sync_slow_seconds: Final = 1.0
 """Slower synced writes are logged."""
 drain_seconds_default: Final = 10.0

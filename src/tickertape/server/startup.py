@@ -104,7 +104,7 @@ def open_on(
         segment_bytes=settings.segment_size,
         archive=tier,
     )
-    executor = DiskJobExecutor(disk, salt)
+    executor = DiskJobExecutor(disk, salt, may_wait=settings.write_on_loop)
     begin_run(journal, executor)
     registry = read_all(disk, load_publishers(journal))
     try:

@@ -403,6 +403,14 @@ class StrictDisk:
         self._store(file, offset, data[:written], f"handle {handle}")
         raise _error(fault.error, f"handle {handle}")
 
+    def write_nowait(self, handle: int, offset: int, buffers: Sequence[Buffer]) -> bool:
+        """Write like `write`. One call in four writes nothing and returns False, as a busy disk does."""
+        if self._rng.random() < 0.25:
+            self._file(handle, write=True)
+            return False
+        self.write(handle, offset, buffers)
+        return True
+
     def sync(self, handle: int) -> None:
         """Make the contents and the size of a file durable."""
         fault = self._fault("sync")

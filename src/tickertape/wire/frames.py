@@ -275,17 +275,14 @@ class FrameReader:
             self.error = foresee(header, total, batch_bytes)
         return total is not None
 
-    def _wrong_length(self, header: bytes, header_crc: int, batch: Buffer | None) -> PeerError | None:
+    def _wrong_length(self, header: bytes, header_crc: int, batch: Buffer) -> PeerError | None:
         """Return the error of a complete frame whose batch claims another length.
 
         It equals the error for the incomplete frame, so it does not depend on how the bytes were split.
         """
-        if self._foresee is None or batch is None or len(batch) < TOTAL.size:
+        if self._foresee is None or crc32c(header) != header_crc:
             return None
-        (total,) = TOTAL.unpack_from(batch)
-        if total == len(batch) or crc32c(header) != header_crc:
-            return None
-        return self._foresee(header, total, len(batch))
+        return self._foresee(header, TOTAL.unpack_from(batch)[0], len(batch))
 
     def _judge_own(self, own: memoryview) -> None:
         self._foreseen = self._judge_begun(own, 0, self._filled)
@@ -317,9 +314,10 @@ class FrameReader:
         frames: list[Frame],
     ) -> bool:
         """Append the frame if padding and checksums are valid. Return whether they are."""
-        self.error = self._wrong_length(header[:header_bytes], header_crc, batch)
-        if self.error is not None:
-            return False
+        if batch is not None and len(batch) >= TOTAL.size and TOTAL.unpack_from(batch)[0] != len(batch):
+            self.error = self._wrong_length(header[:header_bytes], header_crc, batch)
+            if self.error is not None:
+                return False
         padded, header = header, header[:header_bytes]
         if crc32c(header) != header_crc:
             self.error = _checksum_error(header, header_bytes, header_crc)

@@ -76,7 +76,7 @@ def test_retention_by_age_keeps_only_the_segment_of_the_last_message() -> None:
 
 def test_retention_by_age_is_triggered_by_the_clock_alone() -> None:
     world, _ = world_of(HOUR)
-    deadline = world.broker.next_deadline(world.now())
+    deadline = world.broker.next_deadline()
     assert deadline is not None
     assert deadline <= world.mono + 60
     world.wake(3_500)

@@ -50,8 +50,8 @@ class Calls(Trace):
 
 PREPARE = PrepareSegment(number=1, bytes=4096)
 START = StartSegment(number=1, header=b"h" * 512)
-WRITE = WriteCommit(segment=1, offset=512, buffers=[b"a", b"b"], sync=True, number=1)
-LAZY = WriteCommit(segment=1, offset=514, buffers=[b"c"], sync=False, number=2)
+WRITE = WriteCommit(segment=1, offset=512, buffers=[b"a", b"b"], bytes=2, sync=True, number=1)
+LAZY = WriteCommit(segment=1, offset=514, buffers=[b"c"], bytes=1, sync=False, number=2)
 SYNC = SyncSegment(segment=1, number=2)
 SEAL = SealSegment(segment=1, seal_offset=515, seal=[b"s"], end=516)
 ROLL = RollSegment(old=1, seal_offset=515, seal=[b"s"], old_end=516, new=2, header=b"i" * 512)

@@ -116,7 +116,7 @@ class BookmarkStore(Protocol):
 def columns_of(batch: MessageBatch) -> tuple[Publishers, UInt64s]:
     """Return the publishers and sequences of a batch in the form that stores use."""
     if batch.run_count == 1:
-        return batch.run(0).publisher, batch.sequences
+        return batch.first_run.publisher, batch.sequences
     return batch.publishers, batch.sequences
 
 

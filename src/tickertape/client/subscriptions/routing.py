@@ -23,7 +23,18 @@ from tickertape.client.limits import shared_batches_bytes_max
 from tickertape.wire.commands import Deliver
 
 _MADE: Final = frozenset(
-    {"_places", "_table", "bodies", "body_bytes", "columns", "head_bytes", "nbytes", "run_count", "topics"}
+    {
+        "_places",
+        "_table",
+        "bodies",
+        "body_bytes",
+        "columns",
+        "has_sequences",
+        "head_bytes",
+        "nbytes",
+        "run_count",
+        "topics",
+    }
 )
 """Attributes that a view lacks. Access to one of them converts the share into a batch."""
 

@@ -35,40 +35,36 @@ class AckTracker:
     def __init__(self, journal: Journal, throttle: ReadThrottle) -> None:
         self._journal = journal
         self._throttle = throttle
-        self._pending: deque[PendingAck] = deque()
+        self.pending: deque[PendingAck] = deque()
+        """Answers in log order. Callers must not change it."""
 
     def add(self, session: Session, frame: int, sequence: int) -> None:
         """Acknowledge a publish frame once everything accepted until now is persisted."""
-        self._pending.append(PendingAck(self._journal.commits.accepted_end, session, frame, sequence, None))
+        self.pending.append(PendingAck(self._journal.commits.accepted_end, session, frame, sequence, None))
 
     def add_answer(self, session: Session, answer: Callable[[], Command]) -> None:
         """Send `answer()` once everything accepted until now is persisted."""
-        self._pending.append(PendingAck(self._journal.commits.accepted_end, session, 0, 0, answer))
-
-    @property
-    def _is_behind(self) -> bool:
-        """Whether too many bytes or answers wait for the disk."""
-        return self._journal.commits.congested or len(self._pending) > owed_max
+        self.pending.append(PendingAck(self._journal.commits.accepted_end, session, 0, 0, answer))
 
     def pause_if_behind(self, session: Session) -> None:
-        """Stop reading from a publisher that is ahead of the disk."""
-        if self._is_behind:
+        """Stop reading from a publisher if too many bytes or answers wait for the disk."""
+        if len(self.pending) > owed_max or self._journal.commits.congested:
             self._throttle.pause(session.conn, "journal")
 
     def resume_unless_behind(self) -> None:
         """Resume reading from publishers that were ahead of the disk."""
-        if not self._is_behind:
+        if len(self.pending) <= owed_max and not self._journal.commits.congested:
             self._throttle.resume_all("journal")
 
     def take_due(self) -> list[tuple[Session, Command]]:
         """Remove and return the answers that are due."""
         end = self._journal.commits.persisted_end
-        if not self._pending or self._pending[0].end > end:
+        if not self.pending or self.pending[0].end > end:
             return []
         reached: dict[int, tuple[Session, int, int]] = {}
         others: list[tuple[Session, Command]] = []
-        while self._pending and self._pending[0].end <= end:
-            _, session, frame, sequence, answer = self._pending.popleft()
+        while self.pending and self.pending[0].end <= end:
+            _, session, frame, sequence, answer = self.pending.popleft()
             if answer is not None:
                 others.append((session, answer()))
                 continue
@@ -77,8 +73,7 @@ class AckTracker:
                 sequence = max(sequence, before[2])
             reached[session.conn] = session, frame, sequence
         level = self._journal.level
-        due: list[tuple[Session, Command]] = [
-            (session, Persisted(frame=frame, sequence=sequence, level=level))
-            for session, frame, sequence in reached.values()
-        ]
+        due: list[tuple[Session, Command]] = []
+        for session, frame, sequence in reached.values():
+            due.append((session, Persisted(frame=frame, sequence=sequence, level=level)))
         return due + others

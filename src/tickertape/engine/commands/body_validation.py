@@ -135,7 +135,7 @@ def refusing(
     rest = select(batch, good)
     if not command.sequenced and rest.has_sequences:
         # The server assigns consecutive sequences, so the sequences of the batch are dropped.
-        run = rest.run(0)
+        run = rest.first_run
         rest = merge([rest], [Stamp(run.publisher ^ 1, run.first_sequence, run.timestamp)])
     left = [known[index] for index in good.nonzero()[0].tolist()]
     return PartialRejection(rejections, MessageBatch.parse(rest.encode()), left, error)

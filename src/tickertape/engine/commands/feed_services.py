@@ -9,6 +9,7 @@ from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.queue_feed import QueueFeed
 from tickertape.engine.queues.registry import QueueRegistry
+from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.transient.delivery import TransientDelivery
@@ -21,11 +22,8 @@ class FeedServices:
         self.log = log
         self.transient = transient
         self.queues = queues
-
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` has messages to deliver."""
-        return self.log.has_work or self.queues.has_work or self.transient.has_work
+        self.pending: Pending = (*log.pending, *queues.pending, *transient.pending)
+        """Not empty while `step` has messages to deliver."""
 
     def step(self) -> None:
         """Execute one bounded step of delivery."""
@@ -38,6 +36,13 @@ class FeedServices:
         self.log.writable(session)
         self.transient.writable(session)
         self.queues.writable(session)
+
+    def drop(self, session: Session) -> None:
+        """Release everything that feeds of a closed connection hold for others: leases and memory. The feeds
+        of log and transient delivery are removed later."""
+        self.log.drop(session)
+        self.transient.drop(session)
+        self.queues.drop(session)
 
     def stop(self) -> None:
         """Start a clean stop: send messages held by conflation."""

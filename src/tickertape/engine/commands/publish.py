@@ -52,7 +52,7 @@ class PublishHandler:
 
     def publish(self, session: Session, command: Publish, batch: MessageBatch) -> None:
         """Handle a publish frame, now or in order. Raises errors that end the connection."""
-        held = self._lookups.of(session.conn)
+        held = self._lookups.by_conn.get(session.conn)
         if held is None:
             self._take(session, PublishFrame(command, batch))
         else:
@@ -74,7 +74,7 @@ class PublishHandler:
             self._outbox.send(session.conn, Ack(id=command.id, code="bad_option", text=text))
             return
         act = persisted if command.level == "persisted" else processed
-        held = self._lookups.of(session.conn)
+        held = self._lookups.by_conn.get(session.conn)
         # Earlier publishes to non-persistent topics may still wait for delivery.
         if held is None:
             self._transient.after(act)
@@ -84,7 +84,7 @@ class PublishHandler:
 
     def after(self, session: Session, act: Callable[[], None]) -> None:
         """Call `act` once earlier publishes of the connection are handled."""
-        held = self._lookups.of(session.conn)
+        held = self._lookups.by_conn.get(session.conn)
         if held is None:
             act()
         else:
@@ -175,7 +175,7 @@ class PublishHandler:
                 self._take(session, following)
             else:
                 following()
-            held = self._lookups.of(session.conn)
+            held = self._lookups.by_conn.get(session.conn)
             if held is not None:
                 held.waiting.extend(waiting)
                 return

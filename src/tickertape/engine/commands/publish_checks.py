@@ -10,6 +10,7 @@ from tickertape.base.limits import last_persisted_max, publish_messages_max, pub
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_topics
+from tickertape.batch.format import KINDS
 from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection, refusing
 from tickertape.engine.limits import known_topics_bytes_max
 from tickertape.engine.runtime.log_writer import last_sequence
@@ -77,22 +78,27 @@ class PublishChecks:
         session.frames = command.frame
         self._check_batch(batch)
         if command.sequenced:
-            if batch.run(0).publisher != session.publisher:
+            if batch.first_run.publisher != session.publisher:
                 raise BadBatch(
                     "Invalid publisher of a sequenced frame. Use the publisher id of the connection."
                 )
             _check_rising(batch)
         elif batch.has_sequences:
             raise BadBatch("Invalid frame: it has sequences but is not sequenced. Remove the sequences.")
+        persistent = other = False
         for topic in batch.topics:
-            self._check_name(topic)
-        recorded = {self._catalog.recorded(topic) for topic in batch.topics}
-        if len(recorded) > 1 or (command.sequenced and False in recorded):
+            if topic not in self._good_topics:
+                self._check_name(topic)
+            if self._catalog.recorded(topic):
+                persistent = True
+            else:
+                other = True
+        if other and (persistent or command.sequenced):
             raise BadTopic(
                 "Cannot publish this frame: non-persistent topics cannot have sequences or share a "
                 "frame with persistent topics. Send a separate frame."
             )
-        return recorded.pop()
+        return persistent
 
     def check_staged(self, batch: MessageBatch) -> None:
         """Validate a batch to be staged. Raises `BadBatch` or `CorruptBatch` for protocol violations, and
@@ -144,7 +150,7 @@ class PublishChecks:
         return Admission(split.rest, split.numbers, [*rejections, split])
 
     def _check_batch(self, batch: MessageBatch) -> None:
-        if batch.run_count != 1 or batch.kinds is not None:
+        if batch.run_count != 1 or batch.columns & KINDS:
             raise BadBatch("Invalid publish frame. Send one run without control records.")
         if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
             raise BadBatch(
@@ -154,7 +160,7 @@ class PublishChecks:
         batch.verify()
 
     def _check_name(self, topic: str) -> None:
-        if topic in self._good_topics or topic == QUEUE_TOPIC:
+        if topic == QUEUE_TOPIC:
             return
         check_topic(topic)
         size = topic.__sizeof__() + _NAME_BYTES
@@ -170,7 +176,7 @@ def _check_rising(batch: MessageBatch) -> None:
     if batch.has_sequences:
         sequences = batch.sequences
         rises = not bool((sequences[1:] <= sequences[:-1]).any())
-    if batch.run(0).first_sequence == 0 or not rises:
+    if batch.first_run.first_sequence == 0 or not rises:
         raise BadBatch("Invalid sequences. Start at 1 and increase them within a run.")
     last = last_sequence(batch)
     if last > last_persisted_max:

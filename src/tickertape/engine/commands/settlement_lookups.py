@@ -41,31 +41,28 @@ class SettlementLookups:
     def __init__(self, reads: LogReads, throttle: ReadThrottle) -> None:
         self._reads = reads
         self._throttle = throttle
-        self._by_conn: dict[int, SettlementLookup] = {}
-
-    def of(self, conn: int) -> SettlementLookup | None:
-        """Return the look-up of a connection, or None."""
-        return self._by_conn.get(conn)
+        self.by_conn: dict[int, SettlementLookup] = {}
+        """Look-up of each connection. Callers must not change it."""
 
     def begin(self, lookup: SettlementLookup) -> bool:
         """Start a look-up. Return whether it is done at once."""
-        self._by_conn[lookup.conn] = lookup
+        self.by_conn[lookup.conn] = lookup
         return self._reads.run(lookup)
 
     def done(self, lookup: SettlementLookup) -> None:
         """Remove a look-up that is done."""
-        del self._by_conn[lookup.conn]
+        del self.by_conn[lookup.conn]
 
     def drop(self, conn: int) -> SettlementLookup | None:
         """Remove and return the look-up of a closed connection."""
-        lookup = self._by_conn.pop(conn, None)
+        lookup = self.by_conn.pop(conn, None)
         if lookup is not None:
             self._reads.drop(lookup)
         return lookup
 
     def pause_or_resume(self, conn: int) -> None:
         """Read from a connection, unless its look-up is in progress."""
-        if conn in self._by_conn:
+        if conn in self.by_conn:
             self._throttle.pause(conn, "settling")
         else:
             self._throttle.resume(conn, "settling")

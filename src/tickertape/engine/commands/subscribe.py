@@ -2,11 +2,12 @@
 
 Invariants:
 - A connection uses a subscription id for at most one subscription at a time.
-- All subscriptions of a closed connection are removed.
+- All subscriptions of a closed connection are removed, in bounded steps. Nothing is sent to them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -24,7 +25,7 @@ from tickertape.engine.commands.subscribe_checks import (
 )
 from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions, SubscriptionRegistry
 from tickertape.engine.conflation.buffer import ConflationBuffer, ConflationBuffers
-from tickertape.engine.limits import replaces_waiting_max
+from tickertape.engine.limits import dropped_subscriptions_max, replaces_waiting_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
@@ -33,6 +34,7 @@ from tickertape.engine.queues.queue_feed import QueueFeed
 from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.engine.subscriptions.options import SubscribeOptions, check_queue_options
@@ -99,6 +101,10 @@ class SubscribeHandler:
         self.services = services
         self.searches = searches
         self._registry = SubscriptionRegistry()
+        self._dropping: deque[ConnectionSubscriptions] = deque()
+        """Subscriptions of closed connections, to be ended in steps."""
+        self.pending: Pending = (self._dropping,)
+        """Not empty while subscriptions of closed connections remain."""
         self._stopping = False
         self._handlers: dict[type[Request], Callable[[Session, Any], None]] = {
             Subscribe: self.subscribe,
@@ -454,17 +460,33 @@ class SubscribeHandler:
     # -- connections ----------------------------------------------------------------------------------
 
     def drop(self, session: Session) -> None:
-        """End the subscriptions of a closed connection."""
+        """End the subscriptions of a closed connection: queue consumers and some others now, the rest in
+        later steps. Its session has ended, so nothing is sent to them meanwhile."""
         self.searches.drop(session.conn)
-        held = self._registry.of(session.conn)
-        for sub_id in [*held, *held.coming]:
-            self._end(held, sub_id)
-        self._registry.forget_if_empty(session.conn)
+        self.services.drop(session)
+        self._dropping.append(self._registry.take(session.conn))
+        self._drop_some()
+
+    def _drop_some(self) -> None:
+        """End a bounded number of subscriptions of closed connections."""
+        left = dropped_subscriptions_max
+        while self._dropping:
+            held = self._dropping[0]
+            subs = held.coming or held
+            if not subs:
+                self._dropping.popleft()
+            elif left:
+                _, sub = subs.popitem()
+                sub.close()
+                left -= 1
+            else:
+                return
 
     # -- time -----------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Execute one bounded step of delivery."""
+        """Execute one bounded step of delivery, and of the end of subscriptions."""
+        self._drop_some()
         self.services.step()
         self.forget_ended()
 

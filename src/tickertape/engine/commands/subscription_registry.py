@@ -38,6 +38,10 @@ class SubscriptionRegistry:
         """Return the subscriptions of a connection, to add one."""
         return self._by_conn.setdefault(session.conn, ConnectionSubscriptions())
 
+    def take(self, conn: int) -> ConnectionSubscriptions:
+        """Remove and return the subscriptions of a closed connection."""
+        return self._by_conn.pop(conn, ConnectionSubscriptions())
+
     def forget_if_empty(self, conn: int) -> None:
         """Remove a connection without subscriptions."""
         held = self.of(conn)

@@ -29,7 +29,7 @@ from tickertape.engine.limits import step_delivery_bytes
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import ALL_TOPICS
 from tickertape.engine.runtime.clock import EngineClock
-from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue
+from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue, Pending
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.journal.journal import Journal
@@ -56,6 +56,8 @@ class CursorScheduler:
         self._sender = sender
         self._cursor_of: dict[LogFeed, Cursor] = {}
         self._run_queue: FairQueue[Cursor] = FairQueue()
+        self.pending: Pending = (self._run_queue.keys,)
+        """Not empty while a cursor is ready to run."""
         self._blocked_on_connection: dict[int, dict[Cursor, None]] = {}
         """Cursors that resume when their connection is writable again."""
         self._at_tail: dict[Cursor, None] = {}
@@ -65,6 +67,8 @@ class CursorScheduler:
         self._timers: DeadlineQueue[Cursor] = DeadlineQueue()
         """Cursors by the monotonic time (microseconds) at which they resume. Their rate limiter then permits
         more, or their conflation has waited too long for the log time."""
+        self.timed: Pending = (self._conflation_ends.items, self._timers.items)
+        """Not empty while a cursor waits for a time."""
 
     # -- feeds ----------------------------------------------------------------------------------------
 
@@ -152,10 +156,10 @@ class CursorScheduler:
 
     def settle(self) -> None:
         """Resume cursors whose deadline has passed."""
-        if self._conflation_ends:
+        if self._conflation_ends.items:
             for cursor in self._conflation_ends.due(self._journal.log_time(self._clock.now)):
                 self._run(cursor)
-        if self._timers:
+        if self._timers.items:
             for cursor in self._timers.due(int(self._clock.mono * _MICROS)):
                 self._run(cursor)
 
@@ -193,19 +197,12 @@ class CursorScheduler:
                 if sub.conflating is None or sub.conflating.unsent_position is None:
                     yield sub
 
-    @property
-    def has_work(self) -> bool:
-        """Whether a cursor is ready to run."""
-        return bool(self._run_queue)
-
     def next_deadline(self) -> float | None:
         """Return the monotonic time (seconds) at which to call `settle`, or None."""
         first = self._timers.first()
-        return None if first is None else (first + 1) / _MICROS  # rounded up, so that it is not early
-
-    def next_log_time(self) -> float | None:
-        """Return the log time at which to call `settle`, or None."""
-        return self._conflation_ends.first()
+        deadline = None if first is None else (first + 1) / _MICROS  # rounded up, so that it is not early
+        at = self._clock.reached(self._conflation_ends.first())
+        return at if deadline is None or (at is not None and at < deadline) else deadline
 
     def step(self, budget: int) -> Transitions[None]:
         """Run cursors in turn for about `budget` bytes. The caller applies each transition before the next
@@ -263,6 +260,7 @@ class CursorScheduler:
             blocked, at = share.blocked, share.at
         if at is not None:
             self._timers.put(cursor, int(at * _MICROS) + 1)
+            self._clock.announce(self)
         elif blocked:
             cursor.out_of_credit = True
         else:
@@ -341,6 +339,7 @@ class CursorScheduler:
                 return
             at = conflating.next_time()
             if at is not None:
+                self._clock.announce(self)
                 if all_known:  # otherwise the next commit resumes it
                     self._conflation_ends.put(cursor, at)
                 if now < at:  # otherwise it waits for commits, not for the clock

@@ -6,6 +6,7 @@ Invariants:
 - A step stays within its budget.
 - No feed receives more than its credit. A feed that cannot accept its whole part is ejected, and continues
   from exactly this position with its own cursor.
+- At the end of the log, an ejected feed keeps its index entry until it returns, ends or is far behind.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from tickertape.engine.limits import (
     outbox_bytes_max,
     step_delivery_bytes,
     step_share_bytes,
+    suspended_messages_max,
+    suspended_removals_max,
 )
 from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
-from tickertape.engine.runtime.scheduling import DeadlineQueue
+from tickertape.engine.runtime.scheduling import DeadlineQueue, Pending
+from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart
 
@@ -53,10 +57,14 @@ class Fanout:
         """Feeds ejected since the last `step` or `eject_all`."""
         self._index: FeedIndex = SubscriptionIndex(InterestGroup)
         self._parts: deque[LogPart] = deque()
+        self.pending: Pending = (self._parts,)
+        """Not empty while parts wait for delivery."""
         self._waiting_bytes = 0
         self._work: Iterator[int] | None = None
         """Remaining work for the first part. None if it has not started."""
         self._boundaries: DeadlineQueue[LogFeed] = DeadlineQueue()
+        self.boundaries = self._boundaries.items
+        """Feeds with a boundary."""
 
     # -- feeds ----------------------------------------------------------------------------------------
 
@@ -77,10 +85,10 @@ class Fanout:
 
     def remove(self, sub: LogFeed) -> None:
         """Remove a feed, if it is in this group. Its position becomes the position of the group, if that is
-        higher."""
+        higher. An ejected feed loses its index entry."""
         if sub.group is self:
             self._gone(sub)
-            self._index.discard(sub)
+        self._index.discard(sub)
 
     def feeds(self) -> Iterator[LogFeed]:
         """Return all feeds of the group."""
@@ -88,6 +96,14 @@ class Fanout:
 
     def __len__(self) -> int:
         return len(self._index)
+
+    @property
+    def full_connection(self) -> Session | None:
+        """The connection of all feeds, if they have the same and it is not writable."""
+        first = next(self.feeds(), None)
+        if first is None or first.session.writable or first.session.ended:
+            return None
+        return first.session if all(sub.session is first.session for sub in self.feeds()) else None
 
     def take_filtered(self) -> list[FeedIndex]:
         """Remove feeds with indexed filters: one index for each topic, and one for all patterns."""
@@ -115,7 +131,7 @@ class Fanout:
         for sub in others:
             sub.phase, sub.group = self._phase, self
             self.reschedule(sub)
-        if len(others) > len(self._index) and not self._parts:
+        if len(others) > self._index.entries and not self._parts:
             others, self._index = self._index, others  # move the smaller index
         for sub in others:
             self._index.add(sub)
@@ -127,14 +143,20 @@ class Fanout:
         self._parts.append(part)
         self._waiting_bytes += part.batch.nbytes
 
+    def rewind(self) -> None:
+        """Discard the waiting parts. The caller must take all parts from the position of the group on."""
+        self._parts.clear()
+        self._begin_next()
+
     def persisted(self, part: LogPart) -> bool:
         """Append a persisted part (or, at the live end, an accepted part), which waits for `step`.
 
         Return whether too much waits, because publishers are faster than delivery. The caller must then call
         `eject_all`."""
         if not self._index:
-            self._parts.clear()
-            self._begin_next()
+            if self._parts:
+                self._parts.clear()
+                self._begin_next()
             self.position = part.end_position
             return False
         self.take(part)
@@ -151,11 +173,6 @@ class Fanout:
             self._eject(sub, self.position)
         self.position = position
         return self._take_ejected()
-
-    @property
-    def has_work(self) -> bool:
-        """Whether parts wait for delivery."""
-        return bool(self._parts)
 
     @property
     def open_from(self) -> int:
@@ -181,6 +198,7 @@ class Fanout:
                 self.position = part.end_position
                 self._parts.popleft()
                 self._begin_next()
+                self._index.expire(self.position - suspended_messages_max, suspended_removals_max)
         return budget, self._take_ejected()
 
     def take_reached(self) -> list[LogFeed]:
@@ -276,7 +294,11 @@ class Fanout:
         return False
 
     def _eject(self, sub: LogFeed, position: int, solo_until: int = 0) -> None:
-        self.remove(sub)
+        self._gone(sub)
+        if self._phase is Phase.TAIL:
+            self._index.suspend(sub, self.position)  # it returns when it has caught up
+        else:
+            self._index.discard(sub)
         sub.position = max(sub.position, position)
         # A feed that only waits for its connection may share a cursor as soon as it resumes.
         sub.solo_until = solo_until if sub.session.writable else 0

@@ -39,22 +39,22 @@ class LiveTail:
         self.fallbacks = 0
         """How often a feed fell back to the log."""
         self._wanting = 0
-        self._known_from: int | None = None
+        self.known_from: int | None = None
         """Position from which accepted messages are buffered. None if no feed is live."""
         self._parts: deque[LogPart] = deque()
 
     def begin(self, accepted_end: int) -> None:
         """Register a live feed, and start to buffer accepted messages."""
         self._wanting += 1
-        if self._known_from is None:
-            self._known_from = accepted_end
+        if self.known_from is None:
+            self.known_from = accepted_end
 
     def end(self, sub: LogFeed) -> None:
         """Remove a live feed, and stop buffering after the last one."""
         self._behind_since.pop(sub, None)
         self._wanting -= 1
         if not self._wanting:
-            self._known_from = None
+            self.known_from = None
             self._parts.clear()
 
     def accepted(self, batches: Iterable[AcceptedBatch]) -> list[LogFeed]:
@@ -63,10 +63,10 @@ class LiveTail:
         For a transaction, all feeds fall back and read the log."""
         fallen: list[LogFeed] = []
         for position, batch, stamp in batches:
-            if self._known_from is None or position < self._known_from:
+            if self.known_from is None or position < self.known_from:
                 continue
             if batch is None or stamp is None:
-                self._known_from = position
+                self.known_from = position
                 self._parts.clear()
                 fallen += self.fanout.eject_all(position)
                 continue
@@ -90,7 +90,9 @@ class LiveTail:
 
     def _demoted(self, ejected: list[LogFeed]) -> list[LogFeed]:
         self.fallbacks += len(ejected)
-        self._behind_since.update(dict.fromkeys(ejected, self._clock.mono))
+        if ejected:
+            self._behind_since.update(dict.fromkeys(ejected, self._clock.mono))
+            self._clock.announce(self)
         return ejected
 
     def next_deadline(self) -> float | None:
@@ -130,10 +132,11 @@ class LiveTail:
         if fell_back:
             # It has just received everything persisted, so the time behind starts again.
             self._behind_since[sub] = self._clock.mono
+            self._clock.announce(self)
         return False
 
     def _join(self, sub: LogFeed) -> bool:
-        if self._known_from is None or sub.position < self._known_from or not sub.session.writable:
+        if self.known_from is None or sub.position < self.known_from or not sub.session.writable:
             return False
         sent = 0
         for part in self._parts:

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import TypeVar
 
 from tickertape.base.errors import TickertapeError
@@ -34,14 +35,14 @@ from tickertape.engine.delivery.transitions import (
     Transition,
     Transitions,
 )
-from tickertape.engine.limits import shared_cursor_moves_max, step_bytes_max
+from tickertape.engine.limits import shared_cursor_moves_max, step_bytes_in_commit_max, step_bytes_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.scheduling import DeadlineQueue
+from tickertape.engine.runtime.scheduling import DeadlineQueue, Pending
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase, Replacement
 from tickertape.engine.subscriptions.options import ReplayRate
@@ -51,10 +52,8 @@ from tickertape.journal.reading.log_view import LogPart
 from tickertape.wire.commands import Command, Completed, Ended
 from tickertape.wire.frames import encode_frame
 
-_CLOCK_CHECK_SECONDS = 1.0
 _SHARE_OF_THE_LAST = 4
 """Feeds behind the end get at least one part in this many of a step."""
-_MICROS = 1_000_000
 
 T = TypeVar("T")
 
@@ -84,6 +83,9 @@ class LogDelivery:
         self.shared_cursors = SharedCursors(journal, reads, self.cursors, sender)
         self.fanout = Fanout(journal.commits.persisted_end, sender)
         self.live = LiveTail(journal.commits.accepted_end, clock, sender, age_seconds)
+        self._at_end = (*self.fanout.pending, *self.live.fanout.pending)
+        self.pending: Pending = (*self._at_end, *self.cursors.pending, *self.shared_cursors.pending)
+        """Not empty while `step` has messages to deliver."""
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
         """Feeds that end at a future log time."""
         self._notices = ProgressNotices(outbox, clock)
@@ -94,6 +96,7 @@ class LogDelivery:
         """Start delivery to a feed whose range is known, unless it is paused."""
         if sub.stop_time is not None:
             self._clocked.put(sub, sub.stop_time)
+            self._clock.announce(self)
         if sub.live:
             self.live.begin(self._journal.commits.accepted_end)
         self.cursors.add(sub)
@@ -106,6 +109,11 @@ class LogDelivery:
         """Resume the feeds of a connection that is writable again."""
         session.writable = True
         self.cursors.writable(session)
+        self.shared_cursors.resume(session)
+
+    def drop(self, session: Session) -> None:
+        """Prepare for the end of the feeds of a closed connection."""
+        self.shared_cursors.resume(session)
 
     def pause(self, subs: Iterable[LogFeed]) -> None:
         """Pause feeds. They keep their positions."""
@@ -190,13 +198,15 @@ class LogDelivery:
 
     def accepted(self, batches: Iterable[AcceptedBatch]) -> None:
         """Offer accepted batches to live feeds."""
-        self.cursors.add_each(self.live.accepted(batches))
+        if self.live.known_from is not None:
+            self.cursors.add_each(self.live.accepted(batches))
 
     def persisted(self, part: LogPart) -> None:
         """Offer a persisted commit to all feeds."""
         if self.fanout.persisted(part):
             self._tail_overloaded(part.end_position)
-        self.live.persisted(part.end_position)
+        if self.live.known_from is not None:
+            self.live.persisted(part.end_position)
         self._notices.moved(part)
         self.cursors.persisted()
 
@@ -230,14 +240,16 @@ class LogDelivery:
 
     def settle(self) -> None:
         """Execute everything that is due by the clock. Called after commits too."""
-        if self._clocked:
+        if self._clocked.items:
             for sub in self._clocked.due(self._journal.log_time(self._clock.now)):
                 self._stop_by_clock(sub)
-        self.cursors.settle()
+        if any(self.cursors.timed):
+            self.cursors.settle()
         for fanout in (self.fanout, self.live.fanout):
-            self._moved(fanout)
-        if not (self.fanout.has_work or self.live.fanout.has_work):  # otherwise messages still wait
-            self._notices.settle(self._all_sent())
+            if fanout.boundaries:
+                self._moved(fanout)
+        if not any(self._at_end):  # otherwise messages still wait
+            self._notices.settle(self._all_sent)
 
     def _stop_by_clock(self, sub: LogFeed) -> None:
         """Convert the end time of a feed into a position. Messages accepted later have later timestamps."""
@@ -261,41 +273,25 @@ class LogDelivery:
         """Return whether a feed was sent everything persisted."""
         return sub.phase is Phase.TAIL or self.cursors.caught_up(sub)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` has messages to deliver."""
-        return (
-            self.cursors.has_work
-            or self.shared_cursors.has_work
-            or self.fanout.has_work
-            or self.live.fanout.has_work
-        )
-
     def next_deadline(self) -> float | None:
-        """Return the monotonic time (seconds) at which to call `settle`, or None."""
-        deadlines = [
-            self._notices.next_deadline(),
-            self.cursors.next_deadline(),
-            self.live.next_deadline(),
-        ]
-        for log_time in (self._clocked.first(), self.cursors.next_log_time()):
-            if log_time is not None:
-                # The wall clock may be set forward, so check it at least every second.
-                wait = min(max((log_time - self._clock.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
-                deadlines.append(self._clock.mono + wait)
-        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+        """Return the monotonic time (seconds) at which to call `settle` for a feed that ends, or None."""
+        return self._clock.reached(self._clocked.first())
 
     def step(self) -> None:
-        """Deliver about `step_bytes_max`, to feeds at the end and to feeds behind it in turn."""
+        """Deliver about `step_bytes_max`, to feeds at the end and to feeds behind it in turn.
+
+        While a publisher waits for a commit, feeds behind the end get less."""
         left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
-        share = left // 2 if self.cursors.has_work else left
+        if self._journal.commits.in_flight:
+            left = min(left, step_bytes_in_commit_max)
+        share = left // 2 if any(self.cursors.pending) else left
         self._apply_all(self.cursors.step(left - share + self._apply_all(self.shared_cursors.step(share))))
 
     def dispatch(self) -> int:
         """Deliver to feeds at the end of the log. Return the remaining budget of the step."""
         budget = self.step_bytes_max
         for end, fanout in ((self.live, self.live.fanout), (self.fanout, self.fanout)):
-            if fanout.has_work:
+            if any(fanout.pending):
                 budget, ejected = end.step(budget)
                 self._moved(fanout, ejected)
         return budget
@@ -339,7 +335,7 @@ class LogDelivery:
     def _promote_to_tail(self, group: Fanout) -> None:
         """Move a group to the end of the log, unless it has too many feeds."""
         moving, there = len(group), len(self.fanout)
-        if moving > shared_cursor_moves_max and (there > shared_cursor_moves_max or self.fanout.has_work):
+        if moving > shared_cursor_moves_max and (there > shared_cursor_moves_max or any(self.fanout.pending)):
             return
         if any(sub.live for sub in group.feeds()):
             return
@@ -361,14 +357,15 @@ class LogDelivery:
         self._notices.joined(sub)
 
     def _failed(self, sub: LogFeed, error: TickertapeError) -> None:
-        self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.interest.topic, error)
+        if not sub.session.ended:
+            self._outbox.end_subscription(sub.session.conn, sub.sub_id, sub.interest.topic, error)
         self.remove(sub)
 
     def _all_sent(self) -> Iterator[LogFeed]:
         """Yield feeds that were sent everything."""
-        yield from self.fanout.feeds()
-        yield from self.live.fanout.feeds()
-        yield from self.cursors.all_sent()
+        for sub in chain(self.fanout.feeds(), self.live.fanout.feeds(), self.cursors.all_sent()):
+            if not sub.session.ended:
+                yield sub
 
     # -- completions and ends -------------------------------------------------------------------------
 
@@ -418,11 +415,13 @@ class LogDelivery:
             self.cursors.add(sub)
 
     def _send(self, sub: LogFeed, command: Command) -> None:
-        buffers: list[Buffer] = encode_frame(command)
-        self._outbox.put(Send(sub.session.conn, buffers))
+        if not sub.session.ended:
+            buffers: list[Buffer] = encode_frame(command)
+            self._outbox.put(Send(sub.session.conn, buffers))
 
     def _leave(self, sub: LogFeed) -> None:
-        """Remove a feed from its group and its cursor."""
+        """Remove a feed from its group and its cursor, and its kept index entry."""
         if sub.group is not None:
             sub.group.remove(sub)
+        (self.live.fanout if sub.live else self.fanout).remove(sub)
         self.cursors.discard(sub)

@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -51,17 +51,20 @@ class ProgressNotices:
         if index is not None:
             self._last = _Last(part.batch, index, part.first_position + index + 1)
             self._wanted = True
+            self._clock.announce(self)
 
     def joined(self, sub: LogFeed) -> None:
         """Record that a subscription has caught up."""
-        self._wanted = self._wanted or sub.replays
+        if sub.replays:
+            self._wanted = True
+            self._clock.announce(self)
 
     def next_deadline(self) -> float | None:
         """Return the monotonic time (seconds) at which to call `settle`, or None."""
         return self._at if self._wanted and self._last is not None else None
 
-    def settle(self, caught_up: Iterable[LogFeed]) -> None:
-        """Send the due notices to feeds that were sent everything."""
+    def settle(self, caught_up: Callable[[], Iterable[LogFeed]]) -> None:
+        """Send the due notices to the feeds `caught_up()` that were sent everything."""
         last = self._last
         if last is None or not self._wanted or self._clock.mono < self._at:
             return
@@ -70,7 +73,7 @@ class ProgressNotices:
         stamp = last.batch.timestamp(last.at)
         wanting = [
             s
-            for s in caught_up
+            for s in caught_up()
             # A feed with a future start time would resume too early from this bookmark.
             if s.replays and s.notified_to < last.end and (s.not_before is None or s.not_before <= stamp)
         ]

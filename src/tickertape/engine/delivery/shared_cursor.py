@@ -1,7 +1,8 @@
 """Shared cursors: read the log once for many filtered feeds at about the same position.
 
 A shared cursor tests each message once for all its feeds, in one index. It delivers like the end of the log
-(fanout.py). A feed that cannot accept its part leaves, and uses its own cursor until it may return.
+(fanout.py). A feed that cannot accept its part leaves, and uses its own cursor until it may return. If all
+feeds have one connection and it is full, they stay and wait for it.
 
 Invariants:
 - Feeds that are far behind do not delay other feeds.
@@ -33,6 +34,8 @@ from tickertape.engine.limits import (
 )
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.filter_groups import is_indexed
+from tickertape.engine.runtime.scheduling import Pending
+from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.journal import Journal
 from tickertape.journal.limits import read_bytes_target
@@ -105,6 +108,10 @@ class SharedCursors:
         self._sender = sender
         self._all: dict[SharedCursor, None] = {}
         self._run_queue: deque[SharedCursor] = deque()
+        self.pending: Pending = (self._run_queue,)
+        """Not empty while a shared cursor is ready to run."""
+        self._blocked_on_connection: dict[int, dict[SharedCursor, None]] = {}
+        """Shared cursors of one connection, which resume when it is writable again."""
         self._alone: WeakValueDictionary[str | None, LogFeed] = WeakValueDictionary()
         """The feed of each topic that last used its own cursor. The next feed may share a cursor with it."""
 
@@ -127,6 +134,7 @@ class SharedCursors:
             return False
         self._cursors.discard(sub)
         shared.fanout.add(sub)
+        self._run(shared)
         return True
 
     def begin(self, feeds: FeedIndex, position: int) -> bool:
@@ -180,6 +188,12 @@ class SharedCursors:
 
     # -- inputs ---------------------------------------------------------------------------------------
 
+    def resume(self, session: Session) -> None:
+        """Resume the shared cursors of a connection that is writable again or closed."""
+        for shared in self._blocked_on_connection.pop(session.conn, ()):
+            self._budget.busy(shared)
+            self._run(shared)
+
     def read_done(
         self, shared: SharedCursor, data: Buffer | ArchiveAnswer | TickertapeError
     ) -> list[Transition]:
@@ -201,11 +215,6 @@ class SharedCursors:
         return []
 
     # -- outputs --------------------------------------------------------------------------------------
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a shared cursor is ready to run."""
-        return bool(self._run_queue)
 
     def step(self, budget: int) -> Transitions[int]:
         """Run shared cursors in turn for about `budget` bytes. Return the remaining budget."""
@@ -230,16 +239,28 @@ class SharedCursors:
         if not len(fanout):
             self._end(shared)
             return 0
-        if fanout.has_work:
+        if any(fanout.pending):
+            session = fanout.full_connection
+            if session is not None:  # ejecting all feeds would cost more than the delivery
+                self._blocked_on_connection.setdefault(session.conn, {})[shared] = None
+                self._budget.idle(shared, lambda: self._evict(shared))
+                return 0
+            self._budget.busy(shared)
             left, ejected = fanout.step(min(budget, read_bytes_target))
             yield GroupMoved(fanout, ejected)
-            if not shared.fanout.has_work:
+            if not any(shared.fanout.pending):
                 self._budget.release(shared)
             self._run(shared)
             return min(budget, read_bytes_target) - left
         if not (self._merge_nearby(shared) or (yield from self._fetch(shared))):
             yield from self._reach_tail(shared)
         return 0
+
+    def _evict(self, shared: SharedCursor) -> None:
+        """Discard the messages of a cursor whose connection is full. They are read again later."""
+        shared.fanout.rewind()
+        shared.buffered = []
+        shared.reader = None
 
     def _merge_nearby(self, shared: SharedCursor) -> bool:
         """Absorb feeds of a cursor at the same position or a little ahead. Return whether one was found."""

@@ -18,6 +18,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.engine.limits import archive_ahead_bytes_max, read_ahead_bytes_max
 from tickertape.engine.log_reads.budget import ReadBudget, ReadBudgets
 from tickertape.engine.runtime.outbox import NO_CONNECTION, Outbox
+from tickertape.engine.runtime.scheduling import Pending
 from tickertape.journal.reading.archive_reader import ArchiveAnswer, ArchiveRequest
 from tickertape.journal.reading.log_view import ReadRequest
 
@@ -90,6 +91,8 @@ class LogReads:
         self._dropped: set[object] = set()
         self._ready: deque[ReadTask[Any]] = deque()
         """Tasks that let other tasks run first."""
+        self.pending: Pending = (self._ready,)
+        """Not empty while `step` has a task to resume."""
 
     # -- reads ----------------------------------------------------------------------------------------
 
@@ -137,11 +140,6 @@ class LogReads:
         """Start a task. Return whether it is done at once. Otherwise `answered` or `step` returns it
         later."""
         return bool(self._go_on(task, None))
-
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` has a task to resume."""
-        return bool(self._ready)
 
     def step(self) -> list[ReadResult]:
         """Resume one task that let other tasks run first. Return it if it is done."""

@@ -1,13 +1,15 @@
 """Subscription index: finds the subscriptions that a batch matches.
 
 Subscriptions with the same interest share one lookup. At most one bounded piece of a batch is examined
-between two matches.
+between two matches. A subscription that leaves for a short time is suspended: it matches nothing, but keeps
+its entry in the filter index, because removing and adding a filter is expensive.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from itertools import islice
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,6 +28,8 @@ class HasInterest(Protocol):
 
 S = TypeVar("S", bound=HasInterest)
 
+_ANY_POSITION: Final = 1 << 63
+
 
 class InterestGroup(Generic[S]):
     """Subscriptions with the same interest."""
@@ -33,6 +37,8 @@ class InterestGroup(Generic[S]):
     def __init__(self, interest: Interest) -> None:
         self.interest = interest
         self.subs: dict[S, None] = {}
+        self.suspended = 0
+        """Number of further subscriptions, which are suspended."""
 
 
 G = TypeVar("G", bound="InterestGroup[Any]")
@@ -65,6 +71,9 @@ class SubscriptionIndex(Generic[S, G]):
         self._filtered: FilteredGroups[G] = FilteredGroups()
         """Other groups whose filters are in an index."""
         self._count = 0
+        self._suspended: dict[S, int] = {}
+        """Suspended subscriptions in order, with the position at that time. All of them have an indexed
+        filter."""
         self._alone: dict[str, dict[G, None]] = {}
         """Other groups that are tested one by one, by topic."""
         self._by_pattern: PatternMap[dict[G, None]] = PatternMap()
@@ -72,11 +81,13 @@ class SubscriptionIndex(Generic[S, G]):
         self._odd: dict[G, None] = {}
         """Other groups that are tested for every topic."""
 
-    def __bool__(self) -> bool:
-        return bool(self._by_topic or self._groups)
-
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def entries(self) -> int:
+        """Number of subscriptions, including suspended ones."""
+        return self._count + len(self._suspended)
 
     def __iter__(self) -> Iterator[S]:
         for group in self.groups():
@@ -88,7 +99,7 @@ class SubscriptionIndex(Generic[S, G]):
         yield from self._groups.values()
 
     def add(self, sub: S) -> G:
-        """Add a subscription. Return its group."""
+        """Add a subscription, or resume a suspended one. Return its group."""
         interest = sub.interest
         groups, key = self._place(interest)
         group = groups.get(key)
@@ -105,17 +116,44 @@ class SubscriptionIndex(Generic[S, G]):
         if sub not in group.subs:
             self._count += 1
             group.subs[sub] = None
+            if self._suspended.pop(sub, None) is not None:
+                group.suspended -= 1
         return group
 
-    def discard(self, sub: S) -> None:
-        """Remove a subscription, if it is in the index."""
-        groups, key = self._place(sub.interest)
-        group = groups.get(key)
-        if group is None or sub not in group.subs:
+    def suspend(self, sub: S, position: int) -> None:
+        """Let a subscription match nothing until it is added again. Its interest must not change meanwhile.
+
+        Without an indexed filter it is removed, because adding it again is cheap."""
+        if not is_indexed(sub.interest):
+            self.discard(sub)
             return
+        group = self._groups[sub.interest.key]
         del group.subs[sub]
         self._count -= 1
-        if not group.subs:
+        group.suspended += 1
+        self._suspended[sub] = position
+
+    def expire(self, position: int, entries_max: int) -> None:
+        """Remove subscriptions that were suspended before `position`, at most `entries_max`."""
+        for sub, since in [*islice(self._suspended.items(), entries_max)]:
+            if since >= position:
+                break
+            self.discard(sub)
+
+    def discard(self, sub: S) -> None:
+        """Remove a subscription, if it is in the index or suspended."""
+        groups, key = self._place(sub.interest)
+        group = groups.get(key)
+        if group is None:
+            return
+        if sub in group.subs:
+            del group.subs[sub]
+            self._count -= 1
+        elif self._suspended.pop(sub, None) is not None:
+            group.suspended -= 1
+        else:
+            return
+        if not (group.subs or group.suspended):
             del groups[key]
             if is_indexed(group.interest):
                 self._filtered.discard(group)
@@ -135,7 +173,9 @@ class SubscriptionIndex(Generic[S, G]):
                 del self._alone[topic_name]
 
     def take_filtered(self) -> list[SubscriptionIndex[S, G]]:
-        """Move groups with indexed filters to new indexes: one for each topic, and one for all patterns."""
+        """Move groups with indexed filters to new indexes: one for each topic, and one for all patterns.
+        Suspended subscriptions are removed."""
+        self.expire(_ANY_POSITION, len(self._suspended))
         taken = []
         for filtered in self._filtered.apart():
             other: SubscriptionIndex[S, G] = SubscriptionIndex(self._group_type)

@@ -24,8 +24,8 @@ from tickertape.engine.limits import (
     pattern_set_young_max,
 )
 from tickertape.filter import Pattern, compile_topic_pattern
-from tickertape.filter.compiler.regex import PatternSet
-from tickertape.filter.limits import filter_piece_bytes_max
+from tickertape.filter.compiler.regex import PatternSet, literal_prefix
+from tickertape.filter.limits import filter_piece_bytes_max, index_prefix_characters_max
 
 _ASK_BYTES: Final = 1024
 """Cost of one lookup of a topic in a column, in examined bytes. Each character adds `_CHARACTER_BYTES`."""
@@ -140,6 +140,8 @@ class _Column:
         """Patterns by bit."""
         self._held: dict[int, ref[TopicPattern]] = {}
         self._size = 0
+        self._prefixes: dict[int, dict[str, int]] = {}
+        """Result bits of patterns that only demand a prefix: by length, then by prefix."""
         self._young: dict[int, Pattern] = {}
         """New patterns, searched one by one until they are compiled into the set."""
         self._set: PatternSet | None = None
@@ -166,7 +168,13 @@ class _Column:
         """Add a pattern. Return its bit."""
         self.forget()
         bit = next(bit for bit in range(pattern_set_max) if bit not in self._patterns)
-        self._patterns[bit] = self._young[bit] = pattern
+        self._patterns[bit] = pattern
+        prefix = _prefix(pattern)
+        if prefix is None:
+            self._young[bit] = pattern
+        else:
+            same = self._prefixes.setdefault(len(prefix), {})
+            same[prefix] = same.get(prefix, 0) | 1 << bit
         self._size += pattern.size
         gone = self._all.gone
         self._held[bit] = ref(handle, lambda _: gone.append((self, bit)))
@@ -174,15 +182,28 @@ class _Column:
 
     def remove(self, bit: int) -> None:
         """Remove a pattern. Cached results keep its bit until another pattern uses the bit."""
-        self._size -= self._patterns.pop(bit).size
+        pattern = self._patterns.pop(bit)
+        self._size -= pattern.size
         del self._held[bit]
-        if self._young.pop(bit, None) is None:
+        prefix = _prefix(pattern)
+        if prefix is not None:
+            same = self._prefixes[len(prefix)]
+            same[prefix] &= ~(1 << bit)
+            if not same[prefix]:
+                del same[prefix]
+            if not same:
+                del self._prefixes[len(prefix)]
+        elif self._young.pop(bit, None) is None:
             self._set_bits = [0 if own == 1 << bit else own for own in self._set_bits]
             if 2 * self._set_bits.count(0) > len(self._set_bits):
-                self._young = dict(self._patterns)
+                self._young = self._others()
                 self._set, self._set_bits = None, []
         if not self._patterns:
             self.forget()
+
+    def _others(self) -> dict[int, Pattern]:
+        """Return the patterns that demand more than a prefix."""
+        return {bit: pattern for bit, pattern in self._patterns.items() if _prefix(pattern) is None}
 
     # -- results --------------------------------------------------------------------------------------
 
@@ -226,21 +247,30 @@ class _Column:
     def _search(self, topic: str) -> int:
         self._all.take_out()
         if len(self._young) >= pattern_set_young_max:
-            self._set = PatternSet([*self._patterns.values()])
-            self._set_bits = [1 << bit for bit in self._patterns]
+            others = self._others()
+            self._set = PatternSet([*others.values()])
+            self._set_bits = [1 << bit for bit in others]
             self._young = {}
             self._all.count(0, _GATHER_BYTES)
         found = 0
         if self._set is not None:
             bits = self._set_bits
             found = reduce(or_, [bits[number] for number in self._set.found(topic)], 0)
+        for length, by_prefix in self._prefixes.items():
+            found |= by_prefix.get(topic[:length], 0)
         young = len(self._young)
-        work = (1 + young) * (_ASK_BYTES + _CHARACTER_BYTES * len(topic))
+        work = (1 + young + len(self._prefixes)) * (_ASK_BYTES + _CHARACTER_BYTES * len(topic))
         self._all.count(young + (self._set is not None), work)
         for bit, pattern in self._young.items():
             if pattern.search(topic):
                 found |= 1 << bit
         return found
+
+
+def _prefix(pattern: Pattern) -> str | None:
+    """Return the prefix that a pattern demands, if that is all and short enough for a dictionary."""
+    prefix = literal_prefix(pattern.text)
+    return None if prefix is None or len(prefix) > index_prefix_characters_max else prefix
 
 
 V = TypeVar("V")

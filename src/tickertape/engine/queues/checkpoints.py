@@ -263,6 +263,7 @@ class CheckpointWriter:
             self._outbox.submit([WriteQueues(journal_id=self._journal.journal_id, encode=encode)])
         if self._at is None and not self._busy and self._end < self._journal.commits.persisted_end:
             self._at = self._clock.mono + _INTERVAL_SECONDS
+            self._clock.announce(self)
 
     def wake(self) -> None:
         """Take a checkpoint if the deadline has passed."""
@@ -276,6 +277,7 @@ class CheckpointWriter:
     def done(self, error: OSError | None) -> None:
         """Handle the answer of the disk."""
         self._with_disk = False
+        self._clock.announce(self)
         if error is None:
             self.written += 1
             return

@@ -37,6 +37,7 @@ from tickertape.engine.queues.state.checkpoint import (
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.worker import QueueTransition, QueueWorker, RoomFreed
 from tickertape.engine.retention import RetentionPin
+from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.subscription import Subscription
@@ -66,6 +67,8 @@ class QueueRegistry:
         """Deliveries that wait for the disk, in order."""
         self._active: dict[QueueWorker | QueueBrowser, None] = {}
         """Workers and browsers that may have work, in round-robin order."""
+        self.pending: Pending = (self._active,)
+        """Not empty while a queue or browser may have work."""
         self._feeds: dict[int, dict[QueueFeed | QueueBrowser, None]] = {}
         """Feeds by connection."""
         self._early: dict[str, dict[QueueBrowser, None]] = {}
@@ -184,6 +187,12 @@ class QueueRegistry:
         self._early.get(feed.topic, {}).pop(feed, None)
         feed.stop()
 
+    def drop(self, session: Session) -> None:
+        """End the feeds of a closed connection."""
+        for feed in [*self._feeds.get(session.conn, ())]:
+            feed.subscription.feeds.remove(feed)
+            feed.close()
+
     def _drop(self, consumer: QueueFeed) -> None:
         for queue in consumer.queues:
             self._workers[queue.name].leave(consumer)
@@ -275,7 +284,7 @@ class QueueRegistry:
         while self._due and self._due[0].end <= end:
             due = self._due.popleft()
             due.consumer.allowance.deferred -= due.cost
-            if not due.consumer.subscription.closed:
+            if not (due.consumer.subscription.closed or due.consumer.session.ended):
                 self._outbox.put(due.send)
         if self._begun:
             for worker in self._workers.values():
@@ -295,11 +304,6 @@ class QueueRegistry:
         """Return the subscriptions that ended by themselves since the last call."""
         ended, self.ended = self.ended, []
         return ended
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a queue or browser may have work."""
-        return bool(self._active)
 
     def step(self) -> None:
         """Run one queue or browser for one step."""
@@ -321,13 +325,6 @@ class QueueRegistry:
                 self._apply(worker, worker.wake())
                 if worker.is_active:
                     self._active[worker] = None
-
-    def next_deadline(self) -> float | None:
-        """Return the monotonic time (seconds) at which to call `wake`, or None."""
-        if not self._begun or self._journal.commits.stopping:
-            return None
-        deadlines = [worker.next_deadline() for worker in self._workers.values()]
-        return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def oldest_needed(self) -> RetentionPin | None:
         """Return the lowest position that a queue needs in the log, as a pin."""

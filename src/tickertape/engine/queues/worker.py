@@ -25,9 +25,6 @@ from tickertape.journal.reading.log_view import LogPart
 _RETRY_SECONDS: Final = 1.0
 """Interval between attempts to write to the log, in seconds."""
 _COMPACT_MESSAGES: Final = 65_536
-_MICROS: Final = 1_000_000
-_CLOCK_CHECK_SECONDS: Final = 1.0
-"""Interval of checks for deadlines of the wall clock, which may be set forward."""
 
 
 class RoomFreed(NamedTuple):
@@ -74,6 +71,7 @@ class QueueWorker:
 
     def begin(self) -> None:
         """Start scanning the log after the recovery of the queue."""
+        self._clock.announce(self)
         self._scan = LogScan(self._access, self.queue.considered, self._topic, self)
 
     # -- inputs -----------------------------------------------------------------------------------------
@@ -81,6 +79,7 @@ class QueueWorker:
     def mark_active(self) -> None:
         """Record that messages may be deliverable."""
         self.is_active = True
+        self._clock.announce(self)
 
     def add(self, consumer: QueueFeed) -> None:
         """Add a consumer."""
@@ -174,16 +173,13 @@ class QueueWorker:
 
     def next_deadline(self) -> float | None:
         """Return the monotonic time (seconds) at which to call `wake`, or None."""
-        if self.failure is not None:
+        if self.failure is not None or self._journal.commits.stopping:
             return None
         if self._retry_at is not None:
             return self._retry_at
         deadline = self.queue.leases.next_deadline()
-        if (due := self.queue.next_due()) is not None:
-            wait = min(max((due - self._clock.wall) / _MICROS, 0.0), _CLOCK_CHECK_SECONDS)
-            at = self._clock.mono + wait
-            deadline = at if deadline is None else min(deadline, at)
-        return deadline
+        at = self._clock.reached(self.queue.next_due())
+        return at if deadline is None or (at is not None and at < deadline) else deadline
 
     def _expire(self) -> bool:
         """Expire old messages before delivery. Return False if more of them remain for later steps."""
@@ -217,6 +213,7 @@ class QueueWorker:
         """Execute one bounded step."""
         if self.failure is not None:
             return []
+        self._clock.announce(self)
         queue = self.queue
         if self._entering:
             self._admit()

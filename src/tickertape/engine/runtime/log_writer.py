@@ -47,12 +47,12 @@ class LogWriter:
         if last <= highest:
             self.duplicates += batch.count
             return last
-        if batch.run(0).first_sequence <= highest:
+        if batch.first_run.first_sequence <= highest:
             known = self.known(publisher, batch)
             self.duplicates += known
             # A copy: a slice would keep the whole frame in memory until the end of the log moves past it.
             batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
-        stamp = Stamp(publisher, batch.run(0).first_sequence, self._journal.log_time(self._clock.now))
+        stamp = Stamp(publisher, batch.first_run.first_sequence, self._journal.log_time(self._clock.now))
         self._journal.append(batch, stamp, last, self._clock.now)
         return last
 
@@ -127,4 +127,4 @@ def last_sequence(batch: MessageBatch) -> int:
     """Return the sequence of the last message of a batch with one run."""
     if batch.has_sequences:
         return int(batch.sequences[-1])
-    return batch.run(0).first_sequence + batch.count - 1
+    return batch.first_run.first_sequence + batch.count - 1

@@ -43,20 +43,21 @@ class Outbox:
     def __init__(self, statistics: Statistics, clock: EngineClock) -> None:
         self._statistics = statistics
         self._clock = clock
-        self._effects: list[Effect] = []
+        self.effects: list[Effect] = []
+        """Effects since the last `take`. Callers must not change it."""
         self._token = 0
-        self.put: Callable[[Effect], None] = self._effects.append
+        self.put: Callable[[Effect], None] = self.effects.append
         """Append an effect directly: deliveries, and effects without side conditions."""
         self._conflation = AckConflation()
 
     def take(self) -> list[Effect]:
         """Remove and return the effects."""
-        taken = self._effects[:]
-        self._effects.clear()
+        taken = self.effects[:]
+        self.effects.clear()
         return taken
 
     def next_deadline(self) -> float | None:
-        """Return the monotonic time (seconds) at which to call `reply_all`. None if no acknowledgement is
+        """Return the monotonic time (seconds) at which to call `release`. None if no acknowledgement is
         held."""
         return self._conflation.next_deadline()
 
@@ -74,16 +75,19 @@ class Outbox:
         self.put(Send(conn, encode_frame(command)))
 
     def reply_all(self, answers: Iterable[tuple[Recipient, Command]]) -> None:
-        """Send answers that depend on a commit, and held acknowledgements that are due."""
-        mono = self._clock.mono
+        """Send answers that depend on a commit."""
         for session, command in answers:
-            if not isinstance(command, Persisted):
+            if type(command) is not Persisted:
                 self.send(session.conn, command)
-            elif self._conflation.persisted(session, command, mono):
+            elif not session.ack_conflation or self._conflation.persisted(session, command, self._clock.mono):
                 self._put(session.conn, command)
         if self._conflation.held:
-            for conn, held in self._conflation.due(mono):
-                self._put(conn, held)
+            self._clock.announce(self)
+
+    def release(self) -> None:
+        """Send held acknowledgements that are due."""
+        for conn, held in self._conflation.due(self._clock.mono):
+            self._put(conn, held)
 
     def forget(self, conn: int) -> None:
         """Drop the held acknowledgement of a closed connection."""
@@ -137,7 +141,7 @@ class Outbox:
 
     def submit(self, jobs: Iterable[JournalJob]) -> None:
         """Request journal jobs, in order."""
-        self._effects.extend(map(DiskJob, jobs))
+        self.effects.extend(map(DiskJob, jobs))
 
     # -- log of the server ------------------------------------------------------------------------------
 

@@ -8,14 +8,17 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Sized
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
 
 _SWEEP_MIN = 64
+
+Pending: TypeAlias = tuple[Sized, ...]
+"""Containers of a part of the engine. It has work for its next step while one of them is not empty."""
 
 
 class DeadlineQueue(Generic[Item]):
@@ -24,6 +27,8 @@ class DeadlineQueue(Generic[Item]):
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Item]] = []
         self._ticket: dict[Item, tuple[float, int]] = {}
+        self.items: Collection[Item] = self._ticket.keys()
+        """Items in the queue. Its truth costs no call of Python."""
         self._tickets = count()
 
     def __len__(self) -> int:
@@ -76,26 +81,27 @@ class FairQueue(Generic[Item]):
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[Item]] = {}
-        self._order: deque[Hashable] = deque()
+        self.keys: deque[Hashable] = deque()
+        """Keys with items, in the order of their turns."""
 
     def __bool__(self) -> bool:
-        return bool(self._order)
+        return bool(self.keys)
 
     def put(self, line: Hashable, item: Item) -> None:
         """Append an item to the queue of its key."""
         waiting = self._lines.get(line)
         if waiting is None:
             waiting = self._lines[line] = deque()
-            self._order.append(line)
+            self.keys.append(line)
         waiting.append(item)
 
     def next(self) -> Item:
         """Remove and return the next item. The queue must not be empty."""
-        line = self._order.popleft()
+        line = self.keys.popleft()
         waiting = self._lines[line]
         item = waiting.popleft()
         if waiting:
-            self._order.append(line)
+            self.keys.append(line)
         else:
             del self._lines[line]
         return item

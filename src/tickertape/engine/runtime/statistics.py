@@ -126,11 +126,11 @@ class Statistics:
         name = batch.topics[0]
         if name == CONTROL_TOPIC:
             return 0, 0
-        topic = self._topic(name, recorded=recorded)
+        topic = self.topics.get(name) or self._topic(name, recorded=recorded)
         topic.messages += batch.count
         topic.bytes += batch.body_bytes
         if recorded:
-            run = batch.run(batch.run_count - 1)
+            run = batch.first_run if batch.run_count == 1 else batch.run(batch.run_count - 1)
             topic.publisher, topic.timestamp = run.publisher, run.timestamp
             topic.sequence = (
                 int(batch.sequences[-1])

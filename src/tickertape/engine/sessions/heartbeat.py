@@ -86,6 +86,7 @@ class HeartbeatMonitor:
     def _schedule(self, conn: int, pulse: HeartbeatState) -> None:
         # One tick late: a connection that is probed too early would be due again at once.
         self._due.put(conn, ceil(pulse.deadline * _TICKS) + 1)
+        self._clock.announce(self)
 
 
 def heartbeat_seconds(interval_ms: int) -> float:

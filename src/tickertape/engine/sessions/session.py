@@ -52,6 +52,13 @@ class Session:
         """Whether it published while the server was stopping. Only credit is accepted from it then."""
         self.writable = True
         """Whether the driver can buffer more data for the connection."""
+        self.ended = False
+        """Whether the connection is closed. Nothing is sent to it, while its subscriptions are removed."""
+
+    def end(self) -> None:
+        """Mark the connection as closed."""
+        self.ended, self.writable = True, False
+        self.ack_conflation = 0.0  # no acknowledgement is held for a closed connection
 
     def published(self, batch: MessageBatch, *, recorded: bool) -> None:
         """Count an accepted publish frame."""

@@ -273,7 +273,8 @@ class TransactionCoordinator:
 
     def log_advanced(self) -> None:
         """Continue the current commit after the journal persisted more or gained space."""
-        self.staging.synced(self._commits.synced_end)
+        if self.staging.unsynced:
+            self.staging.synced(self._commits.synced_end)
         current = self._current
         if current is None or current.opening:
             return
@@ -285,10 +286,6 @@ class TransactionCoordinator:
     def wake(self) -> None:
         """Drop expired transactions."""
         self.staging.expire(self._under_way)
-
-    def next_deadline(self) -> float | None:
-        """Return the monotonic time (seconds) at which to call `wake`, or None."""
-        return self.staging.next_deadline()
 
     def gone(self, conn: int) -> None:
         """Drop unprepared parts of a closed connection. Its commits continue."""

@@ -118,7 +118,7 @@ class StagingArea:
         self.bytes = 0
         """Disk space of all uncommitted parts, in bytes."""
         self.count = 0
-        self._committed: deque[tuple[int, list[StagedPart]]] = deque()
+        self.unsynced: deque[tuple[int, list[StagedPart]]] = deque()
         """Committed parts whose files are still needed. The first element of each entry is a log position.
         Until the log is synced up to it, a power loss may remove the messages from the log."""
         self._committed_bytes = self._committed_count = 0
@@ -332,12 +332,12 @@ class StagingArea:
             self._forget(part)
             self._committed_bytes += part.offset
         self._committed_count += len(parts)
-        self._committed.append((end, parts))
+        self.unsynced.append((end, parts))
 
     def synced(self, end: int) -> None:
         """Remove files of transactions that are in the log synced up to `end`."""
-        while self._committed and self._committed[0][0] <= end:
-            _, parts = self._committed.popleft()
+        while self.unsynced and self.unsynced[0][0] <= end:
+            _, parts = self.unsynced.popleft()
             self._committed_count -= len(parts)
             for part in parts:
                 self._committed_bytes -= part.offset
@@ -387,6 +387,7 @@ class StagingArea:
         self.bytes += part.offset
         if self._look_at is None:
             self._look_at = part.touched + self.limits.age_seconds
+            self._clock.announce(self)
 
     def _drop(self, part: StagedPart) -> None:
         self._forget(part)

@@ -29,7 +29,7 @@ from tickertape.engine.matching.subscription_index import Match, SubscriptionInd
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.runtime.scheduling import DeadlineQueue
+from tickertape.engine.runtime.scheduling import DeadlineQueue, Pending
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.credit import affordable_rows
@@ -82,6 +82,8 @@ class TransientDelivery:
         self._throttle = throttle
         self._standing: SubscriptionIndex[TransientFeed, Backlog] = SubscriptionIndex(Backlog)
         self._budget = self.step_bytes_max
+        self.spends = False
+        """Whether a step used the budget since the last write."""
         self._number = 0
         self._publishes: deque[_Publish] = deque()
         self._conflated_out: deque[_Publish] = deque()
@@ -98,6 +100,8 @@ class TransientDelivery:
         """Subscriptions whose interval has ended."""
         self._runnable: dict[Session, None] = {}
         """Connections with ready subscriptions, in round-robin order."""
+        self.pending: Pending = (self._publishes, self._conflated_out, self._runnable, self._due)
+        """Not empty while `step` has messages to deliver."""
 
     # -- feeds ----------------------------------------------------------------------------------------
 
@@ -128,6 +132,11 @@ class TransientDelivery:
         """Remove a subscription, and the subscriptions that it replaces."""
         while sub.line:
             self._remove(sub.line.pop())
+
+    def drop(self, session: Session) -> None:
+        """Discard the waiting messages of a closed connection, whose subscriptions are removed later."""
+        self.slow_consumers.drop_session(session)
+        self._runnable.pop(session, None)
 
     def _remove(self, sub: TransientFeed) -> None:
         sub.over = True
@@ -161,9 +170,7 @@ class TransientDelivery:
     def next_deadline(self) -> float | None:
         """Return the monotonic time (seconds) at which to call `settle`, or None."""
         interval = self._intervals.first()
-        over = None if interval is None else (interval + 1) / _MICROS
-        deadlines = (self.slow_consumers.next_deadline(), over)
-        return min([deadline for deadline in deadlines if deadline is not None], default=None)
+        return None if interval is None else (interval + 1) / _MICROS
 
     def settle(self) -> None:
         """Execute everything that is due by the clock."""
@@ -219,20 +226,16 @@ class TransientDelivery:
 
     # -- steps ----------------------------------------------------------------------------------------
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `step` has messages to deliver."""
-        return bool(self._publishes or self._conflated_out or self._runnable or self._due)
-
     def written(self) -> None:
         """Reset the budget after the effects were taken. Full connections are reported before the next
         step."""
         self._budget = self.step_bytes_max
+        self.spends = False
 
     def step(self) -> None:
         """Use the remaining budget between two writes, for publishes and for waiting messages in turn."""
-        self._stepping = True
-        while self._budget > 0 and self.has_work:
+        self._stepping = self.spends = True
+        while self._budget > 0 and any(self.pending):
             if self.passing:
                 self._hand_on()
             if self._runnable and self._budget > 0:
@@ -267,7 +270,8 @@ class TransientDelivery:
             frames = cut(match.batch)
             for sub in list(match.group.subs) if to is None else [to]:
                 message, held, budget = 0, False, self._budget
-                while message < frames.count and not (held or sub.over or publish.number < sub.since):
+                late = publish.number < sub.since
+                while message < frames.count and not (held or late or sub.over or sub.session.ended):
                     budget = self._budget
                     if sub.conflating is not None and to is None:
                         message = self._consider(sub, sub.conflating, frames, message, publish.time)
@@ -334,6 +338,7 @@ class TransientDelivery:
         at = conflating.next_time()
         if at is not None and sub not in self._due:
             self._intervals.put(sub, at)
+            self._clock.announce(self)
 
     def _give(self, sub: TransientFeed, batches: list[MessageBatch]) -> None:
         """Queue messages released by conflation for delivery."""

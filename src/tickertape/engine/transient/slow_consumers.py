@@ -137,6 +137,7 @@ class SlowConsumerBuffers:
         waiting = self.waiting.get(sub.session)
         if waiting is None:
             waiting = self.waiting[sub.session] = ConnectionBacklog()
+            self._clock.announce(self)
         if not sub.left:
             sub.waits_since = self._clock.mono
             block, at = self.newest.block, self.newest.start + message
@@ -199,6 +200,13 @@ class SlowConsumerBuffers:
                 self.offline_stops += 1
                 self._outbox.put(OfflineStop(sub.session.conn, self._clock.mono - waiting.offline_since))
         self._leave(block)
+
+    def drop_session(self, session: Session) -> None:
+        """Remove all waiting messages of a connection."""
+        waiting = self.waiting.get(session)
+        if waiting is not None:
+            for sub in [*waiting.subs]:
+                self.drop(sub)
 
     @staticmethod
     def _enter(sub: TransientFeed, block: BacklogBlock, message: int) -> None:

@@ -58,6 +58,8 @@ class FilterInputs:
 
 _NO_CONTEXT: Final = FilterInputs()
 _CONTEXT_FIELDS: Final = frozenset(field.name for field in fields_of(FilterInputs))
+_INPUTS: Final = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
+"""Fields of `FilterInputs`, by the functions that read them."""
 assert {*MESSAGE_FUNCTIONS.values(), *SUBSCRIBER_FUNCTIONS.values()} == _CONTEXT_FIELDS
 
 
@@ -204,8 +206,7 @@ def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFil
 
 def needs_of(tree: Node) -> frozenset[str]:
     """Return the fields of `FilterInputs` that `tree` reads."""
-    places = MESSAGE_FUNCTIONS | SUBSCRIBER_FUNCTIONS
-    return frozenset(places[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in places)
+    return frozenset(_INPUTS[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in _INPUTS)
 
 
 def _function(filter: Filter, condition: str) -> str:

@@ -22,6 +22,8 @@ from tickertape.filter.limits import (
 )
 
 _CACHED: Final = 512
+META_CHARACTERS: Final = frozenset("\\^$.|?*+()[]{}")
+"""Characters with a special meaning in an expression."""
 _CONSTRUCTS: Final = (
     ("(?=", "look-ahead"),
     ("(?!", "look-ahead"),
@@ -86,10 +88,23 @@ def compile_pattern(text: str) -> Pattern:
     if (at := text.find("\\C")) >= 0:
         raise BadPattern("\\C (a single byte of a character) is not supported", at)
     costs = costs_of(text)
+    prefix = literal_prefix(text)
+    if prefix is not None:
+        return Pattern(text, _beginning(prefix.encode()), costs, program.programsize)
     matcher = re2.Set.SearchSet(options)
     matcher.Add(text)
     matcher.Compile()
     return Pattern(text, matcher.Match, costs, program.programsize)
+
+
+def literal_prefix(text: str) -> str | None:
+    """Return the string that a text must start with to match the expression `text`, if that is all."""
+    prefix = text[1:]
+    return prefix if prefix and text[0] == "^" and META_CHARACTERS.isdisjoint(prefix) else None
+
+
+def _beginning(prefix: bytes) -> Callable[[bytes], bool | None]:
+    return lambda text: text.startswith(prefix) or None
 
 
 def _check_depth(text: str) -> None:

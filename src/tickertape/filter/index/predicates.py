@@ -15,14 +15,19 @@ from tickertape.batch.format import AnyArray, Bools, Int64s
 from tickertape.filter.compiler.analyse import scans
 from tickertape.filter.compiler.codegen import CodeGenerator as Source
 from tickertape.filter.compiler.codegen import affixes, searching
-from tickertape.filter.compiler.regex import compile_pattern
+from tickertape.filter.compiler.regex import META_CHARACTERS, compile_pattern, literal_prefix
 from tickertape.filter.contained_errors import DEFECTS
 from tickertape.filter.functions.arrays import Arrays, TooCostly, affixed, one_of
 from tickertape.filter.index.columns import CostShare
 from tickertape.filter.index.terms import EqualityTerm, Single
 from tickertape.filter.index.value_cache import MEMORY, ValueCache
 from tickertape.filter.language.ast import Affix, Field, Like, Node, walk
-from tickertape.filter.limits import index_cells_max, index_piece_messages_max, index_value_characters_max
+from tickertape.filter.limits import (
+    index_cells_max,
+    index_piece_messages_max,
+    index_prefix_characters_max,
+    index_value_characters_max,
+)
 
 Test: TypeAlias = Callable[[Any, Arrays], bool]
 
@@ -39,7 +44,6 @@ _COLUMNS: Final = 64
 """Initial columns of a table."""
 _TEXT_BYTES: Final = 104
 """Memory of a cached string besides the string."""
-_META: Final = frozenset("\\^$.|?*+()[]{}")
 _EASY_PART: Final = 64
 _EASY_TEXT: Final = 1_024
 """Up to these lengths the ordinary substring search is fast for all inputs."""
@@ -64,6 +68,10 @@ class PredicateCache:
         self._tests: list[Test | None] = []
         self._steps: list[int] = []
         self._free: list[int] = []
+        self._prefixes: dict[int, dict[str, list[int]]] = {}
+        """Rows of conditions on the start of a string: by length, then by prefix."""
+        self._prefix_rows: dict[int, tuple[str, ...]] = {}
+        """The prefixes of these rows."""
         self._cells = np.full((8, _COLUMNS), _UNKNOWN, np.int8)
         self._columns: dict[str, int] = {}
         """Columns of cached strings. Columns of other values follow after these."""
@@ -99,6 +107,11 @@ class PredicateCache:
         self._rows[condition.node] = row
         self._uses[row] = 1
         self._conditions[row] = condition
+        prefixes = prefixes_of(condition)
+        if prefixes:
+            self._prefix_rows[row] = prefixes
+        for prefix in prefixes:
+            self._prefixes.setdefault(len(prefix), {}).setdefault(prefix, []).append(row)
         return row
 
     def discard(self, condition: Single | EqualityTerm) -> None:
@@ -109,6 +122,13 @@ class PredicateCache:
             del self._rows[condition.node]
             self._conditions[row] = self._tests[row] = None
             self._free.append(row)
+            for prefix in self._prefix_rows.pop(row, ()):
+                same = self._prefixes[len(prefix)]
+                same[prefix].remove(row)
+                if not same[prefix]:
+                    del same[prefix]
+                if not same:
+                    del self._prefixes[len(prefix)]
 
     def _test(self, row: int) -> Test:
         test = self._tests[row]
@@ -228,10 +248,34 @@ class PredicateCache:
         yield len(rows) // _CELLS_PER_STEP
         return answers == 1  # type: ignore[no-any-return]
 
+    def _look_up(
+        self, rows: Int64s, at: Int64s, values: Sequence[Any], met: SeenValues
+    ) -> Generator[int, None, None]:
+        """Evaluate all conditions on the start of a string, for the strings that one of them is asked for."""
+        own = np.fromiter(self._prefix_rows, np.int64, len(self._prefix_rows))
+        asked = np.unique(at[np.isin(rows, own)]).tolist()
+        texts = [place for place in asked if values[place].__class__ is str]
+        each = len(self._prefixes) + len(own) // _CELLS_PER_STEP + 1
+        some = _STEPS // each + 1
+        for begin in range(0, len(texts), some):
+            part = texts[begin : begin + some]
+            columns = met.columns[part]
+            met.cells[np.ix_(own, columns)] = False
+            for place, column in zip(part, columns.tolist(), strict=True):
+                value = values[place]
+                for length, found in self._prefixes.items():
+                    for row in found.get(value[:length], ()):
+                        met.cells[row, column] = True
+            yield len(part) * each
+
     def _ask(
         self, rows: Int64s, at: Int64s, values: Sequence[Any], met: SeenValues, costly: set[int]
     ) -> Generator[int, None, None]:
         cells, columns, arrays, steps = met.cells, met.columns, CostShare(), 0
+        if self._prefixes:
+            yield from self._look_up(rows, at, values, met)
+            unknown = cells[rows, columns[at]] == _UNKNOWN
+            rows, at = rows[unknown], at[unknown]
         for row, place in zip(rows.tolist(), at.tolist(), strict=True):
             column = columns[place]
             if cells[row, column] != _UNKNOWN:
@@ -283,16 +327,29 @@ def test_of(condition: Single | EqualityTerm) -> Test:
 
 def _like(pattern: str) -> Test:
     search = searching(compile_pattern(pattern))
-    part = pattern.removeprefix("^")
-    if not part or not _META.isdisjoint(part):
-        return lambda value, arrays: search(value, arrays) is True
-    if part == pattern:
-        longest = _EASY_TEXT if len(part) <= _EASY_PART else 0
+    prefix = literal_prefix(pattern)
+    if prefix is not None:
         return lambda value, arrays: (
-            part in value
-            if value.__class__ is str and len(value) <= longest
-            else search(value, arrays) is True
+            value.startswith(prefix) if value.__class__ is str else search(value, arrays) is True
         )
+    if not pattern or not META_CHARACTERS.isdisjoint(pattern):
+        return lambda value, arrays: search(value, arrays) is True
+    longest = _EASY_TEXT if len(pattern) <= _EASY_PART else 0
     return lambda value, arrays: (
-        value.startswith(part) if value.__class__ is str else search(value, arrays) is True
+        pattern in value
+        if value.__class__ is str and len(value) <= longest
+        else search(value, arrays) is True
     )
+
+
+def prefixes_of(condition: Single | EqualityTerm) -> tuple[str, ...]:
+    """Return strings such that the condition is true for a string if it starts with one of them. Empty for
+    other conditions, and for strings that are too long for a dictionary."""
+    node = condition.node
+    found: tuple[str, ...] = ()
+    if isinstance(node, Like) and isinstance(node.operand, Field):
+        prefix = literal_prefix(node.pattern)
+        found = () if prefix is None else (prefix,)
+    elif isinstance(node, Affix) and isinstance(node.operand, Field) and not node.ends:
+        found = affixes(node)[0]
+    return found if all(len(prefix) <= index_prefix_characters_max for prefix in found) else ()

@@ -6,10 +6,10 @@ several filters share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from tickertape.payload.paths import Path
 
@@ -37,16 +37,20 @@ class Node:
     @property
     def children(self) -> tuple[Node, ...]:
         """Child nodes in text order."""
+        kind: Any = self.__class__
+        names = _part_names(kind)
+        if not names:
+            return ()
         found: list[Node] = []
-        for name in _part_names(cast(Hashable, self.__class__)):
+        for name in names:
             part = getattr(self, name)
             found += part if isinstance(part, tuple) else (part,) if isinstance(part, Node) else ()
         return tuple(found)
 
-    def with_parts(self, change: Callable[[Node], Node]) -> Node:
-        """Return the node with `change` applied to each child, in text order."""
-        changes: dict[str, Any] = {}
-        for name in _part_names(cast(Hashable, self.__class__)):
+    def with_parts(self, change: Callable[[Node], Node], **changes: Any) -> Node:
+        """Return the node with `change` applied to each child, in text order, and with other `changes`."""
+        kind: Any = self.__class__
+        for name in _part_names(kind):
             part = getattr(self, name)
             if isinstance(part, Node | tuple):
                 changes[name] = change(part) if isinstance(part, Node) else tuple(map(change, part))
@@ -191,7 +195,9 @@ def walk(node: Node) -> Iterator[Node]:
     while waiting:
         found = waiting.pop()
         yield found
-        waiting.extend(reversed(found.children))
+        children = found.children
+        if children:
+            waiting.extend(reversed(children))
 
 
 def fields(node: Node) -> tuple[Path, ...]:

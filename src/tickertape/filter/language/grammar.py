@@ -82,11 +82,13 @@ def _at(token: Token) -> int:
     return token.start_pos
 
 
-def _unquoted(text: str) -> str:
+def unquoted(text: str) -> str:
+    """Return the value of a quoted string."""
     return text[1:-1].replace(text[0] * 2, text[0])
 
 
-def _number(text: str, at: int) -> int | float:
+def number_of(text: str, at: int) -> int | float:
+    """Return the value of a number at position `at`. Raises `Diagnostic`."""
     if len(text) > number_characters_max:
         raise Diagnostic(at, f"numbers have at most {number_characters_max} characters")
     try:
@@ -108,11 +110,11 @@ def _members(token: Token) -> Iterator[Literal]:
     for found in _constant.finditer(token):
         text, at = found[0], _at(token) + found.start()
         if text[0] in {"'", '"'}:
-            yield Literal(_unquoted(text), at=at)
+            yield Literal(unquoted(text), at=at)
         elif text[0].isalpha():
             yield Literal(_WORDS[text.lower()], at=at)
         else:
-            yield Literal(_number(text, at), at=at)
+            yield Literal(number_of(text, at), at=at)
 
 
 _WORDS: Final = {"true": True, "false": False, "null": None}
@@ -158,7 +160,7 @@ class _Builder(Transformer[Token, Node]):
 
     def like(self, parts: list[Any]) -> Node:
         operand, negation, token, pattern = parts
-        node = Like(operand, _unquoted(pattern), pattern_at=_at(pattern), at=_at(token))
+        node = Like(operand, unquoted(pattern), pattern_at=_at(pattern), at=_at(token))
         return _negatable(node, negation)
 
     def begins(self, parts: list[Any]) -> Node:
@@ -199,10 +201,10 @@ class _Builder(Transformer[Token, Node]):
             raise Diagnostic(_at(token) + error.position, path_reason(error)) from None
 
     def text(self, parts: list[Any]) -> Node:
-        return Literal(_unquoted(parts[0]), at=_at(parts[0]))
+        return Literal(unquoted(parts[0]), at=_at(parts[0]))
 
     def number(self, parts: list[Any]) -> Node:
-        return Literal(_number(parts[0], _at(parts[0])), at=_at(parts[0]))
+        return Literal(number_of(parts[0], _at(parts[0])), at=_at(parts[0]))
 
     def word(self, parts: list[Any]) -> Node:
         return Literal(_WORDS[parts[0].lower()], at=_at(parts[0]))
@@ -221,6 +223,6 @@ def _listed(members: list[Any]) -> tuple[Node, ...]:
     if len(members) == 1 and isinstance(members[0], Token):
         token = members[0]
         if token.type == "TEXT":
-            return (Literal(_unquoted(token), at=_at(token)),)
+            return (Literal(unquoted(token), at=_at(token)),)
         return tuple(_members(token))
     return tuple(members)

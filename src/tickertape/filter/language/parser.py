@@ -39,9 +39,10 @@ def parse(text: str, bytes_max: int = filter_bytes_max) -> Node:
     """
     _check_size(text, bytes_max)
     from tickertape.filter.language.grammar import read
+    from tickertape.filter.language.shapes import tree_of
 
     try:
-        tree = read(text)
+        tree = tree_of(text) or read(text)
     except Diagnostic as mistake:
         raise bad_filter(text, mistake.at, mistake.reason) from None
     except Unexpected as error:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from tickertape.batch import MessageBatch, Stamp, merge
 from tickertape.batch.format import CORRELATION_IDS, EXPIRATIONS, KEYS, KINDS, SEQUENCES
-from tickertape.journal.commit.active_segment import ActiveSegment, commit_bytes_of, segment_bytes_of
+from tickertape.journal.commit.active_segment import commit_bytes_of, segment_bytes_of
 from tickertape.journal.format.segment import FLAG_CONTINUES, FLAG_ENDS
 from tickertape.journal.limits import commit_batches_max, commit_bytes_max, commit_messages_max
 
@@ -44,15 +44,6 @@ class NextCommit(NamedTuple):
     """Space that the segment must have left. The first commit of a chain needs space for the whole chain."""
 
     @property
-    def chain_continues(self) -> bool:
-        """Whether more commits of its chain follow."""
-        return bool(self.flags & FLAG_CONTINUES)
-
-    def fits(self, active: ActiveSegment) -> bool:
-        """Return whether the commit may be written to a segment."""
-        return self.room <= active.room()
-
-    @property
     def segment_bytes(self) -> int:
         """Size of the smallest segment that fits it."""
         return segment_bytes_of(self.room)
@@ -71,13 +62,11 @@ class CommitAccumulator:
     def __init__(self) -> None:
         self.bytes = 0
         """Encoded bytes of all batches, including the next commit until it is written."""
-        self._waiting: deque[_WaitingBatch] = deque()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
+        self.batches: deque[_WaitingBatch] = deque()
+        """The batches, without the next commit. Callers must not change it."""
 
     def append(self, batch: MessageBatch, stamp: Stamp) -> None:
-        self._waiting.append(_WaitingBatch(batch, stamp))
+        self.batches.append(_WaitingBatch(batch, stamp))
         self.bytes += batch.nbytes
 
     def append_chain(self, parts: Sequence[tuple[MessageBatch, Stamp]]) -> None:
@@ -87,14 +76,14 @@ class CommitAccumulator:
         for number, (batch, stamp) in enumerate(parts):
             flags = FLAG_CONTINUES if number < last else FLAG_ENDS
             room = sum(rooms) if number == 0 else rooms[number]
-            self._waiting.append(_WaitingBatch(batch, stamp, flags if last else 0, room))
+            self.batches.append(_WaitingBatch(batch, stamp, flags if last else 0, room))
             self.bytes += batch.nbytes
 
     def room(self) -> int:
         """Return the most space that all waiting batches take in a segment."""
         # The first batch of a chain carries the space of the whole chain: later ones count twice, which is
         # safe.
-        return sum(waiting.room or encoded_size(waiting.batch) for waiting in self._waiting)
+        return sum(waiting.room or encoded_size(waiting.batch) for waiting in self.batches)
 
     def written(self, commit: NextCommit) -> None:
         """Record that a gathered commit is on its way to the disk."""
@@ -102,21 +91,21 @@ class CommitAccumulator:
 
     def clear(self) -> None:
         """Drop all waiting batches."""
-        self._waiting.clear()
+        self.batches.clear()
         self.bytes = 0
 
     def gather(self) -> NextCommit:
         """Merge as many waiting batches as a commit may hold. The first one is included at any size."""
-        batch, stamp, flags, room = self._waiting[0]
-        if len(self._waiting) == 1 or room:
-            self._waiting.popleft()
+        batch, stamp, flags, room = self.batches[0]
+        if len(self.batches) == 1 or room:
+            self.batches.popleft()
             merged = merge((batch,), (stamp,))
             return NextCommit(merged, batch.nbytes, flags, room or commit_bytes_of(merged))
         parts: list[_WaitingBatch] = []
         total = messages = columns = 0
         topics, index_bytes = batch.topics, 0
-        while self._waiting:
-            waiting = self._waiting[0]
+        while self.batches:
+            waiting = self.batches[0]
             batch = waiting.batch
             # A merged batch has a column if any part has it, so it may be larger than its parts.
             columns |= batch.columns
@@ -133,7 +122,7 @@ class CommitAccumulator:
                 or len(parts) >= commit_batches_max
             ):
                 break
-            parts.append(self._waiting.popleft())
+            parts.append(self.batches.popleft())
             total, messages = total + batch.nbytes, count
         merged = merge([part.batch for part in parts], [part.stamp for part in parts])
         return NextCommit(merged, total, 0, commit_bytes_of(merged))

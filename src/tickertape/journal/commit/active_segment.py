@@ -60,19 +60,19 @@ class ActiveSegment:
         self.offset = offset
         self.index = SegmentIndex() if index is None else index
         self._reserved = _reserve_bytes(self.index)
+        self.room = capacity - offset - self._reserved
+        """Free bytes for commits, without the space reserved for a mark and the seal."""
 
     def add(self, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
         """Add a commit of `batch`, written from `offset` to `end`, to the index."""
-        self.index.add(self.offset, end, first_position, time_before, batch)
-        self._reserved = _reserve_bytes(self.index)
+        if self.index.add(self.offset, end, first_position, time_before, batch):
+            self._reserved = _reserve_bytes(self.index)
+            self.room = self.capacity - self.offset - self._reserved
 
     def advance(self, end: int, chain: int) -> None:
         """Record that a commit with the checksum `chain` is written up to `end`."""
         self.offset, self.chain = end, chain
-
-    def room(self) -> int:
-        """Return the free bytes for commits, without the space reserved for a mark and the seal."""
-        return self.capacity - self.offset - self._reserved
+        self.room = self.capacity - end - self._reserved
 
 
 def _reserve_bytes(index: SegmentIndex) -> int:

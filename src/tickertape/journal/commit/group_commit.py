@@ -34,6 +34,7 @@ from tickertape.journal.commit.jobs import (
 from tickertape.journal.commit.preallocation import SegmentPreallocation
 from tickertape.journal.format.log_end import CleanShutdown
 from tickertape.journal.format.segment import (
+    FLAG_CONTINUES,
     CommitHeader,
     CommitKind,
     SegmentHeader,
@@ -129,11 +130,13 @@ class GroupCommit:
         self._sync_at: float | None = None
         self.closing = False
         """A clean stop has started."""
-        self._jobs: list[JournalJob] = []
+        self.queued: list[JournalJob] = []
+        """Jobs that `jobs` returns."""
         self._persisted: list[PersistedCommit] = []
         self._chained: list[PersistedCommit] = []
         """Commits of an unfinished chain. They become persisted with its end."""
-        self._opened: list[ActiveSegment] = []
+        self.opened: list[ActiveSegment] = []
+        """Segments that `take_opened` returns."""
         self._advance(now)
 
     # -- inputs ---------------------------------------------------------------------------------------
@@ -179,7 +182,7 @@ class GroupCommit:
         """Return whether the active segment has `nbytes` free in addition to accepted messages."""
         if self.active is None or not self.ready:
             return False
-        return self._accepted_room() + nbytes <= self.active.room()
+        return self._accepted_room() + nbytes <= self.active.room
 
     def _accepted_room(self) -> int:
         """Return the most space that accepted, unwritten messages take in a segment."""
@@ -191,9 +194,14 @@ class GroupCommit:
         return self._pending.bytes
 
     @property
+    def in_flight(self) -> bool:
+        """Whether a job is on its way to the disk."""
+        return self._in_flight is not None
+
+    @property
     def congested(self) -> bool:
         """Whether too many bytes wait for the next commit. Publishers should pause."""
-        waiting = self._pending.bytes + batch_memory_bytes * len(self._pending)
+        waiting = self._pending.bytes + batch_memory_bytes * len(self._pending.batches)
         return waiting > commit_gather_bytes_max
 
     def can_accept(self, nbytes: int) -> bool:
@@ -203,7 +211,7 @@ class GroupCommit:
         Messages accepted on a full disk never wait for a new segment, which might never be available."""
         if not self.full:
             return True
-        return self.active is not None and self._accepted_room() + nbytes <= self.active.room()
+        return self.active is not None and self._accepted_room() + nbytes <= self.active.room
 
     def done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """Process the result of a job: success, or `error`. `salt` is that returned for a prepared
@@ -241,7 +249,7 @@ class GroupCommit:
 
     def jobs(self) -> list[JournalJob]:
         """Drain the disk jobs, in order. A `PrepareSegment` may run concurrently with the others."""
-        jobs, self._jobs = self._jobs, []
+        jobs, self.queued = self.queued, []
         return jobs
 
     def take_persisted(self) -> list[PersistedCommit]:
@@ -251,16 +259,19 @@ class GroupCommit:
 
     def take_opened(self) -> list[ActiveSegment]:
         """Drain the newly active segments, in order."""
-        opened, self._opened = self._opened, []
+        opened, self.opened = self.opened, []
         return opened
 
     def next_deadline(self) -> float | None:
         """Return the monotonic second at which to call `wake`."""
         if self.closed or self.failure is not None:
             return None
-        retry_at = self.preallocation.retry_at
-        times = [retry_at] if self._in_flight else [retry_at, self._mark_at, self._sync_at]
-        return min([time for time in times if time is not None], default=None)
+        deadline = self.preallocation.retry_at
+        if self._in_flight is None:
+            for at in (self._mark_at, self._sync_at):
+                if at is not None and (deadline is None or at < deadline):
+                    deadline = at
+        return deadline
 
     @property
     def clean_shutdown(self) -> CleanShutdown | None:
@@ -301,12 +312,16 @@ class GroupCommit:
     def _advance(self, now: Now) -> None:
         if self.failure is not None or self.closed:
             return
-        if self._in_flight is None and self._next is None and self._pending:
+        if self._in_flight is None and self._next is None and self._pending.batches:
             self._next = self._pending.gather()
-        self._prepare_ahead(now)
+        active, following = self.active, self._next
+        fits = following is None or (active is not None and following.room <= active.room)
+        usual = fits and active is not None and active.offset <= active.half
+        if not usual or self._wanted or self.closing:
+            self._prepare_ahead(now, waits=not fits)
         if self._in_flight is not None:
             return
-        if self._wants_segment() and self._fits_prepared(self._wanted_bytes()):
+        if self._wanted and self._wants_segment() and self._fits_prepared(self._wanted_bytes()):
             self._begin_segment(now)
             return
         if self._next is not None and self._next_sent(now):
@@ -321,15 +336,16 @@ class GroupCommit:
                 self._send_seal()
         elif self._mark_at is not None and now.mono >= self._mark_at:
             self._write(CommitKind.MARK, None)
-        elif self._sync_due(now):
+        elif self._sync_at is not None and now.mono >= self._sync_at:
             self._sync_sent()
 
     def _next_sent(self, now: Now) -> bool:
         """Send the next commit, or a job that must precede it. False if it must wait."""
         assert self._next is not None
-        if not self._chained and self._sync_due(now) and self._sync_sent():
+        sync_due = self._sync_at is not None and now.mono >= self._sync_at and not self._chained
+        if sync_due and self._sync_sent():
             return True  # steady commits must not postpone the sync
-        if self.active is not None and self._next.fits(self.active):
+        if self.active is not None and self._next.room <= self.active.room:
             following, self._next = self._next, None
             self._pending.written(following)
             self._write(CommitKind.DATA, following)
@@ -352,7 +368,8 @@ class GroupCommit:
         count = batch.count if batch is not None else 0
         before = self._log_time
         if batch is not None:
-            self._log_time = max(before, batch.run(batch.run_count - 1).timestamp)
+            run = batch.first_run if batch.run_count == 1 else batch.run(batch.run_count - 1)
+            self._log_time = max(before, run.timestamp)
         body_bytes = batch.nbytes if batch is not None else 0
         header, crc = encode_commit(
             CommitHeader(
@@ -380,13 +397,14 @@ class GroupCommit:
             persisted = PersistedCommit(first, batch, active.header.number, end, chained=flags != 0)
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
-        chain_continues = following is not None and following.chain_continues
+        chain_continues = bool(flags & FLAG_CONTINUES)
         # A chain counts only with its end, so one sync after the end is enough.
         sync = self._policy is SyncPolicy.ALWAYS and not chain_continues
         job = WriteCommit(
             segment=active.header.number,
             offset=active.offset,
             buffers=buffers,
+            bytes=commit_header_bytes + body_bytes,
             sync=sync,
             number=self._commit,
         )
@@ -404,10 +422,7 @@ class GroupCommit:
         chain_continues: bool = False,
     ) -> None:
         self._in_flight = CommitInFlight(job, persisted, end, chain_continues)
-        self._jobs.append(job)
-
-    def _sync_due(self, now: Now) -> bool:
-        return self._sync_at is not None and now.mono >= self._sync_at
+        self.queued.append(job)
 
     def _sync_sent(self) -> bool:
         """Sync unsynced commits, if any (policies `interval` and `never`)."""
@@ -424,7 +439,7 @@ class GroupCommit:
         assert flight.job is job
         if isinstance(job, WriteCommit):
             if job.sync:
-                self._synced(job.number)
+                self._synced_through, self.synced_end = job.number, self._written_end
             if flight.persisted is None:
                 return
             self._chained.append(flight.persisted)
@@ -462,16 +477,17 @@ class GroupCommit:
         )
         self._mark_at = self._sync_at = None
         self.preallocation.stop_retrying()
-        self._jobs.clear()
+        self.queued.clear()
 
     # -- segments -------------------------------------------------------------------------------------
 
-    def _prepare_ahead(self, now: Now) -> None:
-        """Reserve the next segment when the active one is half full or the next commit does not fit."""
-        active, prepared = self.active, self.preallocation.prepared
-        waits = self._next is not None and (active is None or not self._next.fits(active))
-        needed = self._next.segment_bytes if self._next is not None and waits else 0
-        if self._wants_segment():
+    def _prepare_ahead(self, now: Now, *, waits: bool) -> None:
+        """Reserve the next segment when the active one is half full or the next commit does not fit
+        (`waits`)."""
+        active, following = self.active, self._next
+        prepared = self.preallocation.prepared
+        needed = following.segment_bytes if following is not None and waits else 0
+        if self._wanted and self._wants_segment():
             waits, needed = True, max(needed, self._wanted_bytes())
         elif self._next is None and (self.closing or (active is not None and active.offset <= active.half)):
             return
@@ -483,7 +499,7 @@ class GroupCommit:
             return
         if active is None or waits or active.offset > active.half:
             number = active.header.number + 1 if active else self._end.segment + 1
-            self._jobs.append(self.preallocation.request(number, needed))
+            self.queued.append(self.preallocation.request(number, needed))
 
     def _wants_segment(self) -> bool:
         """Return whether a new segment is needed because a chain does not fit in the active one.
@@ -506,7 +522,7 @@ class GroupCommit:
             return
         smaller = self.preallocation.done(job, error, salt, now)
         if smaller is not None:
-            self._jobs.append(smaller)
+            self.queued.append(smaller)
 
     def _begin_segment(self, now: Now) -> None:
         """Seal the active segment, if any, and continue in the prepared segment."""
@@ -532,7 +548,7 @@ class GroupCommit:
         )
         data, crc = encode_segment_header(header)
         self.active = ActiveSegment(header, crc, capacity)
-        self._opened.append(self.active)
+        self.opened.append(self.active)
         if old is None:
             self._send(StartSegment(number=number, header=data), None)
         else:

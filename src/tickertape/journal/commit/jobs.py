@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from tickertape.base.interfaces import Buffer, Disk
+from tickertape.base.interfaces import Buffer, Disk, SyncDone, SyncStarter
 from tickertape.journal.format.log_end import LAST_SEGMENT_FILE, reserve_last_segment, write_last_segment
 from tickertape.journal.format.queue_checkpoint import write_queues
 from tickertape.journal.format.retired_state import RetiredState, write_retired
@@ -49,6 +49,8 @@ class WriteCommit(JournalJob, frozen=True, kw_only=True):
     segment: int
     offset: int
     buffers: list[Buffer]
+    bytes: int
+    """Size of `buffers`."""
     sync: bool
     number: int
 
@@ -126,10 +128,12 @@ _NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 class DiskJobExecutor:
     """Runs jobs on a disk and keeps the files of the active and the prepared segment open.
 
-    `entropy` returns the salt of a prepared segment: 64 unpredictable bits."""
+    `entropy` returns the salt of a prepared segment: 64 unpredictable bits. `may_wait`: `write_nowait` writes
+    even if the disk might wait."""
 
-    def __init__(self, disk: Disk, entropy: Callable[[], int]) -> None:
+    def __init__(self, disk: Disk, entropy: Callable[[], int], *, may_wait: bool = False) -> None:
         self._disk = disk
+        self._may_wait = may_wait
         self._entropy = entropy
         self._handles: dict[int, int] = {}
         self._last_segment: int | None = None
@@ -141,12 +145,11 @@ class DiskJobExecutor:
         Only reservations raise `DiskFull`. A sync that fails without disk space is a failed sync like any
         other: the bytes may be lost from the cache as well."""
         if isinstance(job, WriteCommit):
-            handle = self._handle(job.segment)
-            self._disk.write(handle, job.offset, job.buffers)
+            self.write(job)
             if job.sync:
-                self._disk.sync(handle)
+                self.sync(job)
         elif isinstance(job, SyncSegment):
-            self._disk.sync(self._handle(job.segment))
+            self.sync(job)
         elif isinstance(job, StartSegment):
             self._start(job.number, job.header)
         elif isinstance(job, RollSegment):
@@ -161,6 +164,25 @@ class DiskJobExecutor:
         elif isinstance(job, WriteQueues):
             write_queues(self._disk, job.journal_id, job.encode())
         return 0
+
+    def write(self, job: WriteCommit) -> None:
+        """Write a commit, the first part of its job. Raises `OSError`."""
+        self._disk.write(self._handle(job.segment), job.offset, job.buffers)
+
+    def write_nowait(self, job: WriteCommit) -> bool:
+        """Write a commit if the disk accepts it without a wait. False: run the whole job on a thread."""
+        if self._may_wait:
+            self.write(job)
+            return True
+        return self._disk.write_nowait(self._handle(job.segment), job.offset, job.buffers)
+
+    def sync(self, job: WriteCommit | SyncSegment) -> None:
+        """Make the written commits of a segment durable, the second part of the job. Raises `OSError`."""
+        self._disk.sync(self._handle(job.segment))
+
+    def begin_sync(self, job: WriteCommit | SyncSegment, syncs: SyncStarter, done: SyncDone) -> None:
+        """Start the second part of a job in the background. Raises `OSError` if nothing was started."""
+        syncs.begin(self._handle(job.segment), done)
 
     def close(self) -> None:
         """Close the files without writing."""

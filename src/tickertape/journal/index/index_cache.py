@@ -19,7 +19,7 @@ class IndexCache:
     """Indexes of sealed segments in log order. Call `add`, then `relieve` until it returns False."""
 
     def __init__(self, bytes_max: int = indexes_bytes_max) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._indexes: list[SegmentIndex] = []
         self._sizes = np.zeros(64, np.int64)
         """Memory of each index without its objects, or 0 if the index cannot become coarser."""
@@ -46,7 +46,7 @@ class IndexCache:
     def relieve(self) -> bool:
         """Halve the resolution of one index, which takes milliseconds. False if no reduction is needed or
         possible."""
-        if self.nbytes <= self._bytes_max:
+        if self.nbytes <= self.bytes_max:
             return False
         count = len(self._indexes)
         at = int((self._sizes[:count] * np.sqrt(np.arange(count, 0, -1))).argmax())

@@ -24,6 +24,8 @@ _KEY_BYTES: Final = 12
 _STORED_KEY_BYTES: Final = 16
 _ROW: Final = 3
 _ROW_BYTES: Final = 8 * _ROW
+publisher_growth_bytes_max: Final = _STORED_KEY_BYTES + _ROW_BYTES
+"""The most by which adding a publisher raises `PublisherIndex.stored_bytes_max`."""
 _U4: Final = np.dtype("<u4")
 _U8: Final = np.dtype("<u8")
 _NO_IDS: Final = np.empty(0, _U8)
@@ -63,11 +65,12 @@ class PublisherIndex:
         """Unsorted rows, by publisher."""
         self._recent_count = 0
 
-    def add(self, offset: int, spans: Iterable[tuple[int, int, int]]) -> None:
+    def add(self, offset: int, spans: Iterable[tuple[int, int, int]]) -> bool:
         """Add `spans` of (publisher, lowest, highest sequence) of the block at `offset`, the last block or a
-        new one."""
+        new one. Return whether `stored_bytes_max` changed."""
         if self._given_up:
-            return
+            return False
+        before = self._recent_count
         zone = offset // self._zone_bytes
         for publisher, low, high in spans:
             rows = self._recent.get(publisher)
@@ -78,8 +81,11 @@ class PublisherIndex:
             else:
                 rows.extend((zone, low, high))
                 self._recent_count += 1
+        if self._recent_count == before:
+            return False
         if self.nbytes > self._bytes_max:
             self._fit(offset)
+        return True
 
     @property
     def known(self) -> bool:
@@ -97,11 +103,6 @@ class PublisherIndex:
         """Upper bound of the encoded size of `stored`."""
         rows = len(self._rows) + self._recent_count
         return _ROW_BYTES * rows + _STORED_KEY_BYTES * (len(self._ids) + len(self._recent))
-
-    @staticmethod
-    def growth_bytes_max(publishers: int) -> int:
-        """Return the most by which an `add` of this number of publishers raises `stored_bytes_max`."""
-        return (_STORED_KEY_BYTES + _ROW_BYTES) * publishers
 
     def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[ByteRange]:
         """Yield the ranges of a file of `end` bytes that may hold this message, in order."""

@@ -22,8 +22,13 @@ import numpy.typing as npt
 
 from tickertape.base.limits import KIB
 from tickertape.batch import MessageBatch
-from tickertape.journal.index.publisher_index import PublisherIndex, Rows, StoredPublishers
-from tickertape.journal.index.topic_index import StoredTopics, TopicTable
+from tickertape.journal.index.publisher_index import (
+    PublisherIndex,
+    Rows,
+    StoredPublishers,
+    publisher_growth_bytes_max,
+)
+from tickertape.journal.index.topic_index import StoredTopics, TopicTable, topic_growth_bytes_max
 from tickertape.journal.limits import (
     index_block_bytes,
     index_bytes_max,
@@ -108,16 +113,18 @@ class SegmentIndex:
 
     # -- building -------------------------------------------------------------------------------------
 
-    def add(self, offset: int, end: int, first_position: int, time_before: int, batch: MessageBatch) -> None:
-        """Add a data commit at `offset`..`end` of the file."""
-        if not self.offsets or offset >= self.offsets[-1] + index_block_bytes:
+    def add(self, offset: int, end: int, first_position: int, time_before: int, batch: MessageBatch) -> bool:
+        """Add a data commit at `offset`..`end` of the file. Return whether `encoded_bytes_max` changed."""
+        begins = not self.offsets or offset >= self.offsets[-1] + index_block_bytes
+        if begins:
             self.offsets.append(offset)
             self.positions.append(first_position)
             self.times.append(time_before)
         self._block_end = end
         block = len(self.offsets) - 1
-        self._topics.add(block, batch.topics)
-        self._publishers.add(self.offsets[-1], publisher_spans(batch))
+        topics = self._topics.add(block, batch.topics)
+        publishers = self._publishers.add(self.offsets[-1], publisher_spans(batch))
+        return begins or topics or publishers
 
     def add_many(self, commits: DataCommits, spans: Spans) -> list[Span]:
         """Add data commits, with the same result as `add`. Return their spans, merged per publisher and
@@ -172,8 +179,8 @@ class SegmentIndex:
         """Return the most by which adding `batch` raises `encoded_bytes_max`."""
         return (
             _BLOCK_BYTES
-            + TopicTable.growth_bytes_max(len(batch.topics))
-            + PublisherIndex.growth_bytes_max(batch.run_count)
+            + topic_growth_bytes_max * len(batch.topics)
+            + publisher_growth_bytes_max * batch.run_count
         )
 
     @property
@@ -341,7 +348,7 @@ class SegmentIndex:
 def publisher_spans(batch: MessageBatch) -> Sequence[Span]:
     """Return (publisher, lowest, highest sequence) of a batch, each publisher once."""
     if batch.run_count == 1:
-        publisher, first, _, count, *_ = batch.run(0)
+        publisher, first, _, count, *_ = batch.first_run
         return ((publisher, first, int(batch.sequences[-1]) if batch.has_sequences else first + count - 1),)
     runs = batch.runs
     firsts = runs["first_sequence"]

@@ -31,7 +31,9 @@ _NONE: Final = np.empty(0, I8)
 _ROW_BYTES: Final = 2
 _TOPIC_BYTES: Final = 8
 """Hash of a topic and the end of its rows."""
-_RECENT_BYTES: Final = _TOPIC_BYTES + _ROW_BYTES
+topic_growth_bytes_max: Final = _TOPIC_BYTES + _ROW_BYTES
+"""The most by which adding a topic raises `TopicTable.nbytes`."""
+_RECENT_BYTES: Final = topic_growth_bytes_max
 """Bytes charged for an unsorted row: the most that it takes after sorting, a new topic and a row."""
 _RECENT_MIN: Final = 1024
 """Minimum number of rows collected before they are sorted into the table."""
@@ -73,10 +75,11 @@ class TopicTable:
         """Hashes with a row for `_group`. Cleared above `_SEEN_MAX`, because duplicate rows are
         harmless."""
 
-    def add(self, block: int, topics: Iterable[str]) -> None:
-        """Add `topics` of block `block`, the last block or a new one."""
+    def add(self, block: int, topics: Iterable[str]) -> bool:
+        """Add `topics` of block `block`, the last block or a new one. Return whether `nbytes` changed."""
         if self._given_up:
-            return
+            return False
+        before = len(self._recent)
         group = block // self._stride
         if group != self._group or len(self._seen) > _SEEN_MAX:
             self._group = group
@@ -87,11 +90,14 @@ class TopicTable:
                 self._seen.add(key)
                 self._recent.append(key << _GROUP_BITS | group)
         recent = len(self._recent)
+        if recent == before and group < _GROUPS_MAX - 1:
+            return False
         if group >= _GROUPS_MAX - 1 or self.nbytes > self._bytes_max:
             self.settle()
             self._fit(block)
         elif recent > _RECENT_MIN and recent > len(self._groups) // 4:
             self.settle()
+        return True
 
     @property
     def nbytes(self) -> int:
@@ -101,11 +107,6 @@ class TopicTable:
             + _TOPIC_BYTES * len(self._hashes)
             + _ROW_BYTES * len(self._groups)
         )
-
-    @staticmethod
-    def growth_bytes_max(topics: int) -> int:
-        """Return the most by which an `add` of this number of topics raises `nbytes`."""
-        return (_TOPIC_BYTES + _ROW_BYTES) * topics
 
     def next_with(self, topic: str, block: int) -> int | None:
         """Return the first block at or after `block` that may hold `topic`. None if no known block does."""

@@ -341,7 +341,7 @@ def _in_parts(parts: list[LogPart], publisher: int, sequence: int) -> int | None
 def _in_batch(batch: MessageBatch, publisher: int, sequence: int) -> int | None:
     """Return the index of a message in a batch, by publisher and sequence."""
     if batch.run_count == 1:
-        if batch.run(0).publisher != publisher:
+        if batch.first_run.publisher != publisher:
             return None
         return _in_run(batch, 0, batch.count, sequence)
     runs = batch.runs

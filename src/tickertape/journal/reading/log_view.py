@@ -15,7 +15,7 @@ from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadBatch, JournalCorrupt
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
-from tickertape.batch.format import Int64s
+from tickertape.batch.format import KINDS, Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
 from tickertape.journal.commit.group_commit import PersistedCommit
 from tickertape.journal.format.files import damaged_at
@@ -83,8 +83,9 @@ class LogPart(NamedTuple):
 def last_of(batch: MessageBatch, stop: int | None = None) -> int | None:
     """Return the index of the last message before `stop` that is not a control record."""
     count = batch.count if stop is None else max(min(stop, batch.count), 0)
-    if batch.kinds is None:
+    if not batch.columns & KINDS:
         return count - 1 if count else None
+    assert batch.kinds is not None
     messages = np.flatnonzero(batch.kinds[:count] == 0)
     return int(messages[-1]) if len(messages) else None
 
@@ -196,11 +197,12 @@ class LogView:
 
     def persisted(self, commit: PersistedCommit) -> None:
         """Add a persisted commit, which readers may see from now on."""
-        self.indexes.relieve()  # one per commit, to keep this call short
+        if self.indexes.nbytes > self.indexes.bytes_max:
+            self.indexes.relieve()  # one per commit, to keep this call short
         segment = self._by_number[commit.segment]
         batch = commit.batch
-        timestamp = batch.run(batch.run_count - 1).timestamp
-        segment.advance(commit.end, commit.first_position + batch.count, timestamp)
+        run = batch.first_run if batch.run_count == 1 else batch.run(batch.run_count - 1)
+        segment.advance(commit.end, commit.first_position + batch.count, run.timestamp)
         last = last_of(commit.batch)
         if last is not None:
             self.last_message = commit.first_position + last

@@ -107,6 +107,8 @@ class JournalConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds. Used only with `sync = "interval"`."""
     segment_size: int = segment_bytes_default
     """Bytes."""
+    write_on_loop: bool = False
+    """Whether the event loop writes small commits even if the disk might wait."""
     create: bool = True
     retain: float | None = None
     """Minimum age of removed messages, in seconds. None: keep messages for ever."""
@@ -301,6 +303,7 @@ def _journal(section: Section) -> JournalConfig:
         sync=choice_of(SYNC_NAMES),
         sync_interval=_sync_interval,
         segment_size=partial(size_of, example="256MB", least=segment_bytes_min),
+        write_on_loop=flag_of,
         create=flag_of,
         retain=_retain,
         retain_size=partial(size_of, example="256MB"),

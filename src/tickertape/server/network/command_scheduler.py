@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, TypeAlias
 
 from tickertape.base.interfaces import Now
@@ -30,6 +30,8 @@ class CommandScheduler:
         self._take = take
         self._waiting: dict[int, deque[Incoming]] = {}
         """Queues by connection, in the order of their turns. An empty queue delays the next command."""
+        self.waiting: Collection[int] = self._waiting.keys()
+        """Not empty while commands wait for `step`."""
 
     def received(self, conn: int, incoming: Incoming, now: Now) -> bool:
         """Process a command now, or queue it. Return whether to stop reading from its connection."""
@@ -40,11 +42,6 @@ class CommandScheduler:
             return False
         waiting.append(incoming)
         return len(waiting) == 1
-
-    @property
-    def has_work(self) -> bool:
-        """Whether commands wait for `step`."""
-        return bool(self._waiting)
 
     def step(self, now: Now) -> int | None:
         """Process commands of the next connection until one takes a slow step.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from tickertape.base.interfaces import Disk, SyncStarter
+from tickertape.server.storage.loop_syncs import loop_syncs
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -52,3 +56,5 @@ class Workers(NamedTuple):
     """Factory of a worker. Arguments: a function for each item, which must not raise, and a thread name."""
     pool: Executor | None = None
     """Pool for concurrent reads. None: a pool of their own."""
+    syncs: Callable[[asyncio.AbstractEventLoop, Disk], SyncStarter | None] = loop_syncs
+    """Factory of the background syncs of a disk. It returns None where a thread must sync."""

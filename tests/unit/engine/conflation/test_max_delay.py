@@ -42,7 +42,7 @@ def test_conflated_messages_are_delivered_after_the_wall_clock_is_set_back() -> 
         world.wake(1.9)
         world.settle()
         assert len(heard) == number, "not before the maximum delay"
-        deadline = world.broker.next_deadline(world.now())
+        deadline = world.broker.next_deadline()
         assert deadline is not None
         world.wake(deadline - world.mono)
         world.settle()
@@ -74,7 +74,7 @@ def test_slow_disk_does_not_split_a_conflation_interval() -> None:
         world.wake(0.01)
         while world.broker.has_work:
             world.work()
-    deadline = world.broker.next_deadline(world.now())
+    deadline = world.broker.next_deadline()
     assert deadline is None or deadline > world.mono, "the engine waits for the disk, not for a deadline"
     world.settle()
     world.wake(1.0)
@@ -119,7 +119,7 @@ def test_conflated_message_of_a_blocked_connection_stays_held_and_counted() -> N
     world.broker.writable(reader.conn)
     world.collect()
     world.settle()
-    deadline = world.broker.next_deadline(world.now())
+    deadline = world.broker.next_deadline()
     assert deadline is not None
     assert deadline <= world.mono, "it is due"
     world.wake()

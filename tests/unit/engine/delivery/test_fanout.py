@@ -6,12 +6,17 @@ import pytest
 
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
+from tests.unit.engine.commands.test_subscribe_orders import finish_jobs
 from tickertape.base.interfaces import Now
 from tickertape.engine.commands import ack_tracker
+from tickertape.engine.delivery import fanout
 from tickertape.engine.limits import step_delivery_bytes
 from tickertape.engine.runtime.effects import DiskJob, PauseReading, ResumeReading
 from tickertape.engine.subscriptions.log_feed import Phase
-from tickertape.wire.commands import Deliver, Flush
+from tickertape.filter.compiler.compile import Filter
+from tickertape.filter.index.filter_index import FilterIndex
+from tickertape.filter.index.structures import FilterSlot
+from tickertape.wire.commands import Deliver, Flush, Subscribe, Unsubscribe
 
 
 def _readers(world: EngineWorld, count: int, topics: int = 1) -> list[Peer]:
@@ -33,6 +38,7 @@ def test_fanout_step_serves_a_bounded_number_of_subscriptions() -> None:
     world.connect("publisher").publish("t0", [b"x"])
     while world.jobs:
         world.run_job()
+    world.work()
     assert _deliveries(peers) == 10
     assert world.broker.has_work
     world.work()
@@ -70,6 +76,97 @@ def test_fanout_overrun_moves_every_subscription_to_a_separate_replay() -> None:
     for peer in peers:
         assert [heard.body for heard in peer.heard["s"]] == [b"%d" % n + bytes(500) for n in range(20)]
     assert {sub.phase for sub in delivery.fanout.feeds()} == {Phase.TAIL}
+
+
+@pytest.fixture
+def insertions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Filters added to an index, in order."""
+    seen: list[str] = []
+    before = FilterIndex._insert
+
+    def insert(self: FilterIndex[object], filter: Filter) -> FilterSlot[object]:
+        seen.append(filter.text)
+        return before(self, filter)
+
+    monkeypatch.setattr(FilterIndex, "_insert", insert)
+    return seen
+
+
+def _publish_kinds(world: EngineWorld, count: int) -> None:
+    """Publish one message of each kind, and take all steps except grants of credit."""
+    publisher = next((p for p in world.peers.values() if p.name == "publisher"), None)
+    (publisher or world.connect("publisher")).publish("t", [b'{"k":%d}' % n for n in range(count)])
+    finish_jobs(world)
+
+
+def _without_credit(world: EngineWorld, count: int) -> Peer:
+    """Return a client whose subscriptions, one for each kind, have no credit for their second message."""
+    peer = world.connect("reader")
+    for number in range(count):
+        peer.subscribe(f"s{number}", "t", filter=f"/k = {number}", credit=50)
+    world.settle()
+    for _ in range(2):
+        _publish_kinds(world, count)
+    assert {feed.phase for feed in world.log_feeds(peer.conn).values()} == {Phase.REPLAY}
+    return peer
+
+
+def test_subscription_without_credit_returns_without_a_new_index_entry(insertions: list[str]) -> None:
+    world = EngineWorld(5)
+    peer = _without_credit(world, 1)
+    for _ in range(5):
+        _publish_kinds(world, 1)
+    assert not len(world.broker._delivery.fanout)
+    world.settle()
+    assert [feed.sub_id for feed in world.broker._delivery.fanout.feeds()] == ["s0"]
+    assert len(peer.heard["s0"]) == 7
+    assert insertions == ["/k = 0"]
+
+
+def test_ended_subscriptions_without_credit_leave_no_index_entry() -> None:
+    world = EngineWorld(6)
+    peer = _without_credit(world, 4)
+    index = world.broker._delivery.fanout._index
+    assert index.entries == 4
+    peer.send(Unsubscribe(id=100, sub_ids=("s0",)))
+    assert index.entries == 3
+    world.broker.disconnected(peer.conn)
+    while world.broker.has_work:
+        world.work()
+    assert index.entries == 0
+    assert not list(index.groups())
+
+
+def test_replaced_subscription_without_credit_matches_with_the_new_filter() -> None:
+    world = EngineWorld(7)
+    peer = _without_credit(world, 2)
+    change = Subscribe(id=100, sub_id="s0", topic="t", filter="/k = 1", options="replace", credit=10_000)
+    peer.credit["s0"] = change.credit
+    peer.send(change)
+    world.settle()
+    _publish_kinds(world, 2)
+    world.settle()
+    assert [heard.body for heard in peer.heard["s0"]] == [b'{"k":0}', b'{"k":0}', b'{"k":1}']
+    assert len(list(world.broker._delivery.fanout._index.groups())) == 1
+
+
+def test_subscriptions_far_behind_lose_index_entries_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fanout, "suspended_messages_max", 25)
+    monkeypatch.setattr(fanout, "suspended_removals_max", 3)
+    world = EngineWorld(8)
+    world.connect("plain").subscribe("p", "t", credit=1 << 20)  # without it, nothing is matched
+    peer = _without_credit(world, 10)
+    index = world.broker._delivery.fanout._index
+    entries = []
+    for _ in range(7):
+        _publish_kinds(world, 10)
+        entries.append(index.entries)
+    assert entries == [11, 8, 5, 2, 1, 1, 1]
+    world.settle()
+    assert index.entries == len(index) == 11
+    assert {len(heard) for heard in peer.heard.values()} == {9}
 
 
 def test_client_with_too_many_pending_flushes_is_paused_until_answers_are_sent(

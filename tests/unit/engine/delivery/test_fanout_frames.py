@@ -70,6 +70,7 @@ def test_subscription_without_enough_credit_leaves_the_frame_without_affecting_o
     while world.jobs:
         world.run_job()
     world.work()
+    world.work()
     assert [sorted(frame.sub_ids) for frame in _delivered(peer) if frame.sub_ids] == [
         [f"s{n}" for n in range(5)]
     ]

@@ -65,7 +65,7 @@ def test_rated_replay_woken_exactly_at_the_deadline_makes_progress(monkeypatch: 
     world.settle()
     wakes = 0
     while len(peer.heard["s"]) < 300:
-        deadline = world.broker.next_deadline(world.now())
+        deadline = world.broker.next_deadline()
         assert deadline is not None
         wakes += 1
         assert wakes <= 900, f"woken without progress at {deadline}"
@@ -306,7 +306,7 @@ def test_held_messages_do_not_wake_the_engine_while_the_disk_writes() -> None:
     while world.broker.has_work:
         world.work()
     now = world.now()
-    deadline = world.broker.next_deadline(now)
+    deadline = world.broker.next_deadline()
     assert deadline is None or deadline > now.mono
     world.settle()
     assert _numbers(peer) == [1]

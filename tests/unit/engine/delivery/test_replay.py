@@ -226,7 +226,7 @@ def test_a_future_end_completes_by_the_clock_on_a_quiet_topic() -> None:
     assert (heard, marks) == ([0, 1, 2], [])
     scene.world.wake(10.0)
     assert scene.subscriber.marks["s0"] == []
-    deadline = scene.world.broker.next_deadline(scene.world.now())
+    deadline = scene.world.broker.next_deadline()
     assert deadline is not None, "the engine asks to be woken"
     assert deadline <= scene.world.mono + 1.1, "the wall clock may be set: it is looked at every second"
     scene.world.wake(25.0)

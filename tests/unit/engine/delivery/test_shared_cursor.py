@@ -11,8 +11,9 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.errors import JournalError, TickertapeError
 from tickertape.base.interfaces import Buffer
+from tickertape.engine.commands import subscribe
 from tickertape.engine.delivery import fanout, log_delivery, shared_cursor
-from tickertape.engine.delivery.fanout import FeedIndex
+from tickertape.engine.delivery.fanout import Fanout, FeedIndex
 from tickertape.engine.delivery.shared_cursor import SharedCursor
 from tickertape.engine.log_reads.budget import ReadBudget
 from tickertape.engine.matching.subscription_index import InterestGroup, SubscriptionIndex
@@ -88,6 +89,61 @@ def test_shared_replay_after_a_stall_filters_each_message_a_few_times(looked_at:
     assert sum(looked_at) <= 4 * 21 * 1000, "200 times as often, if each did it alone"
     assert world.counts["reads"] - reads <= 40
     assert {sub.phase for sub in _all_feeds(world)} == {Phase.TAIL}
+
+
+def _full_again(world: EngineWorld) -> tuple[Peer, int]:
+    """Return the only reader, which is far behind with a full connection, and the number of its messages."""
+    publisher, (peer,) = world.connect("publisher"), _readers(world, KINDS, 1)
+    world.broker.blocked(peer.conn)
+    for _ in range(10):
+        _publish(publisher, 1000)
+        world.settle()
+    world.broker._delivery.step_bytes_max = 100_000
+    world.broker.writable(peer.conn)
+    while len(_sharing(world)) < KINDS:
+        world.work()
+    world.work()
+    world.broker.blocked(peer.conn)
+    world.settle()
+    assert _heard([peer]) < 10_000
+    assert len(_sharing(world)) == KINDS
+    return peer, 10_000
+
+
+def _sharing(world: EngineWorld) -> list[LogFeed]:
+    return [sub for sub in _all_feeds(world) if sub.phase is Phase.SHARED_REPLAY]
+
+
+def test_shared_cursor_of_one_connection_waits_while_the_connection_is_full() -> None:
+    world = EngineWorld(21, segment_bytes=1 << 20)
+    peer, expected = _full_again(world)
+    budget = world.broker.reads.budgets.log
+    group = _sharing(world)[0].group
+    assert isinstance(group, Fanout)
+    assert budget.held_bytes
+    before = any(group.pending)
+    waiting = object()
+    assert budget.reserve(waiting, budget.bytes_max, lambda: None)  # evicts the messages of the cursor
+    budget.forget(waiting)
+    assert not budget.held_bytes
+    assert (before, any(group.pending)) == (True, False)
+    world.broker.writable(peer.conn)
+    world.settle()
+    assert _heard([peer]) == expected
+    assert {sub.phase for sub in _all_feeds(world)} == {Phase.TAIL}
+    assert not len(world.broker._delivery.shared_cursors)
+
+
+def test_shared_cursor_of_a_full_connection_ends_with_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribe, "dropped_subscriptions_max", 10)
+    world = EngineWorld(22, segment_bytes=1 << 20)
+    peer, _ = _full_again(world)
+    peer.closed = True
+    world.broker.disconnected(peer.conn)
+    world.settle()
+    assert not len(world.broker._delivery.shared_cursors)
+    assert not world.broker.reads.budgets.log.held_bytes
+    assert world.broker._delivery.oldest_needed().position == world.broker.journal.commits.persisted_end
 
 
 def test_fanout_overrun_keeps_filtered_subscriptions_in_one_shared_cursor(looked_at: list[int]) -> None:

@@ -39,6 +39,8 @@ def _alone(texts: list[str], topics: list[str]) -> dict[str, list[str]]:
 
 
 def _random_pattern(random: Random) -> str:
+    if random.random() < 0.3:
+        return "^" + "".join(random.choices("abc1", k=random.randint(1, 3)))
     parts = ["a", "b", "(a|b)", "[ab]c", ".*", "c+", "a{2}", "^a", "b$", r"\d", "é", "(?i:A)", "^", r"\w{3}"]
     return "".join(random.choices(parts, k=random.randint(1, 4))) + "c*"
 
@@ -109,6 +111,22 @@ def test_pattern_searches_are_shared_by_pattern_sets_and_cached() -> None:
     assert not patterns.may_fit(topics[:4])
     assert not [one for one in patterns.found(topics) if not isinstance(one, int)]
     assert kept.searches == before
+
+
+def test_patterns_of_a_prefix_need_no_pattern_set() -> None:
+    kept, patterns = TopicPatternIndex(), PatternMap[int]()
+    held = [kept.pattern(f"^desk{number}/") for number in range(1_000)]
+    for number, pattern in enumerate(held):
+        patterns.setdefault(pattern, lambda number=number: number)  # type: ignore[misc]
+    topics = [f"desk{number}/fx" for number in range(0, 2_000, 3)]
+    found = {one[0]: one[1].nonzero()[0].tolist() for one in patterns.found(topics) if isinstance(one, tuple)}
+    assert found == {number: [number // 3] for number in range(0, 1_000, 3)}
+    assert kept.searches == 0
+    del patterns, held[1:], pattern
+    assert [kept.pattern("^desk0/").fits(topic) for topic in ("desk0/a", "desk1/a", "xdesk0/")] == [
+        True, False, False
+    ]  # fmt: skip
+    assert len(kept) == 1
 
 
 def test_large_patterns_are_kept_out_of_shared_pattern_sets() -> None:

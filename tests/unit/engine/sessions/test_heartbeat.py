@@ -125,7 +125,7 @@ def test_logon_with_a_heartbeat_starts_the_monitor_and_an_invalid_one_is_refused
     assert [(close.conn, close.reason) for close in closed] == [(51, "bad_option")]
     assert list(world.broker.sessions) == [50]
     assert len(world.broker.heartbeats) == 1
-    deadline = world.broker.next_deadline(world.now())
+    deadline = world.broker.next_deadline()
     assert deadline is not None
     assert deadline <= world.mono + 2.0
 

@@ -8,7 +8,13 @@ from random import Random
 import pytest
 
 from tickertape.base.errors import BadTopic
-from tickertape.filter.compiler.regex import BadPattern, compile_pattern, compile_topic_pattern, costs_of
+from tickertape.filter.compiler.regex import (
+    BadPattern,
+    PatternSet,
+    compile_pattern,
+    compile_topic_pattern,
+    costs_of,
+)
 from tickertape.filter.limits import pattern_depth_max
 
 
@@ -112,3 +118,12 @@ def test_nested_groups_above_the_depth_limit_are_refused(opening: str) -> None:
     with pytest.raises(BadPattern, match="nested more than"):
         compile_pattern(nested(pattern_depth_max + 1))
     assert compile_pattern("\\(" * 100).search("(" * 100)
+
+
+@pytest.mark.parametrize(
+    "text", ["^a", "^ab", "^é", "^a b/", "^", "^^", "^a*", "^\\.", "^a|b", "a", "^a$", "^-"]
+)
+def test_pattern_of_a_prefix_matches_like_a_pattern_set(text: str) -> None:
+    pattern = compile_pattern(text)
+    for value in ("", "a", "ab", "ba", "a b/", "é", "^", "\na", ".", "-", "A", "a\nb"):
+        assert pattern.search(value) is bool(PatternSet([pattern]).found(value)), (text, value)

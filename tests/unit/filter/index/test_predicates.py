@@ -16,6 +16,7 @@ from tickertape.filter.index import predicates
 from tickertape.filter.index.predicates import PredicateCache, SeenValues, Test
 from tickertape.filter.index.terms import Single, terms_of
 from tickertape.filter.index.value_cache import ValueCache
+from tickertape.filter.limits import index_prefix_characters_max
 from tickertape.payload import message_type
 
 
@@ -56,7 +57,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_repeated_value_is_evaluated_at_most_twice(asked: list[Any]) -> None:
     table = PredicateCache(ValueCache())
-    row = table.add(_condition("/a LIKE '^b'"))
+    row = table.add(_condition("/a LIKE '^b.*'"))
     values = [f"{letter}{number}" for number in range(20) for letter in "ab"]
     for _ in range(50):
         assert _true(table, row, values) == [at for at, value in enumerate(values) if value[0] == "b"]
@@ -77,7 +78,7 @@ def test_alternating_texts_with_one_hash_slot_are_recognised() -> None:
 
 def test_texts_seen_once_are_not_cached(asked: list[Any]) -> None:
     table = PredicateCache(ValueCache())
-    row = table.add(_condition("/a LIKE '^b'"))
+    row = table.add(_condition("/a LIKE '^b.*'"))
     _true(table, row, [None] * 100)
     before = table.remembered_bytes
     for number in range(300):
@@ -85,6 +86,35 @@ def test_texts_seen_once_are_not_cached(asked: list[Any]) -> None:
         assert _true(table, row, values) == [*range(100)]
     assert len(asked) == 30_100
     assert table.remembered_bytes == before
+
+
+def test_prefixes_are_looked_up_instead_of_evaluated_one_by_one(asked: list[Any]) -> None:
+    table = PredicateCache(ValueCache())
+    prefixes = [*map(str, range(1_000)), "é", "9" * index_prefix_characters_max]
+    rows = {prefix: table.add(_condition(f"/a LIKE '^{prefix}'")) for prefix in prefixes}
+    several = table.add(_condition("/a BEGINS WITH ('98', '7', 'é')"))
+    values = [*map(str, range(950, 1_150)), "", "é1", "x", "9" * 100]
+    for prefix in prefixes[:50:7] + prefixes[90:100] + prefixes[-2:]:
+        expected = [at for at, value in enumerate(values) if value.startswith(prefix)]
+        assert _true(table, rows[prefix], values) == expected
+    expected = [at for at, value in enumerate(values) if value.startswith(("98", "7", "é"))]
+    assert _true(table, several, values) == expected
+    assert not asked
+    assert _true(table, rows["98"], [98, "98", ["1", "98"], None, True]) == [0, 1, 2]
+    assert len(asked) == 4
+    for prefix in prefixes[::2]:
+        table.discard(_condition(f"/a LIKE '^{prefix}'"))
+    table.discard(_condition("/a BEGINS WITH ('98', '7', 'é')"))
+    assert sum(map(len, table._prefixes.values())) == len(prefixes) // 2
+    assert _true(table, rows["99"], values) == [at for at, v in enumerate(values) if v.startswith("99")]
+
+
+def test_long_prefixes_are_evaluated_one_by_one(asked: list[Any]) -> None:
+    table = PredicateCache(ValueCache())
+    prefix = "x" * (index_prefix_characters_max + 1)
+    row = table.add(_condition(f"/a LIKE '^{prefix}'"))
+    assert _true(table, row, [prefix, prefix[1:], prefix + "y"]) == [0, 2]
+    assert len(asked) == 3
 
 
 def test_shared_value_cache_stays_below_the_memory_limit() -> None:

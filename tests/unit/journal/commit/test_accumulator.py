@@ -27,7 +27,7 @@ def test_batch_accepted_on_a_full_disk_is_persisted_without_a_new_segment(waitin
             bench.append(10)  # is in flight while later batches accumulate
         for batch in {"rich": (rich,), "plain": (plain,)}.get(waiting, ()):
             bench.put(batch)
-        last = batch_from_bodies("t", [bytes(bench.active.room() - short)], first_sequence=1)
+        last = batch_from_bodies("t", [bytes(bench.active.room - short)], first_sequence=1)
         if bench.machine.can_accept(encoded_size(last)):
             bench.put(last)
             taken += 1

@@ -224,7 +224,7 @@ def test_message_larger_than_a_segment_gets_a_segment_of_sufficient_size(size: i
     bench.ok(WriteCommit)
     assert bench.machine.persisted_end == 71
     assert bench.active.header.number <= 6, "no empty segment was rolled through"
-    assert bench.active.room() >= 0
+    assert bench.active.room >= 0
     bench.append()
     assert bench.asked()
 

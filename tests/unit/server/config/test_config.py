@@ -364,7 +364,7 @@ TAKES = (
                 (
                     "2: journal.sync-interval: unknown key. Did you mean 'sync_interval'? [journal] takes "
                     "sync, "
-                    "sync_interval, segment_size, create, retain, retain_size, topic"
+                    "sync_interval, segment_size, write_on_loop, create, retain, retain_size, topic"
                 )
             ],
         ),

@@ -285,7 +285,7 @@ def _spans(batch: MessageBatch, positions: Int64s) -> list[list[int]]:
     count = batch.count
     first = int(positions[0])
     if batch.run_count == 1 and not batch.has_sequences:
-        run = batch.run(0)
+        run = batch.first_run
         if count == 1 or positions.tobytes() == np.arange(first, first + count).tobytes():
             return [[run.publisher, run.first_sequence, count, first]]
     publishers, sequences = batch.publishers, batch.sequences
