@@ -33,7 +33,7 @@ def test_clock_asks_only_announced_parts_for_a_deadline() -> None:
     assert (first.asked, second.asked) == (1, 2)
 
 
-def test_wake_asks_every_part_again() -> None:
+def test_wake_asks_every_part_for_a_new_deadline() -> None:
     first, second = Part(5.0), Part(None)
     clock = EngineClock(first, second)
     assert clock.next_deadline() == 5.0
