@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.bench.machine import describe
 from tests.bench.peers import Peers, read_peers
-from tests.bench.registry import LOG_BYTES, LOG_BYTES_QUICK, Bench, Room, Shared, discover
+from tests.bench.registry import LOG_BYTES, LOG_BYTES_QUICK, Bench, Room, Shared, Skipped, discover
 from tests.bench.report import Outcome, between_markers, line, table
 from tickertape.base.errors import TickertapeError
 from tickertape.base.units import parse_size
@@ -59,13 +59,16 @@ def _size(text: str) -> int:
 
 
 def measure(bench: Bench, room: Room, *, repeat: int) -> Outcome:
-    """Run one bench `repeat` times, each in a new directory. An exception becomes the outcome."""
+    """Run one bench `repeat` times, each in a new directory. An exception or a skip becomes the outcome."""
     outcome = Outcome(bench)
     for _ in range(repeat):
         shutil.rmtree(room.directory, ignore_errors=True)
         room.directory.mkdir(parents=True)
         try:
             reading = bench.run(room)
+        except Skipped as reason:
+            outcome.skipped = str(reason)
+            break
         except Exception as error:  # noqa: BLE001 -- shown in the table and in the exit code
             outcome.error = f"{type(error).__name__}: {error}"
             break

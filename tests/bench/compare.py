@@ -41,6 +41,9 @@ for bench in discover():
         outcome = measure(bench, room, repeat=1)
         if outcome.error:
             sys.exit(f"{bench.name}: {outcome.error}")
+        if outcome.skipped:
+            print(f"{bench.name}: {outcome.skipped}", file=sys.stderr)
+            continue
         print(json.dumps([bench.name, outcome.values[0]]), flush=True)
 shutil.rmtree(directory)
 """
@@ -101,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("| measurement | other | this | ratio | 95 % interval |\n|---|---|---|---|---|")
     for bench in benches:
         if not (pairs := readings[bench.name]):
-            print(f"| {bench.title} | not in both | | | |")
+            print(f"| {bench.title} | not measured in both | | | |")
             continue
         ratios = [ratio(bench, new, old) for new, old in pairs]
         low, high = interval(ratios)

@@ -6,12 +6,16 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
+import sysconfig
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 PACKAGES = ("uvloop", "msgspec", "numpy", "pyarrow", "crc32c", "pyspark")
 SYNCS = 100
+PACKAGED_WITH_PGO = ("x86_64", "aarch64")
+"""Processors for which Debian and Ubuntu build Python with a profile. Their `sysconfig` does not show this."""
 
 
 def _first_value(file: str, key: str) -> str:
@@ -69,6 +73,30 @@ def _packages() -> str:
     return ", ".join(found)
 
 
+def interpreter_build(arguments: str, *, packaged: bool, machine: str) -> str:
+    """Return whether the interpreter is a build with profile-guided optimization (PGO).
+
+    `arguments`: those of `configure`. `packaged`: the interpreter belongs to a package of Debian or Ubuntu.
+    """
+    if "--enable-optimizations" in arguments:
+        return "PGO"
+    if packaged and machine in PACKAGED_WITH_PGO:
+        return "PGO of the distribution"
+    return "no PGO"
+
+
+def belongs_to_package(program: Path, packages: Path = Path("/var/lib/dpkg/info")) -> bool:
+    """Return whether a package of Debian or Ubuntu installed this interpreter."""
+    lists = packages.glob("python3*-minimal*.list")
+    return any(str(program) in path.read_text(encoding="utf-8").splitlines() for path in lists)
+
+
+def _interpreter_build() -> str:
+    arguments = str(sysconfig.get_config_var("CONFIG_ARGS"))
+    packaged = belongs_to_package(Path(sys.executable).resolve())
+    return interpreter_build(arguments, packaged=packaged, machine=platform.machine())
+
+
 def describe(directory: Path) -> list[str]:
     """Return lines about processor, memory, disk under `directory`, software, commit and date."""
     cores = len(os.sched_getaffinity(0))
@@ -77,6 +105,6 @@ def describe(directory: Path) -> list[str]:
     return [
         f"{_first_value('/proc/cpuinfo', 'model name')}, {cores} cores, {memory:.0f} GiB of memory",
         f"{platform.system()} {platform.release()}, {disk}",
-        f"Python {platform.python_version()}, {_packages()}",
+        f"Python {platform.python_version()} ({_interpreter_build()}), {_packages()}",
         f"commit {_commit()}, measured on {time.strftime('%Y-%m-%d', time.gmtime())}",
     ]

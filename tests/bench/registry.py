@@ -1,7 +1,7 @@
 """Benches and their registry. Must never run or print one.
 
 A bench is a function of a `Room` that returns its measurement, in the unit of its registration: see `bench`,
-and `publishing.py` for examples. It is in any module of this package, creates its own server and clients, and
+and `publishing.py` for examples. It raises `Skipped` if this machine lacks a program. It is in any module of this package, creates its own server and clients, and
 leaves nothing running.
 """
 
@@ -62,6 +62,10 @@ class Reading(NamedTuple):
 
     value: float
     note: str = ""
+
+
+class Skipped(Exception):
+    """A bench that cannot run on this machine. The text gives the reason."""
 
 
 Function = Callable[[Room], Reading]

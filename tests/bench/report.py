@@ -18,12 +18,13 @@ HEAD = ("measurement", "median", "at least", "aim", "met", "worst to best", "not
 
 @dataclass
 class Outcome:
-    """All readings of one bench, or its error."""
+    """All readings of one bench, or its error, or the reason why it did not run."""
 
     bench: Bench
     values: list[float] = field(default_factory=list)
     note: str = ""
     error: str = ""
+    skipped: str = ""
 
 
 def number(value: float) -> str:
@@ -40,6 +41,8 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
     bench = outcome.bench
     if outcome.error:
         return bench.title, "failed", "", "", "", "", outcome.error
+    if outcome.skipped:
+        return bench.title, "skipped", "", "", "", "", outcome.skipped
     ordered = sorted(outcome.values, reverse=not bench.higher_is_better)
     middle = statistics.median(ordered)
     agreed = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from tests.bench import machine
 from tests.bench.__main__ import PAGE, main, measure
 from tests.bench.peers import parse_peers, read_peers
-from tests.bench.registry import Bench, Reading, Room, Shared, bench, discover
+from tests.bench.registry import Bench, Reading, Room, Shared, Skipped, bench, discover
 from tests.bench.report import BEGIN, END, Outcome, between_markers, cells, number, table
 
 
@@ -45,6 +46,15 @@ def test_exception_of_a_bench_becomes_a_failed_outcome(tmp_path: Path) -> None:
     assert outcome.values == []
     assert cells(outcome)[1] == "failed"
     assert "no space" in cells(outcome)[-1]
+
+
+def test_skipped_bench_shows_the_reason_and_does_not_fail(tmp_path: Path) -> None:
+    def run(room: Room) -> Reading:
+        raise Skipped(f"no program, quick {room.quick}")
+
+    outcome = measure(Bench("m.x", "g", "t", "us", run, 3), a_room(tmp_path), repeat=3)
+    assert (outcome.values, outcome.error) == ([], "")
+    assert cells(outcome) == ("t", "skipped", "", "", "", "", "no program, quick False")
 
 
 @pytest.mark.parametrize(
@@ -184,6 +194,34 @@ def test_machine_description_contains_no_path_and_leaves_no_file(tmp_path: Path)
     assert re.fullmatch(r"commit \S+, measured on \d{4}-\d\d-\d\d", lines[-1])
     assert str(tmp_path) not in "\n".join(lines)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packaged", "processor", "build"),
+    [
+        ("'--enable-shared' '--enable-optimizations' '--with-lto'", False, "riscv64", "PGO"),
+        ("'--enable-shared'", False, "x86_64", "no PGO"),
+        ("'--enable-shared' '--prefix=/usr'", True, "x86_64", "PGO of the distribution"),
+        ("'--enable-shared' '--prefix=/usr'", True, "riscv64", "no PGO"),
+    ],
+)
+def test_interpreter_build_follows_configure_arguments_or_the_package(
+    arguments: str, packaged: bool, processor: str, build: str
+) -> None:
+    assert machine.interpreter_build(arguments, packaged=packaged, machine=processor) == build
+
+
+def test_interpreter_belongs_to_the_package_whose_list_has_the_path(tmp_path: Path) -> None:
+    (tmp_path / "python3.11-minimal.list").write_text("/.\n/usr/bin\n/usr/bin/python3.11\n")
+    assert machine.belongs_to_package(Path("/usr/bin/python3.11"), tmp_path)
+    assert not machine.belongs_to_package(Path("/usr/bin/python3"), tmp_path)
+    assert not machine.belongs_to_package(Path("/usr/bin/python3.11"), tmp_path / "none")
+
+
+def test_machine_description_has_the_build_of_the_interpreter(tmp_path: Path) -> None:
+    line = machine.describe(tmp_path)[2]
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert re.match(rf"Python {re.escape(version)} \((PGO|PGO of the distribution|no PGO)\), uvloop", line)
 
 
 def test_each_row_of_the_page_belongs_to_a_bench() -> None:
