@@ -157,7 +157,7 @@ def after_a_stall(room: Room) -> Reading:
     "1,000 subscriptions with ranges and LIKE mixed, on 10 connections, until all is delivered",
     unit="msg/s",
     repeat=1,
-    floor=20_000,
+    floor=60_000,
     aim=100_000,
 )
 def mixed_subscriptions(room: Room) -> Reading:

@@ -61,7 +61,7 @@ def _delivery(room: Room, fraction: float) -> Reading:
     "publish() to delivery at another client, p50, sync always",
     unit="us",
     floor=1_000,
-    aim=500,
+    aim=800,
 )
 def delivery_p50(room: Room) -> Reading:
     return _delivery(room, 0.5)

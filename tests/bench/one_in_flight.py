@@ -86,8 +86,8 @@ def never_p50(room: Room) -> Reading:
     "one in flight",
     "publish() to persisted, p99, sync always, while 20 replays run at full speed",
     unit="ms",
-    floor=25,
-    aim=10,
+    floor=15,
+    aim=8,
 )
 def p99_beside_replays(room: Room) -> Reading:
     with large_log(room) as server:
