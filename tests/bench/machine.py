@@ -15,7 +15,7 @@ from pathlib import Path
 PACKAGES = ("uvloop", "msgspec", "numpy", "pyarrow", "crc32c", "pyspark")
 SYNCS = 100
 PACKAGED_WITH_PGO = ("x86_64", "aarch64")
-"""Processors for which Debian and Ubuntu build Python with a profile. Their `sysconfig` does not show this."""
+"""Processors for which Debian and Ubuntu build Python with PGO. Their `sysconfig` does not show this."""
 
 
 def _first_value(file: str, key: str) -> str:

@@ -1,8 +1,8 @@
 """Benches and their registry. Must never run or print one.
 
 A bench is a function of a `Room` that returns its measurement, in the unit of its registration: see `bench`,
-and `publishing.py` for examples. It raises `Skipped` if this machine lacks a program. It is in any module of this package, creates its own server and clients, and
-leaves nothing running.
+and `publishing.py` for examples. It is in any module of this package, creates its own server and clients, and
+leaves nothing running. It raises `Skipped` if this machine lacks a program.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def test_interpreter_build_follows_configure_arguments_or_the_package(
     assert machine.interpreter_build(arguments, packaged=packaged, machine=processor) == build
 
 
-def test_interpreter_belongs_to_the_package_whose_list_has_the_path(tmp_path: Path) -> None:
+def test_interpreter_belongs_to_a_package_with_the_path_in_a_list(tmp_path: Path) -> None:
     (tmp_path / "python3.11-minimal.list").write_text("/.\n/usr/bin\n/usr/bin/python3.11\n")
     assert machine.belongs_to_package(Path("/usr/bin/python3.11"), tmp_path)
     assert not machine.belongs_to_package(Path("/usr/bin/python3"), tmp_path)
