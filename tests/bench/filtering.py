@@ -22,14 +22,14 @@ MIXED_CONNECTIONS = 10
 MIXED = 1_000
 
 
-def _body(number: int) -> bytes:
+def quote(number: int) -> bytes:
     """200 bytes of JSON with one of `SYMBOLS` symbols."""
     fields = {"symbol": f"S{number % SYMBOLS:04}", "price": number % 1000 + 0.5, "venue": f"N{number % 977}"}
     text = json.dumps(fields)
     return (text[:-1] + ', "x": "' + "x" * (200 - len(text) - 9) + '"}').encode()
 
 
-assert len(_body(7)) == 200
+assert len(quote(7)) == 200
 
 
 @bench(
@@ -46,7 +46,7 @@ def evaluate(room: Room) -> Reading:
         .content
     )
     assert content is not None
-    batches = [batch_from_bodies("t", [_body(i + 512 * n) for i in range(512)]) for n in range(20)]
+    batches = [batch_from_bodies("t", [quote(i + 512 * n) for i in range(512)]) for n in range(20)]
     indices = np.arange(512)
     rounds = room.count(100)
     found = 0
@@ -72,7 +72,7 @@ def replay_filtered(room: Room) -> Reading:
 
     def write(path: Path) -> None:
         with stage(path) as server:
-            fill(server, count, "quotes", _body)
+            fill(server, count, "quotes", quote)
 
     with (
         stage(room.shared.get("quotes", write)) as server,
@@ -96,7 +96,7 @@ def _publish(client: tt.Client, bodies: list[bytes]) -> None:
 
 def _rate(room: Room, listeners: list[tuple[object, ...]], count: int, name: str) -> float:
     """Return messages a second of one publisher, until all matching ones are delivered."""
-    bodies = [_body(n) for n in range(count)]
+    bodies = [quote(n) for n in range(count)]
     (room.directory / name).mkdir()
     with stage(room.directory / name) as server, publisher(server) as client:
         commands = [(kind, server.uri, *arguments) for kind, *arguments in listeners]
@@ -126,6 +126,34 @@ def many_subscriptions(room: Room) -> Reading:
     return Reading(many / one, f"{many:,.0f} msg/s against {one:,.0f}, all subscribers in one process")
 
 
+def _all_symbols(room: Room, connections: int) -> Reading:
+    count = max(SYMBOLS, room.count(400_000) // SYMBOLS * SYMBOLS)
+    listener = ("symbols", "quotes", connections, SYMBOLS // connections, count)
+    return Reading(_rate(room, [listener], count, "all"), "all subscribers in one process")
+
+
+@bench(
+    "filters",
+    "10,000 subscriptions /symbol = '...' on 100 connections, each message to one of them",
+    unit="msg/s",
+    floor=250_000,
+    aim=350_000,
+)
+def on_100_connections(room: Room) -> Reading:
+    return _all_symbols(room, CONNECTIONS)
+
+
+@bench(
+    "filters",
+    "10,000 subscriptions /symbol = '...' on one connection, each message to one of them",
+    unit="msg/s",
+    floor=180_000,
+    aim=250_000,
+)
+def on_one_connection(room: Room) -> Reading:
+    return _all_symbols(room, 1)
+
+
 @bench(
     "filters",
     "10,000 subscriptions on 4 connections suspended during the publish, until all is delivered",
@@ -134,7 +162,7 @@ def many_subscriptions(room: Room) -> Reading:
 )
 def after_a_stall(room: Room) -> Reading:
     count = max(SYMBOLS, room.count(600_000) // SYMBOLS * SYMBOLS)
-    bodies = [_body(n) for n in range(count)]
+    bodies = [quote(n) for n in range(count)]
     per = SYMBOLS // STALLED_CONNECTIONS
     with (
         stage(room.directory) as server,
