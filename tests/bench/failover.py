@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.stage import fill, percentile, stage, timed
+from tests.bench.stage import FLUSH_SECONDS, fill, percentile, stage, timed, workers
 
 MESSAGES = 1_000
 DELAY_SECONDS = 0.005
 """The delay before each attempt, included in the measured time."""
 RESTARTS = 20
+SUBSCRIPTIONS = 10_000
 SECONDS = 60
 
 
@@ -100,3 +102,39 @@ def awaited(room: Room) -> Reading:
         asyncio.run(run())
 
     return _measured(room, serve)
+
+
+@bench(
+    "failover",
+    "HAClient: from the server's ready until its 10,000 subscriptions are active again",
+    unit="s",
+    floor=2,
+    aim=1,
+)
+def resubscribe(room: Room) -> Reading:
+    count = room.count(SUBSCRIPTIONS)
+    ended: queue.SimpleQueue[float] = queue.SimpleQueue()
+    received: list[tt.Message] = []
+
+    def listen(state: tt.ConnectionState) -> None:
+        if state is tt.ConnectionState.RESUBSCRIBED:
+            ended.put(timed())
+
+    with (
+        stage(room.directory) as server,
+        workers(("probe", server.uri)) as (probe,),
+        tt.HAClient("bench", servers=server.uri, timeout=FLUSH_SECONDS, **options()) as client,
+    ):
+        for number in range(count):
+            client.subscribe("orders", filter=f"/symbol = 'S{number:04}'", on_message=received.append)
+        client.add_connection_state_listener(listen)
+        server.kill()
+        server.start()
+        ready = timed()
+        probe.tell()
+        taken = ended.get(timeout=FLUSH_SECONDS) - ready
+        probe.tell()
+        longest = float(probe.answer())
+    assert not received, "the topic is empty"
+    note = f"{count:,} filters, longest answer to a flush every 5 ms meanwhile {longest:.3g} ms"
+    return Reading(taken, note)

@@ -6,7 +6,18 @@ from time import monotonic_ns
 
 import tickertape as tt
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.stage import A_CALL, BODY, FLUSH_SECONDS, percentile, publisher, stage, timed, workers
+from tests.bench.stage import (
+    A_CALL,
+    BODY,
+    FLUSH_SECONDS,
+    Worker,
+    percentile,
+    publisher,
+    stage,
+    timed,
+    workers,
+)
+from tests.helpers.processes import processor_seconds
 
 SUBSCRIBERS = 10
 RATE = 10_000
@@ -76,3 +87,50 @@ def delivery_p50(room: Room) -> Reading:
 )
 def delivery_p99(room: Room) -> Reading:
     return _delivery(room, 0.99)
+
+
+def _to_all(client: tt.Client, worker: Worker) -> float:
+    """Publish one message until all have it, and return the seconds until it was persisted."""
+    start = timed()
+    client.publish("orders", BODY)
+    client.publish_flush(timeout=FLUSH_SECONDS)
+    taken = timed() - start
+    assert worker.answer() == "all"
+    return taken
+
+
+def _to_connections(room: Room, connections: int) -> Reading:
+    count = room.count(200)
+    with (
+        stage(room.directory) as server,
+        workers(("connections", server.uri, "orders", connections)) as (worker,),
+        publisher(server) as client,
+    ):
+        _to_all(client, worker)  # warms up
+        before = processor_seconds(server.pid)
+        taken = [_to_all(client, worker) for _ in range(count)]
+        used = processor_seconds(server.pid) - before
+    note = f"publish() to persisted p50 {percentile(taken, 0.5) * 1e3:.2g} ms, all clients in one process"
+    return Reading(used / count / connections * 1e6, note)
+
+
+@bench(
+    "live",
+    "one message to 500 connections: processor time of the server for each of them",
+    unit="us",
+    floor=8,
+    aim=8,
+)
+def to_500_connections(room: Room) -> Reading:
+    return _to_connections(room, 500)
+
+
+@bench(
+    "live",
+    "one message to 1,000 connections: processor time of the server for each of them",
+    unit="us",
+    floor=8,
+    aim=8,
+)
+def to_1000_connections(room: Room) -> Reading:
+    return _to_connections(room, 1_000)

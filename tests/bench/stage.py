@@ -97,9 +97,13 @@ class Worker:
         """Let it go on after that."""
         self._process.send_signal(signal.SIGCONT)
 
+    def kill(self) -> None:
+        """Kill the process without waiting for its end."""
+        self._process.kill()
+
     def end(self) -> None:
         """Kill the process."""
-        self._process.kill()
+        self.kill()
         self._process.communicate()
 
 

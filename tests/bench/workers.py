@@ -6,6 +6,7 @@ worker without an end of its own works until standard input has another line or 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -15,7 +16,11 @@ from collections import Counter
 
 import tickertape as tt
 from tests.bench.stage import BODY, FLUSH_SECONDS, percentile
+from tests.helpers.peer import Peer, frame
+from tickertape.wire.commands import Ack, Flush
 
+PROBE_SECONDS = 0.005
+"""Interval of the flushes of a probe."""
 REST_SECONDS = 0.02
 """How long a consumer keeps acknowledgements that are too few to travel: only the last ones are."""
 
@@ -224,8 +229,92 @@ def consume(uri: str, topic: str, backlog: str, gathered: str) -> None:
         print(taken, flush=True)
 
 
+def ranges(uri: str, topic: str, clients: str, count: str) -> None:
+    """Divide the prices between `clients` clients. Print when all `count` messages have arrived."""
+    counter = _Counter(int(count))
+    with contextlib.ExitStack() as stack:
+        for number in range(int(clients)):
+            client = stack.enter_context(tt.Client(f"{_name()}-{number}", uri))
+            low, high = (1_000 * edge // int(clients) for edge in (number, number + 1))
+            client.subscribe(topic, filter=f"/price >= {low} AND /price < {high}", on_message=counter.handle)
+        _await(counter)
+
+
+def filters(uri: str, topic: str) -> None:
+    """Subscribe with a new filter every second, until asked to end. Print the number of filters."""
+    over = threading.Event()
+    number = 0
+    with tt.Client(_name(), uri) as client:
+        _go()
+        threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
+        while not over.is_set():
+            names = ", ".join(f"'X{number}-{n}'" for n in range(20))
+            text = f"/price > {number}.25 AND (/venue LIKE '^X{number}' OR /symbol IN ({names}))"
+            client.subscribe(topic, filter=text).close()
+            number += 1
+            over.wait(1)
+    print(number, flush=True)
+
+
+def probe(uri: str) -> None:
+    """Send a flush every 5 ms until asked to end. Print the longest answer in milliseconds.
+
+    The connection has published nothing, so each flush is answered by the next step of the event loop.
+    """
+    over = threading.Event()
+    _go()
+    threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
+    taken: list[float] = []
+    with Peer(uri, _name()) as peer:
+        while not over.is_set():
+            sent = time.monotonic()
+            peer.send(frame(Flush(id=len(taken) + 1, level="processed")))
+            peer.until(Ack)
+            taken.append(time.monotonic() - sent)
+            over.wait(max(0.0, sent + PROBE_SECONDS - time.monotonic()))
+    print(max(taken) * 1e3, flush=True)
+
+
+def connections(uri: str, topic: str, count: str) -> None:
+    """Subscribe with each of `count` asyncio clients. Print each time that all have another message."""
+
+    async def serve() -> None:
+        left = int(count)
+
+        def handle(message: tt.Message) -> None:
+            nonlocal left
+            del message
+            left -= 1
+            if not left:
+                left = int(count)
+                print("all", flush=True)
+
+        async with contextlib.AsyncExitStack() as stack:
+            for number in range(int(count)):
+                client = await stack.enter_async_context(tt.AsyncClient(f"{_name()}-{number}", uri))
+                await client.subscribe(topic, on_message=handle)
+            print("ready", flush=True)
+            await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
 WORKERS = {
-    worker.__name__: worker for worker in (paced, listen, replays, symbols, mixed, listeners, takers, consume)
+    worker.__name__: worker
+    for worker in (
+        paced,
+        listen,
+        replays,
+        symbols,
+        mixed,
+        listeners,
+        takers,
+        consume,
+        ranges,
+        filters,
+        probe,
+        connections,
+    )
 }
 
 if __name__ == "__main__":
