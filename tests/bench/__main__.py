@@ -135,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if chosen.peers is not None and Path(chosen.peers).is_file() and measure_peers(chosen.peers)[1]:
         return 2  # reported before the measurement, not a quarter of an hour later
+    chosen.directory = chosen.directory.absolute()  # Spark's tasks and TLS refuse a relative path
     chosen.directory.mkdir(parents=True, exist_ok=True)
     machine = describe(chosen.directory)
     print("\n".join(machine), flush=True)

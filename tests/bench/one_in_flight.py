@@ -6,9 +6,19 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import tickertape as tt
 from tests.bench.logs import large_log
-from tests.bench.registry import Reading, Room, bench
+from tests.bench.registry import Reading, Room, Skipped, bench
 from tests.bench.stage import BODY, FLUSH_SECONDS, percentile, publisher, stage, timed, workers
+from tests.helpers.processes import processor_seconds
+from tests.helpers.redis_server import (
+    PROGRAMS,
+    RedisConnection,
+    encode_command,
+    find_redis,
+    redis_server,
+    version_of,
+)
 from tickertape.testing import RunningServer
 
 REPLAYS = 20
@@ -18,18 +28,22 @@ machine.
 """
 
 
-def _publishing(server: RunningServer, count: int, between: Callable[[], object] = bool) -> list[float]:
-    """Return the seconds of each publish."""
+def publish_singly(client: tt.Client, count: int, between: Callable[[], object] = bool) -> list[float]:
+    """Return the seconds of each publish. `between()` runs before each block of them."""
     taken: list[float] = []
-    with publisher(server) as client:
-        for number in range(count):
-            if number % BLOCK == 0:
-                between()
-            start = timed()
-            client.publish("one", BODY)
-            client.publish_flush(timeout=FLUSH_SECONDS)
-            taken.append(timed() - start)
+    for number in range(count):
+        if number % BLOCK == 0:
+            between()
+        start = timed()
+        client.publish("one", BODY)
+        client.publish_flush(timeout=FLUSH_SECONDS)
+        taken.append(timed() - start)
     return taken
+
+
+def _publishing(server: RunningServer, count: int, between: Callable[[], object] = bool) -> list[float]:
+    with publisher(server) as client:
+        return publish_singly(client, count, between)
 
 
 class RawDisk:
@@ -68,6 +82,55 @@ def always_above_raw_p50(room: Room) -> Reading:
             raw.close()
         disk = percentile(raw.taken, 0.5) * 1e6
     return Reading(ours - disk, f"{ours:.0f} us less {disk:.0f} us of the disk alone, in turn")
+
+
+class RedisBlock:
+    """XADD of the same body, as many as we publish in a block, each synced before its answer."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        self.taken: list[float] = []
+        self._connection = connection
+        self._command = encode_command(b"XADD", b"one", b"*", b"body", BODY)
+
+    def __call__(self) -> None:
+        for _ in range(BLOCK):
+            start = timed()
+            self._connection.call(self._command)
+            self.taken.append(timed() - start)
+
+
+@bench(
+    "one in flight",
+    "publish() to persisted, p50, sync always, against XADD of Redis or Valkey with appendfsync always",
+    unit="x",
+    floor=0.8,
+    aim=1,
+)
+def always_against_redis(room: Room) -> Reading:
+    program = find_redis()
+    if program is None:
+        raise Skipped(f"Install {' or '.join(PROGRAMS)} to measure this row.")
+    with stage(room.directory) as server, redis_server(program, room.directory) as connection:
+        redis = RedisBlock(connection)
+        ours = percentile(_publishing(server, room.count(2_000), redis), 0.5) * 1e6
+    theirs = percentile(redis.taken, 0.5) * 1e6
+    note = f"{ours:.0f} us, {version_of(program)} {theirs:.0f} us without a client library, in turn"
+    return Reading(theirs / ours, note)
+
+
+@bench(
+    "one in flight",
+    "processor time of the server for a message alone in its frame, sync always",
+    unit="us/msg",
+)
+def server_processor_time(room: Room) -> Reading:
+    count = room.count(2_000)
+    with stage(room.directory) as server, publisher(server) as client:
+        publish_singly(client, BLOCK)
+        before = processor_seconds(server.pid)
+        taken = publish_singly(client, count)
+        used = processor_seconds(server.pid) - before
+    return Reading(used / count * 1e6, f"all its threads, p50 {percentile(taken, 0.5) * 1e6:.0f} us")
 
 
 @bench("one in flight", "publish() to persisted, p99, sync always", unit="us")
