@@ -1,4 +1,4 @@
-"""Spark reading bodies from the log, against Spark reading the same rows from Parquet."""
+"""Spark reading bodies from the log, against Parquet with the same rows and against an empty source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.bench.logs import ROWS, rows_log, singles_count, singles_log
 from tests.bench.registry import Reading, Room, bench
-from tests.bench.stage import BODY, timed
+from tests.bench.stage import BODY, ROOT, timed
 from tests.helpers.positions import resolve
 from tests.helpers.processes import source_environment
 from tickertape.base.bookmarks import EPOCH, format_timestamp
@@ -27,19 +27,22 @@ SCANS = 6
 """The first runs compile. The median of the others counts."""
 
 
+def _cores() -> int:
+    return min(2, len(os.sched_getaffinity(0)))
+
+
 @contextlib.contextmanager
 def session() -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     with tempfile.TemporaryDirectory() as bytecode, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", source_environment()["PYTHONPATH"])
+        patch.setenv("PYTHONPATH", os.pathsep.join((source_environment()["PYTHONPATH"], str(ROOT))))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         # As an installed package is: compiled.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("PYTHONPYCACHEPREFIX", bytecode)
-        cores = min(2, len(os.sched_getaffinity(0)))
-        builder = SparkSession.builder.master(f"local[{cores}]").config("spark.driver.memory", "2g")
+        builder = SparkSession.builder.master(f"local[{_cores()}]").config("spark.driver.memory", "2g")
         for name, value in (
             ("spark.ui.enabled", "false"),
             ("spark.ui.showConsoleProgress", "false"),
@@ -65,16 +68,18 @@ def _scan(frame: Callable[[], Any], expected: int) -> float:
     return sorted(taken[2:])[(SCANS - 2) // 2]
 
 
+def _rows(spark: Any, server: RunningServer, schema: str | None, *, files: bool) -> Any:
+    """Return all rows of the log, from the server or from its files."""
+    reader = spark.read.format("tickertape").option("servers", server.uri).option("topic", "orders")
+    if files:
+        reader = reader.option("journal", str(server.data))
+    return (reader.schema(schema) if schema else reader).load()
+
+
 def _against_parquet(room: Room, log: Log, count: int, schema: str | None, *, files: bool = False) -> Reading:
     size = count * len(BODY)
     with log(room) as server, session() as spark:
-
-        def rows() -> Any:
-            reader = spark.read.format("tickertape").option("servers", server.uri).option("topic", "orders")
-            if files:
-                reader = reader.option("journal", str(server.data))
-            return (reader.schema(schema) if schema else reader).load()
-
+        rows = partial(_rows, spark, server, schema, files=files)
         table = str(room.directory / "parquet")
         rows().write.parquet(table)
         ours = _scan(rows, size)
@@ -82,6 +87,44 @@ def _against_parquet(room: Room, log: Log, count: int, schema: str | None, *, fi
     return Reading(
         theirs / ours, f"{ours:.2f} s, Parquet {theirs:.2f} s for {count:,} rows of {len(BODY)} bytes"
     )
+
+
+def _against_constant(room: Room, *, files: bool) -> Reading:
+    from tests.helpers.constant_source import ConstantSource
+
+    count = room.count(ROWS)
+    size = count * len(BODY)
+    with rows_log(room) as server, session() as spark:
+        spark.dataSource.register(ConstantSource)
+        options = {"rows": count, "size": len(BODY), "tasks": _cores()}
+        ours = _scan(partial(_rows, spark, server, "data binary", files=files), size)
+        theirs = _scan(lambda: spark.read.format("constant").options(**options).load(), size)
+    note = f"{ours:.2f} s, the empty source {theirs:.2f} s for {count:,} rows of {len(BODY)} bytes"
+    return Reading(theirs / ours, note)
+
+
+@bench(
+    "spark",
+    "sum(length(data)) against a Python data source that reads nothing, schema `data binary`",
+    unit="x",
+    repeat=1,
+    floor=0.6,
+    aim=0.7,
+)
+def scan_against_empty(room: Room) -> Reading:
+    return _against_constant(room, files=False)
+
+
+@bench(
+    "spark",
+    "against a Python data source that reads nothing, tasks read the files of the log",
+    unit="x",
+    repeat=1,
+    floor=0.8,
+    aim=0.95,
+)
+def files_against_empty(room: Room) -> Reading:
+    return _against_constant(room, files=True)
 
 
 @bench(
