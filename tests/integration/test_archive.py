@@ -242,7 +242,7 @@ def test_restored_log_that_grew_beyond_the_archive_ignores_the_archive(tmp_path:
             assert [number for _, number, _ in found] == list(range(620))
         event = next(line for line in server.errors().splitlines() if "archive_failed" in line)
         assert "but the log has " in event
-        assert " there, so " in event
+        assert " there, so" in event
 
 
 def test_archive_of_another_journal_raises_wrong_journal(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_empty_replay_of_a_topic_that_exists_has_no_hint(server: RunningServer) 
 
 def test_timeout_of_a_missing_topic_names_a_near_topic(server: RunningServer) -> None:
     publish(server, "waited-for", b"1\n")
-    asked = ("--server", server.uri, "--admin", server.admin_url, "--timeout", "200ms")
+    asked = ("--server", server.uri, "--admin", server.admin_url, "--timeout", "2s")
     done = run("subscribe", "waited-fr", *asked)
     assert (done.returncode, done.stdout) == (3, b"")
     assert done.stderr.endswith(b" The server lists no topic 'waited-fr'. Did you mean 'waited-for'?\n")
