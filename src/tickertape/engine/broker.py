@@ -155,6 +155,8 @@ class Broker:
         self.pending_effects: Sized = self._outbox.effects
         self._acknowledged: list[PersistedCommit] = []
         """Commits of the last input whose messages are not delivered yet."""
+        self._step_waits = False
+        """Whether the last call of `work` delivered commits instead of a step."""
         self._failed = self.draining = False
         self.statistics.name_topics(catalog.recorded_names)
 
@@ -311,11 +313,17 @@ class Broker:
         self._after_disk()
 
     def work(self, now: Now) -> None:
-        """Deliver the acknowledged commits, or execute one bounded step of delivery and of reads."""
+        """Deliver the acknowledged commits, or execute one bounded step of delivery and of reads.
+
+        A step waits for the delivery of commits at most once, so that steady commits do not prevent it."""
         self._clock.set(now)
         if self._acknowledged:
             self._deliver()
-        elif any(self._pending):
+            self._step_waits = not self._step_waits
+            if self._step_waits:
+                return
+        self._step_waits = False
+        if any(self._pending):
             self.subscriptions.step()
             self._hand_out(self.reads.step())
             self._after_input()

@@ -10,6 +10,7 @@ from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.bookmarks import format_timestamp
 from tickertape.base.interfaces import Now
+from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.wire.commands import Ack, Resolved
 
 SECOND = 1_000_000
@@ -319,6 +320,26 @@ def test_searches_of_one_connection_are_bounded_and_the_next_is_refused_alone() 
     scene.subscriber.subscribe("after", "t", bookmark="0")
     scene.world.settle()
     assert len(scene.subscriber.heard["after"]) == 2
+
+
+def test_commits_before_each_step_of_the_engine_do_not_prevent_a_replay() -> None:
+    world = EngineWorld(7, policy=SyncPolicy.NEVER)
+    publisher, subscriber = world.connect("publisher"), world.connect("subscriber")
+    for _ in range(20):
+        publisher.publish("t", [bytes(1_000)])
+        world.settle()
+    world.broker.journal.view.tail_bytes_max = 1
+    publisher.publish("other", [b""])
+    world.settle()
+    subscriber.subscribe("all", "t", bookmark="0", credit=1 << 20)
+    for _ in range(20):
+        publisher.publish("other", [b""])
+        while world.jobs:
+            world.run_job()
+        world.work()
+        while world.reads:
+            world.run_read()
+    assert len(subscriber.heard["all"]) == 20
 
 
 def test_subscription_ended_before_the_start_is_answered_as_unknown() -> None:
