@@ -14,10 +14,10 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from tickertape.filter.language.ast import Like, Literal, Node, walk
+from tickertape.filter.language.ast import Like, Literal, Node
 from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected
 from tickertape.filter.language.grammar import number_of, read, unquoted
-from tickertape.filter.limits import filter_shape_characters_max, filter_shapes_max
+from tickertape.filter.limits import filter_depth_max, filter_shape_characters_max, filter_shapes_max
 
 _constant: Final = re.compile(rf"{TEXT_FORM}|(?<=[\s(,<>=])[0-9]+(?:\.[0-9]+)?(?=[\s),]|$)")
 _NUMBER: Final = "0"
@@ -81,14 +81,21 @@ def tree_of(text: str) -> Node | None:
 
 @lru_cache(maxsize=filter_shapes_max)
 def _shape_of(text: str) -> _Shape | None:
-    """Parse a text of placeholders. None if it is invalid, or if a constant does not have its own node."""
+    """Parse a text of placeholders. None if it is invalid or nested too deeply, or if a constant does not
+    have its own node."""
     places = [one.start() for one in _constant.finditer(text)]
     try:
         tree = read(text)
     except (Diagnostic, Unexpected):
         return None
-    own = [at for node in walk(tree) for at in _constant_places(node)]
-    return _Shape(tree, places) if sorted(set(own).intersection(places)) == places else None
+    own: set[int] = set()
+    level: tuple[Node, ...] = (tree,)
+    for _ in range(filter_depth_max):
+        own.update(at for node in level for at in _constant_places(node))
+        level = tuple(child for node in level for child in node.children)
+    if level:  # filling is recursive
+        return None
+    return _Shape(tree, places) if sorted(own.intersection(places)) == places else None
 
 
 def _constant_places(node: Node) -> tuple[int, ...]:

@@ -75,6 +75,12 @@ def test_constants_that_are_no_node_are_parsed_without_the_cache(text: str) -> N
     assert tree_of(text) is None
 
 
+@pytest.mark.parametrize("sign", ["-", "+"])
+def test_filter_nested_too_deeply_is_rejected_without_recursion(sign: str) -> None:
+    with pytest.raises(BadFilter, match="nested more than 40 levels"):
+        parse("/a = " + sign * (filter_shape_characters_max - 10) + "/b")
+
+
 def test_random_filters_have_the_trees_and_positions_of_the_parser() -> None:
     random = Random(3)
     usual, odd = FilterTexts(random.choice), OddFilterTexts(random.choice, SIGNATURES)
