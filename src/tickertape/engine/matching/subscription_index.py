@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,8 +27,6 @@ class HasInterest(Protocol):
 
 
 S = TypeVar("S", bound=HasInterest)
-
-_ANY_POSITION: Final = 1 << 63
 
 
 class InterestGroup(Generic[S]):
@@ -74,6 +72,8 @@ class SubscriptionIndex(Generic[S, G]):
         self._suspended: dict[S, int] = {}
         """Suspended subscriptions in order, with the position at that time. All of them have an indexed
         filter."""
+        self._vacant: dict[G, None] = {}
+        """Groups that have lost their last subscription in `take_filtered`, to be removed by `expire`."""
         self._alone: dict[str, dict[G, None]] = {}
         """Other groups that are tested one by one, by topic."""
         self._by_pattern: PatternMap[dict[G, None]] = PatternMap()
@@ -134,11 +134,15 @@ class SubscriptionIndex(Generic[S, G]):
         self._suspended[sub] = position
 
     def expire(self, position: int, entries_max: int) -> None:
-        """Remove subscriptions that were suspended before `position`, at most `entries_max`."""
+        """Remove subscriptions that were suspended before `position`, and then vacant groups, at most
+        `entries_max` of each."""
         for sub, since in [*islice(self._suspended.items(), entries_max)]:
             if since >= position:
                 break
             self.discard(sub)
+        for group in [*islice(self._vacant, entries_max)]:
+            del self._vacant[group]
+            self._discard_if_empty(self._groups, group)
 
     def discard(self, sub: S) -> None:
         """Remove a subscription, if it is in the index or suspended."""
@@ -153,9 +157,14 @@ class SubscriptionIndex(Generic[S, G]):
             group.suspended -= 1
         else:
             return
+        self._discard_if_empty(groups, group)
+
+    def _discard_if_empty(self, groups: dict[Any, G], group: G) -> None:
         if not (group.subs or group.suspended):
-            del groups[key]
-            if is_indexed(group.interest):
+            interest = group.interest
+            del groups[self._place(interest)[1]]
+            self._vacant.pop(group, None)
+            if is_indexed(interest):
                 self._filtered.discard(group)
             elif groups is self._groups:
                 self._discard_alone(group)
@@ -174,8 +183,10 @@ class SubscriptionIndex(Generic[S, G]):
 
     def take_filtered(self) -> list[SubscriptionIndex[S, G]]:
         """Move groups with indexed filters to new indexes: one for each topic, and one for all patterns.
-        Suspended subscriptions are removed."""
-        self.expire(_ANY_POSITION, len(self._suspended))
+        Suspended subscriptions are removed. Groups without others become vacant, because removing many
+        filters at once takes too long."""
+        self._suspended.clear()
+        self._vacant.clear()
         taken = []
         for filtered in self._filtered.apart():
             other: SubscriptionIndex[S, G] = SubscriptionIndex(self._group_type)
@@ -184,8 +195,12 @@ class SubscriptionIndex(Generic[S, G]):
                 del self._groups[group.interest.key]
                 other._groups[group.interest.key] = group
                 other._count += len(group.subs)
+                group.suspended = 0
+                if not group.subs:
+                    other._vacant[group] = None
             self._count -= other._count
-            taken.append(other)
+            if other:
+                taken.append(other)
         self._filtered = FilteredGroups()
         return taken
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tests.simulation.engine_peer import Peer
@@ -167,6 +169,41 @@ def test_subscriptions_far_behind_lose_index_entries_a_few_at_a_time(
     world.settle()
     assert index.entries == len(index) == 11
     assert {len(heard) for heard in peer.heard.values()} == {9}
+
+
+def test_overrun_removes_index_entries_of_suspended_subscriptions_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fanout, "suspended_removals_max", 3)
+    world = EngineWorld(9)
+    active = world.connect("active")
+    for number in range(2):
+        active.subscribe(f"a{number}", "t", filter=f"/k >= {number}", credit=1 << 20)
+    peer = _without_credit(world, 20)
+    fanout_at_end = world.broker._delivery.fanout
+    filters = fanout_at_end._index._filtered._by_topic["t"]
+    assert fanout_at_end._index.entries == len(filters.groups) == 22
+    fanout_at_end.backlog_bytes_max = world.broker._delivery.step_bytes_max = 1
+    publisher = next(p for p in world.peers.values() if p.name == "publisher")
+    sizes = []
+    for _ in range(3):  # faster than delivery
+        publisher.publish("t", [b'{"k":0}'])
+        while world.jobs:
+            world.run_job()
+        sizes.append(len(filters.groups))
+    assert fanout_at_end.overruns
+    while world.broker.has_work:
+        sizes.append(len(filters.groups))
+        world.work()
+    assert {before - after for before, after in pairwise(sizes)} <= {0, 1, 2, 3}
+    world.settle()
+    for _ in range(10):
+        _publish_kinds(world, 1)
+        world.settle()
+    assert fanout_at_end._index.entries == 22
+    assert len(list(fanout_at_end._index.groups())) == 22
+    assert not fanout_at_end._index._vacant
+    assert {len(heard) for heard in peer.heard.values()} == {2, 15}
 
 
 def test_client_with_too_many_pending_flushes_is_paused_until_answers_are_sent(
