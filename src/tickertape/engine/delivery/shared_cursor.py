@@ -2,7 +2,7 @@
 
 A shared cursor tests each message once for all its feeds, in one index. It delivers like the end of the log
 (fanout.py). A feed that cannot accept its part leaves, and uses its own cursor until it may return. If all
-feeds have one connection and it is full, they stay and wait for it.
+feeds have one connection and it is full, they stay and wait for it, in at most half of the cursors.
 
 Invariants:
 - Feeds that are far behind do not delay other feeds.
@@ -240,7 +240,8 @@ class SharedCursors:
             self._end(shared)
             return 0
         if any(fanout.pending):
-            session = fanout.full_connection
+            # At most half of the cursors wait, otherwise full connections could keep others from sharing.
+            session = fanout.full_connection if len(self._all) <= shared_cursors_max // 2 else None
             if session is not None:  # ejecting all feeds would cost more than the delivery
                 self._blocked_on_connection.setdefault(session.conn, {})[shared] = None
                 self._budget.idle(shared, lambda: self._evict(shared))

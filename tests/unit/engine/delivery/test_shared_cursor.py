@@ -134,6 +134,32 @@ def test_shared_cursor_of_one_connection_waits_while_the_connection_is_full() ->
     assert not len(world.broker._delivery.shared_cursors)
 
 
+def test_full_connections_leave_shared_cursors_to_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_cursor, "shared_cursors_max", 3)
+    world = EngineWorld(23, segment_bytes=1 << 20)
+    publisher, delivery = world.connect("publisher"), world.broker._delivery
+    topics = ("a", "b", "c")
+    for topic in topics:
+        _publish(publisher, 1000, topic)
+    world.settle()
+    delivery.step_bytes_max = 100_000
+    full = [world.connect(f"full {topic}") for topic in topics]
+    for peer, topic in zip(full, topics, strict=True):
+        for number in range(10):
+            peer.subscribe(f"s{number}", topic, bookmark="0", filter=f"/k >= {number}", credit=1 << 20)
+        while not any(sub.phase is Phase.SHARED_REPLAY for sub in world.log_feeds(peer.conn).values()):
+            world.step()
+        world.broker.blocked(peer.conn)
+        world.settle()
+    assert len(delivery.shared_cursors) == 1
+    for peer in full:
+        world.broker.writable(peer.conn)
+    world.settle()
+    assert {len(heard) for peer in full for heard in peer.heard.values()} == {
+        1000 - 5 * number for number in range(10)
+    }
+
+
 def test_shared_cursor_of_a_full_connection_ends_with_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscribe, "dropped_subscriptions_max", 10)
     world = EngineWorld(22, segment_bytes=1 << 20)
