@@ -54,7 +54,7 @@ class Driver:
         self.broker = Broker()
         self.flushed = asyncio.Event()
 
-    def flush(self) -> None:
+    def flush(self, began: float | None = None) -> None:
         self.flushed.set()
 
 

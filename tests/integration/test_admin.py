@@ -71,6 +71,8 @@ def test_stats_contain_journal_sessions_and_topics(server: RunningServer, client
     assert stats.journal.persisted_end == stats.journal.accepted_end > before.journal.persisted_end
     assert stats.journal.syncs.policy == "always"
     assert stats.journal.syncs.count >= stats.journal.commits > before.journal.commits
+    assert stats.event_loop.count >= before.event_loop.count + 2
+    assert 0 < stats.event_loop.highest_seconds <= stats.event_loop.total_seconds
     (session,) = stats.sessions
     assert (session.client, session.published_messages) == ("pricing", 2)
     assert session.address.startswith("127.0.0.1:")
@@ -177,15 +179,20 @@ def test_metrics_are_parsed_by_the_prometheus_client(
     kinds = {name: family.type for name, family in families.items()}
     assert kinds["tickertape_ready"] == "gauge"
     assert kinds["tickertape_persisted_messages"] == "counter"
-    assert kinds["tickertape_journal_sync_seconds"] == "histogram"
+    assert kinds["tickertape_event_loop_longest_step_seconds"] == "gauge"
     assert all(name.startswith("tickertape_") and family.documentation for name, family in families.items())
     samples = {s.labels["topic"]: s for s in families["tickertape_topic_messages"].samples}
     assert samples["orders"].value >= 100
     assert samples["orders"].labels["recorded"] == "true"
-    buckets = [s for s in families["tickertape_journal_sync_seconds"].samples if s.name.endswith("_bucket")]
-    values = [s.value for s in buckets]
-    assert values == sorted(values)
-    assert buckets[-1].labels["le"] == "+Inf"
+    for name in ("tickertape_journal_sync_seconds", "tickertape_event_loop_step_seconds"):
+        assert kinds[name] == "histogram"
+        buckets = [s for s in families[name].samples if s.name.endswith("_bucket")]
+        values = [s.value for s in buckets]
+        assert values == sorted(values)
+        assert values[-1] > 0
+        bounds = [s.labels["le"] for s in buckets]
+        assert "0.1" in bounds, "an alert rule uses this bucket"
+        assert bounds[-1] == "+Inf"
 
 
 @pytest.mark.parametrize(

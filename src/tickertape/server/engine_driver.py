@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, get_args
@@ -21,6 +22,7 @@ from tickertape.base.errors import (
     NotReady,
     TickertapeError,
 )
+from tickertape.base.histogram import SECONDS_BUCKETS, Histogram
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.base.limits import receive_buffer_bytes
 from tickertape.engine.limits import step_bytes_max
@@ -108,6 +110,8 @@ class EngineDriver:
         """Receive buffer shared by all connections. The bytes of a read are consumed before the next read."""
         self.cipher_scratch = memoryview(bytearray(receive_buffer_bytes))
         """Receive buffer for encrypted bytes, shared in the same way."""
+        self.steps = Histogram()
+        """Durations of event loop steps: each handles one input, one turn of work or one admin query."""
         self.empty = asyncio.Event()
         """Set while the server has no connections."""
         self.empty.set()
@@ -160,8 +164,9 @@ class EngineDriver:
 
     def violated(self, conn: int, error: TickertapeError) -> None:
         """Close a connection after a protocol violation."""
+        began = time.monotonic()
         self.broker.goodbye(conn, error)
-        self.flush()
+        self.flush(began)
 
     def received(self, conn: int, events: list[Received | Violation]) -> None:
         """Handle the decoded frames of a connection."""
@@ -172,7 +177,7 @@ class EngineDriver:
             if self.connections[conn].takes_logon:
                 # A logon raises the limits, and its next command may be among these events already.
                 self.flush()
-        self.flush()
+        self.flush(self.connections[conn].decoding_since)
 
     def _take(self, conn: int, incoming: Received | Violation, now: Now) -> bool:
         """Pass a command to the engine. Return whether it took a slow step."""
@@ -191,6 +196,7 @@ class EngineDriver:
 
     def lost(self, conn: int) -> None:
         """Remove a closed connection. Publishes received before its end are still processed."""
+        began = time.monotonic()
         connection = self.connections.pop(conn)
         if not self.connections:
             self.empty.set()
@@ -203,15 +209,16 @@ class EngineDriver:
             self._archive.drop(conn)
         log_end(conn, connection)
         self.large_frame_ended(conn)
-        self.flush()
+        self.flush(began)
 
     def writable(self, conn: int, *, writable: bool) -> None:
         """Handle an outbox that reached its limit, or fell below it."""
         # Do not read commands from a client that does not read answers. Nothing else limits their number.
         self.connections[conn].set_reading(enabled=writable, reason="outbox")
         if writable:
+            began = time.monotonic()
             self.broker.writable(conn)
-            self.flush()
+            self.flush(began)
         else:
             self.broker.blocked(conn)
 
@@ -256,15 +263,18 @@ class EngineDriver:
         return partial(self._loop.call_soon_threadsafe, take)
 
     def _staging_answered(self, token: int, result: list[memoryview] | TickertapeError) -> None:
-        self.broker.staging_done(token, result, clock())
-        self.flush()
+        now = clock()
+        self.broker.staging_done(token, result, now)
+        self.flush(now.mono)
 
     def _spill_answered(self, token: int, data: Buffer | OSError | None) -> None:
-        self.broker.spill_done(token, data, clock())
-        self.flush()
+        now = clock()
+        self.broker.spill_done(token, data, now)
+        self.flush(now.mono)
 
     def _disk_answered(self, job: JournalJob, error: OSError | None, salt: int) -> None:
-        self.broker.disk_done(job, error, salt, clock())
+        now = clock()
+        self.broker.disk_done(job, error, salt, now)
         if isinstance(job, RetireSegments):
             self._segment_reads.removed(job.numbers)
         if self.broker.journal.commits.full is not self._full:
@@ -275,17 +285,20 @@ class EngineDriver:
                 event("journal_full", logging.WARNING, text=text)
             else:
                 event("journal_resumed", logging.WARNING)
-        self.flush()
+        self.flush(now.mono)
 
     def _read_answered(self, token: int, data: Buffer | OSError) -> None:
+        now = clock()
         self._segment_reads.finished(self._reads.pop(token))
-        self.broker.read_done(token, _read_outcome(data), clock())
-        self.flush()
+        self.broker.read_done(token, _read_outcome(data), now)
+        self.flush(now.mono)
 
     # -- effects --------------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Perform the effects of the engine until it has none."""
+    def flush(self, began: float | None = None) -> None:
+        """Perform the effects of the engine until it has none.
+
+        `began`: monotonic time at which the step that this ends began. The step is then measured."""
         if self._flushing:
             return
         self._flushing = True
@@ -309,6 +322,15 @@ class EngineDriver:
             self._set_timer(deadline)
         if self._closing and self.broker.journal.commits.closed:
             self._finish(None)
+        if (
+            began is not None
+        ):  # as `Histogram.add`: each message takes several steps, so a call would cost more
+            seconds = time.monotonic() - began
+            steps = self.steps
+            steps.counts[bisect_left(SECONDS_BUCKETS, seconds)] += 1
+            steps.total += seconds
+            if seconds > steps.highest:
+                steps.highest = seconds
 
     def _perform(self, effect: Effect, budget: int) -> int:
         """Perform one effect. Return the number of bytes read on the event loop."""
@@ -413,7 +435,7 @@ class EngineDriver:
             if served is not None:
                 self._set_scheduled(served, waits=False)
         self.broker.work(now)
-        self.flush()
+        self.flush(now.mono)
 
     # -- time -----------------------------------------------------------------------------------------
 
@@ -425,8 +447,9 @@ class EngineDriver:
 
     def _wake(self) -> None:
         self._timer = None
-        self.broker.wake(clock())
-        self.flush()
+        now = clock()
+        self.broker.wake(now)
+        self.flush(now.mono)
 
     # -- stop -----------------------------------------------------------------------------------------
 

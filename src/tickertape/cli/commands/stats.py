@@ -17,12 +17,12 @@ from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import counted, echo_table, number, safe
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.server.admin.schema import (
+    Durations,
     Rates,
     Retention,
     SessionState,
     SlowClientsState,
     Stats,
-    Syncs,
     TransactionsState,
 )
 
@@ -102,7 +102,8 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     yield "persisted", f"{persisted}, {counted(journal.commits, 'commit')}"
     yield "sent", f"{counted(totals.sent_messages, 'message')}, {counted(totals.sent_bytes, 'byte')}"
     yield from _rates(report.rates)
-    yield "syncs", _syncs(journal.syncs)
+    yield "syncs", f"{journal.syncs.policy}: {_durations(journal.syncs)}"
+    yield "loop steps", _durations(report.event_loop)
     waiting = f"outboxes {memory.outbox_bytes:,}, unfinished frames {memory.inbound_bytes:,}"
     tail = f"tail of the log {memory.tail_cache_bytes:,}"
     yield "memory", f"{number(memory.anonymous_bytes)} bytes anonymous, {tail}, {waiting}"
@@ -145,10 +146,10 @@ def _queues(queues: list[QueueSnapshot]) -> Iterator[tuple[str, str]]:
         yield "queues", f"{len(queues):,} with {counted(depth, 'message')}, {leased:,} leased"
 
 
-def _syncs(syncs: Syncs) -> str:
-    half, most = _milliseconds(syncs.p50_seconds), _milliseconds(syncs.p99_seconds)
-    longest = _milliseconds(syncs.highest_seconds)
-    return f"{syncs.policy}: {syncs.count:,}, p50 {half}, p99 {most}, longest {longest}"
+def _durations(of: Durations) -> str:
+    half, most = _milliseconds(of.p50_seconds), _milliseconds(of.p99_seconds)
+    longest = _milliseconds(of.highest_seconds)
+    return f"{of.count:,}, p50 {half}, p99 {most}, longest {longest}"
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from tickertape.base.bookmarks import parse_timestamp
 from tickertape.engine.queues.snapshot import QueueSnapshot
-from tickertape.server.admin.schema import SlowClientsState, Stats, TransactionsState
+from tickertape.server.admin.schema import Durations, SlowClientsState, Stats, TransactionsState
 
 _P: Final = "tickertape_"
 
@@ -56,6 +56,11 @@ _GAUGES: Final[tuple[tuple[str, str, Callable[[Stats], float | None]], ...]] = (
     ("connections", "Open client connections.", lambda s: s.connections),
     ("sessions", "Connections that logged on.", lambda s: s.session_count),
     ("subscriptions", "Subscriptions.", lambda s: s.subscription_count),
+    (
+        "event_loop_longest_step_seconds",
+        "Longest step of the event loop since the start.",
+        lambda s: s.event_loop.highest_seconds,
+    ),
     ("journal_first_position", "First position in the log.", lambda s: s.journal.first_position),
     ("journal_persisted_position", "End of the persisted messages.", lambda s: s.journal.persisted_end),
     ("journal_accepted_position", "End of the accepted messages.", lambda s: s.journal.accepted_end),
@@ -163,7 +168,10 @@ class _Report(Collector):
                 yield GaugeMetricFamily(_P + name, text, value=float(value))
         for name, text, total_of in _TOTALS:
             yield CounterMetricFamily(_P + name, text, value=total_of(stats))
-        yield self._syncs()
+        text = "Duration of the write and sync of a commit, in seconds."
+        yield _histogram("journal_sync_seconds", text, stats.journal.syncs)
+        text = "Duration of a step of the event loop, in seconds. Clients wait meanwhile."
+        yield _histogram("event_loop_step_seconds", text, stats.event_loop)
         text = "Rejected commands, by error code. The connection stays open."
         yield _by_code("refused_commands", text, stats.totals.refused)
         yield _by_code("ended_connections", "Connections closed by the server.", stats.totals.ended)
@@ -175,17 +183,6 @@ class _Report(Collector):
             yield CounterMetricFamily(_P + name, text, value=transactions_of(stats.transactions))
         yield from self._topics()
         yield from _queue_metrics(stats.queues)
-
-    def _syncs(self) -> Metric:
-        syncs = self._stats.journal.syncs
-        buckets = [
-            *((str(bound), float(count)) for bound, count in syncs.buckets),
-            ("+Inf", float(syncs.count)),
-        ]
-        text = "Duration of the write and sync of a commit, in seconds."
-        return HistogramMetricFamily(
-            f"{_P}journal_sync_seconds", text, buckets=buckets, sum_value=syncs.total_seconds
-        )
 
     def _topics(self) -> Iterable[Metric]:
         labels = ["topic", "recorded"]
@@ -199,6 +196,14 @@ class _Report(Collector):
             if topic.subscriptions is not None:
                 subscriptions.add_metric(values, topic.subscriptions)
         return messages, sizes, subscriptions
+
+
+def _histogram(name: str, text: str, durations: Durations) -> Metric:
+    buckets = [
+        *((str(bound), float(count)) for bound, count in durations.buckets),
+        ("+Inf", float(durations.count)),
+    ]
+    return HistogramMetricFamily(_P + name, text, buckets=buckets, sum_value=durations.total_seconds)
 
 
 def _by_code(name: str, text: str, counts: dict[str, int]) -> Metric:

@@ -11,19 +11,24 @@ from tickertape.base.version import __version__
 from tickertape.engine.queues.snapshot import QueueSnapshot
 
 
-class Syncs(msgspec.Struct, kw_only=True):
-    """Durations of synced commits, and of separate syncs (policy `interval`)."""
+class Durations(msgspec.Struct, kw_only=True):
+    """Histogram of durations since the server started."""
 
-    policy: str
-    """`always`, `interval` or `never`."""
     count: int
     total_seconds: float
     highest_seconds: float
     p50_seconds: float | None
-    """Upper bound of the bucket with the median. None before the first sync."""
+    """Upper bound of the bucket with the median. None before the first duration."""
     p99_seconds: float | None
     buckets: list[tuple[float, int]]
     """Upper bound and cumulative count of each bucket. Durations above the last bound are in `count` only."""
+
+
+class Syncs(Durations, kw_only=True):
+    """Durations of synced commits, and of separate syncs (policy `interval`)."""
+
+    policy: str
+    """`always`, `interval` or `never`."""
 
 
 class Retention(msgspec.Struct, kw_only=True):
@@ -253,6 +258,8 @@ class Stats(msgspec.Struct, kw_only=True):
     started: str
     uptime_seconds: float
     journal: JournalState
+    event_loop: Durations
+    """Durations of the steps of the event loop. While one runs, all clients wait."""
     totals: Totals
     rates: Rates | None = None
     """None in the first half second."""

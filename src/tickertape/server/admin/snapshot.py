@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from itertools import islice
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.subscriptions.subscription import Feed
 from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.server.admin.schema import (
+    Durations,
     JournalState,
     MemoryState,
     Retention,
@@ -112,6 +113,7 @@ class InstanceSnapshot:
 
     def stats(self) -> EngineSnapshot:
         """Return everything except the rates and the memory of the process."""
+        began = time.monotonic()
         driver = self._driver
         state, reason = self.status()
         sessions = driver.broker.sessions
@@ -127,6 +129,7 @@ class InstanceSnapshot:
             started=format_timestamp(self._started),
             uptime_seconds=round(time.monotonic() - self._since, 3),
             journal=self._journal(),
+            event_loop=Durations(**_durations(driver.steps)),
             totals=self._totals(),
             connections=len(driver.connections),
             session_count=len(sessions),
@@ -145,7 +148,9 @@ class InstanceSnapshot:
             transactions=self._transactions(),
             queues=driver.broker.queues.snapshots_of_run(clock()),
         )
-        return EngineSnapshot(stats, self._topics(count))
+        snapshot = EngineSnapshot(stats, self._topics(count))
+        driver.steps.add(time.monotonic() - began)
+        return snapshot
 
     def _journal(self) -> JournalState:
         journal = self._driver.broker.journal
@@ -166,7 +171,7 @@ class InstanceSnapshot:
             pending_bytes=journal.commits.pending_bytes,
             full=journal.commits.full,
             retention=self._retention(),
-            syncs=_syncs(journal.policy.value, self._driver.disk_worker.syncs),
+            syncs=Syncs(policy=journal.policy.value, **_durations(self._driver.disk_worker.syncs)),
         )
 
     def _retention(self) -> Retention:
@@ -375,21 +380,21 @@ def _of_queues(sub: QueueFeed | QueueBrowser) -> SubscriptionState:
     )
 
 
-def _syncs(policy: str, seconds: Histogram) -> Syncs:
+def _durations(seconds: Histogram) -> dict[str, Any]:
+    """Return the fields of `Durations`."""
     total = 0
     buckets = []
     for bound, count in zip(SECONDS_BUCKETS, seconds.counts, strict=False):
         total += count
         buckets.append((bound, total))
-    return Syncs(
-        policy=policy,
-        count=seconds.count,
-        total_seconds=seconds.total,
-        highest_seconds=seconds.highest,
-        p50_seconds=seconds.percentile(0.5),
-        p99_seconds=seconds.percentile(0.99),
-        buckets=buckets,
-    )
+    return {
+        "count": seconds.count,
+        "total_seconds": seconds.total,
+        "highest_seconds": seconds.highest,
+        "p50_seconds": seconds.percentile(0.5),
+        "p99_seconds": seconds.percentile(0.99),
+        "buckets": buckets,
+    }
 
 
 def _time(micros: int) -> str | None:

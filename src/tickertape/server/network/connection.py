@@ -84,6 +84,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.since = time.monotonic()
         """Time of the accept, in monotonic seconds."""
         self._heard_at = self._said_at = self.since
+        self.decoding_since = self.since
+        """Time at which the event loop began to decode the last received bytes, in monotonic seconds."""
         self._read_bytes = 0
         self._descriptor = -1
         self._closing = False
@@ -111,7 +113,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._closing:
             return
-        self._heard_at = time.monotonic()
+        self.decoding_since = self._heard_at = time.monotonic()
         self._read_bytes += nbytes
         self._decode(nbytes)
 

@@ -41,7 +41,7 @@ class TlsClientConnection(ClientConnection):
     def buffer_updated(self, nbytes: int) -> None:
         if self._closing:
             return
-        self._heard_at = time.monotonic()
+        self.decoding_since = self._heard_at = time.monotonic()
         self._read_bytes += nbytes
         data = self._handler.cipher_scratch[:nbytes]
         if self._channel.established:
@@ -138,6 +138,7 @@ class TlsClientConnection(ClientConnection):
         asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
+        self.decoding_since = time.monotonic()
         if self._channel.established:
             self._pump()
         if not self._unread_for or self._closing:

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -125,8 +126,8 @@ class ArchiveReadHandler(Protocol):
 
     broker: Broker
 
-    def flush(self) -> None:
-        """Perform the effects of the engine."""
+    def flush(self, began: float | None = None) -> None:
+        """Perform the effects of the engine, and end a step of the event loop that began at `began`."""
 
 
 class _ArchiveRead:
@@ -247,19 +248,21 @@ class ArchiveReads:
     # -- on the event loop ----------------------------------------------------------------------------
 
     def _answered(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
+        began = time.monotonic()
         self._waiting -= 1
         if isinstance(answer, ArchiveCoverage):
             self._check(answer, partial(self._deliver, token))
         else:
             self._deliver(token, answer)
-        self._handler.flush()
+        self._handler.flush(began)
 
     def _deliver(self, token: int, answer: ArchiveAnswer | TickertapeError) -> None:
         self._handler.broker.read_done(token, answer, clock())
 
     def _probed(self, covered: ArchiveCoverage) -> None:
+        began = time.monotonic()
         self._check(covered, lambda _: None)
-        self._handler.flush()
+        self._handler.flush(began)
 
     def _check(self, covered: ArchiveCoverage, deliver: Deliver) -> None:
         """Verify that the archive belongs to the log, then use its coverage."""

@@ -26,6 +26,7 @@ def instance_of(world: EngineWorld) -> EngineDriver:
         broker=world.broker,
         connections=connections,
         disk_worker=SimpleNamespace(syncs=Histogram()),
+        steps=Histogram(),
         stopped=PendingFuture(),
         inbound=SimpleNamespace(bytes=11),
     )
