@@ -39,6 +39,10 @@ admin_answer_seconds_max: Final = 5.0
 """Time that the admin address waits for the event loop before it reports a stuck server."""
 snapshot_interval_seconds: Final = 0.05
 """Shortest interval between two snapshots. Requests in between share the next snapshot."""
+snapshot_step_connections_max: Final = 2_000
+"""Connections that one step of the event loop reads for a snapshot."""
+snapshot_step_queues_max: Final = 100
+"""Queues that one step of the event loop reads for a snapshot."""
 sessions_listed_max: Final = 200
 """Sessions that one answer of `/stats` lists."""
 subscriptions_listed_max: Final = 500

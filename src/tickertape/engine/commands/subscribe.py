@@ -105,6 +105,8 @@ class SubscribeHandler:
         """Subscriptions of closed connections, to be ended in steps."""
         self.pending: Pending = (self._dropping,)
         """Not empty while subscriptions of closed connections remain."""
+        self.held = self._registry.held
+        """The subscriptions of each connection that has any."""
         self._stopping = False
         self._handlers: dict[type[Request], Callable[[Session, Any], None]] = {
             Subscribe: self.subscribe,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.subscription import Subscription
 
@@ -28,6 +30,8 @@ class SubscriptionRegistry:
 
     def __init__(self) -> None:
         self._by_conn: dict[int, ConnectionSubscriptions] = {}
+        self.held: Collection[ConnectionSubscriptions] = self._by_conn.values()
+        """The subscriptions of each connection that has any."""
 
     def of(self, conn: int) -> ConnectionSubscriptions:
         """Return the subscriptions of a connection. Without any, it is a shared empty mapping: do not change

@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pyroaring import BitMap64
 
@@ -362,10 +362,11 @@ class QueueRegistry:
             snapshot(worker.queue, worker.failure, self._journal, now) for worker in self._workers.values()
         ]
 
-    def snapshots_of_run(self, now: Now) -> list[QueueSnapshot]:
-        """Return `snapshots` with counts since the queues started. Empty before they start."""
-        seen = self.snapshots(now) if self._begun else []
-        return [one.since(self._at_start[one.name]) for one in seen]
+    def snapshots_of_run(self, now: Now) -> Iterator[QueueSnapshot]:
+        """Yield `snapshots` with counts since the queues started. Nothing before they start."""
+        for name, worker in self._workers.items() if self._begun else ():
+            seen = snapshot(worker.queue, worker.failure, self._journal, now)
+            yield seen.since(self._at_start[name])
 
     # -- internals --------------------------------------------------------------------------------------
 

@@ -1,20 +1,26 @@
-"""Loop query: calls a function on the server's event loop from another loop, shared by all callers.
+"""Loop query: runs a query on the server's event loop from another loop, in steps, shared by all callers.
 
 Invariants:
-- The function runs at most once per interval, for any number of callers.
+- The query runs at most once per interval, for any number of callers.
+- The server handles other inputs between two steps of the query.
 - A caller waits at most `admin_answer_seconds_max`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
 
 from tickertape.server.limits import admin_answer_seconds_max
 
 T = TypeVar("T")
+
+InSteps: TypeAlias = Generator[None, None, T]
+"""A query that returns its result, and yields where its work may be interrupted."""
 
 
 class ServerStuckError(Exception):
@@ -22,15 +28,22 @@ class ServerStuckError(Exception):
 
 
 class LoopQuery(Generic[T]):
-    """Results of `query`, called on the event loop of the server, for coroutines of another loop.
+    """Results of `query`, run on the event loop of the server, for coroutines of another loop.
 
-    `interval`: seconds between two calls of `query`. Callers in between share the next call, so a result is
-    never older than the request for it."""
+    `interval`: seconds between two runs of `query`. Callers in between share the next run, so a result is
+    never older than the request for it. `measure` gets the seconds of each step."""
 
-    def __init__(self, server: asyncio.AbstractEventLoop, query: Callable[[], T], interval: float) -> None:
+    def __init__(
+        self,
+        server: asyncio.AbstractEventLoop,
+        query: Callable[[], InSteps[T]],
+        interval: float,
+        measure: Callable[[float], None],
+    ) -> None:
         self._server = server
         self._query = query
         self._interval = interval
+        self._measure = measure
         self._next: asyncio.Task[T] | None = None
         self._answer: Future[T] = Future()
         """The result that `_next` awaits: pending until the server calls `query`."""
@@ -55,15 +68,27 @@ class LoopQuery(Generic[T]):
         await asyncio.sleep(self._asked_at + self._interval - loop.time())
         self._asked_at = loop.time()
 
-        def query() -> None:
+        def begin() -> None:
             if answer.set_running_or_notify_cancel():
-                try:
-                    answer.set_result(self._query())
-                except Exception as error:  # noqa: BLE001 -- the waiting coroutine raises it
-                    answer.set_exception(error)
+                self._step(self._query(), answer)
 
         try:
-            self._server.call_soon_threadsafe(query)
+            self._server.call_soon_threadsafe(begin)
         except RuntimeError:
             raise ServerStuckError("the event loop has ended") from None
         return await asyncio.wrap_future(answer)
+
+    def _step(self, query: InSteps[T], answer: Future[T]) -> None:
+        """Run the next step of a query, on the event loop of the server."""
+        began = time.monotonic()
+        go_on: Callable[[], object]
+        try:
+            next(query)
+        except StopIteration as done:
+            go_on = partial(answer.set_result, done.value)
+        except Exception as error:  # noqa: BLE001 -- the waiting coroutine raises it
+            go_on = partial(answer.set_exception, error)
+        else:
+            go_on = partial(self._server.call_soon, self._step, query, answer)
+        self._measure(time.monotonic() - began)
+        go_on()

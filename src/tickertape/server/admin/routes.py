@@ -69,8 +69,9 @@ class Routes:
     ) -> None:
         self.sampler = Sampler(snapshot.statistics)
         """Counter samples for the rates."""
-        self._status = LoopQuery(server, snapshot.status, status_interval)
-        self._stats = LoopQuery(server, snapshot.stats, stats_interval)
+        measure = snapshot.steps.add
+        self._status = LoopQuery(server, snapshot.status, status_interval, measure)
+        self._stats = LoopQuery(server, snapshot.stats, stats_interval, measure)
 
     async def answer(self, target: str, accept: str) -> Answer:
         """Answer a GET request."""

@@ -246,7 +246,7 @@ class TransactionsState(msgspec.Struct, kw_only=True):
 
 
 class Stats(msgspec.Struct, kw_only=True):
-    """The answer of `/stats`."""
+    """The answer of `/stats`. Its parts are read one after the other, while the server serves clients."""
 
     version: str = __version__
     instance: str

@@ -1,7 +1,7 @@
 """Snapshot of a running instance for `/health`, `/ready` and `/stats`.
 
-It is taken on the event loop of the server, so its work is bounded: limits apply to listed sessions,
-subscriptions and topics.
+It is taken on the event loop of the server, in bounded steps. Limits apply to listed sessions, subscriptions
+and topics, and to the connections and queues of one step.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,12 +23,14 @@ from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.queue_feed import QueueFeed
+from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.engine.runtime.statistics import OTHER_TOPICS, Statistics, TopicCounters
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.subscriptions.subscription import Feed
 from tickertape.engine.transient.backlog import TransientFeed
+from tickertape.server.admin.loop_query import InSteps
 from tickertape.server.admin.schema import (
     Durations,
     JournalState,
@@ -44,7 +47,15 @@ from tickertape.server.admin.schema import (
 )
 from tickertape.server.clock import clock
 from tickertape.server.engine_driver import EngineDriver
-from tickertape.server.limits import sessions_listed_max, subscriptions_counted_max, subscriptions_listed_max
+from tickertape.server.limits import (
+    sessions_listed_max,
+    snapshot_step_connections_max,
+    snapshot_step_queues_max,
+    subscriptions_counted_max,
+    subscriptions_listed_max,
+)
+
+T = TypeVar("T")
 
 
 class Status(NamedTuple):
@@ -107,20 +118,33 @@ class InstanceSnapshot:
         """The counters of the engine."""
         return self._driver.broker.statistics
 
-    def status(self) -> Status:
-        """Return the state of the instance."""
+    @property
+    def steps(self) -> Histogram:
+        """Durations of the steps of the event loop."""
+        return self._driver.steps
+
+    def status(self) -> InSteps[Status]:
+        """Return the state of the instance, in one step."""
+        yield from ()
         return status(self._driver)
 
-    def stats(self) -> EngineSnapshot:
+    def stats(self) -> InSteps[EngineSnapshot]:
         """Return everything except the rates and the memory of the process."""
-        began = time.monotonic()
         driver = self._driver
-        state, reason = self.status()
+        outbox = 0
+        for connections in _portions(list(driver.connections.values()), snapshot_step_connections_max):
+            outbox += sum([connection.outbox_bytes for connection in connections])
+            yield
+        queues: list[QueueSnapshot] = []
+        for portion in _portions(driver.broker.queues.snapshots_of_run(clock()), snapshot_step_queues_max):
+            queues += portion
+            yield
+        topics = self._topics()
+        yield
+        state, reason = status(driver)
         sessions = driver.broker.sessions
         listed = self._sessions()
-        held = driver.broker.subscriptions.of
-        count = sum(len(held(conn)) for conn in sessions)
-        outbox = sum([connection.outbox_bytes for connection in driver.connections.values()])
+        count = self._subscription_count()
         stats = Stats(
             instance=self._name,
             state=state,
@@ -146,11 +170,9 @@ class InstanceSnapshot:
             ),
             slow_clients=self._slow_clients(),
             transactions=self._transactions(),
-            queues=driver.broker.queues.snapshots_of_run(clock()),
+            queues=queues,
         )
-        snapshot = EngineSnapshot(stats, self._topics(count))
-        driver.steps.add(time.monotonic() - began)
-        return snapshot
+        return EngineSnapshot(stats, topics)
 
     def _journal(self) -> JournalState:
         journal = self._driver.broker.journal
@@ -167,7 +189,7 @@ class InstanceSnapshot:
             bytes=sum([segment.end for segment in view.segments]),
             file_bytes=journal.file_bytes,
             commits=self.statistics.commits,
-            publishers=len(journal.persisted_highest.keys() - {CONTROL_PUBLISHER}),
+            publishers=len(journal.persisted_highest) - (CONTROL_PUBLISHER in journal.persisted_highest),
             pending_bytes=journal.commits.pending_bytes,
             full=journal.commits.full,
             retention=self._retention(),
@@ -275,18 +297,27 @@ class InstanceSnapshot:
 
     # -- topics ---------------------------------------------------------------------------------------
 
-    def _topics(self, subscription_count: int) -> list[TopicSnapshot]:
+    def _subscription_count(self) -> int:
+        return sum(map(len, self._driver.broker.subscriptions.held))
+
+    def _topics(self) -> list[TopicSnapshot]:
         subscribed: Counter[str] | None = None
-        if subscription_count <= subscriptions_counted_max:
+        if self._subscription_count() <= subscriptions_counted_max:
             subscribed = Counter()
-            for conn in self._driver.broker.sessions:
-                held = self._driver.broker.subscriptions.of(conn)
+            for held in self._driver.broker.subscriptions.held:
                 subscribed.update(feed.topic for sub in held.values() for feed in sub.feeds)
         counts = self.statistics
         of = (lambda _: None) if subscribed is None else subscribed.__getitem__
         topics = [_topic_snapshot(name, topic, of(name)) for name, topic in counts.topics.items()]
         topics += [_topic_snapshot(OTHER_TOPICS, topic, None) for topic in counts.others.values()]
         return topics
+
+
+def _portions(entries: Iterable[T], count_max: int) -> Iterator[list[T]]:
+    """Yield up to `count_max` entries for each step of the event loop."""
+    rest = iter(entries)
+    while portion := list(islice(rest, count_max)):
+        yield portion
 
 
 _counts: Final = attrgetter(*TopicSnapshot._fields[1:-1])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tickertape.server.admin import loop_query as asking
-from tickertape.server.admin.loop_query import LoopQuery, ServerStuckError
+from tickertape.server.admin.loop_query import InSteps, LoopQuery, ServerStuckError
 
 
 @pytest.fixture
@@ -24,6 +24,10 @@ def server() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
+def ignore(seconds: float) -> None:
+    """Drop a measured duration."""
+
+
 class CountingCall:
     """A call that counts itself and records its threads."""
 
@@ -31,7 +35,8 @@ class CountingCall:
         self.calls = 0
         self.threads: set[int] = set()
 
-    def __call__(self) -> int:
+    def __call__(self) -> InSteps[int]:
+        yield
         self.calls += 1
         self.threads.add(threading.get_ident())
         return self.calls
@@ -51,7 +56,7 @@ def test_concurrent_queries_share_one_call_on_the_server_loop(
     monkeypatch.setattr(asyncio, "sleep", noting)
 
     async def ask() -> list[int]:
-        query = LoopQuery(server, call, 3600)
+        query = LoopQuery(server, call, 3600, ignore)
         first = await asyncio.gather(*(query() for _ in range(100)))
         return [*set(first), *set(await asyncio.gather(*(query() for _ in range(100))))]
 
@@ -66,7 +71,12 @@ def test_query_result_is_never_older_than_the_query(server: asyncio.AbstractEven
 
     async def ask() -> None:
         nonlocal asked
-        state = LoopQuery(server, lambda: asked, 0.001)
+
+        def read() -> InSteps[int]:
+            yield
+            return asked
+
+        state = LoopQuery(server, read, 0.001, ignore)
         for _ in range(20):
             asked += 1
             assert await state() == asked
@@ -75,11 +85,12 @@ def test_query_result_is_never_older_than_the_query(server: asyncio.AbstractEven
 
 
 def test_exception_on_the_server_loop_is_raised_in_the_caller(server: asyncio.AbstractEventLoop) -> None:
-    def broken() -> int:
+    def broken() -> InSteps[int]:
+        yield
         raise ZeroDivisionError
 
     async def ask() -> int:
-        return await LoopQuery(server, broken, 0)()
+        return await LoopQuery(server, broken, 0, ignore)()
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(ask())
@@ -94,7 +105,7 @@ def test_query_to_a_stuck_loop_raises_server_stuck_error(
 
     async def ask() -> None:
         with pytest.raises(ServerStuckError, match=r"did not answer within 0\.02 s"):
-            await LoopQuery(server, CountingCall(), 0)()
+            await LoopQuery(server, CountingCall(), 0, ignore)()
         free.set()
 
     asyncio.run(ask())
@@ -109,7 +120,7 @@ def test_repeated_queries_leave_one_call_pending_on_a_stuck_loop(
     call = CountingCall()
 
     async def ask() -> int:
-        question = LoopQuery(server, call, 0)
+        question = LoopQuery(server, call, 0, ignore)
         for _ in range(5):
             with pytest.raises(ServerStuckError):
                 await question()
@@ -127,6 +138,25 @@ def test_query_to_a_closed_loop_raises_server_stuck_error() -> None:
 
     async def ask() -> None:
         with pytest.raises(ServerStuckError, match="has ended"):
-            await LoopQuery(ended, CountingCall(), 0)()
+            await LoopQuery(ended, CountingCall(), 0, ignore)()
 
     asyncio.run(ask())
+
+
+def test_server_handles_other_inputs_between_the_steps_of_a_query(server: asyncio.AbstractEventLoop) -> None:
+    order: list[str] = []
+    seconds: list[float] = []
+
+    def query() -> InSteps[None]:
+        for number in range(3):
+            order.append(f"step {number}")
+            server.call_soon(order.append, "input")
+            yield
+
+    async def ask() -> None:
+        await LoopQuery(server, query, 0, seconds.append)()
+
+    asyncio.run(ask())
+    assert order == ["step 0", "input", "step 1", "input", "step 2", "input"]
+    assert len(seconds) == 4, "the last step returns the result"
+    assert min(seconds) >= 0

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.helpers.queue_engine import QueueEngine
+from tests.helpers.steps import result_of
 from tests.simulation.engine_world import EngineWorld
 from tests.unit.server.admin.test_snapshot import instance_of
 from tickertape.engine.queues.snapshot import QueueSnapshot
@@ -61,7 +62,7 @@ IDLE = msgspec.structs.replace(
 
 
 def stats_of(*snapshots: QueueSnapshot) -> Stats:
-    stats = with_topics(InstanceSnapshot(instance_of(EngineWorld(1)), "test").stats())
+    stats = with_topics(result_of(InstanceSnapshot(instance_of(EngineWorld(1)), "test").stats()))
     return msgspec.structs.replace(stats, queues=list(snapshots))
 
 
@@ -145,5 +146,5 @@ def test_queue_counters_start_at_zero_after_each_server_start(kept: bool) -> Non
 
 
 def _counts(engine: QueueEngine) -> tuple[int, int, dict[str, int]]:
-    (queue,) = with_topics(InstanceSnapshot(instance_of(engine), "test").stats()).queues
+    (queue,) = with_topics(result_of(InstanceSnapshot(instance_of(engine), "test").stats())).queues
     return queue.entered, queue.acknowledged, queue.expired
