@@ -76,6 +76,8 @@ owed_max: Final = 50_000
 """Acknowledgements that wait for the disk. Above it, connections that publish more are not read."""
 notice_seconds: Final = 1.0
 """Minimum interval between persisted notices to one subscription."""
+notices_step_max: Final = 256
+"""Persisted notices that one step sends."""
 notice_subscriptions_max: Final = 256
 """Subscriptions that one persisted notice names."""
 pattern_set_max: Final = 64

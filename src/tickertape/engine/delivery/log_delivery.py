@@ -84,11 +84,16 @@ class LogDelivery:
         self.fanout = Fanout(journal.commits.persisted_end, sender)
         self.live = LiveTail(journal.commits.accepted_end, clock, sender, age_seconds)
         self._at_end = (*self.fanout.pending, *self.live.fanout.pending)
-        self.pending: Pending = (*self._at_end, *self.cursors.pending, *self.shared_cursors.pending)
-        """Not empty while `step` has messages to deliver."""
         self._clocked: DeadlineQueue[LogFeed] = DeadlineQueue()
         """Feeds that end at a future log time."""
         self._notices = ProgressNotices(outbox, clock)
+        self.pending: Pending = (
+            *self._at_end,
+            *self.cursors.pending,
+            *self.shared_cursors.pending,
+            *self._notices.pending,
+        )
+        """Not empty while `step` has messages or notices to send."""
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -284,6 +289,7 @@ class LogDelivery:
         left = max(self.dispatch(), self.step_bytes_max // _SHARE_OF_THE_LAST)
         if self._journal.commits.in_flight:
             left = min(left, step_bytes_in_commit_max)
+        self._notices.step()
         share = left // 2 if any(self.cursors.pending) else left
         self._apply_all(self.cursors.step(left - share + self._apply_all(self.shared_cursors.step(share))))
 

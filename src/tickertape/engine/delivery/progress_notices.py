@@ -2,21 +2,24 @@
 
 Invariants:
 - A notice names a bookmark only after every earlier message of the subscription was sent.
+- A step sends at most `notices_step_max` notices.
 - Notices are sent only while the log grows.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from tickertape.batch import MessageBatch
-from tickertape.engine.limits import notice_seconds, notice_subscriptions_max
+from tickertape.engine.limits import notice_seconds, notice_subscriptions_max, notices_step_max
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import Send
 from tickertape.engine.runtime.outbox import Outbox
-from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.engine.runtime.scheduling import Pending
+from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
 from tickertape.journal.reading.log_view import LogPart, last_of
 from tickertape.wire.commands import PersistedNotice
 from tickertape.wire.frames import encode_frame
@@ -32,6 +35,14 @@ class _Last(NamedTuple):
     end: int
 
 
+class _Notice(NamedTuple):
+    """A notice to feeds of one connection that were sent everything up to its bookmark."""
+
+    conn: int
+    subs: list[LogFeed]
+    last: _Last
+
+
 class ProgressNotices:
     """The time and the bookmark of the next notices."""
 
@@ -43,7 +54,11 @@ class ProgressNotices:
         self._wanted = False
         """Whether a feed may need a notice."""
         self._at = _BEFORE_ALL
-        """Monotonic time (seconds) before which no notice is sent."""
+        """Monotonic time (seconds) before which no notice is due."""
+        self._waiting: deque[_Notice] = deque()
+        """Due notices that are not sent yet."""
+        self.pending: Pending = (self._waiting,)
+        """Not empty while `step` has notices to send."""
 
     def moved(self, part: LogPart) -> None:
         """Record the last message of a persisted commit."""
@@ -64,7 +79,7 @@ class ProgressNotices:
         return self._at if self._wanted and self._last is not None else None
 
     def settle(self, caught_up: Callable[[], Iterable[LogFeed]]) -> None:
-        """Send the due notices to the feeds `caught_up()` that were sent everything."""
+        """Send the first due notices to the feeds `caught_up()`, which were sent everything."""
         last = self._last
         if last is None or not self._wanted or self._clock.mono < self._at:
             return
@@ -78,18 +93,25 @@ class ProgressNotices:
             if s.replays and s.notified_to < last.end and (s.not_before is None or s.not_before <= stamp)
         ]
         wanting.sort(key=_connection)
-        publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
-        for conn, subs in groupby(wanting, _connection):
+        self._waiting.clear()  # the feeds of unsent notices are caught up still, or need none
+        for conn, group in groupby(wanting, _connection):
+            subs = list(group)
+            for at in range(0, len(subs), notice_subscriptions_max):
+                self._waiting.append(_Notice(conn, subs[at : at + notice_subscriptions_max], last))
+        self.step()
+
+    def step(self) -> None:
+        """Send the next notices."""
+        for _ in range(min(len(self._waiting), notices_step_max)):
+            conn, subs, last = self._waiting.popleft()
             ids = []
             for sub in subs:
-                sub.notified_to = last.end
-                ids.append(sub.sub_id)
-            for at in range(0, len(ids), notice_subscriptions_max):
-                notice = PersistedNotice(
-                    sub_ids=tuple(ids[at : at + notice_subscriptions_max]),
-                    publisher=publisher,
-                    sequence=sequence,
-                )
+                if sub.notified_to < last.end and sub.phase is not Phase.ENDED:
+                    sub.notified_to = last.end
+                    ids.append(sub.sub_id)
+            if ids:
+                publisher, sequence = last.batch.publisher(last.at), last.batch.sequence(last.at)
+                notice = PersistedNotice(sub_ids=tuple(ids), publisher=publisher, sequence=sequence)
                 self._outbox.put(Send(conn, encode_frame(notice)))
 
 
