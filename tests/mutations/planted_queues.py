@@ -63,6 +63,16 @@ QUEUE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a checkpoint has one position of the log for all its queues",
+        "engine/queues/checkpoints.py",
+        "            self._waiting, self._copied = self._copied, []\n",
+        "            self._waiting = [one._replace(records=self._end) for one in self._copied]\n"
+        "            self._copied = []\n",
+        (f"{_CHECKPOINTS}::test_checkpoint_copied_between_other_inputs_restores_the_state",),
+        promise="R11",
+        tier="simulation",
+    ),
+    Mutation(
         "the snapshot of a checkpoint changes with its queue",
         "engine/queues/state/checkpoint.py",
         "            state.ready.copy(),\n",

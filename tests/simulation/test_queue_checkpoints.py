@@ -13,6 +13,7 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.helpers.tiers import parts
 from tests.simulation.engine_peer import Peer
+from tickertape.engine.queues import checkpoints
 from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state.checkpoint import (
     CheckpointSnapshot,
@@ -22,6 +23,7 @@ from tickertape.engine.queues.state.checkpoint import (
 )
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.format.queue_checkpoint import QUEUES_FILE, read_queues, write_queues
+from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
 
 SEEDS = 30
 SEEDS_EVERY_RUN = 3
@@ -149,13 +151,53 @@ def test_queue_start_with_and_without_a_checkpoint_reaches_the_same_state(
 
 
 @pytest.mark.parametrize("seed", parts(SEEDS, SEEDS_EVERY_RUN))
+def test_checkpoint_copied_between_other_inputs_restores_the_state(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "checkpoint_step_queues_max", 1)
+    rng = Random(seed)
+    world = QueueEngine(*definitions(file_backed=True))
+    live(world, rng, 60)
+    writer = world.broker._checkpoints
+    peer = world.connect("busy")
+    peer.subscribe("all", ".*", options="max_backlog=20")
+    world.settle()
+    written = writer.written
+    world.wake(61.0)
+    copied = settled = 0
+    while any(writer.pending):
+        copied += 1
+        peer.publish("t", [b'{"n":%d,"p":%d}' % (1000 + copied, copied % 5)])
+        for name in rng.sample(list(KINDS), 3):
+            heard = peer.heard["all"]
+            if heard:
+                message = rng.choice(heard)
+                settlement = Settlement(queue=name, action="ack", runs=runs_of([message[0]], [message[1]]))
+                peer.publish(QUEUE_TOPIC, [encode_settlement(settlement)])
+                settled += 1
+        for _ in range(rng.randrange(3)):
+            world.step()
+        world.work()
+    assert copied >= 3
+    assert settled
+    world.settle()
+    assert writer.written == written + 1
+    for each in [*world.peers.values()]:
+        world.disconnect(each)
+    before = states(world)
+    world.reopen()
+    assert world.report == []
+    assert states(world) == before
+
+
+@pytest.mark.parametrize("seed", parts(SEEDS, SEEDS_EVERY_RUN))
 def test_checkpoint_snapshot_encoded_after_later_work_is_unchanged(seed: int) -> None:
     rng = Random(seed)
     world = QueueEngine(*definitions(file_backed=True))
     taken: list[tuple[list[CheckpointSnapshot], bytes]] = []
     for _ in range(5):
         live(world, rng, 25)
-        snapshot = world.broker.queues.snapshot()
+        snapshot = [world.broker.queues.snapshot(worker) for worker in world.broker.queues.workers]
         taken.append((snapshot, encode_snapshots(snapshot)))
     live(world, rng, 25)
     assert len({body for _, body in taken}) == len(taken)

@@ -150,7 +150,7 @@ class Broker:
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
         subs, services, reads = self.subscriptions.pending, self.services.pending, self.reads.pending
-        self._pending: Pending = (*subs, *services, *reads)
+        self._pending: Pending = (*subs, *services, *reads, *self._checkpoints.pending)
         self._has_queues = bool(catalog.queues)
         self.pending_effects: Sized = self._outbox.effects
         self._acknowledged: list[PersistedCommit] = []
@@ -326,6 +326,7 @@ class Broker:
         if any(self._pending):
             self.subscriptions.step()
             self._hand_out(self.reads.step())
+            self._checkpoints.step()
             self._after_input()
 
     def close(self, now: Now) -> None:

@@ -171,6 +171,8 @@ settlements_per_frame_max: Final = 4_096
 """Settlements in one publish frame, which are executed in one step."""
 settlement_runs_per_frame_max: Final = 2 * settlement_runs_max
 """Bookmark runs of all settlements of a frame."""
+checkpoint_step_queues_max: Final = 32
+"""Queues whose state one step copies for a checkpoint."""
 queue_step_messages_max: Final = 4_096
 """Messages of a queue that are examined or assigned in one step."""
 queue_step_choices_max: Final = 65_536

@@ -3,11 +3,13 @@
 Recovery reads the log once for all queues, from the lowest position that any queue needs.
 
 Invariants:
+- A step of the event loop copies at most `checkpoint_step_queues_max` queues for a checkpoint.
 - Checkpoints only save time. A missing, corrupt or outdated checkpoint is replaced by reading the log.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -18,6 +20,7 @@ from tickertape.base.bookmarks import AtTime, FromNow, Range, parse_bookmark
 from tickertape.base.errors import BadBookmark, BookmarkExpired, BookmarkUnknown, JournalCorrupt
 from tickertape.base.interfaces import Buffer, Now
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.limits import checkpoint_step_queues_max
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.queues.state.checkpoint import (
     NO_FINGERPRINT,
@@ -32,6 +35,7 @@ from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.subscriptions.start_position import resolve
 from tickertape.journal.commit.jobs import WriteQueues
 from tickertape.journal.journal import Journal
@@ -246,7 +250,13 @@ class CheckpointWriter:
         self._clock = clock
         self._at: float | None = None
         self._end = -1
-        """End of the log at the last checkpoint."""
+        """End of the accepted messages when the last queue was copied for the last checkpoint."""
+        self._left: deque[QueueWorker] = deque()
+        """Queues that are not copied yet, of the checkpoint that is being taken."""
+        self._copied: list[CheckpointSnapshot] = []
+        """The other queues of this checkpoint. Each is valid from its own position of the log."""
+        self.pending: Pending = (self._left,)
+        """Not empty while `step` has queues to copy."""
         self._waiting: list[CheckpointSnapshot] | None = None
         """A checkpoint that waits until the log is persisted up to `_end`."""
         self._with_disk = False
@@ -266,12 +276,26 @@ class CheckpointWriter:
             self._clock.announce(self)
 
     def wake(self) -> None:
-        """Take a checkpoint if the deadline has passed."""
+        """Start a checkpoint if the deadline has passed."""
         if self._at is None or self._clock.mono < self._at or self._busy:
             return
         self._at = None
-        if not self._journal.commits.stopping:
-            self._waiting, self._end = self._queues.snapshot(), self._journal.commits.accepted_end
+        self._left.extend(self._queues.workers)
+        self.step()
+
+    def step(self) -> None:
+        """Copy the next queues for the checkpoint."""
+        if not self._left:
+            return
+        if self._journal.commits.stopping:
+            self._left.clear()
+            self._copied.clear()
+            return
+        for _ in range(min(len(self._left), checkpoint_step_queues_max)):
+            self._copied.append(self._queues.snapshot(self._left.popleft()))
+        self._end = self._journal.commits.accepted_end
+        if not self._left:
+            self._waiting, self._copied = self._copied, []
             self.log_advanced()
 
     def done(self, error: OSError | None) -> None:
@@ -290,4 +314,4 @@ class CheckpointWriter:
 
     @property
     def _busy(self) -> bool:
-        return self._with_disk or self._waiting is not None
+        return self._with_disk or self._waiting is not None or bool(self._left)

@@ -83,6 +83,7 @@ class QueueRegistry:
         self._patterned = [
             worker for worker in self._workers.values() if worker.admission.interest.topic_name is None
         ]
+        self._fingerprints: dict[QueueWorker, bytes] = {}
         self._begun = False
         self._at_start: dict[str, QueueSnapshot] = {}
 
@@ -336,25 +337,25 @@ class QueueRegistry:
 
     def fingerprint(self, worker: QueueWorker) -> bytes:
         """Return the parts of a definition that decide which messages enter."""
-        covers = worker.admission.interest.covers
-        types = self._catalog.message_types.items()
-        return fingerprint(worker.queue.definition, [(name, kind) for name, kind in types if covers(name)])
+        mark = self._fingerprints.get(worker)
+        if mark is None:
+            covers = worker.admission.interest.covers
+            types = [(name, kind) for name, kind in self._catalog.message_types.items() if covers(name)]
+            mark = self._fingerprints[worker] = fingerprint(worker.queue.definition, types)
+        return mark
 
-    def snapshot(self) -> list[CheckpointSnapshot]:
-        """Copy the state for a checkpoint. It is valid once everything accepted before the call is persisted.
+    def snapshot(self, worker: QueueWorker) -> CheckpointSnapshot:
+        """Copy the state of a queue for a checkpoint. It is valid once everything accepted before the call is
+        persisted.
 
-        This copies a few sets for each queue. The encoding may run outside of the engine."""
-        end = self._journal.commits.accepted_end
-        return [
-            snapshot_of(worker.queue, self.fingerprint(worker), end)
-            if worker.failure is None
-            else stopped_of(worker.queue)  # stores no state, but keeps the positions that the queue needs
-            for worker in self._workers.values()
-        ]
+        This copies a few sets. The encoding may run outside of the engine."""
+        if worker.failure is not None:
+            return stopped_of(worker.queue)  # stores no state, but keeps the positions that the queue needs
+        return snapshot_of(worker.queue, self.fingerprint(worker), self._journal.commits.accepted_end)
 
     def checkpoint_body(self) -> bytes:
         """Encode a checkpoint now: at the start and at a clean stop, without clients."""
-        return encode_snapshots(self.snapshot())
+        return encode_snapshots(map(self.snapshot, self._workers.values()))
 
     def snapshots(self, now: Now) -> list[QueueSnapshot]:
         """Return the current state of all queues."""

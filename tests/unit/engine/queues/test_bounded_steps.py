@@ -7,10 +7,13 @@ import pytest
 from tests.helpers.queue_engine import QueueEngine
 from tests.simulation.engine_peer import Peer
 from tickertape.batch.format import AnyArray
+from tickertape.engine.limits import checkpoint_step_queues_max
 from tickertape.engine.queues.queue_feed import FeedQueue
 from tickertape.engine.queues.state import position_set_format as sets
+from tickertape.engine.queues.state.checkpoint import CheckpointSnapshot
 from tickertape.engine.queues.state.queue import Queue
 from tickertape.engine.queues.state.records import Outcome
+from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.journal.commit.jobs import WriteQueues
 
@@ -136,3 +139,39 @@ def test_checkpoint_of_a_deep_queue_encodes_no_set_in_the_engine_step(
     world.settle()
     assert encoded
     assert (world.broker._checkpoints.written, world.broker._checkpoints.failures) == (1, 0)
+
+
+def test_checkpoint_of_many_queues_copies_bounded_queues_in_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 3 * checkpoint_step_queues_max + 1
+    world = QueueEngine(*(QueueDefinition(f"q{n}", "q", file_backed_metadata=True) for n in range(count)))
+    published(world)
+    copied = [0]
+    snapshot = world.broker.queues.snapshot
+
+    def counted(worker: QueueWorker) -> CheckpointSnapshot:
+        copied[-1] += 1
+        return snapshot(worker)
+
+    monkeypatch.setattr(world.broker.queues, "snapshot", counted)
+    world.wake(61.0)
+    while world.broker.has_work:
+        copied.append(0)
+        world.work()
+    assert (sum(copied), max(copied)) == (count, checkpoint_step_queues_max)
+    world.settle()
+    assert world.broker._checkpoints.written == 1
+
+
+def test_stop_during_a_checkpoint_writes_no_part_of_the_checkpoint() -> None:
+    world = QueueEngine(*(QueueDefinition(f"q{n}", "q") for n in range(checkpoint_step_queues_max + 1)))
+    published(world)
+    world.wake(61.0)
+    writer = world.broker._checkpoints
+    assert any(writer.pending)
+    world.broker.close(world.now())
+    world.collect()
+    world.settle()
+    assert not any(writer.pending)
+    assert writer.written == 0
