@@ -94,8 +94,9 @@ class FrameReader:
 
     Use: read into `buffer()`, call `received(n)`, take the frames before the next `buffer()`.
     Bytes are parsed in place, and each batch is copied once into its own memory. An incomplete frame above
-    `frame_in_place_bytes_max` gets that memory with the next `buffer()` and is read directly into it. Between
-    two reads the reader holds at most one frame.
+    `frame_in_place_bytes_max` gets that memory with the next `buffer()` and is read directly into it.
+    Each such read is at most `receive_buffer_bytes`, and its checksum is computed at once. Between two reads
+    the reader holds at most one frame.
 
     No checksum covers the length of a frame or of its header. To avoid waiting for a wrong length, the reader
     checks an incomplete frame early:
@@ -117,6 +118,8 @@ class FrameReader:
         "_kept",
         "_large_bytes",
         "_own",
+        "_own_crc",
+        "_own_hashed",
         "_scratch",
         "error",
         "frame_bytes_max",
@@ -146,11 +149,13 @@ class FrameReader:
         self._large_bytes = 0  # size of the incomplete large frame, or 0
         self._own: memoryview | None = None  # memory of the large frame, once allocated
         self._filled = 0  # received bytes in _own
+        self._own_hashed = 0  # end of the bytes in _own that _own_crc includes
+        self._own_crc = 0  # checksum of the received part of its batch
 
     def buffer(self) -> memoryview:
         """Return the buffer for the next read, never empty."""
         if self._own is not None:
-            return self._own[self._filled :]
+            return self._own[self._filled : self._filled + receive_buffer_bytes]
         if self._large_bytes:
             return self._begin_own()
         if self._kept:
@@ -170,6 +175,9 @@ class FrameReader:
             self._cut(self._scratch, size, frames)
         else:
             self._filled += size
+            if self._filled > self._own_hashed:
+                self._own_crc = crc32c(own[self._own_hashed : self._filled], self._own_crc)
+                self._own_hashed = self._filled
             if self._filled == len(own):
                 self._own = None
                 self._large_bytes = 0
@@ -295,14 +303,16 @@ class FrameReader:
         self._filled = len(self._kept)
         own[: self._filled] = self._kept
         self._kept = b""
-        return own[self._filled :]
+        self._own_hashed = _batch_at(own)
+        self._own_crc = 0
+        return own[self._filled : self._filled + receive_buffer_bytes]
 
     def _take_own(self, own: memoryview, frames: list[Frame]) -> None:
         _, header_bytes, header_crc, batch_crc = _unpack_from(own)
-        batch_at = frame_prefix_bytes + ((header_bytes + 7) & ~7)
+        batch_at = _batch_at(own)
         header = own[frame_prefix_bytes:batch_at].tobytes()
         batch = own[batch_at:].toreadonly() if len(own) > batch_at else None
-        self._take(header, header_bytes, header_crc, batch, batch_crc, frames)
+        self._take(header, header_bytes, header_crc, batch, batch_crc, frames, self._own_crc)
 
     def _take(
         self,
@@ -312,8 +322,11 @@ class FrameReader:
         batch: Buffer | None,
         batch_crc: int,
         frames: list[Frame],
+        found_crc: int | None = None,
     ) -> bool:
-        """Append the frame if padding and checksums are valid. Return whether they are."""
+        """Append the frame if padding and checksums are valid. Return whether they are.
+
+        `found_crc`: checksum of the batch, if it is known."""
         if batch is not None and len(batch) >= TOTAL.size and TOTAL.unpack_from(batch)[0] != len(batch):
             self.error = self._wrong_length(header[:header_bytes], header_crc, batch)
             if self.error is not None:
@@ -327,11 +340,19 @@ class FrameReader:
                 "Invalid frame: the padding after the header is not zero. Check the network."
             )
             return False
-        if (crc32c(batch) if batch is not None else 0) != batch_crc:
+        if found_crc is None:
+            found_crc = crc32c(batch) if batch is not None else 0
+        if found_crc != batch_crc:
             self.error = BadFrame("Invalid frame: the batch does not match its checksum. Check the network.")
             return False
         frames.append(Frame(header, batch))
         return True
+
+
+def _batch_at(frame: memoryview) -> int:
+    """Return the offset of the batch in a frame with a complete prefix."""
+    header_bytes: int = _unpack_from(frame)[1]
+    return frame_prefix_bytes + ((header_bytes + 7) & ~7)
 
 
 def _header_that_ends(part: memoryview, header_bytes: int, header_crc: int) -> BadFrame | None:

@@ -15,6 +15,7 @@ from tickertape.base.limits import (
     frame_bytes_max,
     frame_in_place_bytes_max,
     header_bytes_max,
+    message_bytes_max,
     receive_buffer_bytes,
 )
 from tickertape.batch import MessageBatch, batch_from_bodies
@@ -129,7 +130,7 @@ def test_batches_lie_on_eight_byte_boundaries() -> None:
 
 
 def test_large_frame_is_received_directly_into_frame_memory() -> None:
-    batch = batch_of(300, 1000)
+    batch = batch_of(200, 1000)
     data = joined(encode_frame(Publish(frame=1), batch))
     reader = FrameReader()
     assert reader.feed(data[:100]) == []
@@ -233,3 +234,41 @@ def test_frame_reader_accepts_the_largest_message() -> None:
     frames = reader.feed(joined(encode_frame(Publish(frame=1), batch)))
     assert reader.error is None
     assert len(frames) == 1
+
+
+def test_frame_of_16_mb_is_received_and_hashed_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = joined(encode_frame(Publish(frame=1), batch_from_bodies("t", [bytes(message_bytes_max)])))
+    hashed = [0]
+
+    def counted(part: memoryview | bytes, value: int = 0) -> int:
+        hashed[-1] += len(part)
+        return crc32c(part, value)
+
+    monkeypatch.setattr("tickertape.wire.frames.crc32c", counted)
+    reader = FrameReader()
+    at = 0
+    found: list[Frame] = []
+    while not found:
+        room = reader.buffer()
+        assert len(room) <= receive_buffer_bytes
+        room[:] = data[at : at + len(room)]
+        at += len(room)
+        hashed.append(0)
+        found = reader.received(len(room))
+    assert at == len(data)
+    (frame,) = found
+    assert frame.batch == data[-len(frame.batch or b"") :]
+    assert max(hashed) <= 2 * receive_buffer_bytes, "the second read includes the bytes of the first one"
+    assert len(hashed) > message_bytes_max / receive_buffer_bytes
+
+
+@pytest.mark.parametrize("at", [-1, -(1 << 20), -(15 << 20)])
+def test_large_frame_with_a_changed_byte_is_refused(at: int) -> None:
+    data = bytearray(
+        joined(encode_frame(Publish(frame=1), batch_from_bodies("t", [bytes(message_bytes_max)])))
+    )
+    data[at] ^= 1
+    reader = FrameReader()
+    assert reader.feed(data) == []
+    assert isinstance(reader.error, BadFrame)
+    assert "does not match its checksum" in str(reader.error)
