@@ -66,7 +66,7 @@ def test_each_kind_of_input_is_a_measured_step(
 
 
 class UnitsOfSteps:
-    """Units of work of each step of an event loop, which is not that of uvloop."""
+    """Units of work of each step of an event loop of asyncio."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.of_steps = [0]

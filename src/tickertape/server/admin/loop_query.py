@@ -1,4 +1,4 @@
-"""Loop query: runs a query on the server's event loop from another loop, in steps, shared by all callers.
+"""Loop query: runs a query in steps on the event loop of the server, for callers on another loop.
 
 Invariants:
 - The query runs at most once per interval, for any number of callers.
@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
+from tickertape.base.histogram import Histogram
 from tickertape.server.limits import admin_answer_seconds_max
 
 T = TypeVar("T")
@@ -31,19 +32,19 @@ class LoopQuery(Generic[T]):
     """Results of `query`, run on the event loop of the server, for coroutines of another loop.
 
     `interval`: seconds between two runs of `query`. Callers in between share the next run, so a result is
-    never older than the request for it. `measure` gets the seconds of each step."""
+    never older than the request for it. The duration of each step is added to `steps`."""
 
     def __init__(
         self,
         server: asyncio.AbstractEventLoop,
         query: Callable[[], InSteps[T]],
         interval: float,
-        measure: Callable[[float], None],
+        steps: Histogram,
     ) -> None:
         self._server = server
         self._query = query
         self._interval = interval
-        self._measure = measure
+        self._steps = steps
         self._next: asyncio.Task[T] | None = None
         self._answer: Future[T] = Future()
         """The result that `_next` awaits: pending until the server calls `query`."""
@@ -90,5 +91,5 @@ class LoopQuery(Generic[T]):
             go_on = partial(answer.set_exception, error)
         else:
             go_on = partial(self._server.call_soon, self._step, query, answer)
-        self._measure(time.monotonic() - began)
+        self._steps.add(time.monotonic() - began)
         go_on()

@@ -69,9 +69,8 @@ class Routes:
     ) -> None:
         self.sampler = Sampler(snapshot.statistics)
         """Counter samples for the rates."""
-        measure = snapshot.steps.add
-        self._status = LoopQuery(server, snapshot.status, status_interval, measure)
-        self._stats = LoopQuery(server, snapshot.stats, stats_interval, measure)
+        self._status = LoopQuery(server, snapshot.status, status_interval, snapshot.steps)
+        self._stats = LoopQuery(server, snapshot.stats, stats_interval, snapshot.steps)
 
     async def answer(self, target: str, accept: str) -> Answer:
         """Answer a GET request."""
