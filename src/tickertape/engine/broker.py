@@ -142,10 +142,8 @@ class Broker:
         self.services = FeedServices(self._delivery, self._transient, self.queues)
         self.subscriptions = self._make_subscribe_handler()
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
-        lookups = SettlementLookups(self.reads, throttle)
-        self._publish_handler = PublishHandler(
-            self._writer, self._acks, checks, self.services, self._outbox, lookups
-        )
+        writer, acks, lookups = self._writer, self._acks, SettlementLookups(self.reads, throttle)
+        self._publish_handler = PublishHandler(writer, acks, checks, self.services, self._outbox, lookups)
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
@@ -155,8 +153,7 @@ class Broker:
         self.pending_effects: Sized = self._outbox.effects
         self._acknowledged: list[PersistedCommit] = []
         """Commits of the last input whose messages are not delivered yet."""
-        self._step_waits = False
-        """Whether the last call of `work` delivered commits instead of a step."""
+        self._step_waits = False  # whether the last `work` delivered commits instead of a step
         self._failed = self.draining = False
         self.statistics.name_topics(catalog.recorded_names)
 
