@@ -1,5 +1,7 @@
 """Language check: forbidden shapes in pages, docstrings, comments, messages and test names.
 
+In errors also names and places without quotes.
+
 python -m tests.language          check pages, modules, and the texts and names of tests
 python -m tests.language PATH...  check these files and folders, messages of tests too
 """
@@ -15,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from tickertape.base.errors import all_codes
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -64,6 +68,17 @@ TEST_NAME_WORDS: Final = frozenset({
 })
 # fmt: on
 TEST_NAME_CHARACTERS_MAX: Final = 90
+ERRORS: Final = frozenset(kind.__name__ for kind in all_codes().values()) | {
+    "BadParameter", "ClickException", "Failure", "UserMistake",
+}  # fmt: skip
+"""Classes of errors that a user reads."""
+QUOTED: Final = frozenset({
+    "bookmark", "client", "directory", "file", "host", "identity", "instance", "journal", "location", "path",
+    "queue", "sub_id", "topic", "uri", "user",
+})  # fmt: skip
+"""Variables and attributes whose value an error has in quotes."""
+QUOTED_ATTRIBUTES: Final = QUOTED | {"column", "owner", "recovery_point", "transaction", "where"}
+"""Attributes whose value an error has in quotes. As variables they are parts of a text."""
 # Most messages of tests are data. The default run leaves them out.
 KINDS_OF_TESTS: Final = frozenset({"docstring", "comment", "test name"})
 
@@ -115,6 +130,32 @@ def python_texts(path: Path) -> Iterator[Text]:
             ("# type:", "# noqa", "#!", "# language:")
         ):
             yield Text(path, token.start[0], "comment", token.string.lstrip("#! "))
+
+
+def unquoted_values(path: Path) -> Iterator[Finding]:
+    """Yield the names and places that an error has without quotes."""
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call) or _last_name(call.func) not in ERRORS:
+            continue
+        for text in ast.walk(call):
+            if not isinstance(text, ast.JoinedStr):
+                continue
+            before = ""
+            for part in text.values:
+                if isinstance(part, ast.FormattedValue):
+                    names = QUOTED_ATTRIBUTES if isinstance(part.value, ast.Attribute) else QUOTED
+                    plain = part.conversion == -1 and not before.endswith(("'", '"', "`"))
+                    if plain and _last_name(part.value) in names:
+                        yield Finding(
+                            path, part.lineno, "message", "value without quotes", ast.unparse(part.value)
+                        )
+                before = str(part.value) if isinstance(part, ast.Constant) else ""
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def markdown_texts(path: Path) -> Iterator[Text]:
@@ -184,6 +225,8 @@ def check(paths: list[Path], kinds: frozenset[str] | None = None) -> list[Findin
         for text in texts:
             if kinds is None or text.kind in kinds:
                 found += findings(text, lines)
+        if path.suffix == ".py" and (kinds is None or "message" in kinds):
+            found += unquoted_values(path)
     return found
 
 

@@ -38,6 +38,28 @@ def test_language_check_of_tests_ignores_messages(tmp_path: Path) -> None:
     assert [one.kind for one in language.check([path], language.KINDS_OF_TESTS)] == ["docstring"]
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("Cannot read {topic}: gone", "topic"),
+        ("Cannot read {self.place.location}: gone", "self.place.location"),
+        ("Cannot read {queue.name}, {disk.where}: gone", "disk.where"),
+        ("Cannot read {topic!r}: gone", None),
+        ("Cannot read '{topic}': gone", None),
+        ("Cannot read {shown(topic)}: gone", None),
+        ("Cannot read {where}: gone", None),
+    ],
+)
+@pytest.mark.parametrize("call", ["BadTopic", "errors.BadTopic", "log"])
+def test_language_check_finds_values_without_quotes_in_errors(
+    tmp_path: Path, call: str, text: str, value: str | None
+) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(f'{call}(f"{text}")\n')
+    expected = [] if value is None or call == "log" else [("value without quotes", value)]
+    assert [(one.shape, one.found) for one in language.check([path])] == expected
+
+
 def test_default_run_covers_all_tests() -> None:
     assert Path(__file__).resolve() in language.tests()
     assert language.ROOT / "tests" / "world" / "world.py" in language.tests()

@@ -164,7 +164,7 @@ def test_subscribe_command_with_pause_and_resume_options_pauses_and_resumes(
     ("command", "error", "says"),
     [
         (tt.Command("subscribe", options="resume", sub_id="nobody"), tt.SubscriptionUnknown, "nobody"),
-        (tt.Command("subscribe", options="resume"), tt.UsageError, "resume needs the sub_id"),
+        (tt.Command("subscribe", options="resume"), tt.UsageError, "Cannot resume: no subscription is named"),
         (
             tt.Command("subscribe", options="resume,rate=2x", sub_id="a"),
             tt.BadOption,
@@ -172,7 +172,7 @@ def test_subscribe_command_with_pause_and_resume_options_pauses_and_resumes(
         ),
         (tt.Command("subscribe", options="resume=1", sub_id="a"), tt.BadOption, "without a value"),
         (tt.Command("subscribe", "t", options="resume", sub_id="a"), tt.BadOption, "does not use topic"),
-        (tt.Command("pause"), tt.UsageError, "pause needs the sub_id"),
+        (tt.Command("pause"), tt.UsageError, "Cannot pause: no subscription is named"),
         (tt.Command("pause", topic="t", sub_id="a"), tt.BadOption, "topic='t'"),
         (tt.Command("subscribe", "t", options="pause", sub_id="a"), tt.BadOption, "requires a bookmark"),
     ],
@@ -191,7 +191,7 @@ def test_pause_resume_and_unsubscribe_require_separate_ids(
     for sub_id in ("a", "b"):
         client.bookmark_subscribe(topic, tt.EPOCH, sub_id=sub_id)
     act = getattr(client, command)
-    with pytest.raises(tt.UsageError, match=f"{command} needs the sub_id of at least one subscription"):
+    with pytest.raises(tt.UsageError, match=f"Cannot {command}: no subscription is named. Pass the sub_id"):
         act()
     with pytest.raises(tt.SubscriptionUnknown, match=r"'a,b' on this connection: .* Pass each id separately"):
         act("a,b")

@@ -18,11 +18,12 @@ import pytest
 from crc32c import crc32c
 
 import tickertape as tt
+from tests.helpers.engine_parts import make_outbox
 from tests.helpers.peer import Peer, frame
 from tests.helpers.queues import SECONDS
 from tests.helpers.wire import joined
 from tests.simulation.engine_world import EngineWorld
-from tickertape.archive.location import ArchiveLocation
+from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.base.errors import FrameStalled, TickertapeError, error_from_code
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import MIB
@@ -31,7 +32,9 @@ from tickertape.client.common.fork_safety import forked_error
 from tickertape.client.protocol.heartbeat import ClientHeartbeat
 from tickertape.client.publish_store.protocol import Stored
 from tickertape.client.publishing.store_checks import taken_over
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import StagingJob
+from tickertape.engine.sessions.heartbeat import HeartbeatMonitor
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.identity import open_identity
@@ -42,6 +45,7 @@ from tickertape.payload.paths import parse_path
 from tickertape.server.access.tokens import tokens_in
 from tickertape.server.config.config import load_config
 from tickertape.server.engine_driver import _STALLED
+from tickertape.server.startup import open_instance
 from tickertape.server.storage.spill_files import SpillFiles
 from tickertape.server.storage.staging_files import StagingFiles
 from tickertape.testing import RunningServer
@@ -58,8 +62,10 @@ from tickertape.wire.commands import (
     Prepare,
     Publish,
     Stage,
+    Subscribe,
     Transaction,
 )
+from tickertape.wire.heartbeat import Liveness
 
 CONFIG = """
 [limits]
@@ -504,6 +510,73 @@ PROVOKED: dict[str, Provoke] = {
     "store_failed": of_place(store_of_a_file),
     "bookmark_store_full": of_place(full_ring),
 }
+
+
+def silent_client(_: Place) -> TickertapeError:
+    clock = EngineClock()
+    clock.set(Now(100.0, 0))
+    monitor = HeartbeatMonitor(make_outbox(), clock)
+    monitor.begin(1, 1000)
+    clock.set(Now(102.0, 0))
+    error = monitor.probed(1, Liveness(100.0, 0, 100.0))
+    assert error is not None
+    return error
+
+
+def refused_subscribe(command: Subscribe) -> Provoke:
+    """Return a provocation by a command that a client does not send."""
+
+    def provoke(place: Place) -> TickertapeError:
+        with Peer(place.server.uri, "fields") as peer:
+            peer.send(frame(command))
+            return reported(peer.until(Ack)[-1])
+
+    return provoke
+
+
+def lost_recovery_point(place: Place) -> None:
+    queue = '[[queue]]\nname = "orders"\nrecovery_point = "1|2|"\n'
+    file = place.path / "c.toml"
+    file.write_text(f'[instance]\ndata = "{place.path / "data"}"\n{CONFIG}{queue}')
+    open_instance(load_config(file))
+
+
+FURTHER: dict[str, tuple[str, Provoke, str | None]] = {
+    "heartbeat of a client": ("heartbeat", silent_client, None),
+    "pattern that is no expression": ("bad_topic", of_client(lambda c: c.subscribe("a(.*")), "a(.*"),
+    "pattern with a look-ahead": ("bad_topic", of_client(lambda c: c.subscribe("a(?=b)")), "a(?=b)"),
+    "pattern of many states": ("bad_topic", of_client(lambda c: c.subscribe("a.{100}b")), "a.{100}b"),
+    "pattern that is not Unicode": ("bad_topic", of_client(lambda c: c.subscribe("\ud800.*")), r"\ud800.*"),
+    "topic that is not Unicode": ("bad_topic", of_client(lambda c: c.subscribe("\ud800")), r"\ud800"),
+    "filter that is not Unicode": (
+        "bad_option", of_client(lambda c: c.subscribe("orders", filter="\ud800")), r"\ud800"
+    ),
+    "select list of a type without fields": (
+        "bad_option", of_client(lambda c: c.subscribe("raw", select="[-/,+/a]")), "[-/,+/a]"
+    ),
+    "conflation key of a type without fields": (
+        "bad_option",
+        of_client(lambda c: c.subscribe("raw", conflation="1s", conflation_key="/a")),
+        "/a",
+    ),
+    "pause without a subscription": ("usage", of_client(lambda c: c.pause()), None),
+    "positions of another journal": (
+        "wrong_journal", refused_subscribe(
+            Subscribe(id=1, sub_id="s", topic="orders", credit=4096, positions=(0, 1), journal="ab" * 16)
+        ), "ab" * 16
+    ),
+    "credit out of range": (
+        "bad_command", refused_subscribe(Subscribe(id=1, sub_id="s", topic="orders", credit=1)), None
+    ),
+    "recovery point that is not in the log": ("bookmark_unknown", of_place(lost_recovery_point), "1|2|"),
+    "scheme of an archive": (
+        "bad_option", of_place(lambda _: location_of("s4://bucket/a")), "s4://bucket/a"
+    ),
+    "storage options of a directory": (
+        "bad_option", of_place(lambda _: location_of("/srv/a", {"A": "b"})), "/srv/a"
+    ),
+}  # fmt: skip
+"""Further errors by a name: the code, the provocation, and the value that the text has in quotes."""
 
 Value = str | Callable[[Place], str]
 

@@ -249,7 +249,8 @@ def test_archive_of_another_journal_raises_wrong_journal(tmp_path: Path) -> None
     with small(tmp_path) as (server, journal, everything, _):
         ArchiveWriter(tmp_path / "archive", "f" * 32).commit([], 1000)
         with tt.Client("reader", server.uri) as client:
-            with pytest.raises(tt.WrongJournal, match=f"archive of the journal {'f' * 32}, not of {journal}"):
+            other = f"archive of the journal '{'f' * 32}', not of '{journal}'"
+            with pytest.raises(tt.WrongJournal, match=other):
                 client.replay("a", everything[0][2])
             wait_until(lambda: "archive_failed" in server.errors(), 20)
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers.certificates import Authority, transport
 from tests.helpers.peer import Peer
-from tests.helpers.provoked_errors import CONFIG, PROVOKED, VALUES, WITHOUT_VALUE, Place
+from tests.helpers.provoked_errors import CONFIG, FURTHER, PROVOKED, VALUES, WITHOUT_VALUE, Place
 from tests.language import PATTERNS
 from tickertape.base.errors import all_codes, error_from_code
 from tickertape.cli.commands.error import explanations
@@ -97,6 +97,14 @@ def test_error_has_the_code_and_the_shape_of_an_error(place: Place, code: str) -
     assert error.code == code, text
     value = VALUES.get(code)
     assert problems(text, value(place) if callable(value) else value) == [], text
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_error_has_the_code_and_the_shape_of_an_error(place: Place, name: str) -> None:
+    code, provoke, value = FURTHER[name]
+    error = provoke(place)
+    assert error.code == code
+    assert problems(str(error), value) == [], str(error)
 
 
 def problems(text: str, value: str | None = None) -> list[str]:

@@ -20,6 +20,11 @@ from tickertape.testing import RunningServer, running_server
 CONFIG = """
 [[journal.topic]]
 name = "orders"
+[[journal.topic]]
+name = "checked"
+[[topic]]
+name = "checked"
+validate = true
 """
 
 
@@ -73,6 +78,16 @@ MISTAKES: dict[str, tuple[Callable[[tt.Client], object], list[str], bytes]] = {
         ["subscribe", "odrers", "--bookmark", "epoch"],
         b"",
     ),
+    "expression that is invalid": (
+        lambda client: client.subscribe("a(.*"),
+        ["subscribe", "a(.*"],
+        b"",
+    ),
+    "topic that is not Unicode": (
+        lambda client: client.subscribe("\udcff.*"),
+        ["subscribe", "\udcff.*"],
+        b"",
+    ),
     "pattern": (publish("a.*", b"1"), ["publish", "a.*"], b"1\n"),
 }
 
@@ -102,6 +117,13 @@ def test_command_error_about_an_option_names_the_option_of_the_command(server: R
             text = flat(CliRunner().invoke(cli, command).stderr)
             assert option not in text
             assert f"--{option.split()[1].replace('_', '-')}" in text
+
+
+def test_publish_command_names_the_server_that_rejected_messages(server: RunningServer) -> None:
+    done = CliRunner().invoke(cli, ["publish", "checked", "--server", server.uri], input=b"{\n")
+    start = f"tickertape: Cannot publish to {server.uri!r}: the server rejected 1 message. First reason: "
+    assert (done.exit_code, done.stderr.startswith(start)) == (1, True), done.stderr
+    assert "may not be persisted" not in done.stderr  # none is left
 
 
 def same(text: str, arguments: list[str], stdin: bytes = b"") -> None:

@@ -103,7 +103,7 @@ def test_body_that_does_not_fit_the_schema_is_null_or_an_error(
     assert frame.where("flight is null").count() == ROUNDS
     assert frame.groupBy("carrier").count().where("carrier = 'UA'").collect()[0][1] == ROUNDS
     with pytest.raises(
-        Exception, match=r"BadMessage: Message .* of topic flights/la does not fit the schema"
+        Exception, match=r"BadMessage: Cannot read message .* of topic 'flights/la' with the schema"
     ):
         load(spark, log, schema, files=False, topic="flights/la", mode="FAILFAST").collect()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tickertape.archive.limits import commit_attempts_max
-from tickertape.archive.location import ArchiveLocation, check_files, make_directory, sync
+from tickertape.archive.location import ArchiveLocation, check_files, make_directory, no_table, sync
 from tickertape.archive.parquet_writer import Added
 from tickertape.archive.schema import (
     PARTITION_COLUMNS,
@@ -202,11 +202,7 @@ def _loaded(place: ArchiveLocation) -> DeltaTable:
     try:
         return DeltaTable(place.location, storage_options=place.options or None)
     except TableNotFoundError as error:
-        raise ArchiveFailed(
-            f"Cannot open an archive at {place.location!r}: it has no "
-            "Delta table. Create it with `tickertape "
-            "pipeline archive`."
-        ) from error
+        raise no_table(place) from error
     except Exception as error:
         raise _failed(place, error) from error
 

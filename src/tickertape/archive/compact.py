@@ -130,8 +130,9 @@ def compact(archive: ArchiveWriter, *, meanwhile: bool = False, wrote: Wrote | N
         rows = sum(file.rows for file in run)
         if sum(file.rows for file in added) != rows:
             raise ArchiveFailed(
-                f"Cannot compact {archive.place.location}: {run[0].path} and the next {len(run) - 1} files "
-                f"do not hold the {rows:,} rows recorded in the table. Nothing was changed."
+                f"Cannot compact {archive.place.location!r}: {run[0].path!r} and the next "
+                f"{len(run) - 1} files do not hold the {rows:,} rows recorded in the table. Nothing was "
+                "changed. Restore the files."
             )
         if _replace(archive, run, added):
             done.files_before += len(run)
@@ -225,5 +226,5 @@ def _replace(archive: ArchiveWriter, run: Sequence[StoredFile], added: Sequence[
         if archive.commit(added, actions, {"tickertape.compacted": str(len(run))}, []):
             return True
     raise ArchiveFailed(
-        f"Cannot compact {archive.place.location}: other writers keep changing the table. Try again later."
+        f"Cannot compact {archive.place.location!r}: other writers keep changing the table. Try again later."
     )

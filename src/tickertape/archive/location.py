@@ -16,12 +16,18 @@ from urllib.parse import unquote
 import msgspec
 
 from tickertape.base.errors import ArchiveFailed, BadOption
-from tickertape.base.text_format import said
+from tickertape.base.text_format import did_you_mean, said
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _UNSAFE: Final = "aws_s3_allow_unsafe_rename"
+_SCHEMES: Final = (
+    "file", "s3", "s3a", "gs", "gcs", "az", "azure", "azblob", "azdls", "abfs", "abfss", "adl", "hdfs",
+    "viewfs", "webhdfs", "webdav", "oss", "obs", "cos", "tos", "b2", "swift", "hf", "lakefs", "dbfs", "uc",
+    "fs", "sftp", "memory",
+)  # fmt: skip
+"""Schemes that delta-rs knows. It lists them, in any order, for an unknown one."""
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -69,14 +75,30 @@ def location_of(location: str, options: Mapping[str, str] | None = None) -> Arch
         raise BadOption(
             "Invalid archive location '': it is empty. Use a directory or a URI such as s3://bucket/archive."
         )
+    if scheme is not None and scheme[1].lower() not in _SCHEMES:
+        raise BadOption(
+            f"Invalid archive location {location!r}: unknown scheme {scheme[1]!r}."
+            f"{did_you_mean(scheme[1], _SCHEMES)} Use a directory or a URI such as s3://bucket/archive."
+        )
     if scheme is not None and scheme[1].lower() != "file":
         return ArchiveLocation(location.rstrip("/"), given)
     if given:
-        raise BadOption(f"Storage options are for object stores, but {location!r} is a directory. Omit them.")
+        raise BadOption(
+            f"Cannot use storage options: {location!r} is a directory, and they are for object stores. "
+            "Remove them."
+        )
     path = unquote(location[len(scheme[0]) :]) if scheme else location
     if scheme and not path.startswith("/"):
         raise BadOption(f"Invalid archive location {location!r}. Use file:///PATH without a host.")
     return ArchiveLocation(os.path.abspath(path))
+
+
+def no_table(place: ArchiveLocation) -> ArchiveFailed:
+    """Return the error for a location without a table."""
+    return ArchiveFailed(
+        f"Cannot open an archive at {place.location!r}: it has no Delta table. Create it with "
+        "`tickertape pipeline archive`."
+    )
 
 
 @contextlib.contextmanager

@@ -83,7 +83,8 @@ class ArchiveReader:
             if self._manifest is None:
                 return None
             raise ArchiveFailed(
-                f"{self.store.location}: the table was deleted. It had {self._manifest.coverage}."
+                f"Cannot read archive {self.store.location!r}: the table was deleted. It had "
+                f"{self._manifest.coverage}. Restore the table."
             )
         if self._table is not None and self._looks_left and not anew:
             self._looks_left -= 1
@@ -216,7 +217,8 @@ class ArchiveReader:
         coverage = manifest.coverage
         if not coverage.begin <= begin <= end <= coverage.end:
             raise ArchiveFailed(
-                f"{self.store.location} has {coverage}, but positions {begin} to below {end} were requested"
+                f"Cannot read positions {begin} to below {end} of archive {self.store.location!r}: it has "
+                f"{coverage}. Use positions that it has."
             )
         return manifest
 

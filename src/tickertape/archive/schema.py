@@ -123,7 +123,7 @@ def coverage_of(table: DeltaTable, journal: str | None = None) -> Coverage:
         )
     if journal is not None and found != journal:
         raise WrongJournal(
-            f"Cannot use {where!r}: it is the archive of the journal {found}, not of {journal}. Nothing "
+            f"Cannot use {where!r}: it is the archive of the journal {found!r}, not of {journal!r}. Nothing "
             "was read. Use a separate archive for each journal."
         )
     ours = table.schema().to_arrow()

@@ -28,6 +28,15 @@ def shown_number(value: float) -> str:
     return str(value)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether `text` can be encoded as UTF-8. Text from the system may contain surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def is_finite(value: float) -> bool:
     """Return whether `value` is a finite number in the range of a float."""
     try:

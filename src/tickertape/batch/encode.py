@@ -16,6 +16,7 @@ import numpy as np
 from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge, UsageError
 from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
+from tickertape.base.text_format import shown
 from tickertape.batch.format import (
     BODY_BYTES_END,
     CODEC_NONE,
@@ -138,8 +139,10 @@ def label_bytes(text: str, noun: str) -> bytes:
     """Encode a label. `noun` is its name in errors. Raises `BadMessage`."""
     try:
         encoded = text.encode()
-    except UnicodeEncodeError as error:
-        raise BadMessage(f"Invalid {noun} {text!r}: {error}. Use valid Unicode text.") from None
+    except UnicodeEncodeError:
+        raise BadMessage(
+            f"Invalid {noun} {shown(text)}: it is not valid Unicode. Use valid Unicode text."
+        ) from None
     if len(encoded) > label_bytes_max:
         raise BadMessage(f"Invalid {noun} of {len(encoded)} bytes. Use at most {label_bytes_max} bytes.")
     return encoded
@@ -149,8 +152,8 @@ def topic_bytes(topic: str) -> int:
     """Return the size of a topic name in bytes. Raises `BadTopic` for invalid Unicode and long names."""
     try:
         size = len(topic.encode())
-    except UnicodeEncodeError as error:
-        raise BadTopic(f"Invalid topic {topic!r}: {error}. Use valid Unicode text.") from None
+    except UnicodeEncodeError:
+        raise BadTopic(f"Invalid topic {shown(topic)}: it is not valid Unicode. Use another name.") from None
     if size > topic_bytes_max:
         raise BadTopic(f"Invalid topic of {size} bytes. Use at most {topic_bytes_max} bytes.")
     return size

@@ -168,8 +168,8 @@ class OfflinePrune:
         if coverage.end > self._view.end_position:
             raise ArchiveFailed(
                 f"Cannot prune: archive {where!r} ends at position {coverage.end}, but the log in "
-                f"{self._disk.where} ends at {self._view.end_position}, so it has lost archived messages. "
-                "Nothing was removed."
+                f"{self._disk.where!r} ends at {self._view.end_position}, so it has lost archived messages. "
+                "Nothing was removed. Use the archive of this log."
             )
 
     def _pins(self) -> list[RetentionPin]:

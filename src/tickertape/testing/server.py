@@ -228,5 +228,7 @@ def wait_until(condition: object, seconds: float = 10.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"The condition was not true within {seconds} s.")
+            raise TimeoutError(
+                f"Cannot continue: the condition was not true within {seconds} s. Wait longer."
+            )
         time.sleep(0.005)

@@ -169,7 +169,7 @@ def test_location_is_normalized_to_an_absolute_path_or_uri(
     assert location_of((tmp_path / "a b%").as_uri()).location == str(local_path((tmp_path / "a b%").as_uri()))
     assert location_of("s3://bucket/archive/", {"AWS_REGION": "x"}).options == {"AWS_REGION": "x"}
     assert not location_of("s3://bucket/archive").is_directory
-    for location, options in (("", {}), ("archive", {"a": "b"}), ("file://host/x", {})):
+    for location, options in (("", {}), ("archive", {"a": "b"}), ("file://host/x", {}), ("s4://b/x", {})):
         with pytest.raises(BadOption):
             location_of(location, options)
 

@@ -33,7 +33,7 @@ def test_coverage_ends_with_the_version_of_the_last_transaction(tmp_path: Path) 
 
 def test_table_of_another_journal_is_refused(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path, JOURNAL)
-    with pytest.raises(WrongJournal, match=f"journal {JOURNAL}, not of {OTHER}"):
+    with pytest.raises(WrongJournal, match=f"journal {JOURNAL!r}, not of {OTHER!r}"):
         schema.coverage_of(DeltaTable(tmp_path), OTHER)
 
 

@@ -40,7 +40,7 @@ def test_malformed_control_record_is_reported_and_the_instance_starts(tmp_path: 
     persisted(opened)
     again = open_instance(config)
     (line,) = again.report
-    assert ", position 0: invalid control record" in line
+    assert "Cannot read position 0 of 'journal/0000000001.segment': invalid control record" in line
     assert line.endswith("All other messages are available.")
     assert not again.broker.draining
     persisted(again)
@@ -58,7 +58,7 @@ def test_log_truncated_after_a_clean_stop_is_refused_until_accepted(tmp_path: Pa
     refused = tmp_path / "refused"  # in this process its lock stays held
     shutil.copytree(data, refused)
     with pytest.raises(
-        JournalCorrupt, match=f"segment at 0: a clean stop sealed it.*remove {CLEAN_SHUTDOWN_FILE}"
+        JournalCorrupt, match=f"segment' at 0: a clean stop sealed it.*remove {CLEAN_SHUTDOWN_FILE}"
     ):
         open_instance(Config(instance=InstanceConfig(data=str(refused))))
     for name in (CLEAN_SHUTDOWN_FILE, LAST_SEGMENT_FILE):

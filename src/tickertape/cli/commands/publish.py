@@ -117,8 +117,10 @@ def publish(
             client.publish_flush(timeout=timeout)
         except (Disconnected, PublishRejected) as error:
             client.set_exception_listener(_ignore)  # this command reports unsent messages itself
-            left = f"{client.unpersisted_count()} of {published} messages may not be persisted"
-            raise failure_of(error, f"{_reason(error, server.uri).rstrip('.')}. {left}.") from error
+            text = _reason(error, server.uri)
+            if left := client.unpersisted_count():
+                text = f"{text.rstrip('.')}. {left} of {published} messages may not be persisted."
+            raise failure_of(error, text) from error
     if bad_line:
         raise Failure(f"{bad_line}. Messages published before this line: {published}.")
     stored = sequence is not None or not published
@@ -142,8 +144,8 @@ def _reason(error: TickertapeError, server: str) -> str:
     if isinstance(error, Disconnected) and isinstance(lost, Disconnected | Refused | PeerError):
         closed = f"the server closed the connection ({lost.code}): {lost}"
         text = str(lost) if lost.code == Disconnected.code else closed
-    shown = parse_uri(server).uri
-    return text if shown in text else f"{shown}: {text}"
+    uri = parse_uri(server).uri
+    return text if uri in text else f"Cannot publish to {uri!r}: {text[:1].lower()}{text[1:]}"
 
 
 def _bodies(texts: tuple[str, ...], *, json: bool) -> list[bytes]:

@@ -56,7 +56,7 @@ def find(directory: str, point: int | StartPoint, as_json: bool, unsynced: bool)
             found = locate_bookmark(reader, point.bookmarks[0])
     if isinstance(found, Absent):
         if snapshot.damage is not None:
-            raise Failure(f"Cannot find the message: {found.reason}, but {snapshot.damage}")
+            raise Failure(f"Cannot find the message: {found.reason}. {snapshot.damage}")
         unseen = f" ({counted(snapshot.unproven, 'later message')} may not be synced yet)"
         raise Failure(f"Cannot find the message: {found.reason}{unseen if snapshot.unproven else ''}.")
     fields = found._asdict() | {"timestamp": format_timestamp(found.timestamp)}

@@ -13,7 +13,7 @@ from tickertape.base.bookmarks import EPOCH, MOST_RECENT, Bookmark, bookmark_tex
 from tickertape.base.errors import BadOption, BadTopic, SubscriptionUnknown, UsageError
 from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
 from tickertape.base.options import format_options, list_value, parse_options
-from tickertape.base.text_format import is_finite, not_one_of, shown, shown_number, wrong_type
+from tickertape.base.text_format import is_finite, is_utf8, not_one_of, shown, shown_number, wrong_type
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.limits import credit_bytes_default
@@ -290,13 +290,13 @@ def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[s
         raise BadTopic(wrong_type("topic", topic, "str"))
     if not topic:
         raise BadTopic("Cannot subscribe to an empty topic. Pass the name or pattern of a topic.")
+    if not is_utf8(topic):
+        raise BadTopic(f"Invalid topic {shown(topic)}: it is not valid Unicode. Use another name.")
     for name, text in texts.items():
         if text is not None and not isinstance(text, str):
             raise BadOption(wrong_type(name, text, "str"))
-        try:
-            (text or "").encode()
-        except UnicodeEncodeError as error:
-            raise BadOption(f"Invalid {name}: it is not valid Unicode text ({error}).") from None
+        if text is not None and not is_utf8(text):
+            raise BadOption(f"Invalid {name} {shown(text)}: it is not valid Unicode. Use valid Unicode text.")
     if positions is not None and not all(type(position) is int and position >= 0 for position in positions):
         raise UsageError(f"Invalid positions {positions!r}. Use integers of 0 or more.")
 
@@ -304,7 +304,7 @@ def _check_kinds(topic: str, positions: tuple[int, int] | None, texts: Mapping[s
 def check_sub_ids(what: str, sub_ids: object) -> tuple[str, ...]:
     """Return `sub_ids` as a tuple, for the command `what`. Raises `UsageError`."""
     if not sub_ids or not isinstance(sub_ids, list | tuple):
-        raise UsageError(f"{what} needs the sub_id of at least one subscription.")
+        raise UsageError(f"Cannot {what}: no subscription is named. Pass the sub_id of at least one.")
     for sub_id in sub_ids:
         if not isinstance(sub_id, str):
             raise UsageError(wrong_type("sub_id", sub_id, "str"))

@@ -92,7 +92,7 @@ class LogonState:
                 raise BadOption(wrong_type(what, text, "str"))
             encoded = text.encode(errors="surrogatepass")
             if encoded.decode(errors="ignore") != text:  # an exception of the codec would show the password
-                raise BadOption(f"Invalid {what}: it must be valid Unicode text.")
+                raise BadOption(f"Invalid {what}: it is not valid Unicode. Use valid Unicode text.")
             size += len(encoded)
         if size > credentials_bytes_max:
             raise BadOption(

@@ -106,7 +106,7 @@ def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], j
     if command.journal != journal.identity:
         raise WrongJournal(
             f"Cannot use positions of journal {shown(str(command.journal))}: this server has journal "
-            f"{journal.identity}. Connect to the server that assigned the positions."
+            f"{journal.identity!r}. Connect to the server that assigned the positions."
         )
     start, end = positions
     if start > end:

@@ -48,7 +48,7 @@ class ConflationKeys:
             reader = message_type(name).reader([parse_path(field) for field in self._fields])
         except BadPath as error:
             self._readers[name] = None
-            return BadOption(f"conflation_key: {error}")
+            return BadOption(f"Invalid option conflation_key: {error}")
         values: Values = eval("lambda r: (" + "".join(f"r{access}," for access in reader.access) + ")")
         self._readers[name] = reader, values
         return None

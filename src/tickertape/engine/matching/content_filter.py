@@ -81,7 +81,7 @@ class ContentFilter:
             self._projects[name] = message_type(name).projector(parse_select(self.select))
         except BadPath as refused:
             self._projects[name] = bytes
-            return BadOption(f"select: {refused}")
+            return BadOption(f"Invalid option select: {refused}")
         return None
 
     def piece_end(self, batch: MessageBatch, low: int) -> int:

@@ -99,7 +99,7 @@ def recover_queues(
             fold = _begin(worker, begun, checkpoint, journal.view.first_position)
         except ValueError as error:
             report.append(
-                f"Cannot use the checkpoint of queue {definition.name}: {error}. The log is read instead."
+                f"Cannot use the checkpoint of queue {definition.name!r}: {error}. The log is read instead."
             )
             worker.queue.start_over()
             fold = _begin(worker, begun, None, journal.view.first_position)
@@ -131,11 +131,11 @@ def _usable(
         return None
     name = worker.queue.definition.name
     if checkpoint.fingerprint != queues.fingerprint(worker):
-        report.append(f"The definition of queue {name} has changed. The log is read instead.")
+        report.append(f"The definition of queue {name!r} has changed. The log is read instead.")
         return None
     if max(checkpoint.messages, checkpoint.records) > journal.commits.persisted_end:
         # Unsynced messages are lost, and their positions will be assigned again.
-        report.append(f"The checkpoint of queue {name} is beyond the log. The log is read instead.")
+        report.append(f"The checkpoint of queue {name!r} is beyond the log. The log is read instead.")
         return None
     return checkpoint
 
@@ -171,8 +171,8 @@ def _beginning(
     except (BookmarkUnknown, BookmarkExpired) as error:
         kind = "was deleted from the log" if isinstance(error, BookmarkExpired) else "is not in the log"
         raise BookmarkUnknown(
-            f"Cannot recover queue {definition.name}: recovery_point {definition.recovery_point} {kind}. "
-            "Configure another recovery point."
+            f"Cannot recover queue {definition.name!r}: recovery_point {definition.recovery_point!r} {kind}. "
+            "Set another recovery_point."
         ) from None
 
 
@@ -182,7 +182,7 @@ def _position(journal: Journal, text: str, now: Now) -> Generator[ReadRequest, B
         return journal.commits.accepted_end
     point = parse_bookmark("0" if text == "epoch" else text)
     if isinstance(point, Range):
-        raise BadBookmark(f"Invalid recovery_point '{text}'. Use a time, a bookmark, epoch or now.")
+        raise BadBookmark(f"Invalid recovery_point {text!r}. Use a time, a bookmark, epoch or now.")
     if isinstance(point, FromNow):
         return journal.commits.accepted_end
     if isinstance(point, AtTime) and point.micros >= journal.log_time(now):

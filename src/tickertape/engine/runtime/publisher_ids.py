@@ -131,4 +131,4 @@ def load_publishers(journal: Journal) -> Generator[ReadRequest, Buffer, Publishe
 def _placed(error: JournalCorrupt, view: LogView, position: int) -> JournalCorrupt:
     segment = view.segment_of(position)
     path = "" if segment is None else segment_path(segment.number)
-    return JournalCorrupt(f"{path}, position {position}: {error}", file=path)
+    return JournalCorrupt(f"Cannot read position {position} of {path!r}: {error}", file=path)

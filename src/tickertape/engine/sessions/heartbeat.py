@@ -74,8 +74,8 @@ class HeartbeatMonitor:
             interval = self._intervals[conn]
             silent = heartbeat_missed_intervals * interval
             text = (
-                f"The client was silent for {silent:g} seconds, which is "
-                f"{heartbeat_missed_intervals} intervals of its heartbeat ({interval:g} seconds)."
+                f"Cannot reach the client: it sent nothing for {silent:g} seconds (heartbeat interval "
+                f"{interval:g} seconds). Check the network, or use a longer heartbeat interval."
             )
             return HeartbeatMissed(text)
         if verdict == "beat":

@@ -70,7 +70,7 @@ def _check_costs(tree: Node, text: str) -> None:
     for pattern, at in patterns_of(tree):
         states += compile_pattern(pattern).states
         if states > pattern_states_max:
-            raise bad_filter(text, at, "the regular expressions are too expensive in total")
+            raise bad_filter(text, at, "the regular expressions are too expensive in total. Use fewer")
 
 
 def patterns_of(tree: Node) -> list[tuple[str, int]]:
@@ -165,10 +165,10 @@ class _Resolver:
         try:
             pattern = compile_pattern(text)
         except BadPattern as error:
-            raise self._refuse(self._inside(at, error.at), error.reason) from None
+            raise self._refuse(self._inside(at, error.at), str(error)) from None
         self._steps += _PATTERN_STEPS + pattern.steps
         if self._steps > pattern_steps_max:
-            raise self._refuse(at, "the regular expressions are too expensive in total")
+            raise self._refuse(at, "the regular expressions are too expensive in total. Use fewer")
 
     def _inside(self, literal_at: int, offset: int) -> int:
         """Return the position in the filter of character `offset` of a literal, whose quotes may be
@@ -189,7 +189,7 @@ class _Resolver:
         try:
             return eval(source, {**generator.names, "arrays": Arrays()})
         except TooCostly:
-            raise self._refuse(node.at, "this expression is too expensive") from None
+            raise self._refuse(node.at, "this expression is too expensive. Use a shorter one") from None
         except Exception as error:
             DEFECTS.note(error)
             raise self._refuse(

@@ -39,12 +39,14 @@ _CONSTRUCTS: Final = (
     ("?+", "a possessive repetition"),
 )
 
+_NO_LINEAR_SEARCH: Final = "is not supported, because it has no linear-time search"
+
 
 class BadPattern(ValueError):
-    """An expression that is rejected. The text gives the reason."""
+    """An expression that is rejected. The text gives the reason and the cure."""
 
-    def __init__(self, reason: str, at: int) -> None:
-        super().__init__(reason)
+    def __init__(self, reason: str, at: int, cure: str) -> None:
+        super().__init__(f"{reason}. {cure}")
         self.reason = reason
         self.at = at
         """Position in the expression, in characters from 0."""
@@ -86,7 +88,7 @@ def compile_pattern(text: str) -> Pattern:
         raise _refused(text, error) from None
     _check_depth(text)
     if (at := text.find("\\C")) >= 0:
-        raise BadPattern("\\C (a single byte of a character) is not supported", at)
+        raise BadPattern("\\C (a single byte of a character) is not supported", at, "Use . for a character")
     costs = costs_of(text)
     prefix = literal_prefix(text)
     if prefix is not None:
@@ -118,7 +120,9 @@ def _check_depth(text: str) -> None:
         elif character == "(":
             depth += 1
             if depth > pattern_depth_max:
-                raise BadPattern(f"groups are nested more than {pattern_depth_max} levels deep", at)
+                raise BadPattern(
+                    f"groups are nested more than {pattern_depth_max} levels deep", at, "Use fewer groups"
+                )
         elif character == ")":
             depth -= 1
 
@@ -127,15 +131,16 @@ def _refused(text: str, error: Exception) -> BadPattern:
     said = error.args[0] if error.args else ""
     reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
     if "too large" in reason:
-        return BadPattern("the regular expression is too large", 0)
+        return BadPattern("the regular expression is too large", 0, "Use a shorter one")
     fragment = reason.rpartition(": ")[2]
     at = max(text.find(fragment), 0) if fragment != reason else 0
     for sign, construct in _CONSTRUCTS:
         if fragment.startswith(sign) or text.startswith(sign, at):
-            return BadPattern(f"{construct} is not supported, because it has no linear-time search", at)
+            return BadPattern(f"{construct} {_NO_LINEAR_SEARCH}", at, "Remove it")
     if fragment[:1] == "\\" and (fragment[1:2].isdigit() or fragment[1:2] in {"g", "k"}):
-        return BadPattern("a back reference is not supported, because it has no linear-time search", at)
-    return BadPattern(f"invalid regular expression: {shown(reason)[1:-1]}", at)
+        return BadPattern(f"a back reference {_NO_LINEAR_SEARCH}", at, "Remove it")
+    kind = shown(reason.removesuffix(f": {fragment}"))[1:-1]
+    return BadPattern(f"invalid regular expression: {kind} in {shown(fragment)}", at, "Correct it")
 
 
 class Costs(NamedTuple):
@@ -157,7 +162,7 @@ def costs_of(text: str) -> Costs:
         shape = RegexShape(text)
         return Costs(_count_states(shape), shape.steps)
     except TooLarge as error:
-        raise BadPattern(str(error), 0) from None
+        raise BadPattern(error.reason, 0, error.cure) from None
 
 
 def _count_states(shape: RegexShape) -> int:
@@ -181,7 +186,7 @@ def _count_states(shape: RegexShape) -> int:
         if len(seen) > pattern_states_max:
             raise BadPattern(
                 "the regular expression is too expensive: a search may need more than "
-                f"{pattern_states_max} states. Use fewer repetitions, or anchor it with ^", 0
+                f"{pattern_states_max} states", 0, "Use fewer repetitions, or anchor it with ^"
             )  # fmt: skip
         shape.spend(steps)
     return len(seen)
@@ -210,11 +215,11 @@ def compile_topic_pattern(text: str) -> Pattern:
     try:
         return compile_pattern(text)
     except BadPattern as error:
-        raise BadTopic(
-            f"Invalid topic pattern {shown(text)} at position {error.at}: {error.reason}."
-        ) from None
+        raise BadTopic(f"Invalid topic pattern {shown(text)} at position {error.at}: {error}.") from None
     except UnicodeEncodeError:
-        raise BadTopic(f"Invalid topic pattern {shown(text)}. Use valid Unicode text.") from None
+        raise BadTopic(
+            f"Invalid topic pattern {shown(text)}: it is not valid Unicode. Use valid Unicode text."
+        ) from None
 
 
 class PatternSet:

@@ -55,7 +55,9 @@ def _check_size(text: str, bytes_max: int) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise BadFilter(f"Invalid filter {shown(text)}. Use valid Unicode text.", error.start) from None
+        raise BadFilter(
+            f"Invalid filter {shown(text)}: it is not valid Unicode. Use valid Unicode text.", error.start
+        ) from None
     if size > bytes_max:
         raise filter_too_long(size, bytes_max)
     if not text.strip():

@@ -38,8 +38,12 @@ _UNICODE: Final = re.compile(r"[pP](?:\{\^?\w+\}|\w)")
 
 
 class TooLarge(Exception):
-    """The expression has too many character positions, or counting takes too many steps. The text says
-    which."""
+    """The expression has too many character positions, or counting takes too many steps."""
+
+    def __init__(self, reason: str, cure: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.cure = cure
 
 
 class RegexPart(NamedTuple):
@@ -73,7 +77,9 @@ class RegexShape:
 
     def _place(self, ranges: Ranges) -> RegexPart:
         if len(self.classes) >= pattern_positions_max:
-            raise TooLarge("the regular expression is too long after expanding its repetitions")
+            raise TooLarge(
+                "the regular expression is too long after expanding its repetitions", "Use fewer repetitions"
+            )
         if self._folded:
             ranges = _both_cases(ranges)
         bit = 1 << len(self.classes)
@@ -86,7 +92,7 @@ class RegexShape:
         self.steps += steps
         if self.steps > pattern_steps_max:
             raise TooLarge(
-                "the regular expression is too expensive. Use fewer optional repetitions, or split it"
+                "the regular expression is too expensive", "Use fewer optional repetitions, or split it"
             )
 
     def _link(self, last: int, first: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer, Disk
@@ -48,6 +49,9 @@ def set_aside(disk: Disk, path: str, stem: str, suffix: str) -> str:
     return aside
 
 
-def damaged_at(path: str, offset: int, what: str) -> JournalCorrupt:
+_CURE: Final = "Run `tickertape journal verify` for details."
+
+
+def damaged_at(path: str, offset: int, what: str, cure: str = _CURE) -> JournalCorrupt:
     """Return the error for damage of a file at an offset."""
-    return JournalCorrupt(f"{path} at {offset}: {what}", file=path, offset=offset)
+    return JournalCorrupt(f"Cannot read {path!r} at {offset}: {what}. {cure}", file=path, offset=offset)

@@ -271,4 +271,4 @@ def _headers(file: OpenFile, segment: SegmentHeader) -> Iterator[CommitHeader]:
 
 
 def _corrupt(path: str, offset: int, what: str) -> NoReturn:
-    raise damaged_at(path, offset, f"{what}. Run `tickertape journal verify` for details.")
+    raise damaged_at(path, offset, what)

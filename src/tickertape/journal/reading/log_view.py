@@ -368,4 +368,4 @@ def commit_parts(segment: LogSegment, commits: list[tuple[CommitHeader, memoryvi
 def corrupt(segment: LogSegment, offset: int, what: str) -> JournalCorrupt:
     """Return the error for damage at an offset."""
     path = segment_path(segment.number)
-    return damaged_at(path, offset, f"{what}. Run `tickertape journal verify` for details.")
+    return damaged_at(path, offset, what)

@@ -110,11 +110,13 @@ def decide(
         path = segment_path(file.number)
         if file.head is SegmentHead.NEWER:
             raise JournalVersion(
-                f"{path} has a newer format. Use a newer version of Tickertape. Nothing was changed."
+                f"Cannot open segment {path!r}: it has a newer format. Use a newer version of Tickertape. "
+                "Nothing was changed."
             )
         if file.head is SegmentHead.FOREIGN:
             raise WrongJournal(
-                f"{path} belongs to another journal or number. Move it away. Nothing was changed."
+                f"Cannot open segment {path!r}: it belongs to another journal or number. Move it away. "
+                "Nothing was changed."
             )
         expected = files[at - 1].number + 1 if at else first
         if file.number != expected:

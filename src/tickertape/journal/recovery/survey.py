@@ -183,6 +183,6 @@ def refuse(path: str, offset: int, what: str) -> NoReturn:
     raise damaged_at(
         path,
         offset,
-        f"{what}. The start is refused and nothing was changed. "
+        f"{what}. The start is refused and nothing was changed",
         "Run `tickertape journal verify` to see the extent, then restore the file from a copy.",
     )

@@ -29,7 +29,7 @@ class Binary:
 
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
         """See `MessageType`. Always refused."""
-        raise BadPath(f"Invalid select list {select}: messages of type binary have no fields. Remove it.")
+        raise BadPath(f"Invalid select list '{select}': messages of type binary have no fields. Remove it.")
 
 
 class BinaryReader:

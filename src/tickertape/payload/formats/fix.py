@@ -85,7 +85,7 @@ class Fix:
                 f"Invalid field '{path}': fields of {self.name} are not nested. Use /tag or /tag[0]."
             )
         if self._numbered and _TAG.fullmatch(name) is None:
-            raise BadPath(f"Invalid field {path}: fields of fix are numeric tags. Use for example /35.")
+            raise BadPath(f"Invalid field '{path}': fields of fix are numeric tags. Use for example /35.")
         return name.encode()
 
 

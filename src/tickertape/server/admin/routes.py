@@ -78,7 +78,7 @@ class Routes:
         if path not in PATHS:
             return Answer(404, f"Unknown path. Use one of {', '.join(PATHS)}.\n".encode())
         if query:
-            return Answer(400, f"Cannot use the query: {path} takes no parameters. Remove it.\n".encode())
+            return Answer(400, f"Cannot use the query: {path!r} takes no parameters. Remove it.\n".encode())
         try:
             if path == "/stats":
                 return Answer(200, msgspec.json.encode(await self._stats_answer()), _JSON)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from tickertape.base.errors import ConfigurationError
+from tickertape.base.text_format import shown
 from tickertape.server.config.document import ConfigNode, Section, flag_of, kind_of, seconds_of, text_of
 from tickertape.server.limits import archive_refresh_seconds_default
 
@@ -48,7 +49,9 @@ def read_archive(section: Section, home: str) -> ArchiveConfig:
 def _location(value: Any) -> str:
     location = text_of(value)
     if not location or "\0" in location:
-        raise ConfigurationError('must be a path, or a URI such as "s3://bucket/archive"')
+        raise ConfigurationError(
+            f'must be a path, or a URI such as "s3://bucket/archive", not {shown(location)}'
+        )
     return location
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from tickertape.base.errors import ConfigurationError, UsageError
 from tickertape.base.limits import KIB, MIB
 from tickertape.base.names import check_topic, is_pattern
-from tickertape.base.text_format import did_you_mean, listed, shown
+from tickertape.base.text_format import did_you_mean, is_utf8, listed, shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.server.config.toml_lines import TooDeep, check_keys, find_lines
 from tickertape.server.limits import (
@@ -194,7 +194,9 @@ class _DocumentReader:
             before = line
             rows[line - 1] = ""
             text = "\n".join(rows)
-        raise _UnreadableError(SourceLocation(file, before), "more syntax errors follow this line")
+        raise _UnreadableError(
+            SourceLocation(file, before), "More syntax errors follow this line. Correct these first."
+        )
 
     def _locate(
         self, value: Any, path: tuple[str | int, ...], file: str, lines: Mapping[Any, int]
@@ -315,15 +317,6 @@ def _key(path: tuple[str | int, ...]) -> str:
 def shown_key(key: str) -> str:
     """Return `key` for a message. Long and unprintable keys are quoted, escaped and cut."""
     return key if len(key) <= KEY_CHARACTERS_MAX and key.isprintable() else shown(key)
-
-
-def is_utf8(text: str) -> bool:
-    """Return whether `text` can be encoded as UTF-8. Text from the system may contain surrogates."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _joined(under: ConfigNode, over: ConfigNode) -> ConfigNode:
@@ -477,9 +470,11 @@ def text_of(value: Any) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Return the text of `value` for a message."""
+    """Return the text of `value` for a message: a string in quotes, as an error has each value."""
     if isinstance(value, dict | list):
         return "a table" if isinstance(value, dict) else "a list"
+    if isinstance(value, str):
+        return shown(value)
     return shown(str(value).lower() if isinstance(value, bool) else str(value)).strip("'")
 
 

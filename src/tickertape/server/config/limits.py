@@ -15,7 +15,6 @@ import msgspec
 from tickertape.base.client_limits import DEFAULT, LEAST, MOST, ClientLimits
 from tickertape.base.errors import ConfigurationError
 from tickertape.base.limits import MIB
-from tickertape.base.text_format import shown
 from tickertape.base.units import parse_interval, parse_size
 from tickertape.engine.limits import (
     slow_connection_bytes_default,
@@ -59,7 +58,7 @@ def _bounded(name: str) -> Callable[[Any], int]:
 
     def read(value: Any) -> int:
         if isinstance(value, bool | dict | list | float):
-            raise ConfigurationError(f"must be an integer from {low:,} to {high:,}")
+            raise ConfigurationError(f"must be an integer from {low:,} to {high:,}, not {kind_of(value)}")
         number = parse_size(value)
         if number < low:
             raise ConfigurationError(f"must be at least {low:,}, not {number:,}")
@@ -125,16 +124,14 @@ def read_slow_clients(section: Section, home: str) -> SlowClientsConfig:
 
 def _size(value: Any) -> int:
     if isinstance(value, dict | list):
-        raise ConfigurationError('must be a size such as "64MB"')
+        raise ConfigurationError(f'must be a size such as "64MB", not {kind_of(value)}')
     return parse_size(value)
 
 
 def _memory(value: Any) -> int:
     size = _size(value)
     if size < slow_memory_bytes_min:
-        raise ConfigurationError(
-            f"must be at least {slow_memory_bytes_min // MIB}MB, not {shown(str(value))}"
-        )
+        raise ConfigurationError(f"must be at least {slow_memory_bytes_min // MIB}MB, not {kind_of(value)}")
     return size
 
 
@@ -142,13 +139,13 @@ def _disk(value: Any) -> int:
     size = _size(value)
     if 0 < size < slow_disk_bytes_min:
         least = slow_disk_bytes_min // MIB
-        raise ConfigurationError(f"must be 0 (no spilling) or at least {least}MB, not {shown(str(value))}")
+        raise ConfigurationError(f"must be 0 (no spilling) or at least {least}MB, not {kind_of(value)}")
     return size
 
 
 def _directory(value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ConfigurationError("must be the path of a directory")
+        raise ConfigurationError(f"must be the path of a directory, not {kind_of(value)}")
     return value
 
 
@@ -156,10 +153,10 @@ def _age(value: Any) -> float | None:
     if value == NO_AGE:
         return None
     if isinstance(value, dict | list):
-        raise ConfigurationError(f'must be a time such as "30s", or "{NO_AGE}"')
+        raise ConfigurationError(f'must be a time such as "30s", or "{NO_AGE}", not {kind_of(value)}')
     seconds = parse_interval(value)
     if seconds <= 0:
-        raise ConfigurationError(f'must be more than 0, or "{NO_AGE}"')
+        raise ConfigurationError(f'must be more than 0, or "{NO_AGE}", not {kind_of(value)}')
     return seconds
 
 

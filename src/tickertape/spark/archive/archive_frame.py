@@ -11,11 +11,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tickertape.archive.location import ArchiveLocation, location_of
+from tickertape.archive.location import ArchiveLocation, location_of, no_table
 from tickertape.archive.schema import Coverage, coverage_of, sequence_bits
 from tickertape.base.bookmarks import (
     AtBookmarks,
@@ -57,6 +57,8 @@ def read_archive(spark: SparkSession, uri: str) -> ArchiveFrame:
     place = location_of(uri)
     try:
         table = DeltaTable(place.location)
+    except TableNotFoundError as error:
+        raise no_table(place) from error
     except (DeltaError, OSError) as error:
         raise ArchiveFailed(
             f"Cannot read archive {uri!r}: {said(error).rstrip('.')}. Use the location of a table that "

@@ -156,10 +156,10 @@ def _check_last(wanted: ArchiveJobOptions, coverage: Coverage) -> None:
     if found != position:
         what = "does not have it" if found is None else f"has it at {found}"
         raise ArchiveFailed(
-            f"Cannot continue {wanted.place.location}: it has the message {bookmark} at position {position}, "
-            f"and the log {what}. The log has lost archived messages and assigned their positions again, "
-            "perhaps because it was restored from a copy. Nothing was added. Create a new archive at another "
-            "location."
+            f"Cannot continue {wanted.place.location!r}: it has the message {bookmark!r} at position "
+            f"{position}, and the log {what}. The log has lost archived messages and assigned their "
+            "positions again, perhaps because it was restored from a copy. Nothing was added. Create a new "
+            "archive at another location."
         )
 
 

@@ -86,12 +86,12 @@ def json_field(field: StructField) -> JsonField:
     if type(field.dataType) not in _TYPES:
         known = ", ".join(kind().simpleString() for kind in _TYPES)
         raise UsageError(
-            f"Unsupported type {field.dataType.simpleString()} of column {field.name}, a field of JSON "
+            f"Unsupported type {field.dataType.simpleString()} of column {field.name!r}, a field of JSON "
             f"bodies. Use {known}, or read column data and use from_json."
         )
     if not field.nullable:
         raise UsageError(
-            f"Column {field.name} cannot be NOT NULL: it is a field of JSON bodies, which may be missing. "
+            f"Invalid column {field.name!r}: it is NOT NULL, but a field of JSON bodies may be missing. "
             "Declare it nullable."
         )
     if "" in field.name.split("."):
@@ -142,8 +142,8 @@ class JsonColumns:
             for other in names:
                 if other.startswith(f"{name}."):
                     raise UsageError(
-                        f"Columns {name} and {other} conflict: a field is a value or an object. Remove one "
-                        "of them."
+                        f"Invalid columns {name!r} and {other!r}: a field is a value or an object. Remove "
+                        "one of them."
                     )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -217,6 +217,6 @@ def _refused(rows: ColumnBlocks, at: int, error: Exception) -> BadMessage:
     topic = topics[int(numbers[int(counts.cumsum().searchsorted(at, "right"))])]
     run = rows.runs[int(rows.runs["count"].cumsum().searchsorted(at, "right"))]
     return BadMessage(
-        f"Message {run['publisher']}|{rows.sequences[at]}| of topic {topic} does not fit the schema: "
+        f"Cannot read message '{run['publisher']}|{rows.sequences[at]}|' of topic {topic!r} with the schema: "
         f"{error}. Use mode=PERMISSIVE to get nulls instead."
     )

@@ -87,11 +87,14 @@ def columns_of(schema: StructType, *, strict: bool = False) -> ColumnSelection:
         kind, arrow, _ = column
         if not isinstance(field.dataType, kind):
             raise UsageError(
-                f"Column {field.name} has type {kind().simpleString()}, not {field.dataType.simpleString()}. "
-                f"Cast it after reading."
+                f"Invalid column {field.name!r} of type {field.dataType.simpleString()}. "
+                f"Use {kind().simpleString()}, and cast it after reading."
             )
         if field.name in NULLABLE and not field.nullable:
-            raise UsageError(f"Column {field.name} cannot be NOT NULL: it is null for messages without one.")
+            raise UsageError(
+                f"Invalid column {field.name!r}: it is NOT NULL, but null for messages without one. "
+                "Declare it nullable."
+            )
         fields.append(pa.field(field.name, arrow, nullable=field.nullable))
     return ColumnSelection(pa.schema(fields), JsonColumns(of_bodies, strict=strict) if of_bodies else None)
 

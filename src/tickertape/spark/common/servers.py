@@ -41,13 +41,16 @@ def server_text(uri: str, options: Mapping[str, str]) -> str:
         )
     tls = [name for name in _ARGUMENTS if name in files]
     if tls and not address.tls:
-        raise BadOption(f"Option {tls[0]} requires a tls:// server, but {address.uri!r} does not use TLS.")
+        raise BadOption(
+            f"Cannot use option {tls[0]} with server {address.uri!r}: it does not use TLS. Use tls://, or "
+            "remove the option."
+        )
     if ("certificateFile" in files) != ("keyFile" in files):
         raise BadOption("Options certificateFile and keyFile require each other. Set both.")
     try:
         Credentials(has_token="tokenFile" in files).check(address)
     except BadOption as error:
-        raise BadOption(f"Option tokenFile: {error}") from None
+        raise BadOption(f"Invalid option tokenFile: {error}") from None
     return f"{uri}#{urlencode(files)}" if files else uri
 
 

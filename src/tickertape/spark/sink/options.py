@@ -105,7 +105,9 @@ def _check_columns(schema: StructType, topic: str | None) -> None:
     for name, kind in fields.items():
         if not isinstance(kind, COLUMNS[name]):
             allowed = " or ".join(kind().simpleString() for kind in COLUMNS[name])
-            raise UsageError(f"Column {name} must be {allowed}, not {kind.simpleString()}. Cast it.")
+            raise UsageError(
+                f"Invalid column {name!r} of type {kind.simpleString()}. Use {allowed}: cast the column."
+            )
     if topic is None and "topic" not in fields:
         raise BadOption("No topic is given. Set option topic, or add a column topic.")
     if topic is not None and "topic" in fields:

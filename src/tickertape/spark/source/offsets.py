@@ -41,7 +41,7 @@ def check_journal(offset: Offset, journal: str) -> None:
     if offset.journal != journal:
         raise WrongJournal(
             f"Cannot continue the query: its checkpoint is at position {offset.position} of the log "
-            f"{offset.journal}, but the server has the log {journal}. Set option servers to a server with "
-            "the first log, or start with another checkpointLocation and a startingBookmark or "
+            f"{offset.journal!r}, but the server has the log {journal!r}. Set option servers to a server "
+            "with the first log, or start with another checkpointLocation and a startingBookmark or "
             "startingTimestamp of this log."
         )

@@ -177,7 +177,7 @@ def read_value(name: str, parse: Callable[[str], T], value: str) -> T:
     try:
         return parse(value)
     except BadOption as error:
-        raise BadOption(f"Option {name}: {error}") from None
+        raise BadOption(f"Invalid option {name}: {error}") from None
 
 
 def read_bytes(name: str, value: str) -> int:

@@ -104,7 +104,7 @@ def test_token_new_with_invalid_options_exits_2(file: Path, arguments: list[str]
         (
             "",
             ["b", "--clients", "("],
-            "clients '(': invalid regular expression: missing ): (. Use a ",
+            "clients '(': invalid regular expression: missing ) in '('. Use a ",
         ),
     ],
 )

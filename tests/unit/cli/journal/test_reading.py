@@ -186,7 +186,7 @@ def test_dump_stops_at_damage_after_the_messages_before(log: Log) -> None:
     printed = [json.loads(line)["position"] for line in result.stdout.splitlines()]
     assert printed == whole[: len(printed)]
     assert 0 < len(printed) < len(whole)
-    assert re.fullmatch(r"tickertape: journal/0000000002.segment at \d+: .*\n", result.stderr)
+    assert re.fullmatch(r"tickertape: Cannot read 'journal/0000000002.segment' at \d+: .*\n", result.stderr)
 
 
 def test_dump_stops_at_a_missing_segment(log: Log) -> None:

@@ -44,7 +44,7 @@ def filled(tmp_path: Path) -> ArchiveLocation:
         (["archive", "--to", "x", "--interval", "soon"], "Invalid value for '--interval'"),
         (["archive", "--to", "x", "--batch", "0"], "Invalid value for '--batch'"),
         (["compact", "x", "--storage-option", "AWS_REGION"], "KEY=VALUE, such as AWS_REGION=eu-west-1"),
-        (["compact", "x", "--storage-option", "a=b"], "Storage options are for object stores"),
+        (["compact", "x", "--storage-option", "a=b"], "Cannot use storage options: 'x' is a directory"),
         (["compact", ""], "Invalid archive location '': it is empty"),
     ],
 )

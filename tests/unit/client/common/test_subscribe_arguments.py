@@ -148,8 +148,14 @@ def test_filter_is_passed_unchanged_and_rejected_as_option() -> None:
 @pytest.mark.parametrize("name", ["filter", "options", "sub_id"])
 def test_lone_surrogate_in_text_argument_raises(name: str) -> None:
     texts = {"sub_id": "s", name: "/a = '\ud800'"}
-    with pytest.raises(BadOption, match=f"Invalid {name}: it is not valid Unicode"):
+    with pytest.raises(BadOption, match=f"Invalid {name} .*: it is not valid Unicode. Use"):
         make_request("orders", **texts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topic", ["a\ud800", "a\ud800.*"])
+def test_lone_surrogate_in_a_topic_or_pattern_raises(topic: str) -> None:
+    with pytest.raises(BadTopic, match=r"Invalid topic 'a\\ud800.*': it is not valid Unicode\. Use"):
+        make_request(topic, "s")
 
 
 def test_option_without_required_value_raises() -> None:

@@ -65,7 +65,7 @@ def when_back(notify: Callable[[], None]) -> Callable[[tt.ConnectionState], None
 NONSENSE = [
     pytest.param(raising(asyncio.CancelledError()), "ancelled", id="cancelled"),
     pytest.param(raising(GeneratorExit()), "GeneratorExit", id="generator exit"),
-    pytest.param(lambda: "\ud800secret", "Invalid password: it must be valid Unicode", id="no Unicode"),
+    pytest.param(lambda: "\ud800secret", "Invalid password: it is not valid Unicode", id="no Unicode"),
     pytest.param(lambda: "secret" * 1_000_000, "User and password of 6000000 bytes", id="too long"),
     pytest.param(lambda: "secret" * 2_500, "User and password of 15000 bytes", id="too long for a logon"),
 ]

@@ -105,14 +105,19 @@ def test_message_type_without_the_conflation_key_is_not_conflated() -> None:
             "b",
             {"options": "select=[-/,+/x]"},
             "bad_option",
-            "select: Invalid select list [-/,+/x]: messages of type binary",
+            "Invalid option select: Invalid select list '[-/,+/x]': messages of type binary",
         ),
-        ("f", {"options": "select=[-/,+/x]"}, "bad_option", "select: Invalid field /x: fields of fix"),
+        (
+            "f",
+            {"options": "select=[-/,+/x]"},
+            "bad_option",
+            "select: Invalid field '/x': fields of fix",
+        ),
         (
             "b",
             {"options": "conflation=1s,conflation_key=[/x]"},
             "bad_option",
-            "conflation_key: Invalid field '/x': messages",
+            "Invalid option conflation_key: Invalid field '/x': messages",
         ),
     ],
 )

@@ -73,4 +73,4 @@ def test_bindings_around_malformed_records_are_loaded_and_damage_is_reported() -
     path = segment_path(segment.number)
     assert [(error.code, error.file) for error in registry.damage] == [("journal_corrupt", path)] * 2
     for error, position in zip(registry.damage, (at, at + 2), strict=True):
-        assert str(error).startswith(f"{path}, position {position}: invalid control record")
+        assert str(error).startswith(f"Cannot read position {position} of {path!r}: invalid control record")

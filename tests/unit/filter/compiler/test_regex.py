@@ -57,6 +57,7 @@ def test_unsupported_pattern_is_refused_with_the_position(pattern: str, at: int,
     with pytest.raises(BadPattern) as refused:
         compile_pattern(pattern)
     assert (refused.value.at, said in refused.value.reason) == (at, True), refused.value.reason
+    assert re.search(r"\. (?:Remove|Correct|Use) ", str(refused.value))
 
 
 @pytest.mark.parametrize(

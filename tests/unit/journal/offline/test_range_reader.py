@@ -120,7 +120,7 @@ def test_range_reader_does_not_read_commits_after_the_end(log: Log) -> None:
     last = log.driver.journal.view.segments[-1]
     corrupt(log, segment_path(last.number), last.end - 1)
     assert read(log.disk, 0, end, "flights") == expected(log, 0, end, "flights")
-    with pytest.raises(JournalCorrupt, match=f"{segment_path(last.number)} at"):
+    with pytest.raises(JournalCorrupt, match=f"{segment_path(last.number)!r} at"):
         read(log.disk, 0, log.end, "flights")
 
 
@@ -136,7 +136,7 @@ def corrupt(log: Log, path: str, offset: int) -> None:
 def test_range_reader_reports_damage_with_file_and_offset(log: Log, which: int, at: int) -> None:
     path = segment_path(log.driver.journal.view.segments[which].number)
     corrupt(log, path, at)
-    with pytest.raises(JournalCorrupt, match=f"{path} at {segment_header_bytes}: "):
+    with pytest.raises(JournalCorrupt, match=f"{path!r} at {segment_header_bytes}: "):
         read(log.disk, 0, log.end, "flights")
 
 

@@ -333,7 +333,7 @@ def test_damaged_body_affects_only_reads_of_that_commit(seed: int) -> None:
     after = rng.randrange(damaged.end_position, len(everything))
     for start in (damaged.end_position, after):
         assert [found for found in read(log, start) if found[0] >= start] == everything[start:]
-    with pytest.raises(JournalCorrupt, match=rf"{segment_path(segment.number)} at"):
+    with pytest.raises(JournalCorrupt, match=rf"{segment_path(segment.number)!r} at"):
         read(log, inside[-1])
     for topic in ("t0", "t1", "rare"):
         wanted = [(i, message) for i, message in everything if message.topic == topic]

@@ -164,7 +164,7 @@ def test_logon_with_another_user_than_the_token_is_refused(tokens: Tokens, token
         (f"[a]\nsha256 = '{'0' * 64}'\nclients = 1\n", "must be a regular expression in quotes"),
         (
             f"[a]\nsha256 = '{'0' * 64}'\nclients = '('\n",
-            r"clients '\(': invalid regular expression: missing \): \(\. ",
+            r"clients '\(': invalid regular expression: missing \) in '\('\. ",
         ),
         (
             f"[a]\nsha256 = '{'0' * 64}'\ntopics = []\n",

@@ -280,7 +280,7 @@ def test_problem_in_an_included_file_names_that_file(tmp_path: Path) -> None:
         f"c.toml:4: include: Cannot read 'absent.toml': No such file or directory. {CHECK}",
         f"broken.toml:1: a: unknown key. The file takes {TAKES}",
         f"broken.toml:2: Invalid TOML: Invalid value ({VALUES})",
-        'inner.toml:4: journal.sync: must be one of "always", "interval", "never", not maybe',
+        'inner.toml:4: journal.sync: must be one of "always", "interval", "never", not \'maybe\'',
     ]
 
 
@@ -413,7 +413,7 @@ TAKES = (
             [
                 (
                     '3: topic.message_type: must be one of "json", "messagepack", "nvfix", "fix", "bson", '
-                    "\"binary\", not joson. Did you mean 'json'?"
+                    "\"binary\", not 'joson'. Did you mean 'json'?"
                 )
             ],
         ),
@@ -445,7 +445,7 @@ TAKES = (
         ),
         ("[instance]\nname = 1\n", ["2: instance.name: must be a string in quotes, not 1"]),
         ("[instance]\ndata = ['a']\n", ["2: instance.data: must be a string in quotes, not a list"]),
-        ("[journal]\ncreate = 'yes'\n", ["2: journal.create: must be true or false, not yes"]),
+        ("[journal]\ncreate = 'yes'\n", ["2: journal.create: must be true or false, not 'yes'"]),
         ("[journal]\ncreate = 0\n", ["2: journal.create: must be true or false, not 0"]),
         (
             "[journal]\nsync = true\n",
@@ -458,7 +458,7 @@ TAKES = (
         # values out of bounds
         (
             "[journal]\nsegment_size = '512KB'\n",
-            ["2: journal.segment_size: must be at least 1MB, not 512KB"],
+            ["2: journal.segment_size: must be at least 1MB, not '512KB'"],
         ),
         (
             "[journal]\nsegment_size = '1 parsec'\n",

@@ -56,7 +56,7 @@ def test_admin_and_logging_keys_are_read_and_arguments_override_the_file(tmp_pat
         ("[admin]\nhosts = [1]", "2: admin.hosts: must be a string in quotes, not 1"),
         ("[admin]\nhosts = ''", "2: admin.hosts: Invalid host name ''. Use a name without a port"),
         ("[admin]\nhosts = {}", "2: admin.hosts: must be a string in quotes, not a table"),
-        ('[logging]\nformat = "xml"', '2: logging.format: must be one of "text", "json", not xml'),
+        ('[logging]\nformat = "xml"', '2: logging.format: must be one of "text", "json", not \'xml\''),
         (
             "[logging]\nlevel = []",
             '2: logging.level: must be one of "debug", "info", "warning", "error", not a',

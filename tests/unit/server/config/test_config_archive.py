@@ -60,17 +60,17 @@ AWS_SECRET_ACCESS_KEY = "${SECRET}"
         ("[archive]", "1: archive.location: is missing here"),
         (
             '[archive]\nlocation = ""',
-            '2: archive.location: must be a path, or a URI such as "s3://bucket/archive"',
+            "2: archive.location: must be a path, or a URI such as \"s3://bucket/archive\", not ''",
         ),
         ("[archive]\nlocation = 1", "2: archive.location: must be a string in quotes, not 1"),
         (
             '[archive]\nlocation = "a"\nrefresh = "10ms"',
-            "3: archive.refresh: must be at least 0.1 seconds, not 10ms",
+            "3: archive.refresh: must be at least 0.1 seconds, not '10ms'",
         ),
         ('[archive]\nlocation = "a"\nrequire = 1', "3: archive.require: must be true or false, not 1"),
         (
             '[archive]\nlocation = "a"\nstorage_options = "x"',
-            "3: archive.storage_options: must be a table of strings, not x",
+            "3: archive.storage_options: must be a table of strings, not 'x'",
         ),
         (
             '[archive]\nlocation = "a"\nstorage_options = {b = 1}',

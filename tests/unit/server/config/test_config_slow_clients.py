@@ -50,10 +50,10 @@ def test_memory_limit_below_the_default_lowers_the_connection_limit(tmp_path: Pa
             'disk_limit = 0\ndirectory = "d"',
             "directory: has no effect with disk_limit = 0. Remove one of the two keys.",
         ),
-        ("directory = 5", "directory: must be the path of a directory"),
-        ("age_limit = 0", 'age_limit: must be more than 0, or "none"'),
+        ("directory = 5", "directory: must be the path of a directory, not 5"),
+        ("age_limit = 0", 'age_limit: must be more than 0, or "none", not 0'),
         ('age_limit = "never"', "age_limit: "),
-        ("age_limit = {}", 'age_limit: must be a time such as "30s", or "none"'),
+        ("age_limit = {}", 'age_limit: must be a time such as "30s", or "none", not a table'),
         ("disk_limits = 1", "disk_limits: unknown key. Did you mean 'disk_limit'? "),
     ],
 )

@@ -45,7 +45,7 @@ def test_journal_topics_are_read_by_name_and_by_pattern(tmp_path: Path) -> None:
             [
                 (
                     "2: journal.topic.pattern: Invalid topic pattern '(?=a)b' at position 0: look-ahead is "
-                    "not supported, because it has no linear-time search."
+                    "not supported, because it has no linear-time search. Remove it."
                 )
             ],
         ),

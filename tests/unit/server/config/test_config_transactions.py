@@ -38,7 +38,7 @@ def test_disk_limit_below_the_default_lowers_the_transaction_limit(tmp_path: Pat
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('disk_limit = "1023KB"', "disk_limit: must be at least 1MB, not 1023KB"),
+        ('disk_limit = "1023KB"', "disk_limit: must be at least 1MB, not '1023KB'"),
         ("disk_limit = []", 'disk_limit: must be a size such as "4GB", not '),
         ("bytes_max = 0", "bytes_max: must be at least 1MB, not 0"),
         (

@@ -142,7 +142,7 @@ def test_failfast_names_the_message() -> None:
     bodies = [b'{"n": 1}', b"{}", b'{"n": "x"}']
     assert [row["n"] for row in read(bodies[:2], "n integer", strict=True)] == [1, None]
     with pytest.raises(
-        BadMessage, match=r"Message 7\|3\| of topic flights .* at `\$\.n`\. Use mode=PERMISSIVE"
+        BadMessage, match=r"message '7\|3\|' of topic 'flights' .* at `\$\.n`\. Use mode=PERMISSIVE"
     ):
         read(bodies, "n integer", strict=True)
 

@@ -30,6 +30,6 @@ def test_offset_of_another_source_is_refused(written: dict[str, Any]) -> None:
 def test_offset_of_another_log_is_refused_with_both_names() -> None:
     check_journal(Offset("aa", 3), "aa")
     with pytest.raises(
-        WrongJournal, match=r"position 3 of the log aa, .* the log bb\. .* start with another"
+        WrongJournal, match=r"position 3 of the log 'aa', .* the log 'bb'\. .* start with another"
     ):
         check_journal(Offset("aa", 3), "bb")
