@@ -339,8 +339,8 @@ class LogDelivery:
         self.cursors.add_each(self.fanout.eject_all(end))
 
     def _promote_to_tail(self, group: Fanout) -> None:
-        """Move a group to the end of the log, unless too many index entries move."""
-        moving, there = self.fanout.entries_missing(group), self.fanout.entries
+        """Move a group to the end of the log, unless it has too many feeds."""
+        moving, there = len(group), len(self.fanout)
         if moving > shared_cursor_moves_max and (there > shared_cursor_moves_max or any(self.fanout.pending)):
             return
         if any(sub.live for sub in group.feeds()):
