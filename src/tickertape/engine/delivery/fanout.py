@@ -98,6 +98,15 @@ class Fanout:
         return len(self._index)
 
     @property
+    def entries(self) -> int:
+        """Number of feeds with an index entry, including ejected ones."""
+        return self._index.entries
+
+    def entries_missing(self, group: Fanout) -> int:
+        """Return the number of feeds of another group without an index entry in this one."""
+        return sum(not self._index.is_suspended(sub) for sub in group.feeds())
+
+    @property
     def full_connection(self) -> Session | None:
         """The connection of all feeds, if they have the same and it is not writable."""
         first = next(self.feeds(), None)
@@ -158,6 +167,7 @@ class Fanout:
                 self._parts.clear()
                 self._begin_next()
             self.position = part.end_position
+            self._index.expire(0, suspended_removals_max)  # only vacant groups
             return False
         self.take(part)
         if self._waiting_bytes <= self.backlog_bytes_max or len(self._parts) == 1:

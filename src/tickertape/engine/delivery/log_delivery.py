@@ -339,9 +339,12 @@ class LogDelivery:
         self.cursors.add_each(self.fanout.eject_all(end))
 
     def _promote_to_tail(self, group: Fanout) -> None:
-        """Move a group to the end of the log, unless it has too many feeds."""
+        """Move a group to the end of the log, unless it has too many feeds, or needs too many index
+        entries."""
         moving, there = len(group), len(self.fanout)
         if moving > shared_cursor_moves_max and (there > shared_cursor_moves_max or any(self.fanout.pending)):
+            return
+        if min(self.fanout.entries, self.fanout.entries_missing(group)) > shared_cursor_moves_max:
             return
         if any(sub.live for sub in group.feeds()):
             return

@@ -133,6 +133,10 @@ class SubscriptionIndex(Generic[S, G]):
         group.suspended += 1
         self._suspended[sub] = position
 
+    def is_suspended(self, sub: S) -> bool:
+        """Return whether a subscription is suspended."""
+        return sub in self._suspended
+
     def expire(self, position: int, entries_max: int) -> None:
         """Remove subscriptions that were suspended before `position`, and then vacant groups, at most
         `entries_max` of each."""

@@ -12,7 +12,8 @@ from tests.unit.engine.commands.test_subscribe_orders import finish_jobs
 from tickertape.base.interfaces import Now
 from tickertape.engine.commands import ack_tracker
 from tickertape.engine.delivery import fanout
-from tickertape.engine.limits import step_delivery_bytes
+from tickertape.engine.delivery.fanout import Fanout, FeedIndex
+from tickertape.engine.limits import shared_cursor_moves_max, step_delivery_bytes
 from tickertape.engine.runtime.effects import DiskJob, PauseReading, ResumeReading
 from tickertape.engine.subscriptions.log_feed import Phase
 from tickertape.filter.compiler.compile import Filter
@@ -204,6 +205,29 @@ def test_overrun_removes_index_entries_of_suspended_subscriptions_a_few_at_a_tim
     assert len(list(fanout_at_end._index.groups())) == 22
     assert not fanout_at_end._index._vacant
     assert {len(heard) for heard in peer.heard.values()} == {2, 15}
+
+
+def test_group_that_catches_up_moves_few_filters_at_once_beside_suspended_subscriptions(
+    insertions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = EngineWorld(10, segment_bytes=1 << 20)
+    _without_credit(world, 250)
+    tail, peer = world.broker._delivery.fanout, world.connect("replaying")
+    assert (len(tail), tail._index.entries) == (0, 250)
+    moved: list[int] = []
+    before = Fanout.absorb
+
+    def absorb(self: Fanout, others: FeedIndex) -> None:
+        inserted = len(insertions)
+        before(self, others)
+        moved.append(len(insertions) - inserted)
+
+    monkeypatch.setattr(Fanout, "absorb", absorb)
+    for number in range(250):
+        peer.subscribe(f"r{number}", "t", bookmark="0", filter=f"/k > {number}", credit=1 << 20)
+    world.settle()
+    assert 0 < max(moved) <= shared_cursor_moves_max
+    assert len(tail) == tail._index.entries == 500
 
 
 def test_client_with_too_many_pending_flushes_is_paused_until_answers_are_sent(
