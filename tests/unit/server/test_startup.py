@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tickertape.base.errors import JournalCorrupt, JournalLocked
+from tickertape.base.interfaces import Now
 from tickertape.batch import BatchBuilder, Stamp
+from tickertape.engine.runtime.effects import DiskJob
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
+from tickertape.journal.commit.jobs import PrepareSegment
 from tickertape.journal.format.log_end import CLEAN_SHUTDOWN_FILE, LAST_SEGMENT_FILE
 from tickertape.server.clock import clock
 from tickertape.server.config.config import Config, InstanceConfig, TopicConfig
-from tickertape.server.startup import OpenedInstance, open_instance, record_end
+from tickertape.server.startup import OpenedInstance, open_instance, open_on, record_end
+from tickertape.testing.disk import StrictDisk
 
 
 def persisted(opened: OpenedInstance) -> None:
@@ -92,3 +97,18 @@ def test_directory_in_use_names_the_process_once_with_a_cure(tmp_path: Path) -> 
         f"(pid {os.getpid()}). Stop that process first."
     )
     persisted(opened)
+
+
+def test_full_disk_at_the_start_is_retried_at_the_deadline_of_the_engine(tmp_path: Path) -> None:
+    disk = StrictDisk(Random(1), space_bytes=8_192)
+    config = Config(instance=InstanceConfig(data=str(tmp_path)))
+    opened = open_on(disk, config, owner="test", new_id=bytes(range(16)), salt=lambda: 1)
+    broker, commits = opened.broker, opened.broker.journal.commits
+    assert commits.full
+    deadline = broker.next_deadline()
+    assert deadline is not None
+    assert deadline == commits.preallocation.retry_at
+    broker.effects()
+    broker.wake(Now(deadline, clock().wall))
+    jobs = [effect.job for effect in broker.effects() if isinstance(effect, DiskJob)]
+    assert [type(job) for job in jobs] == [PrepareSegment]
