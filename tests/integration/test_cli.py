@@ -334,7 +334,7 @@ def test_publish_names_the_lost_server_and_the_reason(tmp_path: Path, how: str) 
         assert running.uri in text
         assert "connect()" not in text
         if how == "taken over":
-            assert f"{running.uri}: the server closed the connection (name_in_use): " in text
+            assert f"{running.uri!r}: the server closed the connection (name_in_use): " in text
 
 
 def takes_a_line(process: subprocess.Popen[bytes]) -> bool:

@@ -263,7 +263,7 @@ def test_checkpoint_with_an_invalid_state_is_reported_and_ignored_as_a_whole(kin
             one.state = msgspec.structs.replace(one.state, **{field: wrong})
     write_queues(world.disk, journal_id, encode_covered(covered))
     world.reopen()
-    assert [line.split(":")[0] for line in world.report] == [f"Cannot use the checkpoint of queue {kind}"]
+    assert [line.split(":")[0] for line in world.report] == [f"Cannot use the checkpoint of queue '{kind}'"]
     assert states(world) == before
 
 

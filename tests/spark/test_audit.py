@@ -267,7 +267,7 @@ def test_audit_errors_are_one_line(unused: str, tmp_path: Path) -> None:
     assert "No server answers" in result.stderr
     result = run(str(tmp_path))
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert f"Cannot read archive '{tmp_path}': " in result.stderr
+    assert f"Cannot open an archive at '{tmp_path}': " in result.stderr
 
 
 # -- an archive ---------------------------------------------------------------------------------------

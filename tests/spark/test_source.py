@@ -170,7 +170,7 @@ def test_limit_stops_a_read_early_without_an_error(load: Load, rows: list[Row]) 
         ),
         ({"filter": "/carrier = "}, "BadFilter: "),
         ({"path": "flights"}, "BadOption: Unknown option 'path'"),
-        ({"schema": "carrier binary"}, "UsageError: Unsupported type binary of column carrier"),
+        ({"schema": "carrier binary"}, "UsageError: Unsupported type binary of column 'carrier'"),
         (
             {"schema": "sequence long, sequence long"},
             "UsageError: Invalid schema ['sequence', 'sequence']. Use one or more columns",

@@ -207,7 +207,7 @@ def test_another_log_and_a_truncated_log_are_refused(log: RunningServer, tmp_pat
             reader.latestOffset({"partition": 3}, ALL)
     with running_server(tmp_path / "other") as other, reading(other.uri) as reader:
         for ask in (lambda: reader.latestOffset(start, ALL), lambda: reader.partitions(start, end)):
-            with pytest.raises(WrongJournal, match=rf"the log {start['journal']}, .* start with another"):
+            with pytest.raises(WrongJournal, match=rf"the log '{start['journal']}', .* start with another"):
                 ask()
 
 
