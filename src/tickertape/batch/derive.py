@@ -404,7 +404,7 @@ def _stamped(batch: MessageBatch, stamp: Stamp) -> MessageBatch | None:
     )
     stamped._table = b"".join((head[:HEADER_BYTES], _STAMP.pack(*stamp), head[_STAMP_END : batch.head_bytes]))
     stamped.bodies = batch.bodies
-    stamped.first_run = Run(*stamp, *run[3:])
+    stamped.first_run = stamped.last_run = Run(*stamp, *run[3:])
     return stamped
 
 

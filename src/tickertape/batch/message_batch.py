@@ -238,6 +238,11 @@ class MessageBatch:
         return Run._make(RUN.unpack_from(self._table, HEADER_BYTES))
 
     @_Lazy
+    def last_run(self) -> Run:
+        """The last run (see `run`)."""
+        return self.run(self.run_count - 1)
+
+    @_Lazy
     def runs(self) -> Runs:
         """All runs (see `run`) as a numpy table: publisher, first_sequence, timestamp, count, crc, flags,
         reserved."""

@@ -130,7 +130,7 @@ class Statistics:
         topic.messages += batch.count
         topic.bytes += batch.body_bytes
         if recorded:
-            run = batch.first_run if batch.run_count == 1 else batch.run(batch.run_count - 1)
+            run = batch.last_run
             topic.publisher, topic.timestamp = run.publisher, run.timestamp
             topic.sequence = (
                 int(batch.sequences[-1])

@@ -368,8 +368,7 @@ class GroupCommit:
         count = batch.count if batch is not None else 0
         before = self._log_time
         if batch is not None:
-            run = batch.first_run if batch.run_count == 1 else batch.run(batch.run_count - 1)
-            self._log_time = max(before, run.timestamp)
+            self._log_time = max(before, batch.last_run.timestamp)
         body_bytes = batch.nbytes if batch is not None else 0
         header, crc = encode_commit(
             CommitHeader(

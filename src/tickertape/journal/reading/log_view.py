@@ -201,8 +201,7 @@ class LogView:
             self.indexes.relieve()  # one per commit, to keep this call short
         segment = self._by_number[commit.segment]
         batch = commit.batch
-        run = batch.first_run if batch.run_count == 1 else batch.run(batch.run_count - 1)
-        segment.advance(commit.end, commit.first_position + batch.count, run.timestamp)
+        segment.advance(commit.end, commit.first_position + batch.count, batch.last_run.timestamp)
         last = last_of(commit.batch)
         if last is not None:
             self.last_message = commit.first_position + last
