@@ -37,7 +37,7 @@ Answer = Callable[[JournalJob, OSError | None, int], None]
 Post = Callable[..., object]
 
 _ABSENT: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
-"""Errors of systems without background syncs. Nothing was synced, and nothing was lost."""
+"""Errors of systems without background syncs, or without writes that cannot wait. Nothing was lost."""
 
 
 class DiskWorker:

@@ -45,5 +45,7 @@ def loop_syncs(loop: asyncio.AbstractEventLoop, disk: Disk) -> LoopSyncs | None:
 
 
 def log_absent(error: OSError) -> None:
-    """Log that a thread syncs the log, because the system has no background syncs."""
-    event("sync_thread", text=f"No background syncs: {error}. A thread syncs the log.")
+    """Log that a thread writes and syncs the log, because the system cannot do it in the background."""
+    reason = error.strerror or error
+    text = f"Cannot write and sync the log in the background: {reason}. A thread does it."
+    event("sync_thread", text=text)
