@@ -228,7 +228,7 @@ class Broker:
 
     def received(self, conn: int, command: Command, batch: MessageBatch | None, now: Now) -> None:
         """Handle a command."""
-        self._clock.set(now)
+        self._clock.set(now)  # as `_begin`, without a call for each message
         if self._acknowledged:
             self._deliver()
         session = self._sessions.by_conn.get(conn)
@@ -258,7 +258,7 @@ class Broker:
 
     def disk_done(self, job: JournalJob, error: OSError | None, salt: int, now: Now) -> None:
         """Handle the answer to a `DiskJob`."""
-        self._clock.set(now)
+        self._clock.set(now)  # as `_begin`, without a call for each message
         if self._acknowledged:
             self._deliver()
         if isinstance(job, RetireSegments):
@@ -446,12 +446,8 @@ class Broker:
         if self._has_queues:
             self.queues.persisted()
             self.queues.step()  # an idle consumer need not wait for the next step
-        self._submit()
+        self._after_input()
         self._log_advanced()
-        if self._delivery.ended or self.queues.ended:
-            self.subscriptions.forget_ended()
-        if self._throttle.reasons:
-            self._resume_reading()
 
     def _log_advanced(self) -> None:
         """Run the last steps after the log has advanced."""

@@ -322,9 +322,8 @@ class EngineDriver:
             self._set_timer(deadline)
         if self._closing and self.broker.journal.commits.closed:
             self._finish(None)
-        if (
-            began is not None
-        ):  # as `Histogram.add`: each message takes several steps, so a call would cost more
+        if began is not None:
+            # As `Histogram.add`. Each message takes several steps, so a call would cost too much.
             seconds = time.monotonic() - began
             steps = self.steps
             steps.counts[bisect_left(SECONDS_BUCKETS, seconds)] += 1

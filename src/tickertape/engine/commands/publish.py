@@ -136,7 +136,7 @@ class PublishHandler:
         """Return whether the topics are persistent. None: the frame was rejected."""
         try:
             recorded = self._checks.check_frame(session, command, batch)
-            if recorded:
+            if recorded and self._writer.commits.full:
                 self._writer.check_room(batch)
         except (BadBatch, CorruptBatch, BadCommand):
             raise

@@ -28,7 +28,7 @@ from tickertape.engine.delivery.transitions import (
 from tickertape.engine.limits import step_delivery_bytes
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.interest import ALL_TOPICS
-from tickertape.engine.runtime.clock import EngineClock
+from tickertape.engine.runtime.clock import EngineClock, earlier
 from tickertape.engine.runtime.scheduling import DeadlineQueue, FairQueue, Pending
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.subscriptions.log_feed import LogFeed
@@ -201,8 +201,7 @@ class CursorScheduler:
         """Return the monotonic time (seconds) at which to call `settle`, or None."""
         first = self._timers.first()
         deadline = None if first is None else (first + 1) / _MICROS  # rounded up, so that it is not early
-        at = self._clock.reached(self._conflation_ends.first())
-        return at if deadline is None or (at is not None and at < deadline) else deadline
+        return earlier(deadline, self._clock.reached(self._conflation_ends.first()))
 
     def step(self, budget: int) -> Transitions[None]:
         """Run cursors in turn for about `budget` bytes. The caller applies each transition before the next

@@ -20,6 +20,7 @@ from tickertape.engine.queues.queue_feed import FeedQueue, QueueFeed
 from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.leases import Lease
 from tickertape.engine.queues.state.records import Outcome, Reason
+from tickertape.engine.runtime.clock import earlier
 from tickertape.journal.reading.log_view import LogPart
 
 _RETRY_SECONDS: Final = 1.0
@@ -178,8 +179,7 @@ class QueueWorker:
         if self._retry_at is not None:
             return self._retry_at
         deadline = self.queue.leases.next_deadline()
-        at = self._clock.reached(self.queue.next_due())
-        return at if deadline is None or (at is not None and at < deadline) else deadline
+        return earlier(deadline, self._clock.reached(self.queue.next_due()))
 
     def _expire(self) -> bool:
         """Expire old messages before delivery. Return False if more of them remain for later steps."""

@@ -13,6 +13,11 @@ _CLOCK_CHECK_SECONDS: Final = 1.0
 """Interval of checks for deadlines of the wall clock, which may be set forward."""
 
 
+def earlier(first: float | None, second: float | None) -> float | None:
+    """Return the earlier of two deadlines, each None without one."""
+    return second if first is None or (second is not None and second < first) else first
+
+
 class TimedPart(Protocol):
     """A part of the engine that has work at a later time."""
 
