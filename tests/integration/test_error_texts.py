@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.certificates import Authority, transport
+from tests.helpers.error_values import VALUES, WITHOUT_VALUE
 from tests.helpers.peer import Peer
-from tests.helpers.provoked_errors import CONFIG, FURTHER, PROVOKED, VALUES, WITHOUT_VALUE, Place
+from tests.helpers.provoked_errors import CONFIG, FURTHER, PROVOKED, Place
 from tests.language import PATTERNS
 from tickertape.base.errors import all_codes, error_from_code
 from tickertape.cli.commands.error import explanations
