@@ -61,6 +61,8 @@ class DiskWorker:
         self._answer = answer
         self._post = post
         self._background = syncs
+        self._unused: SyncStarter | None = None
+        """Refused background syncs. Their release takes 30 ms or more, so `stop` does it."""
         self._commits: Worker[JournalJob] = workers.make(self._do, "journal-commit")
         self._prepares: Worker[JournalJob] = workers.make(self._do, "journal-prepare")
         self._removals: Worker[JournalJob] = workers.make(self._do, "journal-remove")
@@ -87,9 +89,10 @@ class DiskWorker:
 
     def stop(self) -> None:
         """Finish the jobs in progress and end the threads."""
-        if self._background is not None:
-            self._background.stop()
-            self._background = None
+        for syncs in (self._background, self._unused):
+            if syncs is not None:
+                syncs.stop()
+        self._background = self._unused = None
         for worker in (self._commits, self._prepares, self._removals):
             worker.stop()
 
@@ -130,8 +133,7 @@ class DiskWorker:
         """Use the thread from now on."""
         log_absent(error)
         if self._background is not None:
-            self._background.stop()
-            self._background = None
+            self._unused, self._background = self._background, None
 
     # -- on the threads -------------------------------------------------------------------------------
 
