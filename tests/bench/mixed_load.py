@@ -12,6 +12,8 @@ from tests.bench.filtering import SYMBOLS, quote
 from tests.bench.logs import large_log
 from tests.bench.registry import Reading, Room, bench
 from tests.bench.stage import FLUSH_SECONDS, percentile, timed, workers
+from tests.helpers.admin import stats_of
+from tickertape.server.admin.schema import Durations
 
 RATE = 5_000
 SECONDS = 20
@@ -44,6 +46,13 @@ def delays(planned: list[float], last: int, persisted: list[tuple[int, float]]) 
     return list(np.array(times)[acknowledgements] - np.array(planned))
 
 
+def quantile(durations: Durations, share: float) -> float:
+    """Return the upper bound of the bucket with this quantile, in seconds, or the longest if it is less."""
+    wanted = durations.count * share
+    bounds = (bound for bound, count in durations.buckets if count >= wanted)
+    return min(next(bounds, durations.highest_seconds), durations.highest_seconds)
+
+
 class Load(NamedTuple):
     """Latencies of a run."""
 
@@ -51,6 +60,8 @@ class Load(NamedTuple):
     """From the planned time of each publish until it is persisted."""
     longest_answer: float
     """Longest answer to a flush every 5 ms on a connection that only flushes, in milliseconds."""
+    steps: Durations
+    """Steps of the event loop of the server, which serves nothing but this load."""
     note: str
 
 
@@ -89,11 +100,12 @@ def _run(room: Room) -> Load:
         assert live.answer() == "all"
         longest, compiled = float(probe.answer()), int(compiling.answer())
         delivered = [int(worker.answer()) for worker in replays]
+        steps = stats_of(server).event_loop
     assert all(delivered), f"some of the replays got nothing: {delivered}"
     assert compiled, "no filter was compiled"
     note = f"{count / took:,.0f} msg/s for {seconds} s, replays {sum(delivered) / took:,.0f} msg/s"
     assert last is not None
-    return Load(delays(planned, last, store.persisted), longest, note)
+    return Load(delays(planned, last, store.persisted), longest, steps, note)
 
 
 @bench(
@@ -120,3 +132,17 @@ def longest_answer(room: Room) -> Reading:
     load = _run(room)
     middle = percentile(load.seconds, 0.5) * 1e3
     return Reading(load.longest_answer, f"publish p50 {middle:.2g} ms, {load.note}")
+
+
+@bench(
+    "mixed load",
+    "steps of the event loop, p99.9",
+    unit="ms",
+    floor=20,
+    aim=5,
+)
+def loop_step_p999(room: Room) -> Reading:
+    load = _run(room)
+    longest = load.steps.highest_seconds * 1e3
+    note = f"upper bound of the bucket, {load.steps.count:,} steps, longest {longest:.3g} ms, {load.note}"
+    return Reading(quantile(load.steps, 0.999) * 1e3, note)

@@ -12,12 +12,13 @@ import pytest
 
 from tests.bench.__main__ import measure
 from tests.bench.compare import HERE, measured
-from tests.bench.mixed_load import TimedStore, delays
+from tests.bench.mixed_load import TimedStore, delays, quantile
 from tests.bench.registry import LOG_BYTES_QUICK, Room, Shared, discover
 from tests.helpers.processes import processor_seconds
 from tests.helpers.redis_server import RedisConnection, encode_command, is_complete, parse_version
 from tickertape.batch import batch_from_bodies
 from tickertape.client.publish_store.protocol import Stored
+from tickertape.server.admin.schema import Durations
 
 AGAINST_REDIS = "one_in_flight.always_against_redis"
 
@@ -26,6 +27,19 @@ def test_delay_counts_from_the_planned_time_to_the_first_acknowledgement() -> No
     planned = [1.0, 2.0, 3.0, 4.0]
     persisted = [(6, 0.5), (8, 2.5), (9, 4.5), (10, 4.25)]
     assert delays(planned, 10, persisted) == [1.5, 0.5, 1.5, 0.25]
+
+
+def test_quantile_of_steps_is_the_bound_of_the_bucket_that_reaches_the_share() -> None:
+    buckets = [(0.001, 900), (0.005, 998), (0.01, 999)]
+    steps = Durations(
+        count=1_000,
+        total_seconds=1.0,
+        highest_seconds=0.03,
+        p50_seconds=0.001,
+        p99_seconds=0.005,
+        buckets=buckets,
+    )
+    assert [quantile(steps, share) for share in (0.5, 0.99, 0.999, 1.0)] == [0.001, 0.005, 0.01, 0.03]
 
 
 def test_timed_store_records_acknowledgements_and_discards() -> None:
