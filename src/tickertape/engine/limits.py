@@ -20,6 +20,14 @@ until they are found."""
 bookmarks_sought_max: Final = 400_000
 """Concurrent look-ups of bookmarks of all connections. Further look-ups are rejected."""
 
+turn_effort_max: Final = 64
+"""Effort of the commands of one connection in one step of the event loop (`InterestCompiler.effort`). The
+last command may exceed it."""
+small_filter_effort: Final = 4
+"""Effort of a filter of a known shape. It takes about 0.2 ms."""
+small_filter_work_max: Final = 50
+"""Nodes of such a filter. It scans no text."""
+
 # flow
 outbox_bytes_max: Final = 1 * MIB
 """Bytes in the socket buffer of a connection. Above it, its subscriptions wait until the buffer drains."""

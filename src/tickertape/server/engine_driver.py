@@ -179,14 +179,14 @@ class EngineDriver:
                 self.flush()
         self.flush(self.connections[conn].decoding_since)
 
-    def _take(self, conn: int, incoming: Received | Violation, now: Now) -> bool:
-        """Pass a command to the engine. Return whether it took a slow step."""
-        before = self.broker.compiler.slow_steps
+    def _take(self, conn: int, incoming: Received | Violation, now: Now) -> int:
+        """Pass a command to the engine. Return its effort."""
+        before = self.broker.compiler.effort
         if isinstance(incoming, Received):
             self.broker.received(conn, incoming.command, incoming.batch, now)
         else:
             self.broker.goodbye(conn, incoming.error)
-        return self.broker.compiler.slow_steps != before
+        return self.broker.compiler.effort - before
 
     def _set_scheduled(self, conn: int, *, waits: bool) -> None:
         connection = self.connections.get(conn)

@@ -78,7 +78,7 @@ def test_exception_while_compiling_refuses_the_filter(monkeypatch: pytest.Monkey
     def raising(*_: Any) -> Any:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(compiling, "scans", raising)
+    monkeypatch.setattr(compiling, "paths_of", raising)
     with pytest.raises(BadFilter, match="Cannot compile the filter: RuntimeError: a defect"):
         compile_filter("/never_compiled = 1", JSON)
 

@@ -19,6 +19,7 @@ from tickertape.base.interfaces import Now
 from tickertape.base.limits import batch_bytes_max, message_bytes_max, receive_buffer_bytes
 from tickertape.batch import batch_from_bodies
 from tickertape.engine.broker import Broker
+from tickertape.engine.limits import small_filter_effort, turn_effort_max
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.server import engine_driver
 from tickertape.server.network import connection
@@ -116,7 +117,12 @@ def test_frame_of_16_mb_is_hashed_at_most_twice_in_each_step(
     assert max(reads) <= 2 * receive_buffer_bytes
 
 
-def test_each_step_compiles_at_most_one_filter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("path", "filters_max"), [("/step{0}", 1), ("/step", turn_effort_max // (1 + small_filter_effort) + 1)]
+)
+def test_each_step_compiles_one_filter_or_some_small_ones_of_a_known_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, filters_max: int
+) -> None:
     units = UnitsOfSteps(monkeypatch)
     make = InterestCompiler._make
 
@@ -126,7 +132,8 @@ def test_each_step_compiles_at_most_one_filter(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(InterestCompiler, "_make", counted)
     subscribe = b"".join(
-        frame(Subscribe(id=n, sub_id=f"s{n}", topic="t", filter=f"/a = {n}", credit=32)) for n in range(1, 51)
+        frame(Subscribe(id=n, sub_id=f"s{n}", topic="t", filter=f"{path.format(n)} = {n}", credit=32))
+        for n in range(1, 51)
     )
     with ExitStack() as opened:
         server = opened.enter_context(running(tmp_path / "data", new_loop=asyncio.SelectorEventLoop))
@@ -137,4 +144,4 @@ def test_each_step_compiles_at_most_one_filter(tmp_path: Path, monkeypatch: pyte
             while Ack(id=99) not in peer.until(Ack):
                 pass
     assert sum(units.of_steps) >= 50
-    assert max(units.of_steps) == 1
+    assert max(units.of_steps) == filters_max

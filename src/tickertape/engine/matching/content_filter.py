@@ -74,6 +74,11 @@ class ContentFilter:
         """Whether the filter depends on the subscriber (its user, name or version)."""
         return self._filter is not None and bool(self._filter.needs & SUBSCRIBER_INPUTS)
 
+    @property
+    def work(self) -> int:
+        """Maximum steps per message, over the types seen."""
+        return 1 if self._filter is None else self._filter.work
+
     def _prepare_select(self, name: str) -> BadOption | None:
         """Compile the select list for a message type. Return the error, if any."""
         assert self.select is not None
@@ -86,8 +91,7 @@ class ContentFilter:
 
     def piece_end(self, batch: MessageBatch, low: int) -> int:
         """Return the end of the piece that starts at message `low`."""
-        work = 1 if self._filter is None else self._filter.work
-        return piece_end(batch, low, filter_piece_steps_max // work)
+        return piece_end(batch, low, filter_piece_steps_max // self.work)
 
     def matching_rows(self, batch: MessageBatch, indices: Int64s) -> Int64s:
         """Return the messages among `indices` (of one piece) that pass the filter."""

@@ -11,7 +11,12 @@ from tickertape.base.errors import BadFilter, BadOption, BadTopic, LimitReached
 from tickertape.base.limits import topic_bytes_max
 from tickertape.base.names import check_topic, is_pattern
 from tickertape.base.text_format import did_you_mean, shown
-from tickertape.engine.limits import topic_names_bytes_max
+from tickertape.engine.limits import (
+    small_filter_effort,
+    small_filter_work_max,
+    topic_names_bytes_max,
+    turn_effort_max,
+)
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.matching.interest import Interest
@@ -19,6 +24,7 @@ from tickertape.engine.matching.topic_patterns import TopicPatternIndex
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
 from tickertape.engine.sessions.session import Subscriber
+from tickertape.filter.language.parse_counter import PARSES
 from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
 
@@ -35,14 +41,16 @@ class InterestCompiler:
         self.limits = limits
         self.catalog = catalog
         self.filter_context = FilterContext(catalog, clock, limits.filter_bytes_max)
-        self.slow_steps = 0
-        """Number of compilations, failed ones included, and of searches for near names. Each may take
-        milliseconds. Only this class counts."""
+        self.effort = 0
+        """Effort of all compilations, failed ones included, and of searches for near names. Only this class
+        counts. Each has 1, a small filter of a known shape `small_filter_effort` more. Anything else may take
+        milliseconds and has `turn_effort_max` more."""
         self._patterns = TopicPatternIndex()
         self._covers: WeakValueDictionary[Hashable, Interest] = WeakValueDictionary()
 
     def compile(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
         """Return the interest of a subscription. Raises `BadTopic`, `BadFilter` or `BadOption`."""
+        self.effort += 1
         key = (topic, filter, select)
         interest = self._covers.get(key)
         if interest is None:
@@ -52,14 +60,14 @@ class InterestCompiler:
         return interest
 
     def for_types(self, interest: Interest, make: Callable[[list[str]], Made]) -> Made:
-        """Call `make` with the message types of an interest and return its result. Counts as a
-        slow step."""
-        self.slow_steps += 1
+        """Call `make` with the message types of an interest and return its result. Counts as
+        slow."""
+        self.effort += turn_effort_max
         return self._for_types(interest, make)
 
     def suggest_persistent(self, topic: str) -> str:
-        """Return a suggestion of the nearest persistent topic, or "". Counts as a slow step."""
-        self.slow_steps += 1
+        """Return a suggestion of the nearest persistent topic, or "". Counts as slow."""
+        self.effort += turn_effort_max
         return did_you_mean(topic, self.catalog.recorded_names)
 
     def without_select(self, interest: Interest, subscriber: Subscriber) -> Interest:
@@ -98,8 +106,10 @@ class InterestCompiler:
         fits = None
         if topic in (CONTROL_TOPIC, QUEUE_TOPIC):
             raise BadTopic(f"Cannot subscribe to {shown(topic)}: it is an internal topic. Use another topic.")
-        self.slow_steps += filter is not None or select is not None or is_pattern(topic)
-        if is_pattern(topic):
+        pattern, parsed = is_pattern(topic), PARSES.count
+        if filter is not None or select is not None or pattern:
+            self.effort += turn_effort_max
+        if pattern:
             if len(topic.encode()) > topic_bytes_max:
                 raise BadTopic(
                     f"Invalid topic pattern of {len(topic):,} characters. "
@@ -114,6 +124,9 @@ class InterestCompiler:
             Interest(topic, fits),
             lambda types: ContentFilter(filter, select, types, self.filter_context, subscriber),
         )
+        small = content.work <= small_filter_work_max and select is None and not pattern
+        if small and PARSES.count == parsed:  # the shape was known
+            self.effort -= turn_effort_max - small_filter_effort
         return Interest(topic, fits, content)
 
     def _for_types(self, interest: Interest, make: Callable[[list[str]], Made]) -> Made:

@@ -51,13 +51,14 @@ def analyse(tree: Node, text: str) -> Node:
     return found
 
 
+def is_scan(node: Node) -> bool:
+    """Return whether a node scans a whole string."""
+    return isinstance(node, Like) or (isinstance(node, Call) and FUNCTIONS[node.name].scan)
+
+
 def scans(tree: Node) -> list[Node]:
     """Return the nodes that scan a whole string."""
-    return [
-        node
-        for node in walk(tree)
-        if isinstance(node, Like) or (isinstance(node, Call) and FUNCTIONS[node.name].scan)
-    ]
+    return [*filter(is_scan, walk(tree))]
 
 
 def _check_costs(tree: Node, text: str) -> None:

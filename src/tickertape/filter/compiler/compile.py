@@ -8,23 +8,23 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from functools import cached_property, lru_cache
 from types import CodeType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tickertape.base.errors import BadFilter, BadPath
 from tickertape.base.limits import filter_bytes_max
-from tickertape.filter.compiler.analyse import analyse, scans
+from tickertape.filter.compiler.analyse import analyse, is_scan
 from tickertape.filter.compiler.codegen import CodeGenerator
 from tickertape.filter.contained_errors import DEFECTS, described
 from tickertape.filter.functions.arrays import Arrays, TooCostly
 from tickertape.filter.functions.registry import MESSAGE_FUNCTIONS, SUBSCRIBER_FUNCTIONS
 from tickertape.filter.functions.values import Scalar, number
-from tickertape.filter.language.ast import Call, Field, Literal, Node, fields, walk
+from tickertape.filter.language.ast import Call, Field, Literal, Node, fields, paths_of, walk
 from tickertape.filter.language.diagnostics import bad_filter
 from tickertape.filter.language.parser import parse
 from tickertape.payload import message_type
@@ -66,18 +66,18 @@ assert {*MESSAGE_FUNCTIONS.values(), *SUBSCRIBER_FUNCTIONS.values()} == _CONTEXT
 class Filter:
     """A filter on messages of one type."""
 
-    def __init__(self, text: str, tree: Node, written: Node, type: MessageType) -> None:
+    def __init__(self, text: str, trees: Trees, type: MessageType) -> None:
         self.text: str = text
-        self.tree: Node = tree
+        self.tree: Node = trees.tree
         """The tree with constants folded."""
-        self.written: Node = written
+        self.written: Node = trees.written
         """The tree as written."""
-        self.paths: tuple[Path, ...] = fields(tree)
+        self.paths: tuple[Path, ...] = trees.paths
         """The fields that the filter reads."""
         self.type: MessageType = type
-        self.needs: frozenset[str] = needs_of(tree)
+        self.needs: frozenset[str] = trees.needs
         """The fields of `FilterInputs` that the filter reads."""
-        self.work: int = sum(1 for _ in walk(tree)) + _SCAN_WORK * len(scans(tree))
+        self.work: int = trees.work
         """Upper bound of the steps per message, without decoding."""
         self.unreadable: int = 0
         """Number of unreadable bodies: invalid for the type, too expensive arrays, or an exception in the
@@ -150,11 +150,11 @@ def compile_filter(text: str, type: MessageType, *, bytes_max: int = filter_byte
     message, or reads fields that the type cannot have.
     """
     with refusing_defects():
-        written, tree = trees(text, bytes_max)
+        both = trees(text, bytes_max)
         try:
-            return Filter(text, tree, written, type)
+            return Filter(text, both, type)
         except BadPath as error:
-            raise bad_path(text, tree, type, error) from None
+            raise bad_path(text, both.tree, type, error) from None
 
 
 @contextmanager
@@ -175,17 +175,33 @@ def _code(source: str) -> CodeType:
     return compile(source, "<filter>", "exec")
 
 
+class Trees(NamedTuple):
+    """A filter as written, and with folded constants. The other fields describe the folded tree."""
+
+    written: Node
+    tree: Node
+    paths: tuple[Path, ...]
+    """The fields that it reads."""
+    needs: frozenset[str]
+    """The fields of `FilterInputs` that it reads."""
+    work: int
+    """Upper bound of the steps per message, without decoding."""
+
+
 @lru_cache(maxsize=_TREES_KEPT)
-def trees(text: str, bytes_max: int = filter_bytes_max) -> tuple[Node, Node]:
-    """Return a filter as written, and with folded constants. Both are the same for all types, and cached."""
+def trees(text: str, bytes_max: int = filter_bytes_max) -> Trees:
+    """Return the trees of a filter. They are the same for all types, and cached."""
     written = parse(text, bytes_max)
-    return written, analyse(written, text)
+    tree = analyse(written, text)
+    nodes = [*walk(tree)]
+    work = len(nodes) + _SCAN_WORK * sum(map(is_scan, nodes))
+    return Trees(written, tree, paths_of(nodes), needs_of(nodes), work)
 
 
 def inputs_of(text: str, bytes_max: int = filter_bytes_max) -> frozenset[str]:
     """Return the fields of `FilterInputs` that a filter reads, for any message type. Raises `BadFilter`."""
     with refusing_defects():
-        return needs_of(trees(text, bytes_max)[1])
+        return trees(text, bytes_max).needs
 
 
 def prepare() -> None:
@@ -204,9 +220,9 @@ def bad_path(text: str, tree: Node, type: MessageType, error: BadPath) -> BadFil
     return bad_filter(text, found[0].at, path_reason(error))
 
 
-def needs_of(tree: Node) -> frozenset[str]:
-    """Return the fields of `FilterInputs` that `tree` reads."""
-    return frozenset(_INPUTS[n.name] for n in walk(tree) if isinstance(n, Call) and n.name in _INPUTS)
+def needs_of(nodes: Iterable[Node]) -> frozenset[str]:
+    """Return the fields of `FilterInputs` that `nodes` read."""
+    return frozenset([_INPUTS[n.name] for n in nodes if isinstance(n, Call) and n.name in _INPUTS])
 
 
 def _function(filter: Filter, condition: str) -> str:
@@ -316,7 +332,7 @@ def compile_value(text: str, type: MessageType) -> NumericExpression:
 
 
 def _compiled(text: str, type: MessageType) -> NumericExpression:
-    tree = trees(text)[1]
+    tree = trees(text).tree
     for node in walk(tree):
         if isinstance(node, Call) and (node.name in MESSAGE_FUNCTIONS or node.name in SUBSCRIBER_FUNCTIONS):
             raise bad_filter(

@@ -6,7 +6,7 @@ several filters share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -202,7 +202,12 @@ def walk(node: Node) -> Iterator[Node]:
 
 def fields(node: Node) -> tuple[Path, ...]:
     """Return the distinct paths in `node`, in order of first occurrence."""
-    return tuple(dict.fromkeys(found.path for found in walk(node) if isinstance(found, Field)))
+    return paths_of(walk(node))
+
+
+def paths_of(nodes: Iterable[Node]) -> tuple[Path, ...]:
+    """Return the distinct paths of the fields among `nodes`, in order of first occurrence."""
+    return tuple(dict.fromkeys([found.path for found in nodes if isinstance(found, Field)]))
 
 
 # -- text ---------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from tickertape.filter.language.ast import (
     integer_min,
 )
 from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected
+from tickertape.filter.language.parse_counter import PARSES
 from tickertape.filter.limits import number_characters_max
 from tickertape.payload.paths import NAME, parse_path, path_reason
 
@@ -51,6 +52,7 @@ _SAME: Final = {"==": "=", "<>": "!="}
 
 def read(text: str) -> Node:
     """Return the syntax tree of `text`. Raises `Diagnostic` or `Unexpected`."""
+    PARSES.count += 1
     try:
         found: object = _parser().parse(text)
     except UnexpectedInput as error:

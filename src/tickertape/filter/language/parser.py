@@ -42,7 +42,9 @@ def parse(text: str, bytes_max: int = filter_bytes_max) -> Node:
     from tickertape.filter.language.shapes import tree_of
 
     try:
-        tree = tree_of(text) or read(text)
+        if (known := tree_of(text)) is not None:
+            return known
+        tree = read(text)
     except Diagnostic as mistake:
         raise bad_filter(text, mistake.at, mistake.reason) from None
     except Unexpected as error:

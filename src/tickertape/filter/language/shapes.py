@@ -4,6 +4,7 @@ A constant is a quoted string, or an unsigned number outside of other tokens.
 
 Invariants:
 - A tree from the cache equals the tree of the text, with the same positions.
+- It is within the limits of depth and operations.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from typing import Final, NamedTuple
 from tickertape.filter.language.ast import Like, Literal, Node
 from tickertape.filter.language.diagnostics import TEXT_FORM, Diagnostic, Unexpected
 from tickertape.filter.language.grammar import number_of, read, unquoted
-from tickertape.filter.limits import filter_depth_max, filter_shape_characters_max, filter_shapes_max
+from tickertape.filter.limits import (
+    filter_depth_max,
+    filter_operations_max,
+    filter_shape_characters_max,
+    filter_shapes_max,
+)
 
 _constant: Final = re.compile(rf"{TEXT_FORM}|(?<=[\s(,<>=])[0-9]+(?:\.[0-9]+)?(?=[\s),]|$)")
 _NUMBER: Final = "0"
@@ -81,19 +87,21 @@ def tree_of(text: str) -> Node | None:
 
 @lru_cache(maxsize=filter_shapes_max)
 def _shape_of(text: str) -> _Shape | None:
-    """Parse a text of placeholders. None if it is invalid or nested too deeply, or if a constant does not
-    have its own node."""
+    """Parse a text of placeholders. None if it is invalid or exceeds a limit, or if a constant does not have
+    its own node."""
     places = [one.start() for one in _constant.finditer(text)]
     try:
         tree = read(text)
     except (Diagnostic, Unexpected):
         return None
     own: set[int] = set()
+    operations = 0
     level: tuple[Node, ...] = (tree,)
     for _ in range(filter_depth_max):
+        operations += sum(not isinstance(node, Literal) for node in level)
         own.update(at for node in level for at in _constant_places(node))
         level = tuple(child for node in level for child in node.children)
-    if level:  # filling is recursive
+    if level or operations > filter_operations_max:  # filling is recursive, and parsing reports the limits
         return None
     return _Shape(tree, places) if sorted(own.intersection(places)) == places else None
 

@@ -1,10 +1,11 @@
-"""Scheduler of commands that compile filters: one per turn, in order, without delay for others."""
+"""Scheduler of commands that compile filters: bounded turns, in order, without delay for others."""
 
 from __future__ import annotations
 
 from random import Random
 
 from tickertape.base.interfaces import Now
+from tickertape.engine.limits import turn_effort_max
 from tickertape.server.network.command_scheduler import CommandScheduler, Incoming
 from tickertape.wire.commands import Flush, Subscribe
 from tickertape.wire.connection import Received
@@ -15,23 +16,23 @@ NOW = Now(1.0, 1)
 class Scheduled:
     """A scheduler and its taken commands. A subscribe with a filter compiles."""
 
-    def __init__(self) -> None:
+    def __init__(self, effort: int = turn_effort_max) -> None:
+        self.effort = effort
         self.taken: list[tuple[int, int]] = []
         self.compiled = 0
         self.unread: set[int] = set()
         self.turns = CommandScheduler(self._take)
 
-    def _take(self, conn: int, incoming: Incoming, now: Now) -> bool:
+    def _take(self, conn: int, incoming: Incoming, now: Now) -> int:
         assert isinstance(incoming, Received)
         assert isinstance(incoming.command, Subscribe | Flush)
-        assert now is NOW
         self.taken.append((conn, incoming.command.id))
         self.compiled += isinstance(incoming.command, Subscribe)
-        return isinstance(incoming.command, Subscribe)
+        return self.effort * isinstance(incoming.command, Subscribe)
 
-    def receive(self, conn: int, number: int, *, compiles: bool) -> None:
+    def receive(self, conn: int, number: int, *, compiles: bool, now: Now = NOW) -> None:
         subscribe = Subscribe(id=number, sub_id="s", topic="t", filter="/a = 1", credit=1)
-        if self.turns.received(conn, Received(subscribe if compiles else Flush(id=number), None), NOW):
+        if self.turns.received(conn, Received(subscribe if compiles else Flush(id=number), None), now):
             assert conn not in self.unread
             self.unread.add(conn)
 
@@ -58,6 +59,26 @@ def test_scheduler_compiles_one_filter_per_turn_and_serves_other_connections() -
     assert [number for conn, number in scheduled.taken if conn == 2] == [0, 1, 2]
     assert scheduled.taken.index((2, 2)) < scheduled.taken.index((1, 3))
     assert not scheduled.unread
+    assert not scheduled.turns.waiting
+
+
+def test_turns_end_when_the_same_effort_is_spent() -> None:
+    scheduled = Scheduled(effort=5)
+    for number in range(30):
+        scheduled.receive(1, number, compiles=True)
+    in_turn = [len(scheduled.taken)]
+    while scheduled.turns.waiting:
+        scheduled.step()
+        in_turn.append(len(scheduled.taken) - sum(in_turn))
+    assert in_turn == [13, 13, 4]
+    assert scheduled.taken == [(1, number) for number in range(30)]
+
+
+def test_commands_that_arrive_later_are_another_turn() -> None:
+    scheduled = Scheduled(effort=5)
+    for number in range(30):
+        scheduled.receive(1, number, compiles=True, now=Now(float(number), 1))
+    assert len(scheduled.taken) == 30
     assert not scheduled.turns.waiting
 
 
