@@ -21,7 +21,9 @@ from tickertape.base.text_format import did_you_mean, said
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_UNSAFE: Final = "aws_s3_allow_unsafe_rename"
+_UNSAFE: Final = "AWS_S3_ALLOW_UNSAFE_RENAME"
+_UNSAFE_EFFECT: Final = "concurrent commits could replace each other and lose archived messages."
+_UNSAFE_NEED: Final = "Current object stores do not need it."
 _SCHEMES: Final = (
     "file", "s3", "s3a", "gs", "gcs", "az", "azure", "azblob", "azdls", "abfs", "abfss", "adl", "hdfs",
     "viewfs", "webhdfs", "webdav", "oss", "obs", "cos", "tos", "b2", "swift", "hf", "lakefs", "dbfs", "uc",
@@ -63,14 +65,12 @@ def location_of(location: str, options: Mapping[str, str] | None = None) -> Arch
     """Return the location for a user's input: a path (relative to the working directory), `file://PATH`, or a
     URI such as `s3://bucket/archive`. Raises `BadOption`."""
     given = dict(options or {})
-    if any(
-        key.lower() == _UNSAFE and value.lower() not in ("", "0", "false") for key, value in given.items()
-    ):
-        raise BadOption(
-            f"Invalid storage option {_UNSAFE.upper()}: concurrent commits could replace each other and lose "
-            "archived messages. Omit it. Current object stores do not need it."
-        )
     scheme = _SCHEME.match(location)
+    if any(key.upper() == _UNSAFE and _is_set(value) for key, value in given.items()):
+        raise BadOption(f"Invalid storage option {_UNSAFE}: {_UNSAFE_EFFECT} Omit it. {_UNSAFE_NEED}")
+    # delta-rs also reads the environment.
+    if scheme is not None and scheme[1].lower() in ("s3", "s3a") and _is_set(os.environ.get(_UNSAFE, "")):
+        raise BadOption(f"Invalid environment variable {_UNSAFE}: {_UNSAFE_EFFECT} Unset it. {_UNSAFE_NEED}")
     if not location:
         raise BadOption(
             "Invalid archive location '': it is empty. Use a directory or a URI such as s3://bucket/archive."
@@ -91,6 +91,10 @@ def location_of(location: str, options: Mapping[str, str] | None = None) -> Arch
     if scheme and not path.startswith("/"):
         raise BadOption(f"Invalid archive location {location!r}. Use file:///PATH without a host.")
     return ArchiveLocation(os.path.abspath(path))
+
+
+def _is_set(flag: str) -> bool:
+    return flag.lower() not in ("", "0", "false")
 
 
 def no_table(place: ArchiveLocation) -> ArchiveFailed:

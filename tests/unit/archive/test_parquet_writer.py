@@ -180,6 +180,22 @@ def test_unsafe_rename_option_is_refused() -> None:
     assert not location_of("s3://bucket/archive", {"AWS_S3_ALLOW_UNSAFE_RENAME": "false"}).is_directory
 
 
+@pytest.mark.parametrize("scheme", ["s3", "S3a"])
+def test_unsafe_rename_in_the_environment_is_refused_for_s3(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, tmp_path: Path
+) -> None:
+    name = "AWS_S3_ALLOW_UNSAFE_RENAME"
+    uri = f"{scheme}://bucket/archive"
+    monkeypatch.setenv(name, "true")
+    for options in ({}, {name: "false"}):
+        with pytest.raises(BadOption, match=f"Invalid environment variable {name}: concurrent commits"):
+            location_of(uri, options)
+    assert not location_of("gs://bucket/archive").is_directory
+    assert location_of(str(tmp_path)).is_directory
+    monkeypatch.setenv(name, "0")
+    assert not location_of(uri).is_directory
+
+
 def test_existing_file_is_never_replaced(tmp_path: Path) -> None:
     place = location_of(str(tmp_path))
     with new_file(place, "date=2026-01-01/x.parquet") as file:
