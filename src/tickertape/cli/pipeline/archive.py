@@ -6,6 +6,7 @@ The command checks that the archive belongs to the log before it starts Spark. C
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -114,7 +115,7 @@ def archive(
         servers=(server.for_spark(),),
         place=archive_location(location, storage),
         topics=topics,
-        directory=directory,
+        directory=None if directory is None else os.path.abspath(directory),
         batch_messages_max=batch_messages,
         timeout_seconds=timeout,
     )

@@ -16,9 +16,12 @@ from tests.helpers.archive_rows import JOURNAL, archived, batch_of
 from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.location import ArchiveLocation, location_of
 from tickertape.archive.parquet_writer import write_files
+from tickertape.base.errors import BadOption
 from tickertape.cli.pipeline.archive import stop_flag
 from tickertape.cli.support.archive_options import archive_location
 from tickertape.cli.support.command_group import cli
+from tickertape.spark.archive import job
+from tickertape.spark.archive.job import ArchiveJobOptions
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -52,6 +55,22 @@ def test_archive_and_compact_with_invalid_options_exit_2(given: Sequence[str], s
     code, output = run(*given)
     assert code == 2
     assert said in output
+
+
+def test_archive_journal_directory_is_relative_to_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    directories = []
+
+    def refuse(options: ArchiveJobOptions) -> None:
+        directories.append(options.directory)
+        raise BadOption("Cannot continue: test.")
+
+    monkeypatch.setattr(job, "prepare", refuse)
+    monkeypatch.chdir(tmp_path)
+    for given in (["--journal", "data"], ["--journal", "/srv/data"], []):
+        assert run("archive", "--to", "x", *given)[0] == 2
+    assert directories == [str(tmp_path / "data"), "/srv/data", None]
 
 
 def test_malformed_storage_option_is_refused_without_printing_the_value() -> None:
