@@ -141,7 +141,8 @@ class TransactionTooLarge(UsageError, ValueError):
 
 
 class TransactionUnknown(UsageError):
-    """Transaction to commit that is not staged: it never was, was aborted, expired, or is incomplete."""
+    """Commit of a transaction that is not staged on the server: never staged, aborted, expired or
+    incomplete."""
 
 
 class TransactionBusy(UsageError):
@@ -271,7 +272,7 @@ class FrameStalled(PeerError):
 
 
 class JournalError(TickertapeError):
-    """Data directory that cannot be used in its present state. Opening it changed nothing."""
+    """Base class of errors of a data directory: it cannot be opened, read or written."""
 
     code = "journal"
 
@@ -332,7 +333,8 @@ class ArchiveFailed(TickertapeError):
 
 
 class StoreError(TickertapeError):
-    """Client-side store on disk that cannot be used in its present state. Opening it changed nothing."""
+    """Base class of errors of a store of the client. A full publish store raises `StoreFull`, a
+    `UsageError`."""
 
     code = "store"
 
@@ -350,7 +352,8 @@ class StoreOwnerMismatch(StoreError):
 
 
 class StoreVersion(StoreError):
-    """Publish store in a newer format than this version supports. A bookmark store raises `StoreCorrupt`."""
+    """Publish store in a newer format than this version supports. A bookmark store raises `StoreCorrupt`
+    instead."""
 
 
 class StoreCorrupt(StoreError):
@@ -369,7 +372,8 @@ class StoreFailed(StoreError):
 
 
 class BookmarkStoreFull(StoreError):
-    """Bookmark store without space for more messages after an undiscarded one, or for a subscription."""
+    """Bookmark store without space: too many messages since the first undiscarded one, or no space for a
+    subscription."""
 
 
 def _all_subclasses(root: type[TickertapeError]) -> list[type[TickertapeError]]:
