@@ -19,8 +19,8 @@ TLS_FAILED: Final = "Cannot use TLS: "
 class TLS(msgspec.Struct, frozen=True, kw_only=True):
     """TLS settings of a client for `tls://` addresses.
 
-    The client always verifies the server certificate and its name. Each connection reads the files again, so
-    a new connection uses new certificates.
+    The client always verifies the server certificate and its name. It reads the files for each connection, so
+    a reconnect uses renewed certificates. A connect raises `BadOption` for unusable files.
 
     Args:
         ca: Path of a PEM file with the trusted CA certificates. None (default): the CAs of the system.

@@ -52,8 +52,8 @@ class AsyncClient(
         name: The client name. It determines the publisher id: the same name has the same id on every server.
         uri: Address of the server: `tcp://host:port`, `tls://host:port` or `unix:///path`. Credentials
             are optional: `tls://user:password@host:port`.
-        user: User of the logon. Overrides the user in `uri`. A server without tokens does not check it, but
-            other users cannot take over the client name.
+        user: User of the logon. Overrides the user in `uri`. A server without tokens accepts any user. It
+            refuses a client name that is connected with another user.
         password: Password of the logon. Overrides the password in `uri`.
         token: Access token of the server, instead of a password. The client sends it to another machine only
             with TLS.
@@ -152,9 +152,9 @@ class AsyncClient(
         """Set the handler for messages that the server rejected.
 
         Args:
-            handler: A function or coroutine function, called as `handler(error, batch)` in a task. `batch`
-                contains the messages. It is None without a publish store. None: `publish_flush` raises
-                instead (the default of a client).
+            handler: A function or coroutine function, called as `handler(error, batch)` in a task. `batch` is
+                a `MessageBatch` of the rejected messages, or None without a publish store. A handler of None
+                (the default of a client) means that `publish_flush` raises `PublishRejected`.
 
         Example:
             >>> rejected = []
@@ -177,13 +177,15 @@ class AsyncClient(
         """Publish one message. If the call raises or is cancelled, the message is not published.
 
         The call yields to other tasks after it has sent a frame. It waits only if the publish store or the
-        send buffer is full. A lost connection ends the wait, unless a disconnect handler is set and `timeout`
-        is not None: the handler may reconnect in time.
+        send buffer is full. If the connection is lost while the publish store is full, the call raises
+        `Disconnected`. HA clients, and clients with a disconnect handler and a timeout, wait for the
+        reconnect instead.
 
         Args:
             topic: Name of the topic or queue.
             data: The body: bytes unchanged, str as UTF-8, any other object as JSON.
-            expiration: Lifetime of the message in seconds or text (`"5m"`). None (default): no limit.
+            expiration: Lifetime in a queue, in seconds or text (`"5m"`). Topics ignore it. None (default): no
+                limit.
             correlation_id: Text that subscribers receive with the message.
             sow_key: Message key that subscribers receive with the message.
             timeout: Longest wait for free space, in seconds or text. None: as long as the connection lasts.
@@ -304,7 +306,8 @@ class AsyncClient(
         Raises:
             PublishRejected: The server rejected messages since the last flush, and the client has no
                 failed-write handler.
-            TimedOut: Not complete within `timeout`. The publish store is unchanged.
+            TimedOut: Not complete within `timeout`. The publish store keeps the messages that are not
+                persisted.
 
         All other errors: see `Client.publish_flush`.
 

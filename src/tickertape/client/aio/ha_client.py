@@ -52,7 +52,8 @@ class AsyncHAClient(HAFrontend, AsyncClient):
             NameInUse: Other connections took over the client name twice.
             BadOption: The timeout is invalid.
             Closed: The client is closed.
-            UsageError: The call is in the reconnect task, or another running event loop uses the client.
+            UsageError: The call is in the reconnect task, for example in an authenticator. Or another running
+                event loop uses the client.
 
         Example:
             >>> client = tt.AsyncHAClient("risk", servers=[uri])
@@ -93,8 +94,8 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         With a publish store, the wait continues through lost connections.
 
         Args:
-            timeout: Longest wait in seconds or text. None: until the client stops. Default: the timeout of
-                the client.
+            timeout: Longest wait in seconds or text. None: until the client stops connecting. Default: the
+                timeout of the client.
             level: `"persisted"` (default) or `"processed"`, as in `Client.publish_flush`.
 
         Raises:

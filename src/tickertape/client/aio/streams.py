@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class AsyncMessageStream(StreamBase):
     """The messages of one subscription in log order: an async iterator, for one consumer at a time.
 
-    The asyncio counterpart of `MessageStream`, with the same ends, timeouts and errors. The cancellation of a
+    The asyncio counterpart of `MessageStream`: it ends, times out and raises in the same way. Cancelling a
     wait loses no message. The stream is an async context manager that closes itself.
 
     Raises:

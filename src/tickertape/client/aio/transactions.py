@@ -45,8 +45,8 @@ class AsyncClientTransaction(TransactionBase):
                 Default: the timeout of the client.
 
         Returns:
-            The result, with `name`, `repeated` (it was committed before) and `bookmark` (of the last
-            message).
+            The result, with `name`, `message_count`, `bookmark` (of the last message), and `repeated`: True
+            if an earlier commit had this name, so that this one published nothing.
 
         Raises:
             TimedOut: No answer within `timeout`. The outcome is unknown.

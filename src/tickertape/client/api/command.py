@@ -48,7 +48,7 @@ class Command(_Head, frozen=True, kw_only=True):
             commands are not supported yet.
         topic: Topic of a publish or subscribe. A subscribe also accepts a pattern.
         data: publish: the body: bytes unchanged, str as UTF-8, any other object as JSON.
-        expiration: publish: lifetime of the message in seconds or text.
+        expiration: publish: lifetime in a queue, in seconds or text. Topics ignore it.
         correlation_id: publish: text that subscribers receive with the message.
         sow_key: publish: message key.
         bookmark: subscribe: start point, which makes it a bookmark subscription.

@@ -118,7 +118,7 @@ class ClientFrontend(StrictAttributes):
         return self._driver.logon.connected
 
     def set_heartbeat(self, interval: Interval | None, idle: Interval | None = None) -> None:
-        """Enable heartbeats, so that a dead connection ends.
+        """Enable heartbeats, which detect and end a dead connection.
 
         Both sides send at least one frame per interval, on this connection and on later ones. The server
         closes the connection after two intervals without data from this client. The client closes it, with
@@ -143,9 +143,9 @@ class ClientFrontend(StrictAttributes):
     def set_ack_conflation(self, interval: float | str | None) -> None:
         """Request at most one persisted acknowledgement per interval, from the next logon on.
 
-        Fewer acknowledgements reduce the cost for a publisher of large batches. Each `publish` is then sent
-        in its own frame, so use `publish_batch` for throughput. A publish store keeps messages for up to one
-        interval longer, unless it is full. `publish_flush` does not wait for the interval.
+        Fewer acknowledgements reduce the cost for a publisher of large batches. With an interval, each
+        `publish` is sent in its own frame: use `publish_batch` for throughput. A publish store keeps messages
+        for up to one interval longer, unless it is full. `publish_flush` does not wait for the interval.
 
         Args:
             interval: Seconds or text (`"100ms"`), 1 ms to one day. None: one acknowledgement per commit (the
@@ -176,8 +176,9 @@ class ClientFrontend(StrictAttributes):
     def set_duplicate_message_handler(self, handler: Handler | None) -> None:
         """Set the handler for messages that duplicate detection drops.
 
-        These are redelivered messages of bookmark subscriptions, for example after a reconnect. They were
-        discarded before, or delivered before without a bookmark store. The stream does not deliver them.
+        Duplicates are redelivered messages of bookmark subscriptions, for example after a reconnect. With a
+        bookmark store, the client drops messages that were discarded, or already delivered since the last
+        subscribe or reconnect. Without one, an HA client drops messages that it has already delivered.
 
         Args:
             handler: Called as `handler(message)`, like other handlers. Its exceptions go to the exception

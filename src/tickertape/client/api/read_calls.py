@@ -93,7 +93,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
                 continues.
             max_backlog: For a queue: number of messages that the subscription may hold unacknowledged
                 (default 1). The server may grant fewer.
-            browse: For a queue: deliver the available messages without consuming them, and end.
+            browse: For a queue: deliver the available messages without consuming them, and end (default
+                False).
             options: Options as one string, as in AMPS: `"rate=2x,timestamp"`. An option must not be a keyword
                 argument too.
             depth: Flow-control credit, in bytes or text (`"2MB"`). Default 2 MB, at most 1 GB.
@@ -258,8 +259,9 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         """Read the stored messages of a topic from a start point, and stop.
 
         The stream ends at the last message that the server had accepted at the call, including earlier
-        publishes of this client. A range ends it earlier. Iteration raises an error that cuts the replay
-        short, so an end without an error means that everything was read. Messages have bookmark and time.
+        publishes of this client. A range may end it earlier. If the replay is cut short, iteration raises the
+        error. An end without an error therefore means that everything was read. Messages have a bookmark and
+        a timestamp.
 
         Args:
             topic: Name or pattern of the topics, as in `bookmark_subscribe`.

@@ -78,7 +78,7 @@ class TransactionBase:
             topic: Name of the topic.
             data: The body, as in `Client.publish`.
             expiration: Lifetime in a queue, as in `Client.publish`.
-            correlation_id: Label for the application, as in `Client.publish`.
+            correlation_id: Text that subscribers receive with the message, as in `Client.publish`.
             sow_key: Message key, as in `Client.publish`.
 
         Raises:

@@ -47,15 +47,15 @@ class Client(
         name: The client name. It determines the publisher id: the same name has the same id on every server.
         uri: Address of the server: `tcp://host:port`, `tls://host:port` or `unix:///path`. Credentials
             are optional: `tls://user:password@host:port`.
-        user: User of the logon. Overrides the user in `uri`. A server without tokens does not check it, but
-            other users cannot take over the client name.
+        user: User of the logon. Overrides the user in `uri`. A server without tokens accepts any user. It
+            refuses a client name that is connected with another user.
         password: Password of the logon. Overrides the password in `uri`.
         token: Access token of the server, instead of a password. The client sends it to another machine only
             with TLS.
         tls: Certificates for a `tls://` address. None (default): the trusted CAs of the system.
-        publish_store: Keeps messages until they are persisted, such as `MemoryPublishStore`. Its messages
-            have sequence numbers, and the next connection sends them again. None (default): after a lost
-            connection, the outcome of messages in flight is unknown.
+        publish_store: Keeps messages until they are persisted, such as `MemoryPublishStore`. Messages get
+            sequence numbers, and the client resends unpersisted ones on its next connection. None (default):
+            after a lost connection, the outcome of messages in flight is unknown.
         bookmark_store: Records delivered and discarded messages of bookmark subscriptions
             (`MemoryBookmarkStore`, `LoggedBookmarkStore`, `RingBookmarkStore`). `MOST_RECENT` needs it, and
             discarded messages are not redelivered. Close it after the client. None (default): no store.
@@ -184,9 +184,9 @@ class Client(
         """Set the handler for messages that the server rejected.
 
         Args:
-            handler: Called as `handler(error, batch)` on the receive thread. `batch` contains the messages.
-                It is None without a publish store. None: `publish_flush` raises instead (the default of a
-                client).
+            handler: Called as `handler(error, batch)` on the receive thread. `batch` is a `MessageBatch` of
+                the rejected messages, or None without a publish store. A handler of None (the default of a
+                client) means that `publish_flush` raises `PublishRejected`.
 
         Example:
             >>> rejected = []
@@ -209,14 +209,16 @@ class Client(
     ) -> int | None:
         """Publish one message. If the call raises one of the errors below, the message is not published.
 
-        The call waits only if the publish store or the send buffer is full. A lost connection ends the wait,
-        unless a disconnect handler is set and `timeout` is not None: the handler may reconnect in time. Call
-        `publish_flush` to wait until messages are persisted.
+        The call waits only if the publish store or the send buffer is full. If the connection is lost while
+        the publish store is full, the call raises `Disconnected`. HA clients, and clients with a disconnect
+        handler and a timeout, wait for the reconnect instead. Call `publish_flush` to wait until messages are
+        persisted.
 
         Args:
             topic: Name of the topic or queue.
             data: The body: bytes unchanged, str as UTF-8, any other object as JSON.
-            expiration: Lifetime of the message in seconds or text (`"5m"`). None (default): no limit.
+            expiration: Lifetime in a queue, in seconds or text (`"5m"`). Topics ignore it. None (default): no
+                limit.
             correlation_id: Text that subscribers receive with the message.
             sow_key: Message key that subscribers receive with the message.
             timeout: Longest wait for free space, in seconds or text. None: as long as the connection lasts.
@@ -349,8 +351,8 @@ class Client(
     def publish_flush(self, timeout: Timeout = DEFAULT, level: str = "persisted") -> None:
         """Wait until all messages sent on this connection are persisted, with or without a publish store.
 
-        The call also waits for acknowledgements of queue messages, including those that wait for free space
-        in the publish store.
+        The call also waits until earlier calls of `ack` for queue messages are persisted, including those
+        that wait for free space in the publish store.
 
         Args:
             timeout: Longest wait in seconds or text. None: as long as the connection lasts. Default: the
@@ -361,7 +363,8 @@ class Client(
         Raises:
             PublishRejected: The server rejected messages since the last flush, and the client has no
                 failed-write handler.
-            TimedOut: Not complete within `timeout`. The publish store is unchanged.
+            TimedOut: Not complete within `timeout`. The publish store keeps the messages that are not
+                persisted.
             PublisherTakenOver: Another process has published under this client name.
             BadOption: The timeout is invalid.
             Disconnected: The client is not connected, or the connection was lost.

@@ -119,8 +119,8 @@ class HAClient(HAFrontend, Client):
         messages of the store again.
 
         Args:
-            timeout: Longest wait in seconds or text. None: until the client stops. Default: the timeout of
-                the client.
+            timeout: Longest wait in seconds or text. None: until the client stops connecting. Default: the
+                timeout of the client.
             level: `"persisted"` (default) or `"processed"`, as in `Client.publish_flush`.
 
         Raises:

@@ -37,8 +37,8 @@ class MessageStream(StreamBase):
     """The messages of one subscription in log order: an iterator of `Message`, for one consumer at a time.
 
     `Client.subscribe`, `bookmark_subscribe`, `replay` and `execute` return it. Iteration waits for messages
-    and ends without an exception when the subscription has ended. `end_reason` is the reason. A bounded
-    stream (`Client.replay`) raises the error instead if it was cut short, so its end
+    and ends without an exception when the subscription has ended. `end_reason` is the reason. If a bounded
+    stream (`Client.replay`) is cut short, iteration raises the error. Its end without an error therefore
     means that everything was read. An ended stream does not restart.
 
     The stream is a context manager that closes itself.

@@ -51,13 +51,13 @@ class ClientTransaction(TransactionBase):
                 Default: the timeout of the client.
 
         Returns:
-            The result, with `name`, `repeated` (it was committed before) and `bookmark` (of the last
-            message).
+            The result, with `name`, `message_count`, `bookmark` (of the last message), and `repeated`: True
+            if an earlier commit had this name, so that this one published nothing.
 
         Raises:
             TimedOut: No answer within `timeout`. The outcome is unknown.
             Disconnected: The connection was lost. The outcome is unknown.
-            TransactionUnknown: The server dropped staged messages meanwhile.
+            TransactionUnknown: The server dropped messages of the transaction before the commit.
             TransactionBusy: Another commit of this name is in progress. Retry later.
             LimitReached: A limit of the server was reached. Retry later.
             TransactionTooLarge: The transaction is larger than the limit of the server.

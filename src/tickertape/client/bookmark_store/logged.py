@@ -40,15 +40,15 @@ class LoggedBookmarkStore(FileBackedStore):
     """Bookmark store that logs delivered and discarded messages to a file (see `BookmarkStore`).
 
     Args:
-        path: The file. It and its directory are created if missing. `path.lock` is the lock file: one store
-            at a time can use the file.
-        adapter: Recovery point adapter, which keeps recovery points elsewhere too. The store starts with them
-            if the file is missing or damaged. A file of another kind, or of a newer format, is never
-            overwritten. Default None.
+        path: The file. It and its directory are created if missing. One store at a time can use it: the lock
+            file has the same path with `.lock` appended. A file of another kind, or in a newer format, is
+            never overwritten.
+        adapter: Recovery point adapter, which keeps recovery points elsewhere too. If the file is missing or
+            damaged, the store starts with the recovery points of the adapter. Default None.
         sync: `"never"` (default): recorded changes survive the end of the process, but power loss may cause
             redelivery. `"always"`: each call syncs its changes before it returns.
-        prune_size: Int (bytes) or text such as `"16MB"` (default). Above this size, and above four times its
-            size after the last prune, the file is pruned before it grows.
+        prune_size: Int (bytes) or text such as `"16MB"` (default). The store prunes the file before it grows
+            above this size and above four times its size after the last prune.
 
     Raises:
         BadOption: For an invalid option.

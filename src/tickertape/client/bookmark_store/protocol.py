@@ -18,9 +18,9 @@ from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 class RecoveryPointAdapter(Protocol):
     """Storage of recovery points in addition to a bookmark store. A store makes one call at a time.
 
-    An adapter that publishes with a client must have that client as its attribute `client`. It must not be
-    the client that uses the bookmark store: that client then raises `UsageError`. It may also have
-    `offer`, which stores then call instead of `update` (see `ConflatingRecoveryPointAdapter`).
+    An adapter that publishes with a client must have that client as its attribute `client`. The client that
+    uses the bookmark store raises `UsageError` if it is this `client`. An adapter may also have `offer`,
+    which stores then call instead of `update` (see `ConflatingRecoveryPointAdapter`).
     """
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:
@@ -46,7 +46,7 @@ class BookmarkStore(Protocol):
     message. Sequences of a publisher increase in the order of delivery.
 
     A store may also have `bind_client_name(name)`, which a client calls with its name before it uses the
-    store. It raises `StoreOwnerMismatch` if the store belongs to another client name.
+    store. The method raises `StoreOwnerMismatch` if the store belongs to another client name.
     """
 
     @property
@@ -56,8 +56,8 @@ class BookmarkStore(Protocol):
     def started(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
         """Record the start that the server resolved: right after the earliest of `bookmarks`.
 
-        An empty sequence means the start of the log. The start is the first recovery point. No effect if the
-        subscription has one."""
+        An empty sequence means the start of the log. The start is the first recovery point. The call has no
+        effect if the subscription already has a recovery point."""
 
     def resumed(self, sub_id: str, *, forget_beyond: bool = False) -> None:
         """Prepare for a subscribe or resubscribe: undiscarded messages may be redelivered once.
@@ -92,7 +92,7 @@ class BookmarkStore(Protocol):
     def persisted(self, sub_id: str, bookmark: Bookmark) -> None:
         """Record that all messages of the subscription up to `bookmark` were delivered.
 
-        The server reports this, also for a log position whose messages do not match the filter.
+        The message of `bookmark` itself may be one that does not match the filter.
         """
 
     def most_recent(self, sub_id: str) -> list[Bookmark]:

@@ -24,16 +24,15 @@ _UPDATES: Final = 1000
 class ConflatingRecoveryPointAdapter:
     """Recovery point adapter that passes only the newest point of each subscription to another adapter.
 
-    A separate thread calls the other adapter. `flush` and `close` call it at once. Points that were not
-    passed on are lost with the process, and messages are then redelivered.
+    A separate thread calls the other adapter. `flush` and `close` call it at once. If the process ends before
+    a point is passed on, the point is lost, and messages are redelivered.
 
     Args:
         inner: The other adapter.
-        seconds: Delay after the first point that was not passed on, in seconds or as text such as `"500ms"`.
-            Default 1 s.
-        updates: Number of updates after which points are passed on before the delay ends. Default 1000.
-        on_error: Called with each exception of `inner`, which is called again with the next point. Default
-            None.
+        seconds: Longest time that a new point waits, in seconds or text such as `"500ms"`. Default 1 s.
+        updates: Number of updates after which the points are passed on earlier. Default 1000.
+        on_error: Called as `on_error(exception)` for each exception of `inner`. Later points are still passed
+            on. Default None (only the attribute `error` has the last exception).
 
     Raises:
         BadOption: If `seconds` or `updates` is not above 0.

@@ -14,18 +14,19 @@ PasswordGiven = str | None | Awaitable[str | None]
 
 @runtime_checkable
 class Authenticator(Protocol):
-    """Provides the password for a logon. It is asked before each attempt, so that tokens can be renewed.
+    """Provides the password for each logon attempt of an HA client, for example a renewed token.
 
-    `user` and `password` are those of the client or of the URI, None if absent. Calls are sequential, without
-    a lock of the client, on the thread (or loop) that connects. An exception makes the attempt fail. The
-    methods must not call the client.
+    `user` and `password` are those of the client or of the URI, None if absent. Calls are sequential, on the
+    thread (or event loop) that connects, and the client holds no lock meanwhile. An exception makes the
+    attempt fail. The methods must not call the client.
     """
 
     def authenticate(self, user: str | None, password: str | None) -> PasswordGiven:
         """Return the password for the logon, or None to log on without one."""
 
     def retry(self, user: str | None, password: str | None) -> PasswordGiven:
-        """Return the password for the attempt after a refused logon, instead of `authenticate`."""
+        """Return the password for the next attempt after a refused logon. Called instead of
+        `authenticate`."""
 
     def completed(self, user: str | None, password: str | None, reason: str) -> None:
         """Record that the server accepted `password`. `reason` is the instance name of the server."""

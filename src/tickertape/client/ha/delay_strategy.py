@@ -67,9 +67,10 @@ class FixedDelayStrategy:
 
     Args:
         delay: Wait in seconds, or text such as `"500ms"`. Default 0.2 s.
-        initial: Wait before the first attempt after a lost connection or a failed `connect_and_logon`.
-            Default `delay`.
-        give_up_after: Time limit for starting attempts, in seconds or text. Default None (never give up).
+        initial: Wait before the first attempt after a lost connection, and before the second attempt of
+            `connect_and_logon`. Default `delay`.
+        give_up_after: Longest time to keep trying, in seconds or text, from the lost connection or the first
+            failed attempt on. Default None (never give up).
 
     Raises:
         BadOption: A value is invalid.
@@ -92,7 +93,7 @@ class FixedDelayStrategy:
         self._first = True
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """Return the seconds to wait, at most the rest of `give_up_after`. None at its end."""
+        """Return the seconds to wait, at most the remaining time of `give_up_after`. None after that time."""
         delay = self._initial if self._first else self._delay
         self._first = False
         return self._limit.cut(delay, mono)
@@ -114,7 +115,8 @@ class ExponentialDelayStrategy:
         factor: Growth per failure, at least 1. Default 2.
         maximum: Longest wait without jitter, in seconds or text. Default 20 s.
         jitter: Random part as a multiple of `initial`, at least 0. Default 1.
-        give_up_after: Time limit for starting attempts, in seconds or text. Default None (never give up).
+        give_up_after: Longest time to keep trying, in seconds or text, from the lost connection or the first
+            failed attempt on. Default None (never give up).
 
     Raises:
         BadOption: A value is invalid.
@@ -140,7 +142,7 @@ class ExponentialDelayStrategy:
         self._delay = min(self._initial, self._maximum)
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:  # noqa: ARG002
-        """Return the seconds to wait, at most the rest of `give_up_after`. None at its end."""
+        """Return the seconds to wait, at most the remaining time of `give_up_after`. None after that time."""
         delay = self._delay
         self._delay = min(delay * self._factor, self._maximum)
         return self._limit.cut(delay + chance * self._jitter * self._initial, mono)

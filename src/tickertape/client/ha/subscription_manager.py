@@ -43,7 +43,8 @@ class SubscriptionManager(Protocol):
     """
 
     def subscribed(self, subscription: StoredSubscription) -> None:
-        """Record a subscription. It replaces one with the same id. Also called for each restored one."""
+        """Record a subscription, and drop an earlier one with the same id. Also called for each restored
+        one."""
 
     def unsubscribed(self, sub_id: str) -> None:
         """Record the final end of a subscription: unsubscribed, complete or refused.
@@ -59,13 +60,13 @@ class SubscriptionManager(Protocol):
 
 
 class MemorySubscriptionManager:
-    """Manager that remembers subscriptions during the process, so it restores none at the start."""
+    """Manager that keeps subscriptions in memory. It restores none after a restart of the process."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, StoredSubscription] = {}
 
     def subscribed(self, subscription: StoredSubscription) -> None:
-        """Remember a subscription after all others. It replaces one with the same id."""
+        """Remember a subscription as the last one, and drop an earlier one with the same id."""
         self._by_id.pop(subscription.sub_id, None)
         self._by_id[subscription.sub_id] = subscription
 

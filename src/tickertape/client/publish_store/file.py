@@ -248,7 +248,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         segment.mark[0] = _MARK_BASE - end * _MARK_STEP
 
     def writer(self, topic: str) -> Callable[[int, bytes], bool] | None:
-        """Return a faster `append` for messages of `topic` into the active segment, or None."""
+        """Return a faster `append` for messages of `topic`, or None (see `AppendingPublishStore.writer`)."""
         segment = self._current
         if segment is None or self._sync:
             return None
@@ -298,7 +298,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         self._used = max(last, self._used)
 
     def discard(self, sequence: int) -> None:
-        """Remove all messages up to and including `sequence`, which are persisted."""
+        """Remove all messages up to and including `sequence`. The server has persisted them."""
         self._ledger.settle(sequence)
         # Never above the last stored sequence: a later message must not count as settled.
         self._settled = max(self._settled, min(sequence, self.last_sequence))

@@ -110,7 +110,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
                 return  # the batch stays in memory, and `size_bytes` reports a full store
 
     def discard(self, sequence: int) -> None:
-        """Remove all messages up to and including `sequence`, which are persisted."""
+        """Remove all messages up to and including `sequence`. The server has persisted them."""
         self._memory.discard(sequence)
         self._file.discard(sequence)
 

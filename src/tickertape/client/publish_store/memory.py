@@ -85,7 +85,7 @@ class MemoryPublishStore(StoreOptions):
         self._last_sequence = stored.last
 
     def discard(self, sequence: int) -> None:
-        """Remove all messages up to and including `sequence`, which are persisted."""
+        """Remove all messages up to and including `sequence`. The server has persisted them."""
         held = self._held
         while held and held[0].last <= sequence:
             self._last_sequence = max(self._last_sequence, held[0].last)

@@ -32,7 +32,8 @@ class PublishStore(Protocol):
     """Store of published messages that are not known to be persisted.
 
     A store serves one client at a time. The client calls it under one lock, so a store needs no lock.
-    Sequences increase from batch to batch and within each batch.
+    Sequences increase from batch to batch and within each batch. A `Stored` is a named tuple of the first and
+    the last sequence of a batch, and the `MessageBatch`.
     """
 
     def attach(self, name: str) -> None:
@@ -65,7 +66,7 @@ class PublishStore(Protocol):
         """
 
     def discard(self, sequence: int) -> None:
-        """Remove all messages up to and including `sequence`, which are persisted."""
+        """Remove all messages up to and including `sequence`. The server has persisted them."""
 
     def replace(self, first: int, last: int, rest: MessageBatch | None) -> None:
         """Replace the messages with the sequences `first` to `last`, which are in one batch, by `rest`.
@@ -94,18 +95,19 @@ class AppendingPublishStore(PublishStore, Protocol):
         correlation_id: str = "",
         key: str = "",
     ) -> None:
-        """Store one message of the next batch. The message is stored when the call returns.
+        """Store one message of the next batch before the call returns.
 
-        The sequence of a message that was not accepted in the end is reused. The later message then replaces
-        the earlier one. `held` and `last_sequence` exclude the message until `seal`. Raises `StoreError` if
-        the message is not stored.
+        `expiration_ms` is the lifetime in milliseconds. 0 and empty texts mean none. If `publish` fails after
+        this call, the next message has the same `sequence` and replaces this one. `held` and `last_sequence`
+        exclude the message until `seal`. Raises `StoreError` if the message is not stored.
         """
 
     def writer(self, topic: str) -> Callable[[int, bytes], bool] | None:
-        """Return a faster `append` for messages of `topic` without labels, `write(sequence, body)`, or None.
+        """Return a faster `append` as a function `write(sequence, body)`, or None if the store has none.
 
-        The client calls it after an `append` to the same batch. `write` is valid until the batch ends. It
-        returns False if it stored nothing and the client must call `append`.
+        `write` stores messages of `topic` without expiration, correlation id and key. The client calls
+        `writer` after an `append` to the same batch, and uses `write` until the batch ends. If `write`
+        returns False, it stored nothing, and the client calls `append`.
         """
 
     def seal(self, stored: Stored) -> None:
@@ -120,10 +122,10 @@ class AppendingPublishStore(PublishStore, Protocol):
 class LogonNotingPublishStore(PublishStore, Protocol):
     """A publish store that records whether a server has ever accepted a logon with it.
 
-    Before its first logon, a client does not know which topics are persistent. It sends messages from that
-    time without sequences if the server does not persist their topic. For a later message, and for each
-    message of a store without this record, it raises `TopicNotRecorded` instead. All stores of this package
-    keep the record.
+    Before its first logon, a client does not know which topics are persistent, so it stores every message.
+    After the logon it sends those of non-persistent topics without sequences. It does so for messages of an
+    earlier process only if `never_logged_on` is True. For all other stored messages of non-persistent topics
+    it raises `TopicNotRecorded`. All stores of this package keep the record.
     """
 
     @property
