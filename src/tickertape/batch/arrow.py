@@ -261,8 +261,9 @@ def batch_from_arrow(
 ) -> MessageBatch:
     """Return a batch of one run with the values of a binary or string `array` as bodies, not copied.
 
-    View variants are cast. Raises `BadMessage` for other types, nulls and invalid offsets, `MessageTooLarge`,
-    `BadTopic`, and `UsageError` for an empty array.
+    View types (`binary_view`, `string_view`) are cast. `timestamp` is in microseconds since 1970 UTC. Raises
+    `BadMessage` for other types, nulls and invalid offsets, `MessageTooLarge`, `BadTopic`, and `UsageError`
+    for an empty array.
     """
     topic_bytes(topic)
     return encode_array(array).batch(

@@ -57,8 +57,8 @@ ColumnArray = TypeVar("ColumnArray", Int64s, Bytes8)
 def slice_batch(batch: MessageBatch, start: int, stop: int) -> MessageBatch:
     """Return messages `start` to `stop` (exclusive), or the batch itself for the full range.
 
-    Bodies are not copied. Cut runs get a new checksum, flagged as the server's. Unused topics and columns are
-    dropped. Raises `UsageError` for an empty or invalid range.
+    Bodies are not copied. Cut runs get a new checksum, marked as computed by the server. Unused topics and
+    columns are dropped. Raises `UsageError` for an empty or invalid range.
     """
     if not 0 <= start < stop <= batch.count:
         raise UsageError(
@@ -76,9 +76,9 @@ def slice_batch(batch: MessageBatch, start: int, stop: int) -> MessageBatch:
 def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
     """Return the messages of a boolean mask or of increasing indices, or the batch itself for all.
 
-    Runs are kept, with a sequence column if they have gaps now. Runs that lost messages get a new checksum,
-    flagged as the server's. Unused topics and columns are dropped. Raises `UsageError` for an empty selection
-    and for an invalid mask or invalid indices.
+    Runs are kept. If messages are missing inside a run, the result has a sequence column. Runs that lost
+    messages get a new checksum, marked as computed by the server. Unused topics and columns are dropped.
+    Raises `UsageError` for an empty selection and for an invalid mask or invalid indices.
     """
     if mask_or_indices.dtype == np.bool_:
         if len(mask_or_indices) != batch.count:
@@ -101,8 +101,8 @@ def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
 def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
     """Return all messages in a new order. `order` has each index exactly once.
 
-    A run is split where its messages are no longer consecutive and increasing. The parts get new checksums,
-    flagged as the server's. Raises `UsageError` if `order` is not a permutation of the indices.
+    A run is split where its messages are no longer consecutive and increasing. All runs get new checksums,
+    marked as computed by the server. Raises `UsageError` if `order` is not a permutation of the indices.
     """
     if not np.array_equal(np.sort(order), np.arange(batch.count)):
         raise UsageError(
@@ -181,7 +181,7 @@ def indices_of_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tu
 
 
 def message_costs(batch: MessageBatch) -> Int64s:
-    """Return the flow-control cost of each message (see `MessageBatch.cost`)."""
+    """Return the flow-control cost of each message in bytes (see `MessageBatch.cost`)."""
     costs: Int64s = lengths_of(batch.offsets).astype(I8) + message_cost_bytes
     for labels in (batch.correlation_ids, batch.keys):
         if labels is not None:
@@ -346,7 +346,8 @@ _STAMP_END: Final = HEADER_BYTES + _STAMP.size
 
 
 class Stamp(NamedTuple):
-    """Values that the server sets when it accepts a run. `timestamp` is in microseconds since 1970 UTC."""
+    """Publisher id, first sequence and timestamp (microseconds since 1970 UTC) of a run. The server sets
+    them."""
 
     publisher: int
     first_sequence: int
@@ -356,10 +357,11 @@ class Stamp(NamedTuple):
 def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None) -> MessageBatch:
     """Merge all runs of `batches`, in order. A single batch without stamps is returned unchanged.
 
-    With `stamps`, one per batch, every batch has exactly one run, and its row gets the stamp. The run keeps
-    its sequence column if the stamp has the same publisher and first sequence. Otherwise messages are
-    numbered from the stamp without gaps. Checksums of runs are kept. Raises `UsageError` without batches or
-    for unsuitable stamps, `MessageTooLarge` if all bodies together have 2 GiB or more.
+    With `stamps` (one per batch), every batch must have exactly one run. The run gets the publisher, first
+    sequence and timestamp of its stamp. A sequence column is kept if publisher and first sequence are the
+    same as before. Otherwise the messages are numbered without gaps. Checksums of runs are kept. Raises
+    `UsageError` without batches or for unsuitable stamps, `MessageTooLarge` if all bodies together have 2 GiB
+    or more.
     """
     if not batches:
         raise UsageError("Cannot merge without a batch. Pass at least one.")
@@ -503,9 +505,10 @@ def _labels(columns: list[Labels | None], counts: list[int]) -> Labels:
 
 
 def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | None = None) -> MessageBatch:
-    """Return the messages of `batch` with new bodies (and `kinds`). Runs are flagged as the server's.
+    """Return the messages of `batch` with new bodies, and with new `kinds` unless None.
 
-    Raises `UsageError` unless `bodies` has one per message, `MessageTooLarge` for 2 GiB or more in total.
+    Runs get new checksums, marked as computed by the server. Raises `UsageError` unless `bodies` has one per
+    message, `MessageTooLarge` for 2 GiB or more in total.
     """
     if len(bodies) != batch.count:
         raise UsageError(

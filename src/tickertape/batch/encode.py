@@ -224,7 +224,8 @@ def batch_from_bodies(
 ) -> MessageBatch:
     """Return a batch of one run and one topic.
 
-    Raises `UsageError` without bodies, `BadTopic`, `MessageTooLarge`.
+    `timestamp` is in microseconds since 1970 UTC. Raises `UsageError` without bodies, `BadTopic`,
+    `MessageTooLarge`.
     """
     return encode_bodies(bodies).batch(
         topic, publisher=publisher, first_sequence=first_sequence, timestamp=timestamp

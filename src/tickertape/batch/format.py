@@ -80,7 +80,7 @@ PADDING: Final = tuple(bytes(n) for n in range(8))
 
 
 class Run(NamedTuple):
-    """One row of the run table, as Python integers."""
+    """One row of the run table, as Python integers. `timestamp` is in microseconds since 1970 UTC."""
 
     publisher: int
     first_sequence: int

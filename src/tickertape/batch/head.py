@@ -16,7 +16,7 @@ from tickertape.batch.message_batch import MessageBatch
 
 
 class BatchHead:
-    """Header and columns of a batch of `nbytes`."""
+    """Header and columns of an encoded batch of `nbytes`, to read some of its runs without all bodies."""
 
     def __init__(self, head: Buffer, nbytes: int) -> None:
         """Validate everything except the bodies. Raises `BadBatch`."""
@@ -39,7 +39,8 @@ class BatchHead:
         return runs
 
     def ranges(self, runs: Int64s) -> list[tuple[int, int]]:
-        """Return the byte ranges (end exclusive) of the bodies of `runs`, adjacent ones merged."""
+        """Return the byte ranges (end exclusive, from the start of the bodies) of `runs`. Adjacent ones are
+        merged."""
         starts, offsets = self._batch.run_starts, self._batch.offsets
         found: list[tuple[int, int]] = []
         firsts, lasts = offsets[starts[runs]].tolist(), offsets[starts[runs + 1]].tolist()
@@ -53,7 +54,7 @@ class BatchHead:
     def take(self, runs: Int64s, bodies: Buffer) -> tuple[MessageBatch, Int64s]:
         """Return the messages of `runs` and their indices in the batch.
 
-        `bodies` has the joined bodies of `runs`. Raises `BadBatch` for a wrong number of bytes,
+        `bodies` has the joined bytes of `ranges(runs)`. Raises `BadBatch` for a wrong number of bytes,
         `CorruptBatch` for a wrong checksum.
         """
         batch = self._batch

@@ -83,10 +83,11 @@ class _Lazy(Generic[T]):
 
 
 class MessageBatch:
-    """Immutable table of messages. `len(batch)` is the number of messages, iteration yields `Message`s.
+    """Immutable table of messages. `len(batch)` is the number of messages. Iteration yields `Message`s.
 
     `parse` creates one from bytes. `tickertape.batch` has functions that build, merge and select. Arrays are
-    read-only numpy views on the encoding. Message indices are 0 to `count - 1`.
+    read-only numpy views on the encoding. Message indices are 0 to `count - 1`. A run is a group of
+    consecutive messages of one publisher with one timestamp and one checksum.
     """
 
     count: int
@@ -218,7 +219,8 @@ class MessageBatch:
 
     @_Lazy
     def cost(self) -> int:
-        """Flow-control cost: bytes of bodies and labels, and `message_cost_bytes` for each message."""
+        """Flow-control cost in bytes: bodies, correlation ids and keys, and `message_cost_bytes` per
+        message."""
         cost = self.body_bytes + message_cost_bytes * self.count
         if self.columns & (CORRELATION_IDS | KEYS):
             cost = cost_between(self, 0, self.count)
@@ -337,13 +339,14 @@ class MessageBatch:
 
     @property
     def queue(self) -> str | None:
-        """Queue of the messages, or None. Messages of a queue keep their original topics."""
+        """Name of the queue, or None. `topic(i)` is the topic to which a message was published, not the
+        queue."""
         lease = None if self.context is None else self.context.lease
         return None if lease is None else lease.queue
 
     @property
     def lease_expires(self) -> datetime | None:
-        """End of the lease, equal for all messages (see `Message.lease_expires`)."""
+        """End of the lease (a `datetime` in UTC), equal for all messages (see `Message.lease_expires`)."""
         lease = None if self.context is None else self.context.lease
         return None if lease is None else lease.expires
 
@@ -472,7 +475,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     """One message. `data` is its body as bytes. All other values are looked up in its batch.
 
     Messages compare by identity. A message keeps its whole batch in memory: keep only `data` to save memory.
-    A pickled message is a single message that can be read, but not discarded or settled.
+    A pickled copy has only the one message. You can read its values, but not discard or acknowledge it
+    (`UsageError`).
 
     Example:
         >>> with client.subscribe("orders") as stream:
@@ -517,7 +521,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def bookmark(self) -> str | None:
-        """Bookmark `publisher|sequence|` of a bookmark subscription or a queue. None in any other case."""
+        """Bookmark (`publisher|sequence|`) of a message from a bookmark subscription or a queue, otherwise
+        None."""
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):
             return None
@@ -556,13 +561,14 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def expiration(self) -> int | None:
-        """Lifetime in milliseconds from `timestamp`, set by the publisher, or None."""
+        """Lifetime in a queue in milliseconds, set by the publisher, or None. It starts when the server
+        accepts the message."""
         return self.batch.expiration(self.index)
 
     def discard(self) -> bool:
         """Discard the message, so that the bookmark store prevents its redelivery.
 
-        Return False if it was already discarded, and without a bookmark subscription or a bookmark store.
+        Return False if the message was already discarded, or if no bookmark store tracks its subscription.
         Raises the errors of the store (`StoreFailed`, `Closed`).
         """
         batch, index = self.batch, self.index
@@ -610,21 +616,21 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     def cancel(self) -> None:
         """Return the message to its queue for redelivery to any consumer, within the limits of the queue.
 
-        Sent at once. No effect in an at-most-once queue. Raises the errors of `ack`.
+        The client sends this at once. No effect in an at-most-once queue. Raises the errors of `ack`.
         """
         self._settle("cancel")
 
     def expire(self) -> None:
         """Reject the message: it leaves its queue unprocessed, to the dead-letter topic if the queue has one.
 
-        Sent at once. No effect in an at-most-once queue. Raises the errors of `ack`.
+        The client sends this at once. No effect in an at-most-once queue. Raises the errors of `ack`.
         """
         self._settle("expire")
 
     def extend(self, seconds: float | str) -> None:
         """Set the end of the lease to `seconds` from now, later or earlier than before.
 
-        Sent at once. No effect in an at-most-once queue, and on a lease without an end.
+        The client sends this at once. No effect in an at-most-once queue, and on a lease without an end.
 
         Args:
             seconds: Remaining time of the lease in seconds or text (`"60s"`): more than 0, at most 366 days.
@@ -675,7 +681,7 @@ def _lease_of(batch: MessageBatch, what: str) -> Lease:
 
 
 def cost_between(batch: MessageBatch, low: int, high: int) -> int:
-    """Return the flow-control cost of the messages `[low, high)` of a batch."""
+    """Return the flow-control cost of the messages `[low, high)` of a batch in bytes."""
     cost = int(batch.offsets[high]) - int(batch.offsets[low]) + message_cost_bytes * (high - low)
     if batch.columns & (CORRELATION_IDS | KEYS):
         for labels in (batch.correlation_ids, batch.keys):

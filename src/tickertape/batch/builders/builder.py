@@ -148,9 +148,9 @@ class BatchBuilder:
     ) -> None:
         """Add a message. `expiration_ms` 0, and an empty `correlation_id` or `key`, mean none.
 
-        Either every message of the run has a `sequence`, in increasing order, or none, and `build` numbers
-        them. `kind` is 1 for a control record. Raises `MessageTooLarge`, `BadTopic` (too long) or
-        `BadMessage`.
+        Pass an increasing `sequence` for every message of the run, or for none. Without sequences, `build`
+        numbers the messages. `kind` is 1 for a control record. Raises `MessageTooLarge`, `BadTopic` (too
+        long) or `BadMessage`.
         """
         size = len(body)
         if (
@@ -243,8 +243,9 @@ class BatchBuilder:
     def build(self, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0) -> MessageBatch:
         """Return all messages as one run. They stay in the builder until `clear`.
 
-        `first_sequence` numbers messages that were added without a sequence. Raises `UsageError` without
-        messages or for numbers out of range, `MessageTooLarge` for bodies of 2 GiB or more in total.
+        `first_sequence` is for messages that were added without a sequence. `timestamp` is in microseconds
+        since 1970 UTC. Raises `UsageError` without messages or for numbers out of range, `MessageTooLarge`
+        for bodies of 2 GiB or more in total.
         """
         if self._first is not None:
             if first_sequence not in (0, self._first):

@@ -59,7 +59,7 @@ PlainRow: TypeAlias = tuple[int, int, int, str, Buffer, int, bytes, bytes]
 
 
 def batch_from_rows(rows: Sequence[PlainRow]) -> MessageBatch:
-    """Return a batch of `rows` in their order. Its runs have new checksums, flagged as the server's.
+    """Return a batch of `rows` in their order. Its runs have new checksums, marked as computed by the server.
 
     Raises `UsageError` without rows, `MessageTooLarge` for 2 GiB or more in a body or in total.
     """
@@ -101,8 +101,8 @@ def batch_from_columns(
 ) -> MessageBatch:
     """Return a batch of the given columns, at least one message.
 
-    Its runs have new checksums, flagged as the server's. `offsets` go from 0 to the size of `bodies`, which
-    is kept, not copied. Several `topics`, all of them used, need a `topic_index`. Raises
+    Its runs have new checksums, marked as computed by the server. `offsets` go from 0 to the size of
+    `bodies`, which is kept, not copied. Several `topics`, all of them used, need a `topic_index`. Raises
     `MessageTooLarge` if all bodies together have 2 GiB or more.
     """
     runs = _runs(publishers, sequences, timestamps)
