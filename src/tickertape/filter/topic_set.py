@@ -17,8 +17,9 @@ from tickertape.filter.limits import recorded_patterns_max, recorded_topics_kept
 class TopicSet:
     """Topics selected by `names`, which are topic names and patterns.
 
-    A name with a pattern character is an unanchored pattern. Raises `BadTopic` for an invalid pattern, and
-    for more than `recorded_patterns_max` patterns."""
+    A name with one of `* + ? [ ] ( ) { } ^ $ |` or a backslash is an unanchored RE2 pattern. `topic in
+    topic_set` is the test. Raises `BadTopic` for an invalid pattern, and for more than 64 patterns
+    (`recorded_patterns_max`)."""
 
     def __init__(self, names: Iterable[str]) -> None:
         names = sorted(set(names))

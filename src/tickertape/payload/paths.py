@@ -45,8 +45,8 @@ class Path:
 def parse_path(text: str) -> Path:
     """Parse a path such as `/a/b[0]/@attr`. It starts with a name.
 
-    Raises `BadPath` with the position in `text` if it is invalid, or exceeds `path_characters_max` or
-    `path_steps_max`.
+    Raises `BadPath` with the position in `text` if it is invalid, or has more than 1,024 characters
+    (`path_characters_max`) or 32 steps (`path_steps_max`).
     """
     if len(text) > path_characters_max:
         raise BadPath(f"Path too long: {len(text):,} characters. Use at most {path_characters_max:,}.")
@@ -148,7 +148,7 @@ def parse_select(text: str) -> Select:
 
     The first entry sets the initial state: nothing for `-/` or `+/field`, everything for `+/` or `-/field`.
     Later entries override earlier ones for everything below their path. Raises `BadOption` with the position
-    in `text` for invalid entries, subscripts, and more than `select_entries_max` entries.
+    in `text` for invalid entries, subscripts, and more than 256 entries (`select_entries_max`).
     """
     if text.count(",") >= select_entries_max:
         raise BadOption(

@@ -30,24 +30,23 @@ class FieldReader(Protocol):
 
     @property
     def access(self) -> tuple[str, ...]:
-        """Per path, the Python source that accesses it in the result of `decode`: `.f0`, `[3]`, `.f1.f0[2]`.
-
-        Only attributes and constant subscripts, which never raise."""
+        """Python source that reads each path from the result of `decode`: `.f0`, `[3]`, `.f1.f0[2]`. It has
+        only attributes and constant subscripts, which never raise."""
 
     @property
     def decode(self) -> Callable[[bytes], Any]:
-        """Decodes a body. Raises `Unreadable`, and no other exception, if the body is invalid for the
-        type."""
+        """Function that decodes a body. It raises `Unreadable`, and no other exception, if the body is
+        invalid for the type."""
 
     @property
     def quick(self) -> Callable[[bytes], Any]:
-        """Decodes most bodies faster than `decode`. For hot loops.
+        """Function that decodes most bodies faster than `decode`.
 
         If it raises one of `doubts`, the body may still be valid: call `decode` then."""
 
     @property
     def doubts(self) -> tuple[type[Exception], ...]:
-        """Exceptions of `quick` besides `Unreadable`. Empty if `quick` is `decode`."""
+        """Exceptions of `quick` that require a call of `decode`. Empty if `quick` is `decode`."""
 
 
 class MessageType(Protocol):
@@ -58,8 +57,8 @@ class MessageType(Protocol):
         """Name in a configuration: `json`, `messagepack`, `nvfix`, `fix`, `bson`, `binary`."""
 
     def reader(self, paths: Sequence[Path]) -> FieldReader:
-        """Return a reader of `paths`, which may repeat. Raises `BadPath` for impossible paths of this
-        type."""
+        """Return a reader of `paths`, which may repeat. Raises `BadPath` for paths that this type cannot
+        have."""
 
     def check(self, body: bytes) -> None:
         """Raise `Unreadable` with the reason unless all of `body` is one document of this type."""
@@ -72,7 +71,7 @@ class MessageType(Protocol):
         """Return a function that keeps only the selected fields of a body.
 
         Kept fields keep their order and exact values. A body that is invalid or has no fields is returned
-        unchanged. Raises `BadPath` for impossible paths of this type.
+        unchanged. Raises `BadPath` for paths that this type cannot have.
         """
 
 

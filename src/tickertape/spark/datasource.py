@@ -28,7 +28,7 @@ class TickertapeSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the short name."""
+        """Return the name of the format, `"tickertape"`."""
         return "tickertape"
 
     def schema(self) -> str:
@@ -85,7 +85,7 @@ class TickertapeSource(DataSource):
         return TickertapeWriter(sink_options(self.options, schema, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TickertapeStreamWriter:
-        """Return a writer of the batches of a query. Raises as `writer`."""
+        """Return a writer of the batches of a streaming query, for rows of `schema`. Raises as `writer`."""
         from tickertape.spark.sink.options import sink_options
         from tickertape.spark.sink.writer import TickertapeStreamWriter
 

@@ -82,8 +82,8 @@ class VirtualClock:
     def installed(self) -> Iterator[None]:
         """Install the clock in all loaded modules of `tickertape` until the end of the `with` block.
 
-        Other modules use the real clock. `time.sleep` in the patched modules advances the clock. Raises
-        `RuntimeError` at the end of the block if further modules of `tickertape` were loaded meanwhile.
+        All other modules use the real clock. `time.sleep` in the patched modules advances this clock. Raises
+        `RuntimeError` at the end of the block if the block loaded further modules of `tickertape`.
         """
         patched = _with_time()
         stand_in: Any = _Time(self)
@@ -136,8 +136,8 @@ class _Time:
 class VirtualLoop(asyncio.BaseEventLoop):
     """Event loop without waiting: if nothing is ready, its clock advances to the next timer.
 
-    The loop has no sockets, processes or threads. They need real time, so that every virtual timeout would
-    expire at once. Their methods raise `NotImplementedError`. A subclass can implement `create_connection`
+    The loop has no sockets, processes or threads: while one of them needed real time, the clock would skip to
+    the next timeout. Their methods raise `NotImplementedError`. A subclass can implement `create_connection`
     and similar methods. Ready callbacks run in the order in which they became ready, so a run is
     deterministic. If nothing is ready and no timer is set, the loop raises `Standstill`.
 

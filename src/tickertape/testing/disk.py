@@ -61,7 +61,7 @@ class _Handle(NamedTuple):
 
 
 class StrictDisk:
-    """A `Disk` in memory with an empty root directory. Not safe for several threads.
+    """Disk of a server (the interface `Disk`) in memory, with an empty root directory. Not thread-safe.
 
     Paths are relative to the root. Handles are integers. All operations raise `OSError` as the operating
     system does. `sync` makes the contents of a file durable, and `sync_directory` its name.
@@ -145,15 +145,15 @@ class StrictDisk:
     def lose(self, path: str) -> None:
         """Remove a file durably, as another program or an operator would.
 
-        Remove a lock file to test that a held lock outlives its file. Each time that the lock then still
-        rejects another process, the counter `lock_lost` increases.
+        Remove a lock file to test that a held lock outlives its file. The counter `lock_lost` increases when
+        such a lock rejects another process.
         """
         parent, name, _ = self._found(path)
         self._names.unlink(parent, name)
         self._names.sync(parent)
 
     def harm(self, path: str, how: str, start: int = 0, stop: int = 1 << 62) -> None:
-        """Damage a file, synced or not. Each read of the damage is counted.
+        """Damage a file, synced or not. `counts` has the number of reads of the damage.
 
         `how`: the file reads as `zeros`, is `empty`, or the bytes from `start` up to `stop` are `unreadable`
         until all of them are overwritten.
@@ -176,8 +176,9 @@ class StrictDisk:
         """Make the `nth` call of `operation` from now (1: the next) raise `OSError(error)`, once.
 
         A failing write first writes `written` bytes (default: drawn from `rng`), which stay unsynced. A
-        failing sync drops the data that it should have written, except a directory sync without a free
-        descriptor. Any other failing call has no effect.
+        failing sync drops the data that it should have written. A directory sync that fails with `EMFILE` or
+        `ENFILE` drops nothing. Any other failing call has no effect. Raises `ValueError` for an unknown
+        operation.
         """
         if operation not in OPERATIONS:
             raise ValueError(not_one_of("Unknown operation", operation, OPERATIONS))
@@ -201,7 +202,8 @@ class StrictDisk:
         return self._used
 
     def contents(self) -> dict[str, bytes]:
-        """Return the contents of every file by path, for assertions. It is not counted as a call."""
+        """Return the contents of every file by path, for assertions. `fail` and `calls` do not count the
+        call."""
         found: dict[str, bytes] = {}
         waiting = [("", self._names.root)]
         while waiting:

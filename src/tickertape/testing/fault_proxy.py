@@ -95,7 +95,7 @@ class FaultProxy:
     called. Any thread may call any method. A call has taken effect when it returns.
 
     Args:
-        target: Address of the server.
+        target: Address of the server: `tcp://`, `tls://` or `unix://`.
 
     Example:
         >>> with running_server() as server, FaultProxy(server.uri) as proxy:

@@ -48,8 +48,7 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
     4,096.
 
     Args:
-        make: Returns a new, empty store. With `survives=True` it returns the previous store, reopened after
-            `close`.
+        make: Returns a new, empty store. With `survives=True`, all calls after the first reopen that store.
         survives: Whether messages and the highest sequence survive `close`. Default False.
         killed: For a store whose messages survive a kill of the process. `killed(store)` simulates the kill:
             it releases locks and files as the operating system would, and writes nothing. Use

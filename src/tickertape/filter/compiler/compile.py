@@ -40,9 +40,8 @@ _Select: TypeAlias = Callable[[Sequence[bytes], "FilterInputs", Arrays], tuple[l
 
 @dataclass(slots=True)
 class FilterInputs:
-    """Inputs of message functions: one value per body in the columns, one value for all bodies elsewhere.
-
-    Only the fields in `Filter.needs` must be set.
+    """Inputs of a filter besides the bodies, for functions such as `TOPIC_NAME()`. Sequences have one value
+    per body. All other fields have one value for all bodies. Only the fields in `Filter.needs` must be set.
     """
 
     topics: Sequence[str] = ()
@@ -64,7 +63,7 @@ assert {*MESSAGE_FUNCTIONS.values(), *SUBSCRIBER_FUNCTIONS.values()} == _CONTEXT
 
 
 class Filter:
-    """A filter on messages of one type."""
+    """A filter on messages of one type, created by `compile_filter`."""
 
     def __init__(self, text: str, trees: Trees, type: MessageType) -> None:
         self.text: str = text
@@ -88,12 +87,12 @@ class Filter:
     def select(self, bodies: Sequence[bytes], context: FilterInputs | None = None) -> list[int]:
         """Return the indices of the matching bodies, ascending.
 
-        A filter that reads fields does not match a body that is invalid for the type or has too expensive
-        arrays. A body for which the filter raises does not match either. All of these are counted in
-        `unreadable`.
+        An unreadable body does not match, and `unreadable` counts it: the body is invalid for the type, has
+        too expensive arrays, or raises an exception in the filter. A filter that reads no fields does not
+        decode bodies.
 
         Raises:
-            ValueError: `needs` is not empty and `context` is missing.
+            ValueError: The filter needs inputs (see `needs`), and `context` is None.
         """
         if context is None and self.needs:
             raise ValueError(
@@ -108,7 +107,7 @@ class Filter:
         return found
 
     def matches(self, body: bytes, context: FilterInputs | None = None) -> bool:
-        """Return whether one body matches. The columns of `context` have one value each."""
+        """Return whether one body matches. Each sequence of `context` has one value."""
         return bool(self.select((body,), context))
 
     @cached_property
@@ -124,7 +123,8 @@ class Filter:
 
     @property
     def is_made(self) -> bool:
-        """Whether the function was generated. The first `select` takes longer because it generates it."""
+        """Whether the Python function of the filter exists. The first `select` generates it, and takes
+        longer."""
         return "_select" in self.__dict__
 
     @cached_property
@@ -144,7 +144,7 @@ class Filter:
 
 
 def compile_filter(text: str, type: MessageType, *, bytes_max: int = filter_bytes_max) -> Filter:
-    """Compile the filter `text` for messages of `type`.
+    """Compile the filter `text`, of at most `bytes_max` bytes, for messages of `type`.
 
     Raises `BadFilter` with the position if the text is invalid, exceeds a limit, could take too long for a
     message, or reads fields that the type cannot have.
@@ -205,7 +205,8 @@ def inputs_of(text: str, bytes_max: int = filter_bytes_max) -> frozenset[str]:
 
 
 def prepare() -> None:
-    """Warm up: import the parser and the search, and read the grammar."""
+    """Import the parser and the regular expressions, and read the grammar. The first filter then compiles
+    faster."""
     compile_filter("/a LIKE '^b' AND /c > 1", message_type("json")).select([b"{}"])
 
 
@@ -297,7 +298,7 @@ _Values: TypeAlias = Callable[[Sequence[bytes], Arrays], tuple[list[int | None],
 
 
 class NumericExpression:
-    """An expression over messages of one type, created by `compile_value`."""
+    """An expression over messages of one type, created by `compile_value`. Call it with bodies."""
 
     def __init__(self, text: str, tree: Node, type: MessageType) -> None:
         self.text: str = text

@@ -53,7 +53,7 @@ class BadPattern(ValueError):
 
 
 class Pattern:
-    """A compiled expression."""
+    """A compiled RE2 expression, created by `compile_topic_pattern`."""
 
     __slots__ = ("_match", "size", "states", "steps", "text")
 
