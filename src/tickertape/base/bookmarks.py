@@ -115,7 +115,10 @@ _IN_RANGE_FORMS: Final = f"0 (epoch), 0|1| (now), {_END_FORMS}"
 
 
 class Bookmark(NamedTuple):
-    """Id of one message: publisher id and sequence number, each an unsigned 64-bit number."""
+    """Id of one message: publisher id and sequence number, each an unsigned 64-bit number.
+
+    `str(bookmark)` is its text `publisher|sequence|`.
+    """
 
     publisher: int
     """Publisher id."""

@@ -145,7 +145,7 @@ def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
 
 
 def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, MessageBatch]]:
-    """Yield the result of `select_topic` for each of `topics` that has messages, lazily.
+    """Yield each of `topics` that has messages, with the result of `select_topic`. Evaluated lazily.
 
     The batch is scanned only once, for any number of topics.
     """
@@ -160,7 +160,7 @@ def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[s
 
 
 def indices_of_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, Int64s]]:
-    """Yield each of `topics` that has messages, with their increasing indices.
+    """Yield each of `topics` that has messages, with the increasing indices of the messages.
 
     `topics` are topics of the batch. Control records are excluded. The batch is scanned only once.
     """

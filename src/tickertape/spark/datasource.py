@@ -75,8 +75,8 @@ class TickertapeSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> TickertapeWriter:
         """Return a writer of rows of `schema`, for `df.write` with `.mode("append")`.
 
-        Raises `UsageError` for `overwrite` and for rows that are not messages, and `BadOption`, `BadTopic` or
-        `BadName` for an invalid option."""
+        Raises `UsageError` for `overwrite`, for an unknown column or type and without a column `data`, and
+        `BadOption`, `BadTopic` or `BadName` for an invalid option."""
         from tickertape.spark.sink.options import sink_options
         from tickertape.spark.sink.writer import TickertapeWriter
 

@@ -178,8 +178,8 @@ class AsyncClient(
 
         The call yields to other tasks after it has sent a frame. It waits only if the publish store or the
         send buffer is full. If the connection is lost while the publish store is full, the call raises
-        `Disconnected`. HA clients, and clients with a disconnect handler and a timeout, wait for the
-        reconnect instead.
+        `Disconnected`. HA clients that reconnect, and clients with a disconnect handler and a timeout, wait
+        instead.
 
         Args:
             topic: Name of the topic or queue.

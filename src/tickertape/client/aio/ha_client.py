@@ -50,6 +50,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
             Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
             TimedOut: Not connected within `timeout`.
             NameInUse: Other connections took over the client name twice.
+            StoreError: The publish store failed, which ends the attempts.
             BadOption: The timeout is invalid.
             Closed: The client is closed.
             UsageError: The call is in the reconnect task, for example in an authenticator. Or another running

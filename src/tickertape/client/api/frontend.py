@@ -255,6 +255,7 @@ class ClientFrontend(StrictAttributes):
             UsageError: The current store still holds messages, or `store` is not a publish store.
             StoreOwnerMismatch: The store belongs to another client name.
             StoreError: The store failed.
+            BadCommand: The server has no sequence numbers left for this client name.
             Forked: The process is a forked child.
 
         Example:

@@ -128,6 +128,8 @@ class QueueCalls(ABC, Generic[Done]):
             BadOption: The option is unknown.
             UsageError: `bookmarks` is empty or has another type.
             Disconnected: The client is not connected and has no publish store.
+            StoreError: The publish store failed.
+            PublisherTakenOver: Another process has published under this client name.
             Closed: The client is closed.
 
         Example:

@@ -205,6 +205,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`.
             BookmarkExpired: Retention has removed the bookmark. `available` is the first stored bookmark.
             TopicNotRecorded: The topic is not persistent.
+            StoreError: The bookmark store failed or has no space (`BookmarkStoreFull`).
 
         All other errors: see `subscribe`.
 

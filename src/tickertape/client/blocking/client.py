@@ -133,6 +133,8 @@ class Client(
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version.
             Refused: The server refused the logon for another reason.
+            TopicNotRecorded: The publish store has messages of a topic that is not persistent on this server.
+            StoreError: The publish store failed.
             BadOption: The timeout is invalid.
             Closed: The client is closed.
             UsageError: The call is on the receive thread (in a handler).
@@ -210,8 +212,8 @@ class Client(
         """Publish one message. If the call raises one of the errors below, the message is not published.
 
         The call waits only if the publish store or the send buffer is full. If the connection is lost while
-        the publish store is full, the call raises `Disconnected`. HA clients, and clients with a disconnect
-        handler and a timeout, wait for the reconnect instead. Call `publish_flush` to wait until messages are
+        the publish store is full, the call raises `Disconnected`. HA clients that reconnect, and clients with
+        a disconnect handler and a timeout, wait instead. Call `publish_flush` to wait until messages are
         persisted.
 
         Args:
@@ -237,6 +239,7 @@ class Client(
             StoreFull: The publish store is full, and its `when_full` is `"raise"`. Or it is full in a call on
                 the receive thread (in a handler).
             TimedOut: No free space within `timeout`.
+            StoreError: The publish store failed.
             PublisherTakenOver: Another process has published under this client name.
             UsageError: `correlation_id` or `sow_key` is not text. Or the call is in a signal handler that
                 interrupted another publish.
@@ -365,6 +368,7 @@ class Client(
                 failed-write handler.
             TimedOut: Not complete within `timeout`. The publish store keeps the messages that are not
                 persisted.
+            StoreError: The publish store failed.
             PublisherTakenOver: Another process has published under this client name.
             BadOption: The timeout is invalid.
             Disconnected: The client is not connected, or the connection was lost.

@@ -62,10 +62,10 @@ class HAClient(HAFrontend, Client):
     def connect_and_logon(self, timeout: Timeout = None) -> None:
         """Connect to one of the servers, and reconnect automatically until `close`.
 
-        The call returns after the logon, the resend of the publish store and the resubscribes. It returns
-        immediately while the client is ready. A refused logon is a failed attempt like a server that is down:
-        the client tries again. After `Disconnected` or `TimedOut` the client has stopped connecting, and the
-        call can be repeated.
+        The call returns after the logon, the resend of the publish store and the resubscribes. If all of that
+        is already done, it returns immediately. A refused logon is a failed attempt like a server that is
+        down: the client tries again. After `Disconnected` or `TimedOut` the client has stopped connecting,
+        and the call can be repeated.
 
         Args:
             timeout: Longest wait in seconds or text (`"30s"`). None (default): until the server chooser has
@@ -75,6 +75,7 @@ class HAClient(HAFrontend, Client):
             Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
             TimedOut: Not connected within `timeout`.
             NameInUse: Other connections took over the client name twice.
+            StoreError: The publish store failed, which ends the attempts.
             BadOption: The timeout is invalid.
             Closed: The client is closed.
             UsageError: The call is on the receive thread or the reconnect thread (in a handler).

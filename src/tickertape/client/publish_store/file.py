@@ -64,13 +64,13 @@ class FilePublishStore(StoreOptions, ClosesItself):
     """Publish store that keeps messages in memory-mapped segment files until the server has persisted them.
 
     A message is stored when `publish` returns. It survives the end of the process at any time, and power loss
-    with `sync="always"`. A reopened store resends the remaining messages and continues the sequences. The
+    with `sync="always"`. A client with a reopened store resends its messages and continues its sequences. The
     store is a context manager that closes itself. The client does not close it.
 
     Args:
         path: Directory for this store alone, created if missing. It belongs to the client name that uses it
             first.
-        bytes_max: Capacity in encoded batches, int (bytes) or str such as `"2GB"` (powers of 1024). Default
+        bytes_max: Capacity in bytes of encoded batches: int, or str such as `"2GB"` (powers of 1024). Default
             1 GB.
         when_full: `"block"` (default): a publish waits for acknowledgements, up to the client's `timeout`.
             `"raise"`: a publish raises `StoreFull` at once.
