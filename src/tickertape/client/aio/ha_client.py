@@ -18,7 +18,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
     `Authenticator` may have coroutine functions as `authenticate` and `retry`.
 
     `async with` connects, and closes at the end. The client belongs to the event loop on which it connected.
-    After the end of that loop, `connect_and_logon` connects on another one.
+    If that loop has ended, `connect_and_logon` can connect on another one.
 
     Args:
         name: The client name. All other parameters: see `HAClient`.

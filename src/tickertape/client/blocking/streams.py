@@ -183,7 +183,7 @@ class MessageStream(StreamBase):
 
         AMPS calls this the `completed` acknowledgement. A subscription without a bookmark has nothing to
         catch up with, so the call returns at once. Meanwhile the stream buffers up to 256 MiB of unread
-        messages. A longer replay stops there, unless another thread reads the stream.
+        messages. A longer replay stops at this size, unless another thread reads the stream.
 
         Args:
             timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.

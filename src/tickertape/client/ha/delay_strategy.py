@@ -24,10 +24,10 @@ DELAY_SECONDS_MAX: Final = 20.0
 class DelayStrategy(Protocol):
     """Determines the wait of an HA client before a connection attempt.
 
-    A strategy serves one client at a time. It is called before each attempt, except the first one of
-    `connect_and_logon`, which follows no failure. Calls are sequential, and the client holds no lock
-    meanwhile. A strategy must not call the client. If a method raises, the client stops connecting, as if
-    `next_delay` had returned None.
+    A strategy serves one client at a time. The client calls it before each attempt, except the first one of
+    each `connect_and_logon`. Calls are sequential, and the client holds no lock meanwhile. A strategy must
+    not call the client. If a method raises, the client stops connecting, as if `next_delay` had returned
+    None.
     """
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
