@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import queue
+import re
 import sys
 import threading
 import time
@@ -35,6 +36,10 @@ _FLUSH_SECONDS_MAX: Final = 1.0
 _CHECK_SECONDS: Final = 1.0
 """Interval of the reports of suppressed lines while nothing else is logged."""
 _TRACEBACK_CHARACTERS_MAX: Final = 8_000
+_WORD_CHARACTERS_MIN: Final = 40
+"""A word of a shortened text keeps at least this length."""
+_SEARCHED_CHARACTERS_MAX: Final = 16_000
+"""Length above which `shortened` does not look for long words."""
 _SAFE: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/+,|[]@%~")
 
 _log: Final = logging.getLogger("tickertape.server")
@@ -80,8 +85,28 @@ def _bounded(key: str, value: Value) -> Value:
     if isinstance(value, str) and len(value) > characters_max:
         if key == "traceback":  # the error is at the end of a traceback
             return "..." + value[3 - characters_max :]
-        return value[: characters_max - 3] + "..."
+        return shortened(value, characters_max)
     return value
+
+
+def shortened(text: str, characters_max: int) -> str:
+    """Return `text` with at most `characters_max` characters.
+
+    First its longest words lose their middle, such as a path, because an error starts with the failed action
+    and ends with the cure. If that is not enough, the text loses its middle.
+    """
+    words = re.findall(r"\S+", text) if len(text) <= _SEARCHED_CHARACTERS_MAX else []
+    for word in sorted(words, key=len, reverse=True):
+        size = max(len(word) - (len(text) - characters_max), _WORD_CHARACTERS_MIN)
+        if len(text) <= characters_max or len(word) <= size:
+            break
+        text = text.replace(word, _without_middle(word, size), 1)
+    return text if len(text) <= characters_max else _without_middle(text, characters_max)
+
+
+def _without_middle(text: str, size: int) -> str:
+    head = (size - 3) // 2
+    return f"{text[:head]}...{text[len(text) - (size - 3 - head) :]}"
 
 
 def _text(value: Value) -> str:

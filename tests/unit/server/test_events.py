@@ -67,7 +67,28 @@ def test_untrusted_text_is_escaped_and_truncated(form: Format) -> None:
         assert json.loads(line)["client"] == HOSTILE
         assert len(json.loads(line)["other"]) == event_text_characters_max
     else:
-        assert line.endswith(f' other={"x" * (event_text_characters_max - 3)}... empty=""')
+        assert line.endswith(f' other={"x" * 148}...{"x" * 149} empty=""')
+
+
+@pytest.mark.parametrize("directories", [20, 400])
+def test_error_text_with_long_paths_keeps_cause_and_cure(directories: int) -> None:
+    path = "/var/lib" + "/tickertape" * directories
+    text = f"Cannot use certificate '{path}/a.pem' with key '{path}/b.key': they do not match. Use its key."
+    (line,) = lines("json", "failed", text=text)
+    found = json.loads(line)["text"]
+    assert len(found) <= event_text_characters_max
+    assert found.startswith("Cannot use certificate '/var/lib/tickertape")
+    assert "/a.pem' with key '/var/lib" in found
+    assert found.endswith("/b.key': they do not match. Use its key.")
+
+
+def test_error_text_of_short_words_loses_only_the_middle() -> None:
+    text = "Cannot start: " + "one problem, " * 100 + "and one more. Correct them."
+    (line,) = lines("json", "failed", text=text)
+    found = json.loads(line)["text"]
+    assert len(found) == event_text_characters_max
+    assert found.startswith("Cannot start: one problem, one")
+    assert found.endswith(" and one more. Correct them.")
 
 
 def test_events_below_the_level_are_not_logged() -> None:
