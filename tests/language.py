@@ -49,6 +49,10 @@ SHAPES: Final[dict[str, str]] = {
     ),
     "owns": r"^Owns\b",
     "semicolon": r";(?=\s|$)",
+    "American spelling": (
+        r"\b(?:recogniz|summariz|normaliz|synchroniz|unsynchroniz|prioritiz|authoriz)\w+"
+        r"|\b(?:behaviors?|honor(?:s|ed|ing)?|favor(?:s|ed|ing)?|label(?:ed|ing)|cancel(?:ed|ing))\b"
+    ),
 }
 PATTERNS: Final = {
     name: re.compile(pattern, re.IGNORECASE | re.MULTILINE) for name, pattern in SHAPES.items()

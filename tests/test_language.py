@@ -31,6 +31,21 @@ def test_language_check_finds_words_and_length_of_test_names(
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("The server recognises the behaviour of a labelled name.", 0),
+        ("The server recognizes the behavior.", 2),
+        ("Unsynchronized clocks were canceled.", 2),
+        ("Run `normalize()`.", 0),
+    ],
+)
+def test_language_check_finds_american_spelling(tmp_path: Path, text: str, found: int) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(f"{text}\n")
+    assert [one.shape for one in language.check([path])] == ["American spelling"] * found
+
+
 def test_language_check_of_tests_ignores_messages(tmp_path: Path) -> None:
     path = tmp_path / "test_it.py"
     path.write_text('"""Owns it."""\nsent = "Owns it"\n')

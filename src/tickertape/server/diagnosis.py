@@ -46,7 +46,7 @@ _PACKAGES: Final = (
     "pyspark", "deltalake",
 )  # fmt: skip
 _TIME_ERROR: Final = 5
-"""Result of `adjtimex` while no time service synchronizes the clock."""
+"""Result of `adjtimex` while no time service synchronises the clock."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +187,7 @@ def open_files() -> Finding:
 
 
 def clock(jumped: float, seconds: float, data: str) -> Finding:
-    """Check that the wall clock runs evenly, is synchronized, and is not behind the log."""
+    """Check that the wall clock runs evenly, is synchronised, and is not behind the log."""
     level: Level = "fail"
     if abs(jumped) > _JUMP_SECONDS:
         text = f"the wall clock moved by {jumped:+.3f} s against the monotonic clock in {seconds:g} s"
@@ -196,7 +196,7 @@ def clock(jumped: float, seconds: float, data: str) -> Finding:
         text = f"a file of the log is {ahead:,.0f} s newer than the wall clock"
         cure = "Set the clock before you start the server, or message timestamps will go back"
     elif _unsynchronised():
-        level, text = "warn", "runs evenly, but the kernel reports that it is not synchronized"
+        level, text = "warn", "runs evenly, but the kernel reports that it is not synchronised"
         cure = "Run a time service such as chrony"
     else:
         level, text, cure = "ok", "runs evenly", ""
@@ -213,7 +213,7 @@ def _newest(data: str) -> float:
 
 
 def _unsynchronised() -> bool:
-    """Return whether the kernel reports an unsynchronized clock. False if the kernel does not report it."""
+    """Return whether the kernel reports an unsynchronised clock. False if the kernel does not report it."""
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
         nothing_set = ctypes.create_string_buffer(512)  # struct timex with all fields 0 changes nothing

@@ -13,7 +13,7 @@ from tickertape.client.common.waiting import DEFAULT, Timeout
 class AsyncHAClient(HAFrontend, AsyncClient):
     """An asyncio client that reconnects automatically, to the same or the next server of a list.
 
-    It has the parameters and the behavior of `HAClient`, with a reconnect task instead of a thread. Server
+    It has the parameters and the behaviour of `HAClient`, with a reconnect task instead of a thread. Server
     choosers, delay strategies and subscription managers run on the event loop and must not block. An
     `Authenticator` may have coroutine functions as `authenticate` and `retry`.
 

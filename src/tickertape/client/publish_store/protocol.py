@@ -48,7 +48,7 @@ class PublishStore(Protocol):
 
     @property
     def when_full(self) -> WhenFull:
-        """Behavior of a publish without free space: `"block"` waits for acknowledgements, `"raise"` raises
+        """Behaviour of a publish without free space: `"block"` waits for acknowledgements, `"raise"` raises
         `StoreFull`."""
 
     @property
@@ -162,7 +162,7 @@ class StoreOptions(ABC):
 
     @property
     def when_full(self) -> WhenFull:
-        """Behavior of a publish without free space: `"block"` (wait) or `"raise"` (`StoreFull`)."""
+        """Behaviour of a publish without free space: `"block"` (wait) or `"raise"` (`StoreFull`)."""
         return self._when_full
 
 

@@ -1,4 +1,4 @@
-"""Explanation of a filter: the fields it reads, its normalized form and cost. Nothing is evaluated."""
+"""Explanation of a filter: the fields it reads, its normalised form and cost. Nothing is evaluated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Comparison of scalars and arrays. An array matches if any of its elements does.
 
-An array is summarized once per message: sets for `=`, counts for `!=`, extremes for `<`. Each part is
+An array is summarised once per message: sets for `=`, counts for `!=`, extremes for `<`. Each part is
 computed at its first use, and elements are never compared pairwise. Work of more than a few nanoseconds per
 element is charged to the message, and `TooCostly` is raised above the limit.
 
