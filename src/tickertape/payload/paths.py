@@ -92,27 +92,29 @@ def check_paths(paths: Sequence[Path]) -> None:
     for names, seen in forms.items():
         if len(seen) > path_forms_max:
             raise BadPath(
-                f"Too many subscript forms of {shown(''.join(names))}: more than {path_forms_max}. "
-                "Write its subscripts in the same places."
+                f"Too many forms of the path {shown(''.join(names))}: more than {path_forms_max}, such as "
+                "/a[0]/b and /a/b[0]. Use subscripts after the same names."
             )
 
 
 def _subscript(digits: str, text: str, at: int) -> int:
     if len(digits) > len(str(path_subscript_max)) or int(digits) > path_subscript_max:
         raise BadPath(
-            f"Invalid path {shown(text)} at position {at}: the subscript is above {path_subscript_max:,}.", at
+            f"Invalid path {shown(text)} at position {at}: the subscript is too large. "
+            f"Use at most {path_subscript_max:,}.",
+            at,
         )
     return int(digits)
 
 
 def _wanted(text: str, at: int, steps: list[str | int]) -> str:
     if not steps:
-        return "a path starts with / and a name"
+        return "it does not start with / and a name. Use /name, /parent/child or /name[0]"
     if text[at] == "[":
-        return "a subscript is a number in brackets, from 0"
+        return "the subscript is not a number. Use a number from 0, as in /name[0]"
     if text[at] == "/":
-        return "a name must follow each /"
-    return f"{text[at]!r} is not part of a name"
+        return "the name after / is missing. Add one, or remove the /"
+    return f"a name cannot contain {text[at]!r}. Remove it"
 
 
 # -- select lists -------------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def _items(text: str) -> Iterator[tuple[int, str]]:
     if text[start:end].startswith("["):
         if not text[:end].endswith("]"):
             raise BadOption(
-                f"Invalid select list {shown(text)} at position {end}: the closing bracket is missing."
+                f"Invalid select list {shown(text)} at position {end}: the closing bracket is missing. Add ]."
             )
         start, end = start + 1, end - 1
     for item in text[start:end].split(","):

@@ -88,7 +88,7 @@ def test_too_many_subscript_forms_of_one_path_are_refused() -> None:
     texts = ["/a/a/a/x", "/a[0]/a/a/x", "/a/a[0]/a/x"]
     assert len(texts) == path_forms_max + 1
     check_paths([parse_path(text) for text in texts[:-1]])
-    with pytest.raises(BadPath, match=r"Too many subscript forms of ./a/a."):
+    with pytest.raises(BadPath, match=r"Too many forms of the path ./a/a."):
         check_paths([parse_path(text) for text in texts])
 
 

@@ -65,8 +65,10 @@ def _check_costs(tree: Node, text: str) -> None:
     for number, node in enumerate(scans(tree)):
         if number == filter_text_scans_max:
             raise bad_filter(
-                text, node.at, f"more than {filter_text_scans_max} operators and functions scan whole strings"
-            )  # fmt: skip
+                text,
+                node.at,
+                f"more than {filter_text_scans_max} operators and functions scan whole strings. Use fewer",
+            )
     states = 0
     for pattern, at in patterns_of(tree):
         states += compile_pattern(pattern).states
@@ -112,7 +114,9 @@ class _Resolver:
         elif isinstance(node, Affix):
             for member in node.members:
                 if not isinstance(member, Literal):
-                    raise self._refuse(member.at, "BEGINS WITH and ENDS WITH require constants")
+                    raise self._refuse(
+                        member.at, "BEGINS WITH and ENDS WITH require constants. Use a string in quotes"
+                    )
         if isinstance(node, And | Or):
             return self._joined(node)
         return self._simplified(node)
@@ -138,7 +142,9 @@ class _Resolver:
             if function.letter(at) != "p":
                 continue
             if not isinstance(argument, Literal) or argument.value.__class__ is not str:
-                raise self._refuse(argument.at, f"{node.name} requires a string in quotes here")
+                raise self._refuse(
+                    argument.at, f"{node.name} requires a string in quotes here, not an expression"
+                )
             pattern = str(argument.value)
             if node.name == "REGEXP_MATCH":
                 return Like(node.arguments[0], pattern, pattern_at=argument.at, at=node.at)
@@ -158,7 +164,7 @@ class _Resolver:
         if at is not None:
             raise self._refuse(
                 self._inside(node.at, at),
-                "REGEXP_REPLACE does not support references to groups in the replacement",
+                "REGEXP_REPLACE does not support references to groups in the replacement. Remove this one",
             )
 
     def _check_pattern(self, text: str, at: int) -> None:
@@ -194,7 +200,7 @@ class _Resolver:
         except Exception as error:
             DEFECTS.note(error)
             raise self._refuse(
-                node.at, f"this expression cannot be evaluated ({described(error)})"
+                node.at, f"this expression cannot be evaluated ({described(error)}). Report the defect"
             ) from error
 
     def _simplified(self, node: Node) -> Node:

@@ -166,7 +166,7 @@ def refusing_defects() -> Iterator[None]:
         raise
     except Exception as error:
         DEFECTS.note(error)
-        raise BadFilter(f"Cannot compile the filter: {described(error)}. Report this defect.") from error
+        raise BadFilter(f"Cannot compile the filter: {described(error)}. Report the defect.") from error
 
 
 @lru_cache(maxsize=_TREES_KEPT)
@@ -337,7 +337,9 @@ def _compiled(text: str, type: MessageType) -> NumericExpression:
     for node in walk(tree):
         if isinstance(node, Call) and (node.name in MESSAGE_FUNCTIONS or node.name in SUBSCRIBER_FUNCTIONS):
             raise bad_filter(
-                text, node.at, f"{node.name} is not available here, because only the message body may be used"
+                text,
+                node.at,
+                f"{node.name} is not available here, because only the message body may be used. Use fields",
             )
     try:
         return NumericExpression(text, tree, type)

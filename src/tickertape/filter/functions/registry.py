@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from tickertape.base.text_format import near_name
+from tickertape.base.text_format import near_name, shown
 from tickertape.filter.functions import arrays as array_functions
 from tickertape.filter.functions import numbers
 from tickertape.filter.functions import strings as texts
@@ -204,7 +204,7 @@ _AGGREGATES: Final = (
     "UNIQUE",
 )  # fmt: skip
 _NOT_HERE: Final = {
-    **dict.fromkeys(_AGGREGATES, "aggregates cannot be used in a filter"),
+    **dict.fromkeys(_AGGREGATES, "aggregates need several messages, and a filter sees one"),
     **dict.fromkeys(("LAST_UPDATED", "LAST_READ", "SOW_KEY_HASH"), "messages are not records of a SOW topic"),
     **dict.fromkeys(("LEASE_COUNT", "LAST_LEASED"), "filters run before a queue leases a message"),
 }
@@ -222,7 +222,7 @@ def unsupported_reason(name: str) -> str | None:
     if name in FUNCTIONS:
         return None
     if name in _NOT_HERE:
-        return f"{name} cannot be used: {_NOT_HERE[name]}"
+        return f"{name} cannot be used: {_NOT_HERE[name]}. Remove it"
     near = near_name(name, FUNCTIONS)
     instead = suggestion(name) or (f". Did you mean {near}?" if near else "")
-    return f"unknown function {name[:40]}{instead}"
+    return f"unknown function {shown(name)}{instead or '. Use a function of the filter language'}"

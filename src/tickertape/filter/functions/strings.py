@@ -126,7 +126,7 @@ TIME_DIRECTIVES: Final = frozenset("YymdHMSfj%")
 """Characters allowed after a % in a time format. None of them depends on a language or locale."""
 _TIME_CHARACTERS_MAX: Final = 64
 _TIME_FORM: Final = (
-    "a time format has at most 64 characters and only the directives %Y %y %m %d %H %M %S %f %j %%"
+    "invalid time format. Use at most 64 characters and the directives %Y %y %m %d %H %M %S %f %j %%"
 )
 
 
@@ -142,7 +142,10 @@ def bad_time_format(pattern: str, *, once: bool) -> tuple[int, str] | None:
         if not directive or directive not in TIME_DIRECTIVES:
             return at, _TIME_FORM
         if once and directive in seen:
-            return at, f"STRPTIME allows each directive once, but %{directive} is repeated"
+            return (
+                at,
+                f"STRPTIME allows each directive once, but %{directive} is repeated. Remove one of them",
+            )
         seen.add(directive.strip("%"))
         at += 2
     return (_TIME_CHARACTERS_MAX, _TIME_FORM) if len(pattern) > _TIME_CHARACTERS_MAX else None

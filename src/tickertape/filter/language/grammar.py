@@ -92,13 +92,13 @@ def unquoted(text: str) -> str:
 def number_of(text: str, at: int) -> int | float:
     """Return the value of a number at position `at`. Raises `Diagnostic`."""
     if len(text) > number_characters_max:
-        raise Diagnostic(at, f"numbers have at most {number_characters_max} characters")
+        raise Diagnostic(at, f"the number is too long. Use at most {number_characters_max} characters")
     try:
         return _whole(int(text))
     except ValueError:
         value = float(text)
     if value - value != 0:
-        raise Diagnostic(at, "the number is too large")
+        raise Diagnostic(at, "the number is too large. Use one below 1.8e308")
     return value
 
 

@@ -70,10 +70,14 @@ def _check_size(text: str, bytes_max: int) -> None:
         commas += found[0] == ","
         if depth > filter_depth_max:
             raise bad_filter(
-                text, found.start(), f"parentheses are nested more than {filter_depth_max} levels deep"
+                text,
+                found.start(),
+                f"parentheses are nested more than {filter_depth_max} levels deep. Use fewer",
             )
         if commas >= filter_members_max:
-            raise bad_filter(text, found.start(), f"lists have more than {filter_members_max:,} members")
+            raise bad_filter(
+                text, found.start(), f"lists have more than {filter_members_max:,} members. Use fewer"
+            )
 
 
 def _check_tree(text: str, tree: Node) -> None:
@@ -93,7 +97,7 @@ def _check_tree(text: str, tree: Node) -> None:
         parts += not member
         if parts > filter_operations_max:
             raise bad_filter(
-                text, node.at, f"more than {filter_operations_max} operators, functions and fields"
+                text, node.at, f"more than {filter_operations_max} operators, functions and fields. Use fewer"
             )
         waiting.extend((child, depth + 1) for child in reversed(node.children))
 
@@ -111,7 +115,7 @@ def _unexpected(text: str, error: Unexpected) -> BadFilter:
     found = text[at : at + 1]
     word = re.compile(r"[^\W\d]\w*").match(text, at)
     if found in {"'", '"'} and _brackets.match(text, at) is None:
-        return bad_filter(text, at, f"the string has no closing quote {found}")
+        return bad_filter(text, at, f"the string has no closing quote. Add {found} at its end")
     if word is not None and text[at - 1 : at] == "/":
         field = shown("/" + word[0])
         reason = f"expected AND, OR or {end}, not the field {field}. To divide, put a space after the /"

@@ -76,9 +76,11 @@ def test_arithmetic_never_raises_and_stays_in_bounds(sign: str) -> None:
 def test_functions_are_documented_and_unknown_names_are_explained() -> None:
     assert all(f.doc and f.name == name for name, f in FUNCTIONS.items())
     assert unsupported_reason("UPPER") is None
-    assert unsupported_reason("AVG") == "AVG cannot be used: aggregates cannot be used in a filter"
-    assert unsupported_reason("UPPR") == "unknown function UPPR. Did you mean UPPER?"
-    assert unsupported_reason("QQQQQ") == "unknown function QQQQQ"
+    assert unsupported_reason("AVG") == (
+        "AVG cannot be used: aggregates need several messages, and a filter sees one. Remove it"
+    )
+    assert unsupported_reason("UPPR") == "unknown function 'UPPR'. Did you mean UPPER?"
+    assert unsupported_reason("QQQQQ") == ("unknown function 'QQQQQ'. Use a function of the filter language")
 
 
 def test_round_rounds_half_away_from_zero() -> None:

@@ -95,7 +95,7 @@ def test_list_of_constants_keeps_positions() -> None:
             16,
             "expected an operator, AND, OR or the end, not '!'. Did you mean NOT?\n    /b ! 2\n       ^",
         ),
-        ("/a = 'x", 5, "the string has no closing quote '"),
+        ("/a = 'x", 5, "the string has no closing quote. Add ' at its end"),
         ("/a[0 = 1", 2, "invalid subscript. Write an index such as [0] directly after a field"),
         (
             "/a = 1 /b = 2",
@@ -134,8 +134,8 @@ def test_syntax_error_has_position_and_text(text: str, position: int, said: str)
         ("/a = contains", "unknown value 'contains'"),
         ("UPPER() = 'X'", "UPPER takes 1 argument, not 0"),
         ("NAN_VALUE(1) = 1", "NAN_VALUE takes no arguments, not 1"),
-        ("CONTAINS(/a, 'x')", "unknown function CONTAINS. Did you mean LIKE?"),
-        ("starts_with(/a, 'x')", "unknown function STARTS_WITH. Did you mean BEGINS WITH?"),
+        ("CONTAINS(/a, 'x')", "unknown function 'CONTAINS'. Did you mean LIKE?"),
+        ("starts_with(/a, 'x')", "unknown function 'STARTS_WITH'. Did you mean BEGINS WITH?"),
     ],
 )
 def test_syntax_of_other_languages_is_refused_with_the_equivalent(text: str, said: str) -> None:
