@@ -159,7 +159,7 @@ def _data_directory(config: Config) -> SystemDisk:
     if not config.journal.create:
         raise NotAJournal(
             f"Cannot open data directory {disk.where!r}: it does not exist and `create` is false. Check that "
-            "the disk is mounted."
+            "the disk is mounted, or set `create` to true."
         )
     disk.make_directory("")
     return disk

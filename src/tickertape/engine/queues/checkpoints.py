@@ -110,7 +110,7 @@ def recover_queues(
         yield from _read(folds, journal, read_from)
     except JournalCorrupt as error:
         # The state of the queues is unknown. Everything else in the log is served.
-        report.append(f"Queues are not served: {error}.")
+        report.append(f"Queues are not served: {str(error).rstrip('.')}.")
         for fold in folds:
             fold.worker.failure = error
         return RecoveredQueues(read_from, new, report)
@@ -222,7 +222,10 @@ def _take(folds: list[_QueueFold], part: LogPart) -> None:
         try:
             record = decode_record(bytes(part.batch.body(index)))
         except JournalCorrupt as error:
-            raise JournalCorrupt(f"position {position}: {error}") from None
+            raise JournalCorrupt(
+                f"Cannot read position {position}, which the queues need: {error}. Run `tickertape journal "
+                "verify`."
+            ) from None
         own = by_name.get(record.queue)
         if own is not None and position >= own.records_from:
             for outcome in record.outcomes:

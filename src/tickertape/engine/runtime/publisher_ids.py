@@ -109,7 +109,9 @@ def load_publishers(journal: Journal) -> Generator[ReadRequest, Buffer, Publishe
             try:
                 registry.apply(body)
             except JournalCorrupt as error:
-                registry.damage.append(JournalCorrupt(f"{RETIRED_FILE}: {error}", file=RETIRED_FILE))
+                registry.damage.append(
+                    JournalCorrupt(f"Cannot read {RETIRED_FILE!r}: {error}", file=RETIRED_FILE)
+                )
 
     def take(part: LogPart) -> None:
         kinds = part.batch.kinds

@@ -71,7 +71,7 @@ def open_identity(
         if not create:
             raise NotAJournal(
                 f"Cannot open data directory {disk.where!r}: it has no journal and `create` is false. "
-                "Check that the disk is mounted."
+                "Check that the disk is mounted, or set `create` to true."
             )
     try:
         disk.lock(LOCK_FILE, owner)

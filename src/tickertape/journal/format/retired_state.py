@@ -195,7 +195,9 @@ def decode_retired(data: bytes) -> RetiredState:
     if int.from_bytes(data[12:16], "little") != crc32c(data[_HEAD_BYTES:]):
         raise ValueError("it does not match its checksum")
     if int.from_bytes(data[8:12], "little") > FORMAT_VERSION:
-        raise JournalVersion(f"{RETIRED_FILE} has a newer format. Use a newer version of Tickertape.")
+        raise JournalVersion(
+            f"Cannot read {RETIRED_FILE!r}: it has a newer format. Use a newer version of Tickertape."
+        )
     try:
         stored = msgspec.msgpack.decode(data[_HEAD_BYTES:], type=_StoredRetired)
     except (msgspec.MsgspecError, RecursionError) as error:
@@ -241,10 +243,12 @@ def read_retired(disk: Disk, journal_id: bytes) -> RetiredState | None:
             retired = decode_retired(disk.read(handle, 0, size))
     except ValueError as error:
         raise JournalCorrupt(
-            f"Cannot read {RETIRED_FILE}: {error}. It records the messages of removed "
+            f"Cannot read {RETIRED_FILE!r}: {error}. It records the messages of removed "
             "segments. Restore it from a copy. Nothing was changed.",
             file=RETIRED_FILE,
         ) from None
     if retired.journal_id != journal_id:
-        raise WrongJournal(f"{RETIRED_FILE} belongs to another journal. Move it away. Nothing was changed.")
+        raise WrongJournal(
+            f"Cannot read {RETIRED_FILE!r}: it belongs to another journal. Move it away. Nothing was changed."
+        )
     return retired

@@ -147,7 +147,7 @@ def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
         raise FormatError("segment header does not match its checksum")
     fields = _SEGMENT.unpack_from(data)
     if fields[1] > FORMAT_VERSION or fields[2] != CHECKSUM_CRC32C:
-        raise NewerFormat(f"segment format {fields[1]}, checksum kind {fields[2]}")
+        raise NewerFormat(f"it has segment format {fields[1]} and checksum kind {fields[2]}")
     return SegmentHeader(*fields[4:11], *fields[12:]), crc
 
 

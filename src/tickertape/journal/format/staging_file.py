@@ -203,12 +203,12 @@ def _blocks(read: _Read, end: int) -> Iterator[tuple[int, int, Buffer]]:
     _, at = decode_label(read(0, min(_HEAD.size + _LABEL_BYTES_MAX + 8, end)))
     while at < end:
         if at + _BLOCK.size > end:
-            raise StagedFileDamaged(f"it has no block at {at}")
+            raise StagedFileDamaged(f"it has no block at offset {at}")
         magic, messages, size, checksum = _BLOCK.unpack(read(at, _BLOCK.size))
         begin = at + _BLOCK.size
         block = read(begin, size) if magic == _BLOCK_MAGIC and begin + size <= end else b""
         if magic != _BLOCK_MAGIC or len(block) != size or crc32c(block) != checksum:
-            raise StagedFileDamaged(f"the block at {at} does not match its checksum")
+            raise StagedFileDamaged(f"the block at offset {at} does not match its checksum")
         yield begin, messages, block
         at = begin + size
 

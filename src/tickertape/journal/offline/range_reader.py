@@ -115,7 +115,7 @@ def _check_kept(disk: Disk, journal_id: bytes, position: int) -> None:
     """Raise `BookmarkExpired` if retention has removed the message at `position`."""
     retired = read_retired(disk, journal_id)
     if retired is not None and position < retired.first_position:
-        raise BookmarkExpired(f"position {position}: {retired}. Resolve the range again.")
+        raise BookmarkExpired(f"Cannot read position {position}: {retired}. Resolve the range again.")
 
 
 def _commits_from(
@@ -220,7 +220,7 @@ def _header(file: OpenFile, number: int, journal_id: bytes) -> SegmentHeader:
         _corrupt(path, 0, str(error))
     if header.journal_id != journal_id or header.number != number:
         raise WrongJournal(
-            f"Cannot read {path!r}: it belongs to another journal or number. Restore it from a copy."
+            f"Cannot read {path!r}: its header has another journal or segment number. Restore it from a copy."
         )
     return header
 

@@ -17,7 +17,7 @@ class VerifyFinding(msgspec.Struct, frozen=True, order=True):
     what: str
 
     def __str__(self) -> str:
-        return f"{self.file} at {self.offset}: {self.what}"
+        return f"{self.file} at offset {self.offset}: {self.what}"
 
 
 class SegmentSummary(msgspec.Struct, kw_only=True):

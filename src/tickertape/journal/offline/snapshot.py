@@ -260,8 +260,10 @@ class SnapshotReader:
             try:
                 self._handle = self._disk.open(segment_path(request.segment), write=False)
             except FileNotFoundError:
-                what = f"segment {request.segment} was removed by retention while it was read"
-                raise BookmarkExpired(f"{what}. Try again: the log starts later now.") from None
+                raise BookmarkExpired(
+                    f"Cannot read segment {request.segment}: it was removed by retention while it was read. "
+                    "Run the command again."
+                ) from None
             self._number = request.segment
         assert self._handle is not None
         handle = self._handle
@@ -358,7 +360,7 @@ def locate_bookmark(reader: SnapshotReader, bookmark: Bookmark) -> Location | Ab
     position = reader.find(find_bookmark(reader.view, bookmark.publisher, bookmark.sequence))
     if position is not None:
         return locate(reader, position)
-    return Absent(f"{bookmark}: {_why_absent(reader, bookmark)}")
+    return Absent(f"bookmark {str(bookmark)!r}: {_why_absent(reader, bookmark)}")
 
 
 def locate_time(reader: SnapshotReader, micros: int) -> Location | Absent:

@@ -115,8 +115,8 @@ def decide(
             )
         if file.head is SegmentHead.FOREIGN:
             raise WrongJournal(
-                f"Cannot open segment {path!r}: it belongs to another journal or number. Move it away. "
-                "Nothing was changed."
+                f"Cannot open segment {path!r}: its header has another journal or segment number. Move it "
+                "away. Nothing was changed."
             )
         expected = files[at - 1].number + 1 if at else first
         if file.number != expected:

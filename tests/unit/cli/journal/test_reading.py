@@ -186,7 +186,9 @@ def test_dump_stops_at_damage_after_the_messages_before(log: Log) -> None:
     printed = [json.loads(line)["position"] for line in result.stdout.splitlines()]
     assert printed == whole[: len(printed)]
     assert 0 < len(printed) < len(whole)
-    assert re.fullmatch(r"tickertape: Cannot read 'journal/0000000002.segment' at \d+: .*\n", result.stderr)
+    assert re.fullmatch(
+        r"tickertape: Cannot read 'journal/0000000002.segment' at offset \d+: .*\n", result.stderr
+    )
 
 
 def test_dump_stops_at_a_missing_segment(log: Log) -> None:
@@ -213,7 +215,7 @@ def test_dump_commits_prints_each_commit_and_stops_at_damage(log: Log) -> None:
     flip(path, commits[3]["offset"] + 5)
     damaged = dump(log.directory, "--commits")
     assert damaged.exit_code == 1
-    assert f"at {commits[3]['offset']}: no valid commit header" in damaged.stderr
+    assert f"at offset {commits[3]['offset']}: no valid commit header" in damaged.stderr
 
 
 # -- beside a running server --------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def corrupt(log: Log, path: str, offset: int) -> None:
 def test_range_reader_reports_damage_with_file_and_offset(log: Log, which: int, at: int) -> None:
     path = segment_path(log.driver.journal.view.segments[which].number)
     corrupt(log, path, at)
-    with pytest.raises(JournalCorrupt, match=f"{path!r} at {segment_header_bytes}: "):
+    with pytest.raises(JournalCorrupt, match=f"{path!r} at offset {segment_header_bytes}: "):
         read(log.disk, 0, log.end, "flights")
 
 
@@ -172,7 +172,7 @@ def test_range_reader_refuses_foreign_newer_or_missing_journals(log: Log) -> Non
     handle = log.disk.open(path)
     header, _ = decode_segment_header(log.disk.read(handle, 0, segment_header_bytes))
     log.disk.write(handle, 0, [encode_segment_header(header._replace(journal_id=bytes(16)))[0]])
-    with pytest.raises(WrongJournal, match=f"{path}': it belongs to another journal"):
+    with pytest.raises(WrongJournal, match=f"{path}': its header has another journal"):
         read(log.disk, 0, 1, "flights")
     newer = bytearray(encode_segment_header(header)[0])
     newer[8] = 99
