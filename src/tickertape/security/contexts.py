@@ -68,7 +68,9 @@ def _trust(context: ssl.SSLContext, path: str | Path, what: str, refuse: type[Us
             ) from None
         raise refuse(f"Cannot use {what} '{path}': {_in_words(error)}.") from None
     except OSError as error:
-        raise refuse(f"Cannot read {what} '{path}': {error.strerror or error}. Check the path.") from None
+        raise refuse(
+            f"Cannot read {what} '{path}': {error.strerror or error}. Check the path and its permissions."
+        ) from None
     except ValueError:  # a NUL, or a surrogate
         raise refuse(f"Invalid {what} {shown(str(path))}. Use the path of a file.") from None
 
@@ -101,7 +103,10 @@ def _identify(
             f"Cannot use certificate '{certificate}' with key '{key}': {_in_words(error)}."
         ) from None
     except OSError as error:
-        raise refuse(f"Cannot read certificate '{certificate}': {error.strerror or error}.") from None
+        raise refuse(
+            f"Cannot read certificate '{certificate}': {error.strerror or error}. Check the path and its "
+            "permissions."
+        ) from None
     except ValueError:
         raise refuse(f"Invalid certificate {shown(str(certificate))}. Use the path of a file.") from None
 
@@ -109,4 +114,4 @@ def _identify(
 def _in_words(error: ssl.SSLError) -> str:
     """Return the text of an OpenSSL error for a certificate or key."""
     reason = error.reason or str(error)
-    return _CURES.get(reason, reason.replace("_", " ").lower())
+    return _CURES.get(reason) or f"{reason.replace('_', ' ').lower()}. Check the file"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tickertape.base.errors import UsageError
+from tickertape.base.text_format import shown
 from tickertape.security.limits import secret_file_bytes_max
 
 _OTHERS: Final = stat.S_IRWXO
@@ -29,7 +30,7 @@ def check_private(path: str | Path, what: str, refuse: type[UsageError]) -> None
             f"Cannot read {what} '{path}': {error.strerror or error}. Check the path and its permissions."
         ) from None
     except ValueError:
-        raise refuse(f"Invalid {what}: it is not a file name. Use the path of a file.") from None
+        raise refuse(f"Invalid {what} {shown(str(path))}. Use the path of a file.") from None
     _judge(status, path, what, refuse)
 
 
@@ -46,13 +47,15 @@ def read_private(path: str | Path, what: str, refuse: type[UsageError]) -> bytes
         ) from None
     _judge(status, path, what, refuse)  # Another process may have replaced the file.
     if len(data) > secret_file_bytes_max:
-        raise refuse(f"Cannot read {what} '{path}': it is larger than {secret_file_bytes_max} bytes.")
+        raise refuse(
+            f"Cannot read {what} '{path}': it is larger than {secret_file_bytes_max} bytes. Use another file."
+        )
     return data
 
 
 def _judge(status: os.stat_result, path: str | Path, what: str, refuse: type[UsageError]) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise refuse(f"Cannot read {what} '{path}': it is not a regular file.")
+        raise refuse(f"Cannot read {what} '{path}': it is not a regular file. Use another path.")
     if status.st_mode & _OTHERS:
         mode = stat.S_IMODE(status.st_mode)
         raise refuse(

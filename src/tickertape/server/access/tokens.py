@@ -134,7 +134,7 @@ def _check_name(user: str, known: KnownToken, name: str) -> None:
         assert known.clients is not None
         raise AuthenticationFailed(
             f"Authentication failed: the token {user!r} is for clients with names like "
-            f"{shown(known.clients.text)}, not for {shown(name)}."
+            f"{shown(known.clients.text)}, not for {shown(name)}. Use such a name, or another token."
         )
 
 

@@ -120,7 +120,7 @@ def test_token_is_restricted_to_matching_client_names(tmp_path: Path, token: Tok
     assert tokens.user_of(Logon(name="spark-1", password=token.text), NOW) == "spark"
     assert refusal(tokens, Logon(name="x-spark-1", password=token.text)) == (
         "Authentication failed: the token 'spark' is for clients with names like '^spark-', "
-        "not for 'x-spark-1'."
+        "not for 'x-spark-1'. Use such a name, or another token."
     )
     assert tokens.still_good("spark", "spark-1", NOW)
     assert not tokens.still_good("spark", "x-spark-1", NOW), "a session older than the restriction"
