@@ -175,9 +175,9 @@ def test_wait_caught_up_uses_the_timeout_of_the_client(front: Front, uri: str, n
     client = front.make(name, uri, timeout="50ms")
     client.connect(timeout=10)
     never = client.subscribe("unrecorded-never", timeout=10)
-    with pytest.raises(tt.TimedOut, match=r"did not within 0\.05 s"):
+    with pytest.raises(tt.TimedOut, match=r"did not reach the end of its replay within 0\.05 s"):
         never.wait_caught_up()
-    with pytest.raises(tt.TimedOut, match=r"did not within 0\.02 s"):
+    with pytest.raises(tt.TimedOut, match=r"did not reach the end of its replay within 0\.02 s"):
         never.wait_caught_up(timeout="20ms")
 
 

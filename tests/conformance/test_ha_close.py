@@ -177,8 +177,8 @@ def test_plain_client_calls_each_connection_state_listener_once_per_state(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "either servers or server_chooser"),
-        ({"servers": "tcp://a:1", "server_chooser": tt.DefaultServerChooser("tcp://a:1")}, "either"),
+        ({}, "Cannot connect without servers"),
+        ({"servers": "tcp://a:1", "server_chooser": tt.DefaultServerChooser("tcp://a:1")}, "Pass only one"),
         ({"servers": ["http://a"]}, "Invalid server address"),
         ({"server_chooser": "tcp://a:1"}, "all methods of ServerChooser"),
         ({"servers": "tcp://a:1", "reconnect_delay": "often"}, "Invalid interval 'often'"),

@@ -211,7 +211,10 @@ class AsyncioDriver(ClientDriver):
             await asyncio.sleep(0)
         elif not await connection.wait_room(seconds):
             self.turn_due = True
-            raise TimedOut(f"Cannot publish: the server accepted no data {within(seconds)}.")
+            raise TimedOut(
+                f"Cannot publish: the server accepted no data {within(seconds)}. Check the server, or "
+                "pass a longer timeout."
+            )
 
     async def publish_when_room(self, publish: Callable[[], int | None], seconds: float | None) -> int | None:
         """Run a step of publishing as soon as the publish store has space, within `seconds`."""
@@ -244,7 +247,9 @@ class AsyncioDriver(ClientDriver):
             async with asyncio.timeout_at(deadline):
                 await self._room.wait()
         except TimeoutError:
-            raise TimedOut(f"Cannot publish: no free space {within(seconds)}. {full}") from full
+            raise TimedOut(
+                f"Cannot publish: the publish store got no free space {within(seconds)}. {full}"
+            ) from full
 
     def settle_now(self, step: Step) -> None:
         """Run a step of the acknowledgements and send the resulting frames. Any thread may call it."""

@@ -278,11 +278,13 @@ async def _given(password: Awaitable[str | None], seconds: float) -> str | None:
         if task is None or task.cancelling():
             raise
         # An awaitable inside the authenticator was cancelled, not the client.
-        raise UsageError("The authenticator returned no password: it was cancelled") from error
+        raise UsageError("Cannot log on: the authenticator was cancelled. Return a password.") from error
     except GeneratorExit as error:
         if not _is_running(task):
             raise  # The task was discarded with its loop.
-        raise UsageError("The authenticator returned no password: it raised GeneratorExit") from error
+        raise UsageError(
+            "Cannot log on: the authenticator raised GeneratorExit. Return a password."
+        ) from error
 
 
 def _is_running(task: asyncio.Task[Any] | None) -> bool:

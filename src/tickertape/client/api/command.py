@@ -12,7 +12,7 @@ import msgspec
 
 from tickertape.base.errors import BadOption, UsageError
 from tickertape.base.options import parse_options
-from tickertape.base.text_format import not_one_of, wrong_type
+from tickertape.base.text_format import not_one_of, shown, wrong_type
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import StartPoint, check_sub_ids, make_request
 
@@ -104,7 +104,7 @@ def check_command(command: Command) -> None:
         if name not in used and value is not default and (name == "data" or value != default):
             raise BadOption(f"Command '{command.command}' does not use {name}={value!r}. Remove it.")
     if command.command == "publish" and command.data is msgspec.UNSET:
-        raise UsageError("Command 'publish' requires data.")
+        raise UsageError("Command 'publish' requires data. Pass data=.")
 
 
 def request_of(command: Command, sub_id: str) -> SubscribeRequest:
@@ -112,7 +112,7 @@ def request_of(command: Command, sub_id: str) -> SubscribeRequest:
     if not isinstance(command.until_caught_up, bool):
         raise BadOption(wrong_type("until_caught_up", command.until_caught_up, "True or False"))
     if command.until_caught_up and command.bookmark is None:
-        raise BadOption("until_caught_up requires a bookmark.")
+        raise BadOption("until_caught_up requires a bookmark. Pass bookmark= or remove until_caught_up.")
     return make_request(
         command.topic,
         sub_id,
@@ -140,7 +140,10 @@ def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, .
         return None
     what = "resume" if "resume" in options else "pause"
     if options != {what: None}:
-        raise BadOption(f"Cannot {what} subscriptions: '{what}' must be the only option, without a value.")
+        raise BadOption(
+            f"Cannot {what} subscriptions: options={shown(command.options)} has more than '{what}'. "
+            f"Use options='{what}' alone."
+        )
     for name in ("topic", "bookmark", "filter", "depth", "until_caught_up"):
         if getattr(command, name):
             raise BadOption(f"Cannot {what} subscriptions: a {what} does not use {name}. Remove it.")

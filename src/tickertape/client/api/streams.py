@@ -156,7 +156,10 @@ class StreamBase(ABC):
 
     def _begin_conflation(self, by: str) -> Superseded | None:
         if self._request.handled:
-            raise UsageError(f"Cannot conflate subscription {self.sub_id!r}: its messages go to on_message.")
+            raise UsageError(
+                f"Cannot conflate subscription {self.sub_id!r}: its messages go to on_message. "
+                "Subscribe without on_message, or use the option conflation of the subscription."
+            )
         self._buffer.conflate(by)
         return self._buffer.take_superseded()
 

@@ -316,7 +316,10 @@ class ThreadDriver(ClientDriver):
 
     def _wait_for_socket(self, connection: SocketConnection, seconds: float | None) -> None:
         if not self._on_receive_thread() and not connection.wait_room(seconds):
-            raise TimedOut(f"Cannot publish: the server accepted no data {within(seconds)}.")
+            raise TimedOut(
+                f"Cannot publish: the server accepted no data {within(seconds)}. Check the server, or "
+                "pass a longer timeout."
+            )
 
     def _wait_for_store(self, full: StoreFull, seconds: float | None, deadline: float | None) -> None:
         """Wait until the publish store may have space again after the error `full`.
@@ -330,7 +333,9 @@ class ThreadDriver(ClientDriver):
             self._check_worth_waiting(full, reconnects=self.reconnects(seconds))
             rest = None if deadline is None else deadline - time.monotonic()
             if rest is not None and rest <= 0:
-                raise TimedOut(f"Cannot publish: no free space {within(seconds)}. {full}") from full
+                raise TimedOut(
+                    f"Cannot publish: the publish store got no free space {within(seconds)}. {full}"
+                ) from full
             self._room.wait(rest)
 
     def configure_acks(self, step: Step) -> None:

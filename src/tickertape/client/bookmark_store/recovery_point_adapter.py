@@ -102,7 +102,7 @@ class ConflatingRecoveryPointAdapter:
         """
         with self._changed:
             if self._closed:
-                raise Closed("The recovery point adapter is closed.")
+                raise Closed("Cannot use the recovery point adapter: it is closed. Create a new one.")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="recovery-points", daemon=True)
                 self._thread.start()

@@ -334,7 +334,8 @@ class FileBackedStore(ProgressStore, ABC):
         content = self._file.read()
         foreign = check_owner(content, magic, version, kind)
         if foreign is not None:
-            raise self._unusable(foreign, "")
+            newer = "use a newer version of Tickertape, " if content.startswith(magic) else ""
+            raise self._unusable(foreign, newer)
         return content
 
     def _marked(self, content: bytes, salt: int) -> bytes:

@@ -42,7 +42,7 @@ def merge_options(text: str, given: Mapping[str, object]) -> dict[str, str | Non
         if name not in _FORMS:
             raise BadOption(_unknown_option(name))
         if (_FORMS[name] is _flag) != (value is None):
-            takes = f"needs a value ({name}=...)" if value is None else "takes no value"
+            takes = f"requires a value. Use {name}=VALUE" if value is None else "takes no value. Remove it"
             raise BadOption(f"Invalid option {name!r}: it {takes}.")
     for name, asked in given.items():
         if asked is None:
@@ -137,7 +137,9 @@ def _alone(name: str, text: str) -> str:
     except BadOption as error:
         raise BadOption(f"Invalid {name} {shown(text)}: {error}") from None
     if not one:
-        raise BadOption(f"Invalid {name} {shown(text)}. Use the value of one option.")
+        raise BadOption(
+            f"Invalid {name} {shown(text)}: it is more than one value. Pass each other option separately."
+        )
     return text
 
 
@@ -222,7 +224,9 @@ def make_request(
         if not_found not in NOT_FOUND:
             raise BadOption(not_one_of("Invalid bookmark_not_found", not_found, NOT_FOUND))
     elif not_found is not None:
-        raise BadOption("bookmark_not_found needs a bookmark. Pass bookmark= or remove bookmark_not_found.")
+        raise BadOption(
+            "bookmark_not_found requires a bookmark. Pass bookmark= or remove bookmark_not_found."
+        )
     for name in ("max_backlog", "browse"):
         if name in asked and (bookmark is not None or positions is not None):
             raise BadOption(

@@ -195,7 +195,7 @@ def plainly(who: str) -> Iterator[None]:
     except (Exception, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise UsageError(f"{who} raised {type(error).__name__}") from error
+        raise UsageError(f"Cannot use {who}: it raised {type(error).__name__}. Correct it.") from error
 
 
 def _is_whole(stored: object) -> bool:
@@ -211,8 +211,10 @@ def _is_whole(stored: object) -> bool:
 
 def chooser_of(servers: str | Sequence[str] | None, chooser: ServerChooser | None) -> ServerChooser:
     """Return the chooser for a list of servers, or the given chooser. Raises `BadOption`."""
-    if (servers is None) == (chooser is None):
-        raise BadOption("Invalid servers. Give either servers or server_chooser.")
+    if servers is None and chooser is None:
+        raise BadOption("Cannot connect without servers. Pass servers= or server_chooser=.")
+    if servers is not None and chooser is not None:
+        raise BadOption("Cannot use servers= and server_chooser= together. Pass only one.")
     if chooser is None and not servers:
         raise BadOption(
             "Invalid servers: the list is empty. Give at least one address, such as tcp://host:9007."

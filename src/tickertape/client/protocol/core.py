@@ -429,7 +429,10 @@ class ClientProtocol:
         elif isinstance(command, commands.Heartbeat):
             return  # received bytes already prove that the server is alive
         elif self.logon.logged_on is None:
-            raise BadCommand(f"Unexpected {type(command).__name__} from the server before its logon answer.")
+            raise BadCommand(
+                f"Unexpected {type(command).__name__} from the server before its logon answer. "
+                "Update the server."
+            )
         elif isinstance(command, commands.Deliver):
             if batch is not None:
                 self.subscriptions.deliver(command, batch, now)
@@ -444,7 +447,9 @@ class ClientProtocol:
         elif isinstance(command, Answer):
             self._calls.answered(command)
         else:
-            raise BadCommand(f"Invalid command {type(command).__name__}: a server does not send it.")
+            raise BadCommand(
+                f"Invalid command {type(command).__name__}: a server does not send it. Update the server."
+            )
 
     def _published(self, command: commands.Persisted | commands.Processed | commands.Rejected) -> None:
         if self.acks.behind:

@@ -90,7 +90,9 @@ def check_rejected(command: Rejected, frame: FrameInFlight) -> None:
         sequences = np.unique(np.array(command.refused, np.uint64))
         fits = len(sequences) == named and bool(np.isin(sequences, frame.batch.sequences).all())
     if not fits:
-        raise BadCommand(f"The server rejected messages that are not in publish frame {command.frame}.")
+        raise BadCommand(
+            f"Invalid rejection: its messages are not in publish frame {command.frame}. Update the server."
+        )
 
 
 class UnansweredFrames:
@@ -140,7 +142,8 @@ class UnansweredFrames:
         known = max(self.sent_sequence, self.last_persisted)
         if self.store is not None and command.sequence > known:
             raise BadCommand(
-                f"The server persisted sequence {command.sequence}, but the highest sequence sent is {known}."
+                f"Invalid acknowledgement: sequence {command.sequence} is persisted, but the highest "
+                f"sequence sent is {known}. Update the server."
             )
         buffer, sequence = self._buffers.recorded, command.sequence
         while buffer.in_flight and (number := next(iter(buffer.in_flight))) <= command.frame:
@@ -159,7 +162,10 @@ class UnansweredFrames:
             if frame is not None:
                 if frame.batch is not None:  # only `Persisted` or `Rejected` settles stored messages
                     number = command.frame
-                    raise BadCommand(f"The server processed publish frame {number}, which must be persisted.")
+                    raise BadCommand(
+                        f"Invalid acknowledgement: publish frame {number} is processed, but it must be "
+                        "persisted. Update the server."
+                    )
                 del buffer.in_flight[command.frame]
                 settled.append(buffer)
         return settled

@@ -62,7 +62,7 @@ class ServerTopics:
                 topics = TopicSet(said)
             except BadTopic as error:
                 raise BadCommand(
-                    f"The server reported an invalid pattern of persistent topics: {error}"
+                    f"Cannot log on: the server reported an invalid pattern of persistent topics. {error}"
                 ) from None
         self._before = self._recorded, self._validated, self.message_bytes_max
         self._recorded = topics

@@ -92,8 +92,10 @@ def check_queue(topic: str) -> str:
 
 def check_filter(filter: object) -> str:
     """Return `filter` if it is a non-empty text. Raises `BadFilter`."""
-    if not isinstance(filter, str) or not filter.strip():
-        raise BadFilter("Invalid filter of sow_delete. Use a non-empty text.")
+    if not isinstance(filter, str):
+        raise BadFilter(wrong_type("filter of sow_delete", filter, "str"))
+    if not filter.strip():
+        raise BadFilter(f"Invalid filter of sow_delete {shown(filter)}: it is empty. Use a condition.")
     return filter
 
 

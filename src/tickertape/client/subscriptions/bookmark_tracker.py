@@ -167,4 +167,7 @@ def asked(call: Callable[[], T]) -> T:
     except TickertapeError:
         raise
     except Exception as error:  # a custom store may raise any exception
-        raise StoreFailed(f"Bookmark store failed: {type(error).__name__}: {error}") from error
+        raise StoreFailed(
+            f"Cannot use the bookmark store: it raised {type(error).__name__}: {str(error).rstrip('.')}. "
+            "Correct the store."
+        ) from error

@@ -423,10 +423,13 @@ class MessageBuffer:
             return
         if self.end_reason is not None:
             why, cure = self._end()
-            raise StreamEnded(f"Cannot catch up: stream {self.sub_id!r} ended before ({why}). {cure}")
+            raise StreamEnded(
+                f"Cannot catch up: stream {self.sub_id!r} ended before its replay did ({why}). {cure}"
+            )
         hint = " Its buffer is full, so read messages meanwhile." if self._full else ""
         raise TimedOut(
-            f"Cannot catch up: stream {self.sub_id!r} did not {within(timeout)}.{hint} Pass a longer timeout."
+            f"Cannot catch up: stream {self.sub_id!r} did not reach the end of its replay {within(timeout)}."
+            f"{hint} Pass a longer timeout."
         )
 
     # -- errors of both clients -------------------------------------------------------------------------

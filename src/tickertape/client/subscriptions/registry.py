@@ -373,9 +373,11 @@ class SubscriptionRegistry:
         """Deliver a received batch, or fail its subscriptions if it is corrupt. Raises `BadCommand`."""
         several = bool(command.sub_ids or command.counts or command.indices)
         if several and (command.sub_id or not command.sub_ids):
-            raise BadCommand("Invalid delivery: it names one subscription and several.")
+            raise BadCommand("Invalid delivery: it names one subscription and several. Update the server.")
         if several and command.queue:
-            raise BadCommand("Invalid delivery: a queue delivery must be for one subscription.")
+            raise BadCommand(
+                "Invalid delivery: a queue delivery must be for one subscription. Update the server."
+            )
         routes = routes_of(command, batch) if several else []
         if command.positions:
             batch.positions = _positions(command.positions, batch.count)
@@ -552,8 +554,12 @@ def _positions(encoded: bytes, count: int) -> UInt64s:
     if len(encoded) == U8.itemsize:
         return np.arange(count, dtype=U8) + np.frombuffer(encoded, U8)
     if len(encoded) != U8.itemsize * count:
-        raise BadCommand(f"Invalid delivery: {len(encoded)} bytes of positions for {count} messages.")
+        raise BadCommand(
+            f"Invalid delivery: {len(encoded)} bytes of positions for {count} messages. Update the server."
+        )
     positions = np.frombuffer(encoded, U8)
     if (positions[1:] <= positions[:-1]).any():
-        raise BadCommand("Invalid delivery: the positions of its messages do not increase.")
+        raise BadCommand(
+            "Invalid delivery: the positions of its messages do not increase. Update the server."
+        )
     return positions

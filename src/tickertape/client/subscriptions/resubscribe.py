@@ -137,11 +137,13 @@ def place_after(text: str) -> Bookmark | None:
     try:
         point = parse_bookmark(text)
     except BadBookmark as error:
-        raise BadCommand(f"Invalid start in the server's answer: {error}") from error
+        raise BadCommand(f"Invalid start in the server's answer: {error} Update the server.") from error
     if isinstance(point, Epoch):
         return None
     if not isinstance(point, AtBookmarks) or len(point.bookmarks) != 1 or point.unknown:
-        raise BadCommand(f"Invalid start in the server's answer: {text!r}. Expected one bookmark or 0.")
+        raise BadCommand(
+            f"Invalid start in the server's answer: {text!r} is not one bookmark or 0. Update the server."
+        )
     return point.bookmarks[0]
 
 

@@ -75,7 +75,7 @@ def routes_of(command: Deliver, batch: MessageBatch) -> list[Route]:
 
 
 def _bad(what: str) -> BadCommand:
-    return BadCommand(f"Invalid delivery for several subscriptions: {what}.")
+    return BadCommand(f"Invalid delivery for several subscriptions: {what}. Update the server.")
 
 
 def in_order(shares: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

@@ -143,8 +143,9 @@ class Subscription:
         outstanding = self.unconsumed + self.consumed
         if outstanding + cost > self.bound and (messages > 1 or outstanding > self.bound):
             raise BadCommand(
-                f"The server exceeded the credit of subscription {self.context.sub_id!r}: "
-                f"it sent {cost:,} bytes with {outstanding:,} outstanding, the limit is {self.bound:,}."
+                f"Invalid delivery: {cost:,} bytes exceed the credit of "
+                f"subscription {self.context.sub_id!r}, "
+                f"which has {outstanding:,} of {self.bound:,} bytes outstanding. Update the server."
             )
 
     def take(self, cost: int) -> Credit | None:

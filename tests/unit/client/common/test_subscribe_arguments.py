@@ -81,7 +81,11 @@ def test_keywords_are_written_as_options(given: dict[str, object], written: str)
         ("rate", float("nan"), "above 0"),
         ("rate", 1e-12, "more than 9 decimals"),
         ("rate", ["2x"], "of type list"),
-        ("rate", "1,live", "Invalid rate '1,live'. Use the value of one option."),
+        (
+            "rate",
+            "1,live",
+            "Invalid rate '1,live': it is more than one value. Pass each other option separately.",
+        ),
         ("rate", 10**400, "an integer of 1,329 bits: it must be below 1e308"),
         pytest.param(
             "rate", 10**5_000, "an integer of 16,610 bits: it must be below 1e308", id="5,001 digits"
@@ -159,14 +163,14 @@ def test_lone_surrogate_in_a_topic_or_pattern_raises(topic: str) -> None:
 
 
 def test_option_without_required_value_raises() -> None:
-    with pytest.raises(BadOption, match=r"option 'rate': it needs a value \(rate="):
+    with pytest.raises(BadOption, match=r"option 'rate': it requires a value. Use rate="):
         make_request("orders", "s", bookmark=EPOCH, options="rate")
 
 
 def test_invalid_bookmark_not_found_raises() -> None:
     with pytest.raises(BadOption, match="'later'"):
         make_request("orders", "s", bookmark=EPOCH, given={"bookmark_not_found": "later"})
-    with pytest.raises(BadOption, match="needs a bookmark"):
+    with pytest.raises(BadOption, match="requires a bookmark"):
         make_request("orders", "s", options="bookmark_not_found=now")
 
 
