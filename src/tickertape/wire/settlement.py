@@ -60,8 +60,7 @@ def decode_settlement(body: bytes) -> tuple[Settlement, Runs]:
     """Return a settlement and its runs. Raises `BadCommand` for invalid or too large input."""
     if len(body) > settlement_bytes_max:
         raise BadCommand(
-            f"Invalid settlement: {len(body):,} bytes is too large. Send "
-            f"at most {settlement_bytes_max:,} bytes."
+            f"Invalid settlement of {len(body):,} bytes. Use at most {settlement_bytes_max:,} bytes."
         )
     try:
         settlement = _DECODE(body)
@@ -77,7 +76,7 @@ def decode_settlement(body: bytes) -> tuple[Settlement, Runs]:
                 f"Use 1 to {int(lease_seconds_max * 1000)} ms."
             )
     elif settlement.extend_ms:
-        raise BadCommand(f"Invalid settlement: {settlement.action!r} takes no lease extension.")
+        raise BadCommand(f"Invalid settlement: {settlement.action!r} takes no lease extension. Remove it.")
     return settlement, runs
 
 
@@ -101,9 +100,7 @@ def runs_in(data: bytes) -> Runs:
         raise BadCommand(f"Invalid bookmark runs of {len(data)} bytes. Use 24 bytes per run.")
     runs = np.frombuffer(data, _U8).reshape(-1, _RUN)
     if len(runs) > settlement_runs_max:
-        raise BadCommand(
-            f"Invalid settlement: {len(runs):,} runs is too large. Use at most {settlement_runs_max:,}."
-        )
+        raise BadCommand(f"Invalid settlement of {len(runs):,} runs. Use at most {settlement_runs_max:,}.")
     if len(runs) == 1:  # fast path for the most common case
         _, first, count = runs[0].tolist()
         if 0 < count <= settlement_messages_max and 0 < first <= 2**64 - 1 - count:
@@ -113,8 +110,7 @@ def runs_in(data: bytes) -> Runs:
         raise BadCommand(f"Invalid bookmark run. Use 1 to {settlement_messages_max:,} bookmarks per run.")
     if int(counts.sum()) > settlement_messages_max:
         raise BadCommand(
-            f"Invalid settlement: {int(counts.sum()):,} bookmarks is too large. "
-            f"Use at most {settlement_messages_max:,}."
+            f"Invalid settlement of {int(counts.sum()):,} bookmarks. Use at most {settlement_messages_max:,}."
         )
     if (runs[:, 1] == 0).any() or (runs[:, 1] > np.uint64(2**64 - 1) - counts).any():
         raise BadCommand("Invalid bookmark run. Use sequence numbers from 1 to 2**64 - 1.")

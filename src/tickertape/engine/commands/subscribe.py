@@ -398,13 +398,14 @@ class SubscribeHandler:
             feed = held[sub_id].feed(LogFeed)
             if feed is None or not feed.replays:
                 raise BadOption(
-                    f"Cannot pause or resume subscription {shown(sub_id)}: it has no bookmark. "
-                    "No subscription was changed."
+                    f"Cannot pause or resume subscription {shown(sub_id)}: it has no bookmark, so its "
+                    "messages are not stored. No subscription was changed. "
+                    "Subscribe with a bookmark to pause it."
                 )
             if feed.live:
                 raise BadOption(
-                    f"Cannot pause or resume subscription {shown(sub_id)}: it is live. "
-                    "No subscription was changed."
+                    f"Cannot pause or resume subscription {shown(sub_id)}: it has the option live. "
+                    "No subscription was changed. Subscribe without live to pause it."
                 )
             feeds[sub_id] = feed
         return list(feeds.values())

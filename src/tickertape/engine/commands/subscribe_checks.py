@@ -95,9 +95,9 @@ def _check_subscription(
         if command.numbered and (options.conflation is not None or options.live):
             raise BadOption("Cannot use option numbered with conflation or live. Remove one of them.")
     elif command.numbered:
-        raise BadOption("Option numbered requires positions.")
+        raise BadOption("Option numbered requires positions. Add them, or remove the option.")
     elif command.until_caught_up and command.bookmark is None:
-        raise BadOption("Option until_caught_up requires a bookmark.")
+        raise BadOption("Option until_caught_up requires a bookmark. Add one, or remove the option.")
 
 
 def _check_positions(command: Subscribe | Resolve, positions: tuple[int, int], journal: Journal) -> None:

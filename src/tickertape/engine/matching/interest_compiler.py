@@ -89,9 +89,9 @@ class InterestCompiler:
                 size += len(name.encode()) + _NAME_OVERHEAD_BYTES
         if size > topic_names_bytes_max:
             raise LimitReached(
-                f"Cannot subscribe to {shown(interest.topic)}: the names of its topics that are not JSON "
-                f"take {size:,} bytes, more than {topic_names_bytes_max:,} (topic_names_bytes_max). "
-                "Use fewer topics."
+                f"Cannot subscribe to {shown(interest.topic)}: it covers topics with other message "
+                f"types than JSON, whose names have {size:,} bytes, more than {topic_names_bytes_max:,} "
+                "(topic_names_bytes_max). Use a pattern that covers fewer topics."
             )
         return {kind: tuple(names) for kind, names in found.items()}
 

@@ -72,8 +72,8 @@ class SessionRegistry:
         if WIRE_VERSION not in command.versions:
             versions = shown(str(list(command.versions)))[1:-1]
             raise BadVersion(
-                f"Cannot log on: this server supports version {WIRE_VERSION}, the client supports "
-                f"{versions}. Install a matching client."
+                f"Cannot log on: this server supports protocol version {WIRE_VERSION}, the client supports "
+                f"{versions}. Update the older side."
             )
         conflation = 0.0
         for option, value in parse_options(command.options).items():

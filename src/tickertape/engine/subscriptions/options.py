@@ -194,9 +194,10 @@ _REPLAY_ONLY: Final = frozenset(
     {"bookmark_not_found", "fully_durable", "live", "pause", "rate", "rate_max_gap"}
 )
 _WITHOUT_BOOKMARK: Final = {
-    "pause": ", because messages without a bookmark are not stored. "
-    "To pause a bookmark subscription, use the command pause",
+    "pause": ", because messages without a bookmark are not stored. Add one. "
+    "To pause a bookmark subscription, use the command pause.",
 }
+_ADD_BOOKMARK: Final = ". Add one, or remove the option."
 _NOT_LIVE: Final = {
     "rate": "live messages are sent at once",
     "rate_max_gap": "live messages are sent at once",
@@ -245,10 +246,11 @@ def subscribe_options(text: str, *, replay: bool) -> SubscribeOptions:
             raise BadOption(f"Option {name} requires a value. Use {name}=VALUE.")
         if name in _QUEUE_ONLY and replay:
             raise BadOption(
-                f"Option {name} excludes a bookmark, because a replay consumes no messages. Remove one."
+                f"Cannot use option {name} with a bookmark: it is for queues, and a bookmark starts a "
+                "replay. Remove one of them."
             )
         if name in _REPLAY_ONLY and not replay:
-            raise BadOption(f"Option {name} requires a bookmark{_WITHOUT_BOOKMARK.get(name, '')}.")
+            raise BadOption(f"Option {name} requires a bookmark{_WITHOUT_BOOKMARK.get(name, _ADD_BOOKMARK)}")
     if "live" in options:
         for name in _NOT_LIVE:
             if name in options:
@@ -280,10 +282,11 @@ def check_queue_options(options: SubscribeOptions, topic: str, *, queue: bool) -
                 )
     elif options.conflation is not None:
         raise BadOption(
-            "Option conflation excludes queues: each message is acknowledged separately. Remove it."
+            f"Cannot use option conflation: {shown(topic)} is a queue, and each of its messages is "
+            "acknowledged separately. Remove the option."
         )
     elif options.browse and (options.max_backlog is not None or options.replace):
-        raise BadOption("Option browse excludes max_backlog and replace. Remove them.")
+        raise BadOption("Option browse excludes max_backlog and replace. Remove browse, or the others.")
 
 
 def _backlog(options: Mapping[str, str | None]) -> int | None:
