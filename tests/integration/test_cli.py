@@ -202,8 +202,8 @@ def test_publish_of_an_invalid_json_line_exits_1_after_the_lines_before(
         "publish", "checked", "--server", server.uri, "--require-json", stdin=b'{"id": 1}\n[2]\n{\n[3]\n'
     )
     assert (done.returncode, done.stdout) == (1, b"")
-    assert done.stderr.startswith(b"tickertape: <stdin>: line 3 is not JSON: ")
-    assert done.stderr.endswith(b". Messages published before this line: 2.\n")
+    assert done.stderr.startswith(b"tickertape: Cannot publish '<stdin>': line 3 is not JSON: ")
+    assert done.stderr.endswith(b". Correct it. Messages published before this line: 2.\n")
     assert everything(server, "checked") == b'{"id": 1}\n[2]\n'
 
 

@@ -115,6 +115,9 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(iter(lambda: file.readline(message_bytes_max + 2), b""), 1):
         body = line.rstrip(b"\r\n")
         if len(body) > message_bytes_max:
-            raise Failure(f"Line {number} is too long for a message (limit {message_bytes_max:,} bytes).")
+            raise Failure(
+                f"Cannot test line {number}: it is too long for a message. "
+                f"Use at most {message_bytes_max:,} bytes."
+            )
         if body:
             yield number, body

@@ -113,7 +113,7 @@ def publish(
                     if not client.connected:
                         break  # the publish store would accept more, but cannot send it
             except _BadLineError as error:
-                bad_line = f"{file.name}: {error}"
+                bad_line = f"Cannot publish {file.name!r}: {error}"
             client.publish_flush(timeout=timeout)
         except (Disconnected, PublishRejected) as error:
             client.set_exception_listener(_ignore)  # this command reports unsent messages itself
@@ -122,7 +122,7 @@ def publish(
                 text = f"{text.rstrip('.')}. {left} of {published} messages may not be persisted."
             raise failure_of(error, text) from error
     if bad_line:
-        raise Failure(f"{bad_line}. Messages published before this line: {published}.")
+        raise Failure(f"{bad_line}. Correct it. Messages published before this line: {published}.")
     stored = sequence is not None or not published
     outcome = "persisted" if stored else f"published, not stored: the topic {shown(topic)} is not persistent"
     remark(f"{counted(published, 'message')} {outcome}")
@@ -154,14 +154,16 @@ def _bodies(texts: tuple[str, ...], *, json: bool) -> list[bytes]:
     for text, body in zip(texts, bodies, strict=True):
         if len(body) > message_bytes_max:
             raise click.BadParameter(
-                f"The message is too long (limit {message_bytes_max} bytes).", param_hint="'--message'"
+                f"The message has {len(body)} bytes. Use at most {message_bytes_max} bytes.",
+                param_hint="'--message'",
             )
         if json:
             try:
                 msgspec.json.decode(body)
             except NOT_JSON as error:
                 raise click.BadParameter(
-                    f"The message {shown(text)} is not JSON: {error}.", param_hint="'--message'"
+                    f"The message {shown(text)} is not JSON: {error}. Correct it, or omit --require-json.",
+                    param_hint="'--message'",
                 ) from None
     return bodies
 

@@ -300,7 +300,7 @@ def requeue(
     if moved.unlabelled:
         left = counted(moved.unlabelled, "message")
         raise Failure(
-            f"Cannot requeue {left} of {shown(name)}: no dead-letter label with the original topic. Pass "
+            f"Cannot requeue {left} of {shown(name)}: the original topic is unknown. Pass "
             "--to TOPIC to name one."
         )
 

@@ -93,7 +93,7 @@ def _compiled(pattern: str, ignore_case: bool) -> Any:
         text = error.args[0] if error.args else error
         cause = text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)
         raise click.BadParameter(
-            f"Invalid RE2 expression {shown(pattern)}: {cause}.", param_hint="'PATTERN'"
+            f"Invalid RE2 expression {shown(pattern)}: {cause}. Correct it.", param_hint="'PATTERN'"
         ) from None
 
 

@@ -79,9 +79,15 @@ def run(
         if not re.fullmatch(r"[^=\s]+=.*", given, re.DOTALL):
             raise click.BadParameter(f"Invalid setting {given!r}. Use KEY=VALUE.", param_hint="'--conf'")
     if full_refresh_all and (refreshed or recomputed):
-        raise click.UsageError("--full-refresh-all excludes --refresh and --full-refresh.")
+        raise click.UsageError(
+            "--full-refresh-all excludes --refresh and --full-refresh. "
+            "Remove --full-refresh-all, or the others."
+        )
     if dry_run and (refreshed or recomputed or full_refresh_all):
-        raise click.UsageError("--dry-run excludes --refresh, --full-refresh and --full-refresh-all.")
+        raise click.UsageError(
+            "--dry-run excludes --refresh, --full-refresh and --full-refresh-all. "
+            "Remove --dry-run, or the others."
+        )
     spec = find_project(directory)
     home = require_runner()
     command = [str(home / "bin" / "spark-pipelines"), "dry-run" if dry_run else "run"]

@@ -138,7 +138,8 @@ def _started(name: str, master: str, driver_memory: str) -> Iterator[SparkSessio
             with _standard_error_to(output):
                 spark = builder.getOrCreate()
         except Exception as error:  # of many types, because Java prints the cause
-            raise Failure(f"Cannot start Spark: {_why(output, error)}") from error
+            why = _why(output, error).rstrip(".")
+            raise Failure(f"Cannot start Spark: {why}. Check Java and the options of the command.") from error
         try:
             yield spark
         finally:

@@ -162,7 +162,7 @@ def test_requeue_keeps_and_reports_messages_without_a_dead_letter_label(client: 
     result = run("queue", "requeue", "work-dead")
     assert (result.exit_code, result.stdout) == (1, "1 message requeued\n")
     assert result.stderr == (
-        "tickertape: Cannot requeue 1 message of 'work-dead': no dead-letter label with the original topic. "
+        "tickertape: Cannot requeue 1 message of 'work-dead': the original topic is unknown. "
         "Pass --to TOPIC to name one.\n"
     )
     assert [call for call in client.calls if call[0] == "ack"] == [("ack", "work-dead", ["7|2|"], None)]
