@@ -307,7 +307,7 @@ def test_continuous_archiving_requires_a_stop_event(log: RunningServer, location
 
 def test_ranges_of_tasks_must_be_contiguous() -> None:
     assert whole([(5, 9, "[]"), (0, 5, "[]")]) == (0, 9, [])
-    with pytest.raises(ArchiveFailed, match="A task read positions 6 to 9, but the previous one ended at 5"):
+    with pytest.raises(ArchiveFailed, match="Cannot archive positions 6 to 9: the previous task ended at 5"):
         whole([(0, 5, "[]"), (6, 9, "[]")])
     with pytest.raises(ArchiveFailed, match="positions 4 to 9"):
         whole([(0, 5, "[]"), (4, 9, "[]")])

@@ -264,7 +264,7 @@ def test_audit_against_another_server_reports_differences_and_exits_1(
 def test_audit_errors_are_one_line(unused: str, tmp_path: Path) -> None:
     result = run(unused, "--timeout", "1s")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert "No server answers" in result.stderr
+    assert "no server answered" in result.stderr
     result = run(str(tmp_path))
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert f"Cannot open an archive at '{tmp_path}': " in result.stderr

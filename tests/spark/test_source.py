@@ -157,7 +157,7 @@ def test_limit_stops_a_read_early_without_an_error(load: Load, rows: list[Row]) 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"servers": "UNUSED"}, "Disconnected: No server answers. Cannot connect to 'UNUSED'"),
+        ({"servers": "UNUSED"}, "Disconnected: Cannot read: no server answered. Cannot connect to 'UNUSED'"),
         ({"topic": "elsewhere"}, "TopicNotRecorded: Cannot replay topic 'elsewhere'"),
         ({"startingBookmark": "1|1|"}, "BookmarkUnknown: Cannot find the bookmark '1|1|' in the log"),
         (

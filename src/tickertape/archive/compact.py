@@ -150,8 +150,8 @@ def vacuum(archive: ArchiveWriter, keep_seconds: float) -> int:
     `unknown_seconds_min`. Raises `BadOption` below one hour, `ArchiveFailed`."""
     if keep_seconds < keep_seconds_min:
         raise BadOption(
-            f"Cannot keep files for {keep_seconds:g} s only: a reader of an older version may use them. "
-            "Keep them for at least one hour."
+            f"Cannot keep files for {keep_seconds:g} s only: a reader of an older version of the table may "
+            "use them. Keep them for at least one hour."
         )
     removed = set(_vacuumed(archive, keep_seconds, full=False))
     # No commit names the files of a batch in progress either.

@@ -253,7 +253,8 @@ def whole(parts: Sequence[tuple[int, int, str]]) -> tuple[int, int, list[Added]]
     for first, after, encoded in ordered:
         if first != end:
             raise ArchiveFailed(
-                f"A task read positions {first} to {after}, but the previous one ended at {end}."
+                f"Cannot archive positions {first} to {after}: the previous task ended at {end}. "
+                "Report the defect."
             )
         files += _FILES.decode(encoded)
         end = after

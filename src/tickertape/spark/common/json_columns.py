@@ -142,8 +142,8 @@ class JsonColumns:
             for other in names:
                 if other.startswith(f"{name}."):
                     raise UsageError(
-                        f"Invalid columns {name!r} and {other!r}: a field is a value or an object. Remove "
-                        "one of them."
+                        f"Invalid columns {name!r} and {other!r}: {name!r} would be a value and an object. "
+                        "Remove one of them."
                     )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -160,5 +160,5 @@ def connect(
         if all(isinstance(error, AuthenticationFailed) for error in errors):
             raise errors[0]  # servers answer, so waiting does not help
         if time.monotonic() >= until:
-            raise Disconnected(f"No server answers. {' '.join(map(str, errors))}")
+            raise Disconnected(f"Cannot read: no server answered. {' '.join(map(str, errors))}")
         time.sleep(_PAUSE_SECONDS)

@@ -223,7 +223,7 @@ def test_sequence_above_a_spark_long_is_refused() -> None:
         ("carrier binary", r"Unsupported type binary .* field of JSON bodies\. Use string, .*from_json"),
         ("carrier string NOT", "a field of JSON bodies may be missing. Declare it"),
         ("a..b string", "Use field names separated by single dots"),
-        ("a string, a.b string", "a field is a value or an object"),
+        ("a string, a.b string", "'a' would be a value and an object"),
         ("key string NOT", "it is NOT NULL, but null"),
         ("data string", "Invalid column 'data' of type string. Use binary"),
         ("timestamp timestamp_ntz", "Invalid column 'timestamp' of type timestamp_ntz. Use timestamp"),
