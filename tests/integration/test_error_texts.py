@@ -32,7 +32,7 @@ SHAPE = re.compile(
 CURE = re.compile(
     r"[.?!] (?:Use|Pass|Check|Remove|Set|Connect|Start|Give|Create|Run|Send|Subscribe|Stop|Wait|Choose|"
     r"Publish|Read|Restore|Correct|Raise|Update|Commit|Stage|Free|Log on|Report|Handle|Discard|Unsubscribe|"
-    r"Ask|Add|Install|Purge|Split|Then|Is the server running|Did you mean)\b|: expected "
+    r"Ask|Add|Repeat|Install|Purge|Split|Then|Is the server running|Did you mean)\b|: expected "
 )
 """A sentence with the cure, after the first one."""
 

@@ -294,7 +294,9 @@ async def _stopped(driver: EngineDriver) -> TickertapeError | None:
     except TimeoutError:
         text = "Accepted messages were not persisted in time. Their publishers do not know the outcome."
         event("drain_failed", logging.ERROR, text=text, seconds=_PERSIST_SECONDS_MAX)
-        return JournalError("Accepted messages were not persisted before the stop.")
+        return JournalError(
+            "Cannot stop cleanly: accepted messages were not persisted in time. Check the disk."
+        )
 
 
 async def _delivered(driver: EngineDriver, seconds: float) -> None:

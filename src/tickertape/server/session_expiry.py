@@ -43,6 +43,7 @@ class SessionExpiry:
         for conn, session in list(self._driver.broker.sessions.items()):
             if session.user in replaced or not self._credentials.still_good(session.user, session.name, now):
                 error = AuthenticationFailed(
-                    f"Authentication failed: token {session.user!r} has expired or was revoked."
+                    f"Authentication failed: token {session.user!r} has expired or was revoked. "
+                    "Ask for a new token."
                 )
                 self._driver.violated(conn, error)

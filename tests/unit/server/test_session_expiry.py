@@ -64,7 +64,7 @@ def test_session_expiry_closes_session_when_the_token_becomes_invalid() -> None:
                 1,
                 (
                     f"{AuthenticationFailed.code}: Authentication failed: token 'desk' has "
-                    f"expired or was revoked."
+                    f"expired or was revoked. Ask for a new token."
                 ),
             )
         ]

@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -33,6 +33,9 @@ from tickertape.client.common.waiting import Timeout, no_logon, now
 from tickertape.client.limits import cancelled_handler_seconds_max
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
 from tickertape.wire.commands import LoggedOn
+
+LOOP_ENDED: Final = "Cannot continue: the event loop of the connection has ended. Connect again."
+"""Text of the error of a connection whose event loop has ended."""
 
 
 class AsyncioDriver(ClientDriver):
@@ -71,9 +74,11 @@ class AsyncioDriver(ClientDriver):
             if self.connection is not None and self._loop is not None and self._loop is not loop:
                 if self._loop.is_running():
                     self._check_usable()
-                self.connection.discard(Disconnected("The event loop of the connection has ended"))
+                self.connection.discard(Disconnected(LOOP_ENDED))
             if self.connection is not None and self.logon.ending is not None:
-                self.connection.discard(Disconnected("The connection has ended"))
+                self.connection.discard(
+                    Disconnected("Cannot continue: the connection has ended. Connect again.")
+                )
             if self.logon.logged_on is not None:
                 return
             if self.logon.closed:
@@ -99,7 +104,7 @@ class AsyncioDriver(ClientDriver):
             self._report_unanswered()
             self._shut()
             if connection is not None:
-                connection.discard(Disconnected("The close of the client was cancelled"))
+                connection.discard(Disconnected("Cannot continue: the close of the client was cancelled."))
             raise
         if not answered:
             self._report_unanswered()
@@ -109,7 +114,7 @@ class AsyncioDriver(ClientDriver):
                 await connection.changed.wait_for(lambda: connection.gone, remaining(deadline))
         finally:
             if connection is not None and not connection.gone:
-                connection.discard(Disconnected("The server did not read all sent data"))
+                connection.discard(Disconnected("Cannot send everything: the server did not read in time."))
         await self._finish_tasks(deadline)
 
     async def flush(self, timeout: Timeout, level: str) -> None:
@@ -348,7 +353,7 @@ class AsyncioDriver(ClientDriver):
                 connection = self.connection
                 self.core.close()
                 if connection is not None:
-                    connection.discard(Disconnected("The event loop of the connection has ended"))
+                    connection.discard(Disconnected(LOOP_ENDED))
         return exits.ProgramEnd(self.core.name, self._unsent)
 
     def forked(self) -> None:
@@ -378,7 +383,7 @@ class AsyncioDriver(ClientDriver):
         except (OSError, UnicodeError) as error:
             raise not_connected(self._address, error) from error
         except asyncio.CancelledError:
-            connection.discard(Disconnected("The connection attempt was cancelled"))
+            connection.discard(Disconnected("Cannot connect: the attempt was cancelled. Connect again."))
             raise
         assert isinstance(outcome, LoggedOn)
         return outcome
@@ -515,7 +520,10 @@ class AsyncioDriver(ClientDriver):
             _, late = await asyncio.wait(late, timeout=cancelled_handler_seconds_max)
         if late:
             self.handlers.report(
-                TimedOut(f"{len(late)} handler(s) did not end after close() cancelled their tasks.")
+                TimedOut(
+                    f"Cannot close in time: {len(late)} handler(s) did not end after close() cancelled their "
+                    "tasks. Let a handler end when it is cancelled."
+                )
             )
 
     def _handle(self, handler: Callable[..., object], *arguments: object) -> None:

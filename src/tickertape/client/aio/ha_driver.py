@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from tickertape.base.errors import Disconnected, TickertapeError, TimedOut, UsageError
-from tickertape.client.aio.driver import AsyncioDriver
+from tickertape.client.aio.driver import LOOP_ENDED, AsyncioDriver
 from tickertape.client.aio.streams import AsyncMessageStream
 from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, perform, remaining
 from tickertape.client.api.driver import DriverSettings
@@ -64,7 +64,9 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
             self._stop_waiting(call, late)
             raise late from None
         except asyncio.CancelledError:
-            self._stop_waiting(call, Disconnected("The connection attempt was cancelled"))
+            self._stop_waiting(
+                call, Disconnected("Cannot connect: the connection attempt was cancelled. Connect again.")
+            )
             raise
 
     async def flush(self, timeout: Timeout, level: str) -> None:
@@ -153,7 +155,7 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
             )
         self._reconnecting = None
         self._connect_waiters.clear()
-        ended = Disconnected("The event loop of the connection has ended")
+        ended = Disconnected(LOOP_ENDED)
         if self._machine.trying:
             self._take_in(machine.DriverFailed(ended))
             self._machine.effects()
@@ -217,7 +219,10 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
             raise
         except BaseException as error:
             # This should not happen. If it does, no caller waits for ever.
-            failure = Disconnected(f"The reconnect task failed: {error!r}")
+            failure = Disconnected(
+                f"Cannot reconnect: the reconnect task failed: {error!r}. Report the defect, and create "
+                "a new client."
+            )
             self._take_in(machine.DriverFailed(failure))
             if self.connection is not None:
                 self.connection.discard(failure)
@@ -229,7 +234,11 @@ class AsyncioHADriver(HADriver, AsyncioDriver):
 
     def _task_was_cancelled(self) -> None:
         """Process a cancellation from outside, without slow work: the loop may be ending."""
-        self._take_in(machine.DriverFailed(Disconnected("The reconnect task was cancelled")))
+        self._take_in(
+            machine.DriverFailed(
+                Disconnected("Cannot reconnect: the reconnect task was cancelled. Connect again.")
+            )
+        )
         for effect in self._machine.effects():
             if isinstance(effect, machine.Stopped):
                 self._act(effect)

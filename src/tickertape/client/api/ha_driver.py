@@ -265,13 +265,16 @@ class HADriver(ClientDriver):
 
     def _attempt(self, action: machine.Connect) -> Generator[Step, Any, Event]:
         try:
-            yield Hangup(Disconnected("the connection was replaced by a new one"))
+            yield Hangup(
+                Disconnected("Cannot continue: the connection was replaced by a new one. Connect again.")
+            )
             self._address, user, given = self._policies.begin_attempt(action.uri)
             password = yield GetPassword(given)
             with self.lock:
                 if self._machine.step is not ReconnectStep.CONNECTING:
                     return machine.AttemptFailed(
-                        action.attempt, Disconnected("the connection attempt was cancelled")
+                        action.attempt,
+                        Disconnected("Cannot connect: the attempt was cancelled. Connect again."),
                     )
                 self.logon.set_credentials(user, password)
                 self._dialling = True

@@ -169,4 +169,7 @@ class StreamBase(ABC):
         self._drop_current()
 
     def _goes_to_handler(self) -> UsageError:
-        return UsageError(f"Cannot read subscription {self.sub_id!r}: its messages go to on_message.")
+        return UsageError(
+            f"Cannot read subscription {self.sub_id!r}: its messages go to on_message. Subscribe without "
+            "on_message to read them."
+        )

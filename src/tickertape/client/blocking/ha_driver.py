@@ -66,7 +66,10 @@ class HAThreadDriver(HADriver, ThreadDriver):
             if call.settled:
                 raise
             if not isinstance(error, TimedOut):
-                self._stop_waiting(call, Disconnected("The connection attempt was interrupted"))
+                self._stop_waiting(
+                    call,
+                    Disconnected("Cannot connect: the connection attempt was interrupted. Connect again."),
+                )
                 raise
             late = self._not_in_time(seconds)
             self._stop_waiting(call, late)

@@ -41,7 +41,9 @@ class ProgressStore(ClosesItself):
         self._purging = False
         """A purge is in progress, or was interrupted: power loss may restore purged subscriptions."""
         self._closed = False
-        self._refusal: TickertapeError = Closed("The bookmark store is closed.")
+        self._refusal: TickertapeError = Closed(
+            "Cannot use the bookmark store: it is closed. Create a new one."
+        )
         forks.register(self, type(self)._refuse_in_child)
 
     def __repr__(self) -> str:

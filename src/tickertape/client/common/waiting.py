@@ -39,7 +39,7 @@ def seconds_of(timeout: float | str | None) -> float | None:
 def no_answer(what: str, seconds: float | None) -> TimedOut:
     """Return the error of a call `what` that got no answer in time."""
     return TimedOut(
-        f"Cannot complete {what}: no answer {within(seconds)}. The outcome is unknown. Ask again."
+        f"Cannot complete {what}: no answer {within(seconds)}. The outcome is unknown. Repeat the call."
     )
 
 

@@ -108,7 +108,7 @@ class ApplicationPolicies:
                 )
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._report(error)
-            return DelayChosen(None, f"The delay strategy raised {type(error).__name__}: {error}")
+            return DelayChosen(None, f"the delay strategy raised {type(error).__name__}: {error}")
         return DelayChosen(seconds)
 
     def begin_attempt(self, uri: str) -> tuple[Address, str | None, PasswordGiven]:

@@ -256,7 +256,13 @@ class ReconnectMachine:
             self._stop(happened.error)
         else:
             self.step = ReconnectStep.CLOSED
-            self._effects[:] = [Stopped(Closed("The client is closed."), known=True, begun=self.begun)]
+            self._effects[:] = [
+                Stopped(
+                    Closed("Cannot use the client: it is closed. Create a new client."),
+                    known=True,
+                    begun=self.begun,
+                )
+            ]
 
     def effects(self) -> list[Action]:
         """Return the pending effects, in order, and clear them."""
@@ -308,7 +314,7 @@ class ReconnectMachine:
         if self.step is not ReconnectStep.CHOOSING:
             return
         if not answer.uri:
-            self._stop(self._giving_up(f"The server chooser has no server: {answer.error}"))
+            self._stop(self._giving_up(f"the server chooser has no server: {answer.error}"))
             return
         self._uri = answer.uri
         if self._untried:
@@ -322,7 +328,7 @@ class ReconnectMachine:
         if self.step is not ReconnectStep.DELAYING:
             return
         if answer.seconds is None:
-            self._stop(self._giving_up(answer.error or "The delay strategy gives up"))
+            self._stop(self._giving_up(answer.error or "the delay strategy gives up"))
             return
         again = self._uri in self._tried or len(self._tried) >= servers_hurried_max
         seconds = max(answer.seconds, reconnect_seconds_min) if self._short_lived or again else answer.seconds
@@ -365,7 +371,7 @@ class ReconnectMachine:
             return
         if answer.error is not None:
             # `ConnectionLost` reports the loss. If it arrived before, this answer belongs to an earlier step.
-            self._effects.append(Disconnect(Disconnected(f"Cannot resubscribe: {answer.error}")))
+            self._effects.append(Disconnect(Disconnected(str(answer.error))))
             return
         self.step = ReconnectStep.READY
         self.last_error = None
@@ -415,6 +421,8 @@ class ReconnectMachine:
 
     def _giving_up(self, why: str) -> Disconnected:
         last = "" if self.last_error is None else f" Last attempt: {str(self.last_error).rstrip('.')}."
-        error = Disconnected(f"{why.rstrip('.')}.{last} Call connect_and_logon() to try again.")
+        error = Disconnected(
+            f"Cannot connect: {why.rstrip('.')}.{last} Call connect_and_logon() to try again."
+        )
         error.__cause__ = self.last_error
         return error

@@ -213,7 +213,7 @@ class TransactionBuffer:
             raise self._finished()
 
     def _finished(self) -> UsageError:
-        return UsageError(f"Transaction {self.key.name!r} is finished. Start another one.")
+        return UsageError(f"Cannot use transaction {self.key.name!r}: it is finished. Start another one.")
 
     def _check_room(self, nbytes: int) -> None:
         if self._bytes + self._builder.size_bytes + nbytes > self.bytes_max:

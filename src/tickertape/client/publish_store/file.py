@@ -105,7 +105,9 @@ class FilePublishStore(StoreOptions, ClosesItself):
             raise BadOption(not_one_of("Invalid sync", sync, ("never", "always")))
         self.path = Path(path)
         self._sync = sync == "always"
-        self._refusal: TickertapeError = Closed(f"The publish store {str(path)!r} is closed.")
+        self._refusal: TickertapeError = Closed(
+            f"Cannot use the publish store {str(path)!r}: it is closed. Create a new one."
+        )
         self._ledger = UnpersistedIndex(self._read)
         self._name = ""
         self.never_logged_on = True

@@ -79,7 +79,10 @@ def as_store_error(error: Exception) -> StoreError:
     """Return an exception of a publish store as a `TickertapeError`."""
     if isinstance(error, StoreError):
         return error
-    failure = StoreFailed(f"The publish store failed: {type(error).__name__}: {error}")
+    failure = StoreFailed(
+        f"Cannot use the publish store: it raised {type(error).__name__}: {str(error).rstrip('.')}. "
+        "Correct the store."
+    )
     failure.__cause__ = error
     return failure
 

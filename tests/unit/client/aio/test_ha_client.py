@@ -160,9 +160,9 @@ def test_cancelled_reconnect_task_fails_waiting_and_later_calls() -> None:
         await asyncio.sleep(0.005)
         assert client._driver._reconnecting is not None
         client._driver._reconnecting.cancel()
-        with pytest.raises(tt.Disconnected, match="The reconnect task was cancelled"):
+        with pytest.raises(tt.Disconnected, match="the reconnect task was cancelled"):
             await waiting
-        with pytest.raises(tt.Disconnected, match="The reconnect task was cancelled"):
+        with pytest.raises(tt.Disconnected, match="the reconnect task was cancelled"):
             await client.subscribe("orders")
         await client.close()
 
@@ -239,7 +239,7 @@ def test_reconnect_task_cancelled_before_the_first_step_can_be_restarted() -> No
             asyncio.get_running_loop().call_soon(
                 lambda: client._driver._reconnecting and client._driver._reconnecting.cancel()
             )
-            with pytest.raises(tt.Disconnected, match="The reconnect task was cancelled"):
+            with pytest.raises(tt.Disconnected, match="the reconnect task was cancelled"):
                 await asyncio.wait_for(waiting, SECONDS)
             await client.connect_and_logon(SECONDS)
             await client.close()
