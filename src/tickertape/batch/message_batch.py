@@ -673,9 +673,12 @@ def _lease_of(batch: MessageBatch, what: str) -> Lease:
     if lease is None:
         topic = batch.topic(0)
         if context is None:
-            raise UsageError(f"Cannot {what}: the message of topic {topic!r} is not from a queue.")
+            raise UsageError(
+                f"Cannot {what}: the message of topic {topic!r} is not from a queue. Subscribe to a queue."
+            )
         raise UsageError(
-            f"Cannot {what}: subscription {context.sub_id!r} on topic {topic!r} is not a queue subscription."
+            f"Cannot {what}: subscription {context.sub_id!r} on topic {topic!r} is not a queue subscription. "
+            "Subscribe to a queue, or use discard() for a bookmark subscription."
         )
     return lease
 

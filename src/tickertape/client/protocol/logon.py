@@ -169,7 +169,11 @@ class LogonState:
         if self.accepted is not None and isinstance(error, NameInUse):
             self.displaced = error
         self.logged_on = self.accepted = self.ending = None
-        refusal = self.closed_error() if self.closed else Disconnected(f"{self.not_connected}.")
+        refusal = (
+            self.closed_error()
+            if self.closed
+            else Disconnected(f"{self.not_connected}. {self._advice.after}")
+        )
         error = self._publishing.lost(refusal) or error
         if self.closed:
             return error, "closed", refusal

@@ -114,7 +114,7 @@ def _lease_time(value: str | None) -> float:
     seconds = read_value("maxLeaseTime", parse_interval, value)
     if not 0 < seconds <= lease_seconds_max:
         raise BadOption(
-            f"Cannot use option maxLeaseTime: {value!r} is not in the range above 0 to "
+            f"Invalid option maxLeaseTime {value!r}. Use more than 0 and at most "
             f"{lease_seconds_max:.0f} seconds."
         )
     return seconds

@@ -67,7 +67,7 @@ def sink_options(given: Mapping[str, str], schema: StructType, *, stream: bool) 
     if len(servers) > 1:
         raise BadOption(
             "Option servers of a sink allows one server only: another server does not know which batches are "
-            "in this log, and would store them again."
+            "in this log, and would store them again. Remove the others."
         )
     transaction = options.get("transactionId")
     if transaction == "":
