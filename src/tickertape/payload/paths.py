@@ -109,7 +109,7 @@ def _subscript(digits: str, text: str, at: int) -> int:
 
 def _wanted(text: str, at: int, steps: list[str | int]) -> str:
     if not steps:
-        return "it does not start with / and a name. Use /name, /parent/child or /name[0]"
+        return "a path starts with / and a name. Use /name, /parent/child or /name[0]"
     if text[at] == "[":
         return "the subscript is not a number. Use a number from 0, as in /name[0]"
     if text[at] == "/":

@@ -63,7 +63,7 @@ def test_log_truncated_after_a_clean_stop_is_refused_until_accepted(tmp_path: Pa
     refused = tmp_path / "refused"  # in this process its lock stays held
     shutil.copytree(data, refused)
     with pytest.raises(
-        JournalCorrupt, match=f"segment' at offset 0: a clean stop sealed it.*remove {CLEAN_SHUTDOWN_FILE}"
+        JournalCorrupt, match=f"segment': a clean stop sealed it.*remove {CLEAN_SHUTDOWN_FILE}"
     ):
         open_instance(Config(instance=InstanceConfig(data=str(refused))))
     for name in (CLEAN_SHUTDOWN_FILE, LAST_SEGMENT_FILE):

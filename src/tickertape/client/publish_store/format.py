@@ -278,7 +278,7 @@ def recover_store(
         segments.insert(0, segment)
     if segments[0].header.number > oldest:
         raise StoreCorrupt(
-            f"Segment {oldest} of the publish store is missing: the first file is "
+            f"Cannot open the publish store: segment {oldest} is missing, and the first file is "
             f"{segments[0].image.file!r}. Restore the segment, or the store, from a copy.",
             file=segments[0].image.file,
         )
@@ -518,7 +518,7 @@ def _add(builder: BatchBuilder, data: Buffer, record: Record) -> None:
 
 def _changed(entry: UnpersistedEntry) -> StoreCorrupt:
     return StoreCorrupt(
-        f"Segment {entry.number} of the publish store was changed while in use, at offset {entry.at}. "
-        "Restore the store from a copy.",
+        f"Cannot read segment {entry.number} of the publish store at offset {entry.at}: it was changed while "
+        "in use. Restore the store from a copy.",
         offset=entry.at,
     )

@@ -53,7 +53,6 @@ _CURE: Final = "Run `tickertape journal verify` for details."
 
 
 def damaged_at(path: str, offset: int, what: str, cure: str = _CURE) -> JournalCorrupt:
-    """Return the error for damage of a file at an offset."""
-    return JournalCorrupt(
-        f"Cannot read {path!r} at offset {offset}: {what}. {cure}", file=path, offset=offset
-    )
+    """Return the error for damage of a file at an offset. 0: its head, or the whole file."""
+    place = f"{path!r} at offset {offset}" if offset else repr(path)
+    return JournalCorrupt(f"Cannot read {place}: {what}. {cure}", file=path, offset=offset)

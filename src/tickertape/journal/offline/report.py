@@ -17,7 +17,8 @@ class VerifyFinding(msgspec.Struct, frozen=True, order=True):
     what: str
 
     def __str__(self) -> str:
-        return f"{self.file} at offset {self.offset}: {self.what}"
+        place = f"{self.file} at offset {self.offset}" if self.offset else self.file
+        return f"{place}: {self.what}"
 
 
 class SegmentSummary(msgspec.Struct, kw_only=True):

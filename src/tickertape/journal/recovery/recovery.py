@@ -485,13 +485,13 @@ def _set_unfinished_aside(
     )
     staged = is_staged(disk, file.header.journal_id, scan.commits())
     begin = chain.end if staged else offset
-    what = f"segment {file.number}: the transaction at {offset} has no end and was cut off"
+    what = f"segment {file.number}: the transaction at offset {offset} has no end and was cut off"
     if staged:
         what += f". Its messages are still in {STAGING_DIRECTORY}/"
     if chain.tail_end > begin:
         _copy_tail(disk, handle, file, begin, chain.tail_end, seal_end)
         size = chain.tail_end - begin
-        what += f". {size} bytes at {begin} were moved to {QUARANTINE_DIRECTORY}/"
+        what += f". {size} bytes at offset {begin} were moved to {QUARANTINE_DIRECTORY}/"
     report.append(what)
 
 

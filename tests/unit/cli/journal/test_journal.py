@@ -106,7 +106,7 @@ def test_ls_does_not_read_the_messages_of_a_sealed_segment(directory: Path) -> N
 def test_ls_json_reports_damage_on_standard_error(directory: Path) -> None:
     flip(directory / "journal/0000000002.segment", 3)
     result = run("ls", directory, "--output", "json")
-    assert result.stderr.startswith("CORRUPT  journal/0000000002.segment at offset 0: ")
+    assert result.stderr.startswith("CORRUPT  journal/0000000002.segment: ")
     assert all(json.loads(line)["number"] for line in result.stdout.splitlines())
 
 
@@ -147,7 +147,7 @@ def test_files_of_the_server_are_known(
     assert (result.exit_code, result.stderr) == (0, "")
     assert "note" not in result.stdout
     (directory / "tokens.toml").touch()
-    assert "note     tokens.toml at offset 0: not a Tickertape file" in run(command, directory).stdout
+    assert "note     tokens.toml: not a Tickertape file" in run(command, directory).stdout
 
 
 def test_verify_prints_damage_with_file_and_offset(directory: Path) -> None:
@@ -157,7 +157,7 @@ def test_verify_prints_damage_with_file_and_offset(directory: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, _corrupt(directory, "1 place"))
     damage, note, total = result.stdout.splitlines()
     assert damage.startswith("CORRUPT  journal/0000000001.segment at offset 512: commit 1 is damaged, ")
-    assert note == "note     journal/mine.txt at offset 0: not a Tickertape file, ignored by the server"
+    assert note == "note     journal/mine.txt: not a Tickertape file, ignored by the server"
     assert total.startswith("CORRUPT in 1 place: ")
 
 

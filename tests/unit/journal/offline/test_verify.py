@@ -351,7 +351,7 @@ def test_verify_reports_a_segment_with_a_position_gap() -> None:
     written.stop()
     reforge(written.disk, 2, head=lambda header: header._replace(first_position=99))
     assert [str(finding) for finding in verify(written.disk).damage] == [
-        f"{segment_path(2)} at offset 0: its positions do not continue those of segment 1",
+        f"{segment_path(2)}: its positions do not continue those of segment 1",
         f"{segment_path(2)} at offset {segment_header_bytes}: commit 3 starts at position 3, not 99",
     ]
 
@@ -369,9 +369,7 @@ def test_verify_reports_a_missing_middle_segment_at_the_next_one() -> None:
     disk = written_journal(stopped=True).disk
     move_away(disk, segment_path(2))
     report = verify(disk)
-    assert [str(f) for f in report.damage] == [
-        f"{segment_path(3)} at offset 0: segment 2 before it is missing"
-    ]
+    assert [str(f) for f in report.damage] == [f"{segment_path(3)}: segment 2 before it is missing"]
     assert [f.file for f in report.notes] == ["quarantine/taken"]
 
 
@@ -379,7 +377,7 @@ def test_verify_reports_missing_first_segments() -> None:
     disk = written_journal(stopped=True).disk
     move_away(disk, segment_path(1))
     assert [str(f) for f in verify(disk).damage] == [
-        f"{segment_path(2)} at offset 0: the log begins here, but segment 1 existed before it"
+        f"{segment_path(2)}: the log begins here, but segment 1 existed before it"
     ]
 
 
@@ -390,7 +388,7 @@ def test_verify_reports_a_segment_that_does_not_follow_the_previous_one() -> Non
     truncate(disk, segment_path(1), 0)
     overwrite(disk, segment_path(1), 0, data)
     assert [str(f) for f in verify(disk).damage] == [
-        f"{segment_path(2)} at offset 0: it does not follow the present segment 1"
+        f"{segment_path(2)}: it does not follow the present segment 1"
     ]
 
 
@@ -424,7 +422,7 @@ def test_verify_reports_a_bad_identity_and_still_reads_segments() -> None:
     assert "Cannot read 'identity.json'" in report.damage[0].what
     move_away(disk, "identity.json")
     report = verify(disk)
-    assert [str(f) for f in report.damage] == ["identity.json at offset 0: missing"]
+    assert [str(f) for f in report.damage] == ["identity.json: missing"]
     assert len(report.segments) > 2
 
 
@@ -442,9 +440,7 @@ def test_verify_reports_a_segment_of_another_journal() -> None:
     data = read_all(foreign.disk, segment_path(1))
     truncate(disk, segment_path(2), 0)
     overwrite(disk, segment_path(2), 0, data)
-    assert [str(f) for f in verify(disk).damage] == [
-        f"{segment_path(2)} at offset 0: header of another journal"
-    ]
+    assert [str(f) for f in verify(disk).damage] == [f"{segment_path(2)}: header of another journal"]
 
 
 def test_verify_reports_a_read_error_as_damage_of_the_segment() -> None:
@@ -454,9 +450,7 @@ def test_verify_reports_a_read_error_as_damage_of_the_segment() -> None:
         disk.fail("read", before + again, errno.EIO)
     report = verify(disk)
     assert disk.faults_left == 0
-    assert [str(f) for f in report.damage] == [
-        f"{segment_path(1)} at offset 0: cannot be read: Input/output error"
-    ]
+    assert [str(f) for f in report.damage] == [f"{segment_path(1)}: cannot be read: Input/output error"]
 
 
 def disk_reads_before_commits(disk: StrictDisk) -> int:

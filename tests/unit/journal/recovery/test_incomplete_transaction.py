@@ -70,7 +70,7 @@ def test_recovery_copies_a_chain_that_is_not_staged() -> None:
     assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{begin}.tail": chain}
     assert report[:1] == [
         (
-            f"segment 1: the transaction at {begin} has no end and was cut off. {len(chain)} bytes at "
+            f"segment 1: the transaction at offset {begin} has no end and was cut off. {len(chain)} bytes at offset "
             f"{begin} were moved to quarantine/"
         )
     ]
@@ -88,8 +88,8 @@ def test_recovery_copies_no_chain_that_is_staged() -> None:
     assert aside == {}
     assert report[:1] == [
         (
-            f"segment 1: the transaction at {begin} has no end and was cut off. Its messages are still in "
-            "transactions/"
+            f"segment 1: the transaction at offset {begin} has no end and was cut off. Its messages are "
+            "still in transactions/"
         )
     ]
 
@@ -101,8 +101,8 @@ def test_recovery_copies_only_the_bytes_behind_a_staged_chain() -> None:
     assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{end}.tail": TORN}
     assert report[:1] == [
         (
-            f"segment 1: the transaction at {begin} has no end and was cut off. Its messages are still in "
-            f"transactions/. {len(TORN)} bytes at {end} were moved to quarantine/"
+            f"segment 1: the transaction at offset {begin} has no end and was cut off. Its messages are "
+            f"still in transactions/. {len(TORN)} bytes at offset {end} were moved to quarantine/"
         )
     ]
 
