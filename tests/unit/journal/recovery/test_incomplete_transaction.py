@@ -70,8 +70,8 @@ def test_recovery_copies_a_chain_that_is_not_staged() -> None:
     assert aside == {f"{QUARANTINE_DIRECTORY}/0000000001-{begin}.tail": chain}
     assert report[:1] == [
         (
-            f"segment 1: the transaction at offset {begin} has no end and was cut off. {len(chain)} bytes at offset "
-            f"{begin} were moved to quarantine/"
+            f"segment 1: the transaction at offset {begin} has no end and was cut off. {len(chain)} bytes "
+            f"at offset {begin} were moved to quarantine/"
         )
     ]
 
