@@ -22,7 +22,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
 
-from tickertape.server.limits import event_queue_lines_max, event_text_characters_max, events_per_second_max
+from tickertape.server.limits import (
+    event_error_characters_max,
+    event_queue_lines_max,
+    event_text_characters_max,
+    events_per_second_max,
+)
 
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -35,7 +40,8 @@ _FLUSH_SECONDS_MAX: Final = 1.0
 """Time limit for writing the remaining lines at the end."""
 _CHECK_SECONDS: Final = 1.0
 """Interval of the reports of suppressed lines while nothing else is logged."""
-_TRACEBACK_CHARACTERS_MAX: Final = 8_000
+_CHARACTERS_MAX: Final = {"traceback": 8_000, "text": event_error_characters_max}
+"""Longest fields with a limit of their own."""
 _WORD_CHARACTERS_MIN: Final = 40
 """A word of a shortened text keeps at least this length."""
 _SEARCHED_CHARACTERS_MAX: Final = 16_000
@@ -81,7 +87,7 @@ def _parts(record: logging.LogRecord) -> tuple[str, Mapping[str, Value]]:
 
 
 def _bounded(key: str, value: Value) -> Value:
-    characters_max = _TRACEBACK_CHARACTERS_MAX if key == "traceback" else event_text_characters_max
+    characters_max = _CHARACTERS_MAX.get(key, event_text_characters_max)
     if isinstance(value, str) and len(value) > characters_max:
         if key == "traceback":  # the error is at the end of a traceback
             return "..." + value[3 - characters_max :]

@@ -54,7 +54,9 @@ subscriptions_counted_max: Final = 2_000
 events_per_second_max: Final = 20
 """Log lines of one event per second. Further lines of that second are only counted."""
 event_text_characters_max: Final = 300
-"""Longest field of a log line. Longer fields lose their middle."""
+"""Longest field of a log line, except `text`. Longer fields lose their middle."""
+event_error_characters_max: Final = 700
+"""Longest field `text` of a log line: an error with cause and cure."""
 event_queue_lines_max: Final = 10_000
 """Log lines waiting for standard error. Further lines are dropped and counted."""
 loop_commit_bytes_max: Final = 128 * KIB

@@ -18,7 +18,7 @@ import pytest
 
 from tickertape.server import events
 from tickertape.server.events import EventWriter, Format, RateLimit, event, logging_to
-from tickertape.server.limits import event_text_characters_max
+from tickertape.server.limits import event_error_characters_max, event_text_characters_max
 from tickertape.testing import wait_until
 
 SRC = Path(__file__).resolve().parents[3] / "src" / "tickertape"
@@ -70,13 +70,13 @@ def test_untrusted_text_is_escaped_and_truncated(form: Format) -> None:
         assert line.endswith(f' other={"x" * 148}...{"x" * 149} empty=""')
 
 
-@pytest.mark.parametrize("directories", [20, 400])
+@pytest.mark.parametrize("directories", [40, 400])
 def test_error_text_with_long_paths_keeps_cause_and_cure(directories: int) -> None:
     path = "/var/lib" + "/tickertape" * directories
     text = f"Cannot use certificate '{path}/a.pem' with key '{path}/b.key': they do not match. Use its key."
     (line,) = lines("json", "failed", text=text)
     found = json.loads(line)["text"]
-    assert len(found) <= event_text_characters_max
+    assert len(found) <= event_error_characters_max
     assert found.startswith("Cannot use certificate '/var/lib/tickertape")
     assert "/a.pem' with key '/var/lib" in found
     assert found.endswith("/b.key': they do not match. Use its key.")
@@ -86,7 +86,7 @@ def test_error_text_of_short_words_loses_only_the_middle() -> None:
     text = "Cannot start: " + "one problem, " * 100 + "and one more. Correct them."
     (line,) = lines("json", "failed", text=text)
     found = json.loads(line)["text"]
-    assert len(found) == event_text_characters_max
+    assert len(found) == event_error_characters_max
     assert found.startswith("Cannot start: one problem, one")
     assert found.endswith(" and one more. Correct them.")
 
