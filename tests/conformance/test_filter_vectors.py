@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,23 @@ def test_filter_vectors_give_the_expected_results(file: Path) -> None:
         if found is not expected and found != expected:
             wrong.append(f"{text[:80]} of {vector.get('body', 'binary')[:80]}: {found} instead of {expected}")
     assert not wrong, "\n".join(wrong)
+
+
+CURE = re.compile(r"[.?] [A-Z]\w+ |: expected | takes .*, not \d|requires a string in quotes here, not ")
+"""A sentence with the cure, or a rule that gives the right form."""
+
+
+def test_every_reason_of_a_rejected_filter_has_a_cure() -> None:
+    without = []
+    for file in FILES:
+        for vector in vectors(file):
+            if isinstance(vector["result"], dict):
+                with pytest.raises(BadFilter) as refused:
+                    compile_filter(vector["filter"], message_type(vector["type"]))
+                message = str(refused.value).partition("\n")[0]
+                if not CURE.search(message):
+                    without.append(message)
+    assert not without, "\n".join(without)
 
 
 def test_filter_vectors_are_distinct_numerous_and_cover_all_types() -> None:
