@@ -398,9 +398,8 @@ class SubscribeHandler:
             feed = held[sub_id].feed(LogFeed)
             if feed is None or not feed.replays:
                 raise BadOption(
-                    f"Cannot pause or resume subscription {shown(sub_id)}: it has no bookmark, so its "
-                    "messages are not stored. No subscription was changed. "
-                    "Subscribe with a bookmark to pause it."
+                    f"Cannot pause or resume subscription {shown(sub_id)}: it has no bookmark. "
+                    "No subscription was changed. Subscribe with a bookmark to pause it."
                 )
             if feed.live:
                 raise BadOption(

@@ -194,7 +194,7 @@ _REPLAY_ONLY: Final = frozenset(
     {"bookmark_not_found", "fully_durable", "live", "pause", "rate", "rate_max_gap"}
 )
 _WITHOUT_BOOKMARK: Final = {
-    "pause": ", because messages without a bookmark are not stored. Add one. "
+    "pause": ", because a subscription without one cannot continue later. Add one. "
     "To pause a bookmark subscription, use the command pause.",
 }
 _ADD_BOOKMARK: Final = ". Add one, or remove the option."
