@@ -344,3 +344,12 @@ def test_split_topics_equals_select_topic_for_each_topic(commit: list[list[Row]]
         split = {topic: chosen.encode() for topic, chosen in split_topics(batch, few)}
         chosen = {topic: select_topic(batch, topic) for topic in few}
         assert split == {topic: one.encode() for topic, one in chosen.items() if one is not None}
+
+
+@given(st.lists(runs(), min_size=1, max_size=6))
+def test_split_topics_skips_topics_without_messages(commit: list[list[Row]]) -> None:
+    batch, _ = merged(commit)
+    expected = [topic for topic in batch.topics if select_topic(batch, topic) is not None]
+    for unknown in (["\x01"], ["\x01", "\x02", "\x03"]):
+        topics = [*unknown, *batch.topics]
+        assert [topic for topic, _ in split_topics(batch, topics)] == expected

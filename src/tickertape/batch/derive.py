@@ -147,7 +147,7 @@ def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
 def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, MessageBatch]]:
     """Yield each of `topics` that has messages, with the result of `select_topic`. Evaluated lazily.
 
-    The batch is scanned only once, for any number of topics.
+    Other topics are skipped. More than two topics need only one scan of the batch.
     """
     if len(topics) <= _TOPICS_ONE_BY_ONE or batch.topic_index is None:
         for topic in topics:
@@ -162,7 +162,7 @@ def split_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[s
 def indices_of_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tuple[str, Int64s]]:
     """Yield each of `topics` that has messages, with the increasing indices of the messages.
 
-    `topics` are topics of the batch. Control records are excluded. The batch is scanned only once.
+    Other topics are skipped. Control records are excluded. The batch is scanned only once.
     """
     if not topics:
         return
@@ -172,7 +172,9 @@ def indices_of_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tu
     edges = numbers.searchsorted(np.arange(len(batch.topics) + 1))
     place = {topic: number for number, topic in enumerate(batch.topics)}
     for topic in topics:
-        number = place[topic]
+        number = place.get(topic)
+        if number is None:
+            continue
         indices = order[edges[number] : edges[number + 1]]
         if batch.kinds is not None:
             indices = indices[batch.kinds[indices] == KIND_MESSAGE]
