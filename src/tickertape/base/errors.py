@@ -105,7 +105,8 @@ class NotAQueue(UsageError):
 
 
 class BookmarkUnknown(UsageError):
-    """Bookmark that is not in the log of the server, for a subscription with `bookmark_not_found=fail`."""
+    """Bookmark that the log or archive does not contain: the end of a range, or a start with
+    `bookmark_not_found=fail`."""
 
 
 class BookmarkExpired(UsageError):
@@ -208,7 +209,7 @@ class PublisherCollision(Refused):
 
 
 class NotReady(Refused):
-    """The server does not accept publishes: its disk failed or is full, or it is shutting down."""
+    """The server is shutting down, or reached a limit of connections, searches or waiting replacements."""
 
 
 class SlowClient(Refused):
