@@ -259,11 +259,11 @@ def _checked(array: pa.Array) -> tuple[pa.Array, Int64s]:
 def batch_from_arrow(
     topic: str, array: pa.Array, *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
-    """Return a batch of one run with the values of a binary or string `array` as bodies, not copied.
+    """Return a batch of one run. Its bodies are the values of a binary or string `array`, not copies of them.
 
     View types (`binary_view`, `string_view`) are cast. `timestamp` is in microseconds since 1970 UTC. Raises
-    `BadMessage` for other types, nulls and invalid offsets, `MessageTooLarge`, `BadTopic`, and `UsageError`
-    for an empty array.
+    `BadTopic`, `MessageTooLarge`, `UsageError` for an empty array, and `BadMessage` for an array of another
+    type, with nulls or with invalid offsets.
     """
     topic_bytes(topic)
     return encode_array(array).batch(
@@ -272,10 +272,10 @@ def batch_from_arrow(
 
 
 def encode_array(array: pa.Array) -> EncodedBodies:
-    """Return the values of a binary or string `array` as the bodies of one run, not copied, with checksum.
+    """Return the values of a binary or string `array` as the bodies of one run, with its checksum.
 
-    View variants are cast. Raises `BadMessage` for other types, nulls and invalid offsets, `MessageTooLarge`,
-    and `UsageError` for an empty array.
+    The values are not copied. View types are cast. Raises `MessageTooLarge`, `UsageError` for an empty array,
+    and `BadMessage` for an array of another type, with nulls or with invalid offsets.
     """
     offsets, bodies = _offsets_and_bodies(array)
     lengths = lengths_of(offsets)

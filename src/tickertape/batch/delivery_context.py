@@ -36,7 +36,7 @@ class DeliveryContext(Protocol):
 
     @property
     def command(self) -> str:
-        """Command that delivers the messages: `publish`, `sow`, ..."""
+        """Name of the command that delivers the messages. Always `publish` at present."""
 
     @property
     def store(self) -> Discards | None:

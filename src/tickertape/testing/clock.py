@@ -83,7 +83,8 @@ class VirtualClock:
         """Install the clock in all loaded modules of `tickertape` until the end of the `with` block.
 
         All other modules use the real clock. `time.sleep` in the patched modules advances this clock. Raises
-        `RuntimeError` at the end of the block if the block loaded further modules of `tickertape`.
+        `RuntimeError` at the end of the block if the block loaded further modules of `tickertape` that use
+        the module `time`.
         """
         patched = _with_time()
         stand_in: Any = _Time(self)
@@ -136,10 +137,12 @@ class _Time:
 class VirtualLoop(asyncio.BaseEventLoop):
     """Event loop without waiting: if nothing is ready, its clock advances to the next timer.
 
-    The loop has no sockets, processes or threads: while one of them needed real time, the clock would skip to
-    the next timeout. Their methods raise `NotImplementedError`. A subclass can implement `create_connection`
-    and similar methods. Ready callbacks run in the order in which they became ready, so a run is
-    deterministic. If nothing is ready and no timer is set, the loop raises `Standstill`.
+    The loop has no sockets, processes or threads. They need real time, and the clock would skip to the next
+    timeout meanwhile. The loop methods for them (such as `create_connection` and `run_in_executor`) raise
+    `NotImplementedError`. A subclass can implement these methods.
+
+    Ready callbacks run in the order in which they became ready, so a run is deterministic. If nothing is
+    ready and no timer is set, the loop raises `Standstill`.
 
     Args:
         clock: The clock of the loop. Default: a new `VirtualClock`.

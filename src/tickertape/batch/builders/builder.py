@@ -102,7 +102,7 @@ class BatchBuilder:
     def repair(self) -> None:
         """Repair the builder after an exception in the middle of `add`, such as one of a signal handler.
 
-        A message counts once its body is stored. Values of a message without a body are removed.
+        A message counts as added when its body is stored. Values of a message without a body are removed.
         """
         count = len(self._bodies)
         while self._extras and self._extras[-1].at >= count:

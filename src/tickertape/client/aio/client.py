@@ -106,7 +106,7 @@ class AsyncClient(
         await self._driver.connect(timeout)
 
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send all published messages, wait until the server has them, and disconnect.
+        """Send all published messages, wait until the server has received them, and disconnect.
 
         All later calls raise `Closed`. Concurrent calls of `publish` raise it from the start of `close` on.
         The call raises only `asyncio.CancelledError`, and a cancelled call closes the client too. Errors, and

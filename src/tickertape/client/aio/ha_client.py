@@ -114,7 +114,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         await self._driver.flush(timeout, level)
 
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send all published messages, wait until the server has them, and disconnect permanently.
+        """Send all published messages, wait until the server has received them, and disconnect permanently.
 
         A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
         The call raises only `asyncio.CancelledError`, and a cancelled call closes the client too. Errors go

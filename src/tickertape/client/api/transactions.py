@@ -72,7 +72,7 @@ class TransactionBase:
         correlation_id: str | None = None,
         sow_key: str | None = None,
     ) -> None:
-        """Add one message. The call does not wait: also on `AsyncClientTransaction` it is not awaited.
+        """Add one message, without waiting. Do not await the call on `AsyncClientTransaction`.
 
         Args:
             topic: Name of the topic.
@@ -186,7 +186,7 @@ class TransactionCalls(Generic[Made]):
     ) -> Made:
         """Create a transaction: its messages become visible atomically with its commit.
 
-        The call does not wait: also on `AsyncClient` it is not awaited. Use the result in a `with` block
+        The call does not wait. Do not await it on `AsyncClient`. Use the result in a `with` block
         (`async with`), or call its `commit`.
 
         Args:

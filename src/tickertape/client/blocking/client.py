@@ -148,7 +148,7 @@ class Client(
         self._driver.connect(timeout)
 
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send all published messages, wait until the server has them, and disconnect.
+        """Send all published messages, wait until the server has received them, and disconnect.
 
         All later calls raise `Closed`. Concurrent calls of `publish` raise it from the start of `close` on.
         The call itself never raises: errors, and the number of messages without an answer, go to the

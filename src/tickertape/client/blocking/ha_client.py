@@ -139,7 +139,7 @@ class HAClient(HAFrontend, Client):
         self._driver.flush(timeout, level)
 
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
-        """Send all published messages, wait until the server has them, and disconnect permanently.
+        """Send all published messages, wait until the server has received them, and disconnect permanently.
 
         A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
         The call never raises: errors go to the exception listener. In a forked child it does nothing.

@@ -43,8 +43,8 @@ class ServerChooser(Protocol):
     def current_uri(self) -> str | None:
         """Return the address of the next server, in any form that `Client` accepts as `uri`.
 
-        If it returns None or an empty text, the client stops connecting. Its error contains the text of
-        `error`.
+        If it returns None or an empty text, the client stops connecting. The `Disconnected` error of the
+        client then contains the text that the method `error` returns.
         """
 
     def current_authenticator(self) -> Authenticator | None:

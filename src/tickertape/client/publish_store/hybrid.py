@@ -86,7 +86,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
 
     @property
     def size_bytes(self) -> int:
-        """Current size in encoded bytes. After a failed spill the store counts as full."""
+        """Current size in encoded bytes, or `bytes_max` after messages could not be written to disk."""
         if self._memory.size_bytes > self._memory_bytes_max:
             return self.bytes_max
         return self._file.size_bytes + self._memory.size_bytes
