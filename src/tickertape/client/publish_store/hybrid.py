@@ -86,7 +86,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
 
     @property
     def size_bytes(self) -> int:
-        """Current size in encoded bytes, or `bytes_max` after messages could not be written to disk."""
+        """Current size in encoded bytes, or `bytes_max` (a full store) if a write to disk failed."""
         if self._memory.size_bytes > self._memory_bytes_max:
             return self.bytes_max
         return self._file.size_bytes + self._memory.size_bytes
