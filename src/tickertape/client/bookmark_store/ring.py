@@ -153,13 +153,17 @@ class RingBookmarkStore(FileBackedStore):
 
     def _keep_new(self, sub_id: str, progress: Progress) -> None:
         raw = sub_id.encode()
-        if not self._free or len(raw) > cells.NAME_LENGTH_MAX:
-            del self._progress[sub_id]
-            raise BookmarkStoreFull(
-                f"Cannot add subscription {sub_id!r} to {self.path!r}: its capacity is {self._subscriptions} "
-                f"subscription(s) with ids of up to {cells.NAME_LENGTH_MAX} bytes. Purge a subscription, or "
-                "create a larger file."
+        refusal = ""
+        if len(raw) > cells.NAME_LENGTH_MAX:
+            refusal = f"its id has {len(raw)} bytes. Use an id of at most {cells.NAME_LENGTH_MAX} bytes."
+        elif not self._free:
+            refusal = (
+                f"its capacity is {self._subscriptions} subscription(s). Purge one with "
+                "purge(sub_id), or create another file with more `subscriptions`."
             )
+        if refusal:
+            del self._progress[sub_id]
+            raise BookmarkStoreFull(f"Cannot add subscription {sub_id!r} to {self.path!r}: {refusal}")
         number = self._free.pop()
         self._version += 1
         place = self._places[sub_id] = cells.RingSlot(number, self._publishers, self._version, self._salt)

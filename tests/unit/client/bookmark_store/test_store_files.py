@@ -260,7 +260,7 @@ def test_ring_limits_subscriptions_and_keeps_the_newest_publishers(tmp_path: Pat
         for publisher in range(5):
             deliver(store, 1, 2, publisher)
             store.discard("s", publisher, 1)
-        with pytest.raises(tt.BookmarkStoreFull, match="capacity is 1"):
+        with pytest.raises(tt.BookmarkStoreFull, match=r"capacity is 1 .* create another file with more"):
             store.resumed("another")
         assert store.subscriptions() == ["s"]
         size = store.size_bytes
@@ -272,6 +272,14 @@ def test_ring_limits_subscriptions_and_keeps_the_newest_publishers(tmp_path: Pat
     with tt.RingBookmarkStore(tmp_path / "ring") as store:
         assert store.subscriptions() == ["another"]
         assert store.most_recent("another") == []
+
+
+def test_ring_with_subscription_id_of_256_bytes_asks_for_a_shorter_id(tmp_path: Path) -> None:
+    with tt.RingBookmarkStore(tmp_path / "ring") as store:
+        with pytest.raises(tt.BookmarkStoreFull, match=r"has 256 bytes\. Use an id of at most 255 bytes\.$"):
+            store.resumed("s" * 256)
+        store.resumed("s" * 255)
+        assert store.subscriptions() == ["s" * 255]
 
 
 @pytest.mark.parametrize("sync", ["never", "always"])
