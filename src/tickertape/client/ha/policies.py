@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from tickertape.base.bookmarks import bookmark_text
 from tickertape.base.errors import BadOption, Refused, TickertapeError, UsageError
 from tickertape.base.options import parse_options
-from tickertape.base.text_format import wrong_type
+from tickertape.base.text_format import is_finite, wrong_type
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.address import Address, parse_uri
 from tickertape.client.common.credentials import Credentials
@@ -91,9 +92,11 @@ class ApplicationPolicies:
                 return ServerChosen(None, str(self._chooser.error()))
             authenticator: object = self._chooser.current_authenticator() or DefaultAuthenticator()
             if not isinstance(authenticator, Authenticator):
-                raise BadOption(
+                refusal = BadOption(
                     wrong_type("authenticator", authenticator, "one with all methods of Authenticator")
                 )
+                self._report(refusal)
+                return ServerChosen(None, str(refusal))
             self._authenticator = authenticator
             return ServerChosen(uri)
 
@@ -102,14 +105,18 @@ class ApplicationPolicies:
         try:
             with plainly("the delay strategy"):
                 seconds = self._delays.next_delay(uri, mono, chance)
-            if seconds is not None and not 0 <= seconds < float("inf"):
-                raise UsageError(
-                    f"Invalid delay {seconds!r} from the delay strategy. Return finite seconds >= 0, or None."
-                )
+                wrong = "" if _is_delay(seconds) else repr(seconds)
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._report(error)
             return DelayChosen(None, f"the delay strategy raised {type(error).__name__}: {error}")
-        return DelayChosen(seconds)
+        if not wrong:
+            return DelayChosen(seconds)
+        self._report(
+            UsageError(f"Invalid delay {wrong} from the delay strategy. Return finite seconds >= 0, or None.")
+        )
+        return DelayChosen(
+            None, f"the delay strategy returned {wrong}, which is neither finite seconds >= 0 nor None"
+        )
 
     def begin_attempt(self, uri: str) -> tuple[Address, str | None, PasswordGiven]:
         """Return the address, the user, and the password or an awaitable of it."""
@@ -182,6 +189,10 @@ class ApplicationPolicies:
                 method(*arguments)
         except Exception as error:  # noqa: BLE001 - code of the application may raise anything
             self._report(error)
+
+
+def _is_delay(value: Any) -> bool:
+    return value is None or (issubclass(type(value), Real) and is_finite(value) and value >= 0)
 
 
 @contextmanager

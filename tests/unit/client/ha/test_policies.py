@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -184,3 +185,51 @@ def test_cancelled_error_of_application_object_is_reported_and_client_connects(w
         assert "CancelledError" in str(reported[0])
 
     asyncio.run(run())
+
+
+class FixedAnswer(tt.FixedDelayStrategy):
+    """Returns `answer` as the delay."""
+
+    def __init__(self, answer: object) -> None:
+        super().__init__(0.001)
+        self._answer: Any = answer
+
+    def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
+        answer: float | None = self._answer
+        return answer
+
+
+@pytest.mark.parametrize("answer", [-1, 10**400, float("inf"), float("nan"), "1s"])
+def test_invalid_delay_is_reported_as_the_value_the_strategy_returned(answer: object) -> None:
+    reported: list[BaseException] = []
+    with socket_server() as server:
+        uri = server.uri
+    client = tt.HAClient(
+        "a", server_chooser=tt.DefaultServerChooser(uri), reconnect_delay=FixedAnswer(answer)
+    )
+    client.set_exception_listener(reported.append)
+    with pytest.raises(tt.Disconnected) as caught:
+        client.connect_and_logon(20.0)
+    client.close()
+    assert f"Cannot connect: the delay strategy returned {answer!r}, which is neither" in str(caught.value)
+    assert [str(error) for error in reported] == [
+        f"Invalid delay {answer!r} from the delay strategy. Return finite seconds >= 0, or None."
+    ]
+
+
+class WrongAuthenticatorChooser(tt.DefaultServerChooser):
+    """Returns a password instead of an authenticator."""
+
+    def current_authenticator(self) -> Any:
+        """Return a text."""
+        return "secret"
+
+
+def test_authenticator_of_wrong_type_is_not_called_an_exception_of_the_chooser() -> None:
+    reported: list[BaseException] = []
+    client = tt.HAClient("a", server_chooser=WrongAuthenticatorChooser("tcp://127.0.0.1:1"))
+    client.set_exception_listener(reported.append)
+    with pytest.raises(tt.Disconnected, match=r"no server: Invalid authenticator of type str\. Use"):
+        client.connect_and_logon(20.0)
+    client.close()
+    assert [type(error) for error in reported] == [tt.BadOption]
