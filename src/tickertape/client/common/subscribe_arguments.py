@@ -94,7 +94,9 @@ def _fields(name: str, value: object) -> str:
         text = value.strip()
         return _alone(name, text if text.startswith("[") or "," not in text else f"[{text}]")
     if not isinstance(value, list | tuple) or not all(isinstance(field, str) for field in value):
-        raise BadOption(f"Invalid {name} {shown(repr(value))}. Use a list of str, or text such as '[/a,/b]'.")
+        raise BadOption(
+            f"Invalid {name} {shown(repr(value))}. Use a list of str, or text such as '{_example(name)}'."
+        )
     fields = tuple([field.strip() for field in value])
     text = "[" + ",".join(fields) + "]"
     try:
@@ -102,10 +104,16 @@ def _fields(name: str, value: object) -> str:
     except BadOption as error:
         raise BadOption(f"Invalid {name} {shown(repr(value))}: {error}") from None
     if not whole:
+        first = list_value(_example(name))[0]
         raise BadOption(
-            f"Invalid {name} {shown(repr(value))}. Each member must be one field path such as '/a'."
+            f"Invalid {name} {shown(repr(value))}: a member is not exactly one field. Use one field such as "
+            f"'{first}' for each member."
         )
     return _alone(name, text)
+
+
+def _example(name: str) -> str:
+    return "[+/a,-/b]" if name == "select" else "[/a,/b]"
 
 
 def _is_number(value: object) -> bool:
