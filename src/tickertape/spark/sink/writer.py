@@ -84,7 +84,7 @@ class TickertapeStreamWriter(DataSourceStreamArrowWriter):
         if not query or not batch:
             raise UsageError(
                 "Cannot write: Spark does not report the query id and batch number. Nothing was written. "
-                "Use a streaming query."
+                "Install a supported version of Spark: pip install 'tickertape[spark]'"
             )
         return _stage(self._outgoing, query, batch, iterator)
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tickertape.base.errors import LimitReached, TickertapeError, TransactionBusy
+from tickertape.base.errors import LimitReached, TickertapeError, TransactionBusy, UsageError
 from tickertape.batch import MessageBatch
 from tickertape.spark.sink import writer as writer_module
 from tickertape.spark.sink.options import SinkOptions
-from tickertape.spark.sink.writer import TickertapeWriter
+from tickertape.spark.sink.writer import TickertapeStreamWriter, TickertapeWriter
 from tickertape.wire.commands import Command, Commit, Committed, Prepare, Stage, Staged
 
 ROWS = 5
@@ -93,3 +93,11 @@ def test_retries_end_with_the_timeout(monkeypatch: pytest.MonkeyPatch, kind: typ
     with pytest.raises(TransactionBusy):
         writer.commit([writer.write(rows())])
     assert server.asked.count(kind) > 1
+
+
+def test_stream_writer_without_query_id_asks_for_a_supported_spark() -> None:
+    outgoing = SinkOptions(
+        servers=("tcp://127.0.0.1:9007",), publisher="sink", topic="t", transaction="one", timeout_seconds=1.0
+    )
+    with pytest.raises(UsageError, match=r"Nothing was written\. Install a supported version of Spark"):
+        TickertapeStreamWriter(outgoing).write(iter([]))
