@@ -77,7 +77,9 @@ def run(
     """
     for given in conf:
         if not re.fullmatch(r"[^=\s]+=.*", given, re.DOTALL):
-            raise click.BadParameter(f"Invalid setting {given!r}. Use KEY=VALUE.", param_hint="'--conf'")
+            raise click.BadParameter(
+                f"Invalid setting {given!r}. Use KEY=VALUE, without spaces in KEY.", param_hint="'--conf'"
+            )
     if full_refresh_all and (refreshed or recomputed):
         raise click.UsageError(
             "--full-refresh-all excludes --refresh and --full-refresh. "

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from tickertape.base.text_format import shown
 from tickertape.cli.support.archive_options import INSTALL
 from tickertape.cli.support.command_group import Failure, UserMistake
 from tickertape.cli.support.option_types import parsed
@@ -103,8 +104,14 @@ def require_spark() -> None:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
-        cause = f"JAVA_HOME ({home}) has no bin/java" if home else "java is not on the PATH"
-        raise UserMistake(f"Cannot start Spark: {cause}. Install Java 17 or later, or set JAVA_HOME.")
+        if home:
+            raise UserMistake(
+                f"Cannot start Spark: JAVA_HOME {shown(home)} has no bin/java. Set JAVA_HOME to the "
+                "directory of Java 17 or later."
+            )
+        raise UserMistake(
+            "Cannot start Spark: java is not on the PATH. Install Java 17 or later, or set JAVA_HOME."
+        )
 
 
 def error_line(text: str) -> str:

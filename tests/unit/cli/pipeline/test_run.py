@@ -96,7 +96,7 @@ def test_run_prints_one_line_for_missing_pyspark_java_or_runner(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     text_shown = refused(run(project))
     assert "Java 17 or later" in text_shown
-    assert "set JAVA_HOME" in text_shown
+    assert "Set JAVA_HOME" in text_shown
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.delitem(sys.modules, "pyspark.sql", raising=False)
     assert "pip install 'tickertape[pipelines]'" in refused(run(project))
@@ -106,6 +106,7 @@ def test_run_prints_one_line_for_missing_pyspark_java_or_runner(
     ("arguments", "text"),
     [
         (["--conf", "spark.x"], "Use KEY=VALUE"),
+        (["--conf", "spark.x = 1"], "Use KEY=VALUE, without spaces in KEY."),
         (["--full-refresh-all", "--refresh", "a"], "--full-refresh-all excludes"),
         (["--dry-run", "--full-refresh", "a"], "--dry-run excludes"),
     ],
