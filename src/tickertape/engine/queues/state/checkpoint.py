@@ -187,8 +187,8 @@ def decode_covered(body: bytes) -> list[QueueCheckpoint]:
         parts = _PARTS(body)
         if not parts or bytes(parts[0])[0] >= _NUMBERS_END:  # version 0 does not store its version
             return [*_DECODE_OLD(body)]
-        if bytes(parts[0])[0] != _VERSION:
-            raise ValueError(f"the queue checkpoint has another version than {_VERSION}")
+        if (version := bytes(parts[0])[0]) != _VERSION:
+            raise ValueError(f"the queue checkpoint has version {version}, not {_VERSION}")
         return [*_DECODE(body)[1]]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"invalid queue checkpoint: {error}") from None

@@ -182,6 +182,13 @@ def test_golden_checkpoints_of_all_versions_are_read(name: str) -> None:
     assert list(queue.expiry.due(TIME + 5_000_000)) == [11]
 
 
+def test_checkpoint_of_newer_version_raises_with_both_versions() -> None:
+    body = bytearray(body_of(golden("queue-checkpoint")))
+    body[1] += 1
+    with pytest.raises(ValueError, match="has version 2, not 1"):
+        decode_covered(bytes(body))
+
+
 @pytest.mark.parametrize("name", ["queue-checkpoint", "queue-checkpoint-0"])
 def test_damaged_checkpoints_raise_the_documented_error_only(name: str) -> None:
     """Flip each byte below the checksum, and truncate the body after it."""
