@@ -183,11 +183,8 @@ def load_config(
         path, name=name, data=data, listen=listen, admin=admin, environment=environment
     )
     if config is None:
-        more = (
-            f" (and {len(problems) - 1} more, listed by `tickertape check {path}`)"
-            if len(problems) > 1
-            else ""
-        )
+        listed = "" if path is None else f", listed by `tickertape check {path}`"
+        more = f" (and {len(problems) - 1} more{listed})" if len(problems) > 1 else ""
         raise ConfigurationError(f"{problems[0]}{more}")
     return config
 
