@@ -298,6 +298,16 @@ def test_topics_command_prints_a_table(server: RunningServer) -> None:
     assert next(row.split()[1] for row in rows if row.startswith("orders ")) == "yes"
 
 
+def test_topics_command_after_a_restart_reports_no_topic_with_messages() -> None:
+    with running_server() as server:
+        with tt.Client("loader", server.uri, timeout=SECONDS) as client:
+            client.publish("orders", b"1")
+            client.publish_flush(SECONDS)
+        server.restart()
+        code, output, _ = run_tickertape("topics", "--admin", server.admin_url)
+    assert (code, output) == (0, "no topic received messages since the server started\n")
+
+
 @pytest.mark.parametrize("command", ["stats", "topics"])
 def test_stats_and_topics_without_an_admin_server_print_one_line(command: str, server: RunningServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

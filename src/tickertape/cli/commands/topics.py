@@ -33,7 +33,7 @@ def topics(admin: str, as_json: bool, limit: int | None) -> None:
             click.echo(msgspec.json.encode(topic))
         return
     if not listed:
-        click.echo("no topics yet")
+        click.echo("no topic received messages since the server started")
         return
     echo_table(_COLUMNS, [_row(topic) for topic in listed], left=4)
 
