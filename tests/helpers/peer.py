@@ -49,6 +49,10 @@ class Peer:
     ) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        """Return the descriptor of the socket, for `select`."""
+        return self._socket.fileno()
+
     def send(self, data: bytes) -> None:
         """Send the bytes as they are."""
         self._socket.sendall(data)

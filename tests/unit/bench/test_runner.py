@@ -11,7 +11,6 @@ import pytest
 
 from tests.bench import machine
 from tests.bench.__main__ import PAGE, main, measure
-from tests.bench.peers import parse_peers, read_peers
 from tests.bench.registry import Bench, Reading, Room, Shared, Skipped, bench, discover
 from tests.bench.report import BEGIN, END, Outcome, between_markers, cells, number, table
 
@@ -128,32 +127,6 @@ def test_shared_directory_after_a_failed_fill_is_filled_from_scratch(tmp_path: P
     assert [path.name for path in (tmp_path / "log").iterdir()] == ["whole"]
 
 
-PEERS = """# some-broker 1.2.3
-some-broker (default sync)    publish pipelined 256                              98,123 msg/s
-some-broker                  publish ack latency p50 41 us p99 80 us
-other failed: ConnectionError refused
-"""
-
-
-def test_peer_figures_get_a_table_with_versions(tmp_path: Path) -> None:
-    (tmp_path / "peers").write_text(PEERS)
-    peers = read_peers(str(tmp_path / "peers"))
-    assert peers == read_peers(f"cat {tmp_path / 'peers'}")
-    (tmp_path / "program").write_text("#!/bin/sh\ncat peers\n")
-    with pytest.raises(ValueError, match=f"such as 'sh {tmp_path / 'program'}'"):
-        read_peers(str(tmp_path / "program"))
-    text = table([Outcome(a_bench([]), [5.0])], [], peers)
-    assert "* some-broker 1.2.3" in text
-    assert "* other failed: ConnectionError refused" in text
-    assert "| some-broker (default sync) publish pipelined 256 | 98,123 msg/s |" in text
-    assert "| some-broker publish ack latency | p50 41 us p99 80 us |" in text
-
-
-def test_peers_without_a_figure_are_refused() -> None:
-    with pytest.raises(ValueError, match="no figure"):
-        parse_peers("some-broker failed")
-
-
 def test_table_replaces_only_the_text_between_the_markers() -> None:
     text = table([Outcome(a_bench([]), [5.0], "a|b")], ["a machine"])
     page = between_markers(f"# Title\n{BEGIN}\nold\n{END}\nend\n", text)
@@ -226,7 +199,7 @@ def test_machine_description_has_the_build_of_the_interpreter(tmp_path: Path) ->
 
 def test_each_row_of_the_page_belongs_to_a_bench() -> None:
     known = {(found.group, found.title) for found in discover()}
-    written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition("### peers")[0]
+    written = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
     rows = [
         (group, row.split(" | ")[0].removeprefix("| "))
         for group, *lines in (section.splitlines() for section in written.split("\n### ")[1:])
