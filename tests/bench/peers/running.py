@@ -22,6 +22,10 @@ OVERHEAD_SECONDS: Final = 3.0
 """Start of the load programs and sync of the disk, for each turn."""
 START_SECONDS: Final = 10.0
 """Start of the servers, for each row."""
+ALWAYS: Final = ("tickertape", "disk")
+"""Modules that a choice of peers does not leave out."""
+FILL_TURNS: Final = 3
+"""A turn of a queue takes as many times its seconds: its queue is filled and calibrated before."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,15 @@ class Plan:
     directory: Path
     file: Path
     """File of the results."""
+    peers: Sequence[str] = ()
+    """Modules of the only peers beside Tickertape, or empty for all."""
+
+    def available(self, row: Row) -> tuple[list[Contender], list[str]]:
+        """Return the contenders of a row on this machine, and notes about the missing ones."""
+        chosen = [c for c in row.contenders if not self.peers or c.peer in (*self.peers, *ALWAYS)]
+        missing = {contender: contender.server.missing() for contender in chosen}
+        notes = [f"{contender.name} is not measured: {text}." for contender, text in missing.items() if text]
+        return [contender for contender, text in missing.items() if not text], notes
 
     def seconds_of(self, row: Row) -> float:
         return self.point_seconds if row.curve else self.seconds
@@ -48,16 +61,13 @@ class Plan:
         """Return the seconds that the run takes, as far as they are known."""
         return sum(
             START_SECONDS
-            + len(available(row)[0]) * (self.seconds_of(row) + self.turns_of(row) * OVERHEAD_SECONDS)
+            + len(self.available(row)[0])
+            * (
+                self.seconds_of(row) * (FILL_TURNS if row.work == "queue" else 1)
+                + self.turns_of(row) * OVERHEAD_SECONDS
+            )
             for row in self.rows
         )
-
-
-def available(row: Row) -> tuple[list[Contender], list[str]]:
-    """Return the contenders of a row on this machine, and notes about the missing ones."""
-    missing = {contender: contender.server.missing() for contender in row.contenders}
-    notes = [f"{contender.name} is not measured: {text}." for contender, text in missing.items() if text]
-    return [contender for contender, text in missing.items() if not text], notes
 
 
 def rotated(contenders: Sequence[Contender], turn: int) -> list[Contender]:
@@ -80,7 +90,7 @@ class Run:
         slow: SlowDisk | None = None
         try:
             for number, row in enumerate(self._plan.rows, 1):
-                contenders, notes = available(row)
+                contenders, notes = self._plan.available(row)
                 for note in notes:
                     self._results.note(note)
                 wanted = [c for c in contenders if self._missing_turns(row, c)]

