@@ -10,6 +10,7 @@ import pytest
 from tests.bench.peers import __main__ as program
 from tests.bench.peers.contenders import CONTENDERS, OURS
 from tests.bench.peers.results import load
+from tests.bench.peers.rows import PROOF_MILLISECONDS
 from tests.bench.peers.slow_disk import SlowDisk
 
 QUICK = ("--quick", "--seconds", "0.6")
@@ -67,3 +68,17 @@ def test_slow_disk_delays_each_sync(tmp_path: Path) -> None:
     finally:
         disk.close()
     assert not os.path.ismount(disk.mount)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(180)
+def test_acknowledgements_that_survive_a_crash_of_the_machine_wait_for_a_slow_sync(tmp_path: Path) -> None:
+    assert run(tmp_path, "--rows", "proof") == 0
+    results = load(tmp_path / "r.json")
+    if not results.rows.get("proof-written", {}):
+        pytest.skip("; ".join(results.notes))
+    for name, synced in (("proof-synced", True), ("proof-written", False)):
+        for key, measured in results.rows[name].items():
+            median = measured.median("p50")
+            assert median is not None
+            assert (median >= PROOF_MILLISECONDS * 1e3) == synced, (name, key, median)

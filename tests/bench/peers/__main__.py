@@ -14,7 +14,7 @@ from tests.bench.peers.contenders import CONTENDERS, OURS
 from tests.bench.peers.installed import ROOT
 from tests.bench.peers.report import PICTURES, between_markers, comparisons, page_part, pictures
 from tests.bench.peers.results import Results, load, resumed
-from tests.bench.peers.rows import CURVES, Row, choose
+from tests.bench.peers.rows import Row, choose
 from tests.bench.peers.running import Plan, Run, show_progress
 
 PAGE: Final = ROOT / "docs" / "performance.md"
@@ -22,7 +22,7 @@ FILE: Final = ROOT / "build" / "peers.json"
 SECONDS: Final = 60.0
 TURNS: Final = 3
 QUICK_SECONDS: Final = 1.0
-QUICK_POINTS: Final = ("depth-1", "depth-256", "sync-6")
+QUICK_POINTS: Final = ("depth-1", "depth-256", "sync-6", "proof-synced", "proof-written")
 PEERS: Final = tuple(dict.fromkeys(c.peer for c in CONTENDERS if c.name != OURS))
 POINT_PART: Final = 6
 """A point of a curve takes this part of a row."""
@@ -65,7 +65,7 @@ def make_plan(chosen: argparse.Namespace) -> Plan:
     seconds = chosen.seconds or (QUICK_SECONDS if chosen.quick else SECONDS)
     rows: list[Row] = choose(chosen.rows)
     if chosen.quick and not chosen.rows:
-        rows = [row for row in rows if row not in CURVES or row.name in QUICK_POINTS]
+        rows = [row for row in rows if not row.curve or row.name in QUICK_POINTS]
     return Plan(
         rows,
         seconds=seconds,

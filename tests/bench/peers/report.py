@@ -11,7 +11,7 @@ from typing import Final
 from tests.bench.peers.contenders import DISK, OURS, Contender
 from tests.bench.peers.pictures import Chart, Line, draw
 from tests.bench.peers.results import Measured, Results
-from tests.bench.peers.rows import CURVES, ROWS, Figure, Row
+from tests.bench.peers.rows import CURVES, PROOF_MILLISECONDS, PROOFS, ROWS, Figure, Row
 from tests.bench.report import number
 
 BEGIN: Final = "<!-- script/bench peers writes below this line -->"
@@ -186,6 +186,22 @@ def pictures(results: Results) -> dict[str, str]:
     return {name: picture for name, picture in drawn.items() if picture}
 
 
+def _proofs(results: Results) -> list[str]:
+    """Return the table of the times of acknowledgements on a disk with slow syncs."""
+    rows: list[tuple[str, ...]] = []
+    for row in PROOFS:
+        for contender, key in measured_peers(row, results):
+            median = results.of(row.name, key).median("p50")
+            if median is not None:
+                waits = "yes" if median >= PROOF_MILLISECONDS * 1e3 else "no"
+                rows.append((contender.name, contender.label, number(median), waits))
+    if not rows:
+        return []
+    time = f"p50 on a disk with syncs of {PROOF_MILLISECONDS:g} ms, us"
+    head = ("contender", "setting", time, "waits for a sync")
+    return ["", "### Acknowledgements that wait for a sync", "", *_table(head, rows)]
+
+
 def _curves(results: Results) -> list[str]:
     lines = []
     for name, chart in charts(results).items():
@@ -226,6 +242,7 @@ def page_part(results: Results) -> str:
         lines += _table(
             ("contender", "p50 less the p50 of the disk alone, us"), [(n, number(v)) for n, v in above]
         )
+    lines += _proofs(results)
     lines += ["", "### All figures", *(line for row in ROWS for line in _details(row, results))]
     if curves := _curves(results):
         lines += ["", "### Curves", *curves]

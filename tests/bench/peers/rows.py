@@ -11,6 +11,8 @@ Work = Literal["publish", "connections", "delivery", "fan_out", "replay", "queue
 
 DEPTHS: Final = (1, 4, 16, 64, 256)
 SYNC_MILLISECONDS: Final = (1.0, 3.0, 6.0, 15.0)
+PROOF_MILLISECONDS: Final = 20.0
+"""Longer than anything else in the way of an acknowledgement."""
 DELIVERY_RATE: Final = 10_000
 SUBSCRIBERS: Final = 10
 CONNECTIONS: Final = 16
@@ -187,6 +189,21 @@ ROWS: Final = (
     ),
 )
 
+PROOFS: Final = tuple(
+    Row(
+        f"proof-{name}",
+        f"one message in flight on a disk with syncs of {PROOF_MILLISECONDS:g} ms",
+        "publish",
+        (P50,),
+        survives=survives,
+        curve="proof",
+        place=PROOF_MILLISECONDS,
+        sync_milliseconds=PROOF_MILLISECONDS,
+    )
+    for name, survives in (("synced", MACHINE), ("written", PROCESS))
+)
+"""Show which acknowledgements wait for a sync."""
+
 CURVES: Final = (
     *(
         Row(
@@ -217,5 +234,5 @@ CURVES: Final = (
 
 
 def choose(names: list[str]) -> list[Row]:
-    """Return the rows whose name contains one of `names`, or all rows and curves."""
-    return [row for row in (*ROWS, *CURVES) if not names or any(name in row.name for name in names)]
+    """Return the rows whose name contains one of `names`, or all rows, proofs and curves."""
+    return [row for row in (*ROWS, *PROOFS, *CURVES) if not names or any(name in row.name for name in names)]

@@ -24,13 +24,13 @@ from tests.bench.peers.report import (
     ratios_of,
 )
 from tests.bench.peers.results import Measured, Results, load, resumed
-from tests.bench.peers.rows import CURVES, ROWS, Row, choose
+from tests.bench.peers.rows import CURVES, PROOFS, ROWS, Row, choose
 from tests.bench.peers.running import Plan, Run, rotated
 from tests.bench.peers.serving import PeerServer
 
 
 def row_of(name: str) -> Row:
-    (row,) = (row for row in (*ROWS, *CURVES) if row.name == name)
+    (row,) = (row for row in (*ROWS, *PROOFS, *CURVES) if row.name == name)
     return row
 
 
@@ -56,8 +56,8 @@ def some_results() -> Results:
 
 
 def test_rows_have_distinct_names_and_all_contenders_of_one_durability() -> None:
-    assert max(Counter(row.name for row in (*ROWS, *CURVES)).values()) == 1
-    for row in (*ROWS, *CURVES):
+    assert max(Counter(row.name for row in (*ROWS, *PROOFS, *CURVES)).values()) == 1
+    for row in (*ROWS, *PROOFS, *CURVES):
         assert {contender.survives for contender in row.contenders} == {row.survives}, row.name
         assert row.contenders[0].name == OURS, row.name
         if row.work != "native":
@@ -78,7 +78,7 @@ def test_contenders_have_one_setting_for_each_durability() -> None:
 
 
 def test_rows_are_chosen_by_parts_of_names() -> None:
-    assert choose([]) == [*ROWS, *CURVES]
+    assert choose([]) == [*ROWS, *PROOFS, *CURVES]
     assert [row.name for row in choose(["native-w", "sync-15"])] == ["native-window", "sync-15"]
 
 
@@ -298,6 +298,16 @@ def test_ratios_of_a_page_are_those_of_the_summary() -> None:
         between_markers(BEGIN, "")
 
 
+def test_page_shows_which_acknowledgements_wait_for_a_slow_sync() -> None:
+    results = some_results()
+    results.rows["proof-synced"] = {"valkey/always": Measured({"0": {"p50": 20_100.0}})}
+    results.rows["proof-written"] = {"valkey/everysec": Measured({"0": {"p50": 31.0}})}
+    part = page_part(results)
+    assert "| Valkey | `appendfsync always` | 20,100 | yes |" in part
+    assert "| Valkey | `appendfsync everysec` | 31.0 | no |" in part
+    assert "wait for a sync" not in page_part(some_results())
+
+
 # -- pictures -----------------------------------------------------------------------------------------
 
 
@@ -353,7 +363,7 @@ def test_contradicting_options_are_refused(
 
 def test_list_has_one_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["--list"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(ROWS) + len(CURVES)
+    assert len(capsys.readouterr().out.splitlines()) == len(ROWS) + len(PROOFS) + len(CURVES)
 
 
 def test_unknown_row_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:
