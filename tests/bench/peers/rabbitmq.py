@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from tests.bench.peers.loading import (
 from tests.bench.peers.serving import PeerServer, wait_for_port
 
 INSTALLED: Final = Path("/usr/lib/rabbitmq/lib")
+NAME_SERVER: Final = "epmd"
+"""Finds the nodes of Erlang, and is installed with it."""
 PREFETCH: Final = 1_000
 FILL_COUNT: Final = 1_000
 TICK_SECONDS: Final = 0.001
@@ -40,6 +43,7 @@ class RabbitServer(PeerServer):
     """`rabbitmq-server`. The setting is the type of the queues: `quorum` or `stream`."""
 
     name = "RabbitMQ"
+    _name_server: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def missing(cls) -> str:
@@ -51,7 +55,7 @@ class RabbitServer(PeerServer):
         return f"RabbitMQ {number} of Debian, client pika {package_version('pika')}"
 
     def _start(self) -> None:
-        port, distribution = self.reserve_port(), self.reserve_port()
+        port, distribution, names = (self.reserve_port() for _ in range(3))
         (self.directory / "plugins").write_text("[].\n")
         config = self.directory / "rabbit.conf"
         config.write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\n")
@@ -63,13 +67,27 @@ class RabbitServer(PeerServer):
             "RABBITMQ_LOG_BASE": str(self.directory / "logs"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "plugins"),
             "RABBITMQ_CONFIG_FILE": str(config),
-            "ERL_EPMD_PORT": str(self.reserve_port()),
-            "ERL_EPMD_RELAXED_COMMAND_CHECK": "1",
+            "ERL_EPMD_PORT": str(names),
             "HOME": str(self.directory),
         }
+        # without a running name server the node would start one that does not end with it
+        self._name_server = subprocess.Popen(
+            [NAME_SERVER, "-port", str(names), "-address", "127.0.0.1"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_for_port(names, self)
         self.run([str(_program())], environment)
         wait_for_port(port, self)
         self.address = f"{port}/{self.setting}"
+
+    def stop(self) -> None:
+        super().stop()
+        if self._name_server is not None:
+            self._name_server.kill()
+            self._name_server.wait()
+            self._name_server = None
 
 
 def _parameters(task: Task) -> Any:
