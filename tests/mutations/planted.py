@@ -109,6 +109,15 @@ MUTATIONS: Final = (
         tier="simulation",
     ),
     Mutation(
+        "runs of one microsecond have equal timestamps",
+        "journal/journal.py",
+        "max(self._log_time + 1, now.wall)",
+        "max(self._log_time, now.wall)",
+        ("unit/engine/runtime/test_log_time.py",),
+        promise="invariant 25",
+        tier="unit",
+    ),
+    Mutation(
         "recovery forgets the highest sequences of all segments but the last",
         "journal/recovery/survey.py",
         "        if highest is not None:\n            self.count(highest)\n",

@@ -92,10 +92,16 @@ class Journal:
         return first
 
     def log_time(self, now: Now) -> int:
-        """Return the timestamp (microseconds) of messages accepted now: the wall clock, but never
-        decreasing."""
+        """Return the log time (microseconds): the wall clock, but never decreasing. Runs accepted later have
+        later timestamps."""
         if now.wall > self._log_time:
             self._log_time = now.wall
+        return self._log_time
+
+    def next_stamp(self, now: Now) -> int:
+        """Return the timestamp (microseconds) of the next run: the wall clock, but above all earlier
+        timestamps."""
+        self._log_time = max(self._log_time + 1, now.wall)  # invariant 25
         return self._log_time
 
     # -- outputs --------------------------------------------------------------------------------------

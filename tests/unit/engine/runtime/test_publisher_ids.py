@@ -61,7 +61,7 @@ def test_bindings_around_malformed_records_are_loaded_and_damage_is_reported() -
     now = world.now()
     journal = world.broker.journal
     first = journal.highest[CONTROL_PUBLISHER] + 1
-    stamp = Stamp(CONTROL_PUBLISHER, first, journal.log_time(now))
+    stamp = Stamp(CONTROL_PUBLISHER, first, journal.next_stamp(now))
     at = journal.append(builder.build(), stamp, first + len(bodies) - 1, now)
     world.connect("after").publish("t", [b"2"])
     world.settle()
