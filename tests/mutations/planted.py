@@ -118,6 +118,15 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "control records of another log are applied",
+        "engine/runtime/publisher_ids.py",
+        "        if head.log:  # before",
+        "        if head.log == body:  # before",
+        ("unit/engine/runtime/test_publisher_ids.py",),
+        promise="invariant 11",
+        tier="unit",
+    ),
+    Mutation(
         "recovery forgets the highest sequences of all segments but the last",
         "journal/recovery/survey.py",
         "        if highest is not None:\n            self.count(highest)\n",

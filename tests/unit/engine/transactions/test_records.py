@@ -203,3 +203,13 @@ def test_new_space_above_the_limit_is_refused_and_known_ones_continue(
 def test_committed_transactions_skips_unknown_record_types() -> None:
     body = msgspec.msgpack.encode({"type": "later", "latest_of": "x", "name": 5})
     assert named("x") not in CommittedTransactions([body])
+
+
+def test_transaction_record_of_another_log_commits_nothing() -> None:
+    registry = PublisherDirectory()
+    for transaction in (named("n1"), numbered(7)):
+        record = msgspec.msgpack.decode(commit(CommittedTransactions(), transaction))
+        registry.apply(msgspec.msgpack.encode(record | {"log": bytes(16)}))
+    known = CommittedTransactions(registry.latest.values())
+    assert named("n1") not in known
+    assert numbered(7) not in known
