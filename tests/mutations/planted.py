@@ -127,6 +127,15 @@ MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "a removal loses the checkpoints of retired state",
+        "journal/retention.py",
+        "            manifests=before.manifests if before is not None else {},",
+        "            manifests={},",
+        ("unit/journal/format/test_retired_fields.py",),
+        promise="invariant 3",
+        tier="unit",
+    ),
+    Mutation(
         "recovery forgets the highest sequences of all segments but the last",
         "journal/recovery/survey.py",
         "        if highest is not None:\n            self.count(highest)\n",

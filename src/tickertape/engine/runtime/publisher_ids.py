@@ -19,7 +19,7 @@ from tickertape.base.text_format import shown
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.journal.format import segment as formats
 from tickertape.journal.format.control_record import RECORD_ERRORS, decode_head
-from tickertape.journal.format.retired_state import RETIRED_FILE
+from tickertape.journal.format.retired_state import RETIRED_FILE, ForeignRecord
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import fold_topic
@@ -107,9 +107,12 @@ def load_publishers(journal: Journal) -> Generator[ReadRequest, Buffer, Publishe
     publisher's next message."""
     registry = PublisherDirectory()
     if journal.view.retired is not None:
-        for body in journal.view.retired.records:
+        for record in journal.view.retired.records:
             try:
-                registry.apply(body)
+                if isinstance(record, ForeignRecord):
+                    registry.apply_foreign(*record)
+                else:
+                    registry.apply(record)
             except JournalCorrupt as error:
                 registry.damage.append(JournalCorrupt(f"{RETIRED_FILE}: {error}", file=RETIRED_FILE))
 
