@@ -65,6 +65,7 @@ COMMIT = CommitHeader(
     body_crc=6,
     chain=7,
     epoch=9,
+    ahead=2**32 - 1,
 )
 
 
@@ -121,7 +122,7 @@ def test_golden_segment_matches_the_documented_layout() -> None:
         fields = struct.unpack_from("<QQQQIIQqIIQIIII", data, at + 8)
         assert fields[:4] == (SALT, at, number, position)
         assert fields[6] == number - 1, "synced through"
-        assert (*fields[9:11], fields[13]) == (chain, 1, 0), "chain, epoch, reserved"
+        assert (*fields[9:11], fields[13]) == (chain, 1, 0), "chain, epoch, ahead"
         chain = fields[14]
         assert crc32c(data[at : at + 92]) == chain
         body = data[at + 96 : at + 96 + fields[5]]
@@ -149,6 +150,7 @@ def test_headers_encode_and_decode_to_the_same_values() -> None:
     encoded, crc = encode_commit(COMMIT)
     assert len(encoded) == commit_header_bytes
     assert decode_commit(b"xyz" + encoded, 3) == COMMIT._replace(crc=crc)
+    assert struct.unpack_from("<I", encoded, 88) == (COMMIT.ahead,)
     footer = Footer(600, 700, SALT, 50)
     assert decode_footer(encode_footer(footer)) == footer
 

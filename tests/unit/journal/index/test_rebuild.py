@@ -81,6 +81,7 @@ def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[by
             body_crc=batch.crc() if batch is not None else 0,
             chain=chain,
             epoch=1,
+            ahead=number % 3,
         )
         encoded, chain = encode_commit(header)
         position += header.messages
@@ -121,6 +122,7 @@ def test_index_rebuilt_in_bulk_equals_the_index_rebuilt_commit_by_commit(seed: i
         expected = expected._replace(offset=last.end, number=last.number + 1, chain=last.crc)
     assert canonical(at_once) == canonical(one_by_one)
     assert expected.number == len(made) + 1
+    assert last == made[-1].header
     assert last == made[-1].header
 
 
