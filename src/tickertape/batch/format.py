@@ -10,6 +10,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,7 +27,7 @@ HEADER: Final = Struct("<IBBHIIIIII")
 TOTAL: Final = Struct("<I")
 """total_bytes, the first field of every batch."""
 RUN: Final = Struct("<QQqIIII")
-"""publisher, first_sequence, timestamp, count, crc, flags, reserved."""
+"""publisher, first_sequence, timestamp, count, crc, flags, origin."""
 HEADER_BYTES: Final = 32
 RUN_BYTES: Final = 40
 PAIR: Final = Struct("<ii")
@@ -63,7 +64,7 @@ RUN_DTYPE: Final = np.dtype(
         ("count", "<u4"),
         ("crc", "<u4"),
         ("flags", "<u4"),
-        ("reserved", "<u4"),
+        ("origin", "<u4"),
     ]
 )
 
@@ -88,10 +89,10 @@ class Run(NamedTuple):
     message_count: int
     crc: int
     flags: int
-    reserved: int = 0
+    origin: int = 0
 
 
-class Places(NamedTuple):
+class Places(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Start of each optional section, in bytes from the start of the batch. 0 = absent."""
 
     topic_index: int = 0
@@ -112,7 +113,7 @@ class Labels(NamedTuple):
     text: Buffer
 
 
-class Columns(NamedTuple):
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """Optional sections of a batch as arrays. None = absent."""
 
     topic_index: Int32s | None = None
@@ -296,7 +297,7 @@ def _check_offsets(offsets: Int32s, end: int, entry_max: int, noun: str) -> None
 
 def _check_runs(source: memoryview, run_count: int, count: int) -> None:
     if run_count == 1:
-        _, first, _, messages, _, flags, reserved = RUN.unpack_from(source, HEADER_BYTES)
+        _, first, _, messages, _, flags, origin = RUN.unpack_from(source, HEADER_BYTES)
         wrong = messages != count or first + count > SEQUENCE_END
     else:
         runs = _frombuffer(source, RUN_DTYPE, run_count, HEADER_BYTES)
@@ -307,15 +308,15 @@ def _check_runs(source: memoryview, run_count: int, count: int) -> None:
             messages != count or not counts.all() or bool((firsts + (counts - np.uint64(1)) < firsts).any())
         )
         flags = int(runs["flags"].max())
-        reserved = int(runs["reserved"].max())
+        origin = int(runs["origin"].max())
     if wrong:
         raise BadBatch(
             f"Invalid batch: runs have {messages} of {count} messages, or a run is "
             "empty or exceeds 64 bits. Report the defect."
         )
-    if flags & ~RUN_BY_SERVER or reserved:
+    if flags & ~RUN_BY_SERVER or origin:
         raise BadBatch(
-            f"Unsupported batch: a run has flags {flags:#x} and reserved {reserved}. Use version {VERSION}."
+            f"Unsupported batch: a run has flags {flags:#x} and origin {origin}. Use version {VERSION}."
         )
 
 
@@ -375,27 +376,31 @@ def _places(
     source: memoryview, at: int, head_bytes: int, n: int, topic_count: int, columns: int
 ) -> tuple[Places, int]:
     """Return the places of the optional sections and the end of the last one. Validates labels."""
-    begins = [0, 0, 0, 0, 0, 0]
+    begins: dict[str, int] = {}
     end = at
-    fixed = ((topic_count > 1, 4), (columns & SEQUENCES, 8), (columns & EXPIRATIONS, 8))
-    for i, (present, width) in enumerate(fixed):
+    fixed = (
+        ("topic_index", topic_count > 1, 4),
+        ("sequences", columns & SEQUENCES, 8),
+        ("expirations", columns & EXPIRATIONS, 8),
+    )
+    for name, present, width in fixed:
         if present:
-            begins[i] = pad8(end)
-            end = begins[i] + width * n
-    for i, bit, noun in ((3, CORRELATION_IDS, "correlation id"), (4, KEYS, "key")):
+            begins[name] = pad8(end)
+            end = begins[name] + width * n
+    for name, bit, noun in (("correlation_ids", CORRELATION_IDS, "correlation id"), ("keys", KEYS, "key")):
         if columns & bit:
-            begins[i] = pad8(end)
-            offsets, begin, end = _text_table(source, begins[i], n, head_bytes, label_bytes_max, noun)
+            begins[name] = pad8(end)
+            offsets, begin, end = _text_table(source, begins[name], n, head_bytes, label_bytes_max, noun)
             _check_label_text(source[begin:end].tobytes(), offsets, noun)
     if columns & KINDS:
-        begins[5] = pad8(end)
-        end = begins[5] + n
+        begins["kinds"] = pad8(end)
+        end = begins["kinds"] + n
     if end > head_bytes:
         raise BadBatch(
             f"Invalid batch: its head has {head_bytes} bytes, but its "
             f"columns end at {end}. Report the defect."
         )
-    return Places(*begins), end
+    return Places(**begins), end
 
 
 def _check_label_text(text: bytes, offsets: Int32s, noun: str) -> None:

@@ -245,7 +245,7 @@ class MessageBatch:
     @_Lazy
     def runs(self) -> Runs:
         """All runs (see `run`) as a numpy table: publisher, first_sequence, timestamp, count, crc, flags,
-        reserved."""
+        origin."""
         return _frombuffer(self._table, RUN_DTYPE, self.run_count, HEADER_BYTES)
 
     @_Lazy

@@ -10,6 +10,7 @@ import pytest
 from tickertape.base.errors import BadBatch
 from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies, merge
+from tickertape.batch.format import Places
 
 
 def rich() -> bytearray:
@@ -27,7 +28,14 @@ INDEX, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS = 144, 160, 184, 208
 
 def test_example_batch_has_the_expected_section_offsets() -> None:
     batch = MessageBatch.parse(rich())
-    assert batch._places == (INDEX, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS)
+    assert batch._places == Places(
+        topic_index=INDEX,
+        sequences=SEQUENCES,
+        expirations=EXPIRATIONS,
+        correlation_ids=CORRELATION_IDS,
+        keys=KEYS,
+        kinds=KINDS,
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +62,7 @@ def test_example_batch_has_the_expected_section_offsets() -> None:
         (RUN_0 + 24, "I", 3, "runs have 4 of 3"),
         (RUN_0 + 24, "I", 1, "runs have 2 of 3"),
         (RUN_0 + 32, "I", 2, "flags 0x2"),
-        (RUN_1 + 36, "I", 1, "reserved 1"),
+        (RUN_1 + 36, "I", 1, "origin 1"),
         (RUN_1 + 8, "Q", 2, "does not start with the first sequence"),
         (OFFSETS, "i", 1, "body offsets go from 1"),
         (OFFSETS + 4, "i", 9, "body offset 2 is below"),
