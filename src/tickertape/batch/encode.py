@@ -24,10 +24,13 @@ from tickertape.batch.format import (
     EXPIRATIONS,
     HEADER,
     HEADER_BYTES,
+    HEADERS,
     I4,
     KEYS,
     KINDS,
+    MESSAGE_FLAGS,
     NO_PLACES,
+    ORDER_STAMPS,
     PADDING,
     PAIR,
     RUN,
@@ -59,6 +62,9 @@ _SECTIONS: Final = (
     ("correlation_ids", CORRELATION_IDS),
     ("keys", KEYS),
     ("kinds", KINDS),
+    ("message_flags", MESSAGE_FLAGS),
+    ("order_stamps", ORDER_STAMPS),
+    ("headers", HEADERS),
 )
 """Fields of `Columns` in the order of their sections, with their column bits. The topic index has no bit."""
 
