@@ -229,12 +229,12 @@ def _assembled(
     if batch.columns or sequences is not None or topic_index is not None:
         expirations, kinds = batch.expirations, batch.kinds
         optional = Columns(
-            topic_index,
-            sequences,
-            None if expirations is None else _unless_zero(expirations[which]),
-            _part_of_labels(batch.correlation_ids, which),
-            _part_of_labels(batch.keys, which),
-            None if kinds is None else _unless_zero(kinds[which]),
+            topic_index=topic_index,
+            sequences=sequences,
+            expirations=None if expirations is None else _unless_zero(expirations[which]),
+            correlation_ids=_part_of_labels(batch.correlation_ids, which),
+            keys=_part_of_labels(batch.keys, which),
+            kinds=None if kinds is None else _unless_zero(kinds[which]),
         )
     taken = assemble(runs=runs, offsets=offsets.tobytes(), bodies=bodies, topics=topics, optional=optional)
     taken.context = batch.context
@@ -381,12 +381,16 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
     optional = None
     if columns or topic_index is not None:
         optional = Columns(
-            topic_index,
-            _sequences(batches, counts, runs, stamps) if columns & SEQUENCES else None,
-            _filled([b.expirations for b in batches], counts, I8) if columns & EXPIRATIONS else None,
-            _labels([b.correlation_ids for b in batches], counts) if columns & CORRELATION_IDS else None,
-            _labels([b.keys for b in batches], counts) if columns & KEYS else None,
-            _filled([b.kinds for b in batches], counts, I1) if columns & KINDS else None,
+            topic_index=topic_index,
+            sequences=_sequences(batches, counts, runs, stamps) if columns & SEQUENCES else None,
+            expirations=(
+                _filled([b.expirations for b in batches], counts, I8) if columns & EXPIRATIONS else None
+            ),
+            correlation_ids=(
+                _labels([b.correlation_ids for b in batches], counts) if columns & CORRELATION_IDS else None
+            ),
+            keys=_labels([b.keys for b in batches], counts) if columns & KEYS else None,
+            kinds=_filled([b.kinds for b in batches], counts, I1) if columns & KINDS else None,
         )
     return assemble(runs=runs, offsets=offsets, bodies=bodies, topics=topics, optional=optional)
 
@@ -553,10 +557,10 @@ def _columns(batch: MessageBatch, index: Int32s | None, kinds: Bytes8 | None) ->
     if not batch.columns and index is None and kinds is None:
         return None
     return Columns(
-        index,
-        batch.sequences if batch.has_sequences else None,
-        batch.expirations,
-        batch.correlation_ids,
-        batch.keys,
-        kinds,
+        topic_index=index,
+        sequences=batch.sequences if batch.has_sequences else None,
+        expirations=batch.expirations,
+        correlation_ids=batch.correlation_ids,
+        keys=batch.keys,
+        kinds=kinds,
     )

@@ -245,7 +245,7 @@ class MessageBatch:
     @_Lazy
     def runs(self) -> Runs:
         """All runs (see `run`) as a numpy table: publisher, first_sequence, timestamp, count, crc, flags,
-        reserved."""
+        origin."""
         return _frombuffer(self._table, RUN_DTYPE, self.run_count, HEADER_BYTES)
 
     @_Lazy
@@ -304,7 +304,7 @@ class MessageBatch:
 
     @_Lazy
     def kinds(self) -> Bytes8 | None:
-        """Kind of each message (0 message, 1 control record), or None if all are messages."""
+        """Kind of each message (0 message, 1 control record, 2 restated), or None if all are messages."""
         at = self._places.kinds
         return _frombuffer(self._table, I1, self.count, at) if at else None
 
@@ -317,6 +317,23 @@ class MessageBatch:
     def keys(self) -> Labels | None:
         """Encoded column of message keys."""
         return self._labels(self._places.keys)
+
+    @_Lazy
+    def message_flags(self) -> Bytes8 | None:
+        """Flags of each message (1 superseded, 2 delta), or None if no message has any."""
+        at = self._places.message_flags
+        return _frombuffer(self._table, I1, self.count, at) if at else None
+
+    @_Lazy
+    def order_stamps(self) -> Int64s | None:
+        """Order stamp of each run, or None if they are the timestamps of the runs."""
+        at = self._places.order_stamps
+        return _frombuffer(self._table, I8, self.run_count, at) if at else None
+
+    @_Lazy
+    def headers(self) -> Labels | None:
+        """Encoded column of headers. Their contents are not validated."""
+        return self._labels(self._places.headers)
 
     def _labels(self, at: int) -> Labels | None:
         if not at:

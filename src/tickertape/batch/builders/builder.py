@@ -261,12 +261,16 @@ class BatchBuilder:
         optional = None
         if columns or len(self._topics) > 1:
             optional = Columns(
-                self._topic_index() if len(self._topics) > 1 else None,
-                self._sequence_column() if columns & SEQUENCES else None,
-                self._spread([e.expiration_ms for e in extras], I8) if columns & EXPIRATIONS else None,
-                self._labels([e.correlation_id for e in extras]) if columns & CORRELATION_IDS else None,
-                self._labels([e.key for e in extras]) if columns & KEYS else None,
-                self._spread([e.kind for e in extras], I1) if columns & KINDS else None,
+                topic_index=self._topic_index() if len(self._topics) > 1 else None,
+                sequences=self._sequence_column() if columns & SEQUENCES else None,
+                expirations=(
+                    self._spread([e.expiration_ms for e in extras], I8) if columns & EXPIRATIONS else None
+                ),
+                correlation_ids=(
+                    self._labels([e.correlation_id for e in extras]) if columns & CORRELATION_IDS else None
+                ),
+                keys=self._labels([e.key for e in extras]) if columns & KEYS else None,
+                kinds=self._spread([e.kind for e in extras], I1) if columns & KINDS else None,
             )
         return assemble(
             runs=runs,

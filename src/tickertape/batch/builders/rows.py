@@ -109,15 +109,14 @@ def batch_from_columns(
     counts = runs["count"].astype(I8)
     runs["crc"] = run_crcs(offsets, bodies, counts.cumsum() - counts, counts)
     columns = Columns(
-        topic_index,
-        None if (numbered(runs) == sequences).all() else sequences,
-        expirations,
-        correlation_ids,
-        keys,
+        topic_index=topic_index,
+        sequences=None if (numbered(runs) == sequences).all() else sequences,
+        expirations=expirations,
+        correlation_ids=correlation_ids,
+        keys=keys,
     )
-    optional = None if all(column is None for column in columns) else columns
     return assemble(
-        runs=runs.tobytes(), offsets=offsets.tobytes(), bodies=bodies, topics=topics, optional=optional
+        runs=runs.tobytes(), offsets=offsets.tobytes(), bodies=bodies, topics=topics, optional=columns
     )
 
 
