@@ -25,7 +25,7 @@ from tickertape.journal.format.segment import (
     footer_bytes,
     segment_path,
 )
-from tickertape.journal.index.segment_index import SegmentIndex, publisher_spans
+from tickertape.journal.index.segment_index import SegmentIndex, late_spans, publisher_spans
 from tickertape.journal.limits import commit_header_bytes
 from tickertape.journal.offline.report import SegmentSummary, VerifyFinding
 from tickertape.journal.recovery.segment_scan import Ending, ReadAt, ScannedCommit, SegmentScan, Verdict
@@ -207,6 +207,11 @@ class SegmentChecker:
                     body, f"{_name(header)}: publisher {publisher} has sequence {low} after {known}"
                 )
             self.highest[publisher] = max(high, known)
+        for publisher, low, high in late_spans(batch):
+            known = self.highest.get(publisher, self._before.get(publisher, 0))
+            if high > known:
+                what = f"publisher {publisher} has late sequences {low} to {high} above {known}"
+                self._damaged(body, f"{_name(header)}: {what}")
 
     def _take_seal(self, commit: ScannedCommit) -> None:
         self.seal, self.summary.state = commit.header, "sealed"

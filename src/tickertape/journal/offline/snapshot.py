@@ -398,7 +398,7 @@ def _why_absent(reader: SnapshotReader, bookmark: Bookmark) -> str:
 
 def _publisher_bounds(view: LogView, publisher: int) -> tuple[int | None, int | None]:
     bounds = [b for s in view.segments if (b := s.index.publisher_bounds(publisher)) is not None]
-    return (bounds[0][0], bounds[-1][1]) if bounds else (None, None)
+    return (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else (None, None)
 
 
 def _neighbours(reader: SnapshotReader, bookmark: Bookmark) -> tuple[int, int]:
@@ -409,15 +409,16 @@ def _neighbours(reader: SnapshotReader, bookmark: Bookmark) -> tuple[int, int]:
         if bounds is None:
             continue
         if bounds[1] < bookmark.sequence:
-            before = bounds[1]
+            before = max(before, bounds[1])
             continue
         if bounds[0] > bookmark.sequence:
-            return before, min(after, bounds[0])
+            after = min(after, bounds[0])
+            continue
         for part in reader.parts(segment.first_position, segment.end_position):
             mine = part.batch.sequences[part.batch.publishers == np.uint64(bookmark.publisher)]
             below, above = mine[mine < bookmark.sequence], mine[mine > bookmark.sequence]
             if len(below):
-                before = max(before, int(below[-1]))
+                before = max(before, int(below.max()))
             if len(above):
-                return before, int(above[0])
+                after = min(after, int(above.min()))
     return before, after

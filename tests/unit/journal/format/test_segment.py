@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from crc32c import crc32c
 
@@ -37,6 +38,7 @@ from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal-segment.bin"
+GOLDEN_BEFORE = GOLDEN.with_name("journal-segment-before.bin")
 SALT = 0x1122334455667788
 
 HEADER = SegmentHeader(
@@ -103,6 +105,28 @@ def test_written_segment_equals_the_golden_file() -> None:
     assert sealed_segment() == GOLDEN.read_bytes(), (
         "the format changed: describe the change in an ADR, then regenerate the file"
     )
+
+
+def test_golden_segment_of_an_earlier_version_is_read() -> None:
+    """The index has five elements: late runs are missing."""
+    data = GOLDEN_BEFORE.read_bytes()
+    disk = StrictDisk(Random(1))
+    disk.make_directory("journal")
+    handle = disk.open(segment_path(1), create=True)
+    disk.write(handle, 0, [data])
+    disk.close(handle)
+    recovered = recover_journal(disk, bytes(range(16)))
+    assert recovered.publishers == {7: 3, 8: 6}
+    assert recovered.report == []
+    assert Journal(recovered, Now(1.0, 1)).view.segments[0].index.publisher_bounds(8) == (5, 6)
+    assert len(msgspec.msgpack.decode(_index_of(data))) == 5
+    assert len(msgspec.msgpack.decode(_index_of(GOLDEN.read_bytes()))) == 6
+
+
+def _index_of(data: bytes) -> bytes:
+    """Return the stored index of a sealed segment."""
+    _, seal, _, _, index_bytes, _ = struct.unpack("<8sQQQII", data[-40:])
+    return data[seal + 96 : seal + 96 + index_bytes]
 
 
 def test_golden_segment_matches_the_documented_layout() -> None:
