@@ -255,6 +255,10 @@ def use(parsed: MessageBatch) -> None:
     messages = list(parsed)
     assert len(messages) == parsed.count
     assert sum(len(message.data) for message in messages) == parsed.body_bytes
+    for labels in (parsed.correlation_ids, parsed.keys, parsed.headers):
+        assert labels is None or len(labels.text) == labels.offsets[-1]
+    assert parsed.order_stamps is None or len(parsed.order_stamps) == parsed.run_count
+    assert parsed.message_flags is None or len(parsed.message_flags) == parsed.count
     with contextlib.suppress(MessageTooLarge):
         half = slice_batch(parsed, parsed.count // 2, parsed.count)
         chosen = select(parsed, np.arange(parsed.count) % 2 == 0)
@@ -267,7 +271,8 @@ def use(parsed: MessageBatch) -> None:
 
 
 def _batches() -> list[bytes]:
-    return [b.encode() for _, _, b in examples().values() if b is not None]
+    reserved = (Path(__file__).parents[1] / "golden" / "batch-reserved.bin").read_bytes()
+    return [*[b.encode() for _, _, b in examples().values() if b is not None], reserved]
 
 
 # -- the journal --------------------------------------------------------------------------------------

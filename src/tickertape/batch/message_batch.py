@@ -22,6 +22,7 @@ from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.format import (
     CORRELATION_IDS,
     HEADER_BYTES,
+    HEADERS,
     I1,
     I4,
     I8,
@@ -218,9 +219,9 @@ class MessageBatch:
 
     @_Lazy
     def cost(self) -> int:
-        """Flow-control cost: bytes of bodies and labels, and `message_cost_bytes` for each message."""
+        """Flow-control cost: bytes of bodies, labels and headers, and `message_cost_bytes` per message."""
         cost = self.body_bytes + message_cost_bytes * self.count
-        if self.columns & (CORRELATION_IDS | KEYS):
+        if self.columns & (CORRELATION_IDS | KEYS | HEADERS):
             cost = cost_between(self, 0, self.count)
         return cost
 
@@ -694,8 +695,8 @@ def _lease_of(batch: MessageBatch, what: str) -> Lease:
 def cost_between(batch: MessageBatch, low: int, high: int) -> int:
     """Return the flow-control cost of the messages `[low, high)` of a batch."""
     cost = int(batch.offsets[high]) - int(batch.offsets[low]) + message_cost_bytes * (high - low)
-    if batch.columns & (CORRELATION_IDS | KEYS):
-        for labels in (batch.correlation_ids, batch.keys):
+    if batch.columns & (CORRELATION_IDS | KEYS | HEADERS):
+        for labels in (batch.correlation_ids, batch.keys, batch.headers):
             if labels is not None:
                 cost += int(labels.offsets[high]) - int(labels.offsets[low])
     return cost

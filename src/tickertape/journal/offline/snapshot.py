@@ -15,7 +15,7 @@ from tickertape.base.bookmarks import Bookmark, format_timestamp
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.batch import MessageBatch, select
-from tickertape.batch.format import KIND_MESSAGE, Int64s
+from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
 from tickertape.journal.format.files import damaged_at, open_file
 from tickertape.journal.format.identity import IDENTITY_FILE, no_journal, read_identity
@@ -349,7 +349,7 @@ def locate(reader: SnapshotReader, position: int) -> Location | Absent:
         bookmark=str(Bookmark(int(batch.publishers[index]), int(batch.sequences[index]))),
         timestamp=int(batch.timestamps[index]),
         data_bytes=len(batch.body(index)),
-        control=batch.kinds is not None and bool(batch.kinds[index]),
+        control=batch.kinds is not None and int(batch.kinds[index]) == KIND_CONTROL,
     )
 
 
