@@ -22,6 +22,7 @@ footer_bytes: Final = 40
 
 JOURNAL_DIRECTORY: Final = "journal"
 QUARANTINE_DIRECTORY: Final = "quarantine"
+SOW_DIRECTORY: Final = "sow"
 AGAIN: Final = ".again"
 """Suffix of a reserved segment file between the two renames that make its name durable."""
 SPILL_DIRECTORY: Final = "spill"
