@@ -6,6 +6,7 @@ Must never fill a part that the caller did not name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -53,3 +54,12 @@ def with_reserved(
 def column_of(entries: Sequence[bytes]) -> Labels:
     """Return the column of these entries."""
     return Labels(offsets_from(np.array([len(entry) for entry in entries], I4)), b"".join(entries))
+
+
+def header_entries(batch: MessageBatch) -> list[bytes]:
+    """Return the encoded headers of each message."""
+    headers = batch.headers
+    if headers is None:
+        return [b""] * batch.count
+    edges = headers.offsets.tolist()
+    return [bytes(headers.text[begin:end]) for begin, end in pairwise(edges)]

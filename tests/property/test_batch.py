@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.reserved_batches import with_reserved
+from tests.helpers.reserved_batches import header_entries, with_reserved
 from tickertape.base.errors import BadBatch, CorruptBatch, UsageError
 from tickertape.batch import (
     COLUMNS_DEFAULT,
@@ -130,7 +130,7 @@ def _with_reserved(batch: MessageBatch, rows: list[Row]) -> MessageBatch:
 
 def rows_of(batch: MessageBatch) -> list[Row]:
     expirations, kinds, flags = batch.expirations, batch.kinds, batch.message_flags
-    headers = batch.headers
+    headers = header_entries(batch)
     counts = batch.runs["count"].tolist()
     stamps = (batch.runs["timestamp"] if batch.order_stamps is None else batch.order_stamps).tolist()
     run_of = np.repeat(np.arange(batch.run_count), counts).tolist()
@@ -146,11 +146,7 @@ def rows_of(batch: MessageBatch) -> list[Row]:
             "key": batch.key(i) or "",
             "kind": 0 if kinds is None else int(kinds[i]),
             "message_flags": 0 if flags is None else int(flags[i]),
-            "headers": (
-                b""
-                if headers is None
-                else bytes(headers.text[int(headers.offsets[i]) : int(headers.offsets[i + 1])])
-            ),
+            "headers": headers[i],
             "late": bool(batch.run(run_of[i]).flags & RUN_LATE),
             "merged": bool(batch.run(run_of[i]).flags & RUN_MERGED),
             "origin": batch.run(run_of[i]).origin,

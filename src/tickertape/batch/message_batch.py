@@ -219,7 +219,7 @@ class MessageBatch:
 
     @_Lazy
     def cost(self) -> int:
-        """Flow-control cost: bytes of bodies, labels and headers, and `message_cost_bytes` per message."""
+        """Flow-control cost: bytes of bodies and labels, and `message_cost_bytes` for each message."""
         cost = self.body_bytes + message_cost_bytes * self.count
         if self.columns & (CORRELATION_IDS | KEYS | HEADERS):
             cost = cost_between(self, 0, self.count)

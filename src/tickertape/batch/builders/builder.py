@@ -152,8 +152,8 @@ class BatchBuilder:
         """Add a message. `expiration_ms` 0, and an empty `correlation_id`, `key` or `headers`, mean none.
 
         Either every message of the run has a `sequence`, in increasing order, or none, and `build` numbers
-        them. `kind` is 1 for a control record. `headers` are encoded. Raises
-        `MessageTooLarge`, `BadTopic` (too long) or `BadMessage`.
+        them. `kind` is 1 for a control record. Raises `MessageTooLarge`, `BadTopic` (too long) or
+        `BadMessage`.
         """
         size = len(body)
         if (

@@ -14,6 +14,7 @@ import msgspec
 from tickertape.base.errors import BadBatch, CorruptBatch
 from tickertape.base.interfaces import Disk
 from tickertape.batch import MessageBatch
+from tickertape.batch.format import FLAG_DELTA
 from tickertape.journal.format.files import open_file
 from tickertape.journal.format.segment import (
     FLAG_CONTINUES,
@@ -196,6 +197,10 @@ class SegmentChecker:
         except (BadBatch, CorruptBatch) as error:
             self._damaged(body, f"{_name(header)}: {error}")
             return
+        flags = batch.message_flags
+        if flags is not None and (flags & FLAG_DELTA).any():
+            at = int((flags & FLAG_DELTA).argmax())
+            self._damaged(body, f"{_name(header)}: message {at} is a delta, which no log contains")
         if batch.count != header.messages:
             self._damaged(
                 header.offset, f"{_name(header)} holds {batch.count} messages, not {header.messages}"
