@@ -29,7 +29,7 @@ from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_log import Log, disk_with, messages_in, reopened, small_log
 from tests.unit.client.peer import Named
 from tests.unit.server.config.test_config import FULL
-from tickertape.base.bookmarks import parse_bookmark
+from tickertape.base.bookmarks import Bookmark, parse_bookmark
 from tickertape.base.errors import (
     BadBatch,
     BadBookmark,
@@ -53,10 +53,13 @@ from tickertape.client.protocol.core import ClientProtocol, ConnectionEnded, Con
 from tickertape.client.publish_store import MemoryPublishStore
 from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import (
+    ForeignRecord,
     HighestSequences,
     RetiredState,
+    StateManifest,
     decode_retired,
     encode_retired,
+    is_expired,
 )
 from tickertape.journal.format.segment import (
     FormatError,
@@ -252,6 +255,10 @@ def use(parsed: MessageBatch) -> None:
     messages = list(parsed)
     assert len(messages) == parsed.count
     assert sum(len(message.data) for message in messages) == parsed.body_bytes
+    for labels in (parsed.correlation_ids, parsed.keys, parsed.headers):
+        assert labels is None or len(labels.text) == labels.offsets[-1]
+    assert parsed.order_stamps is None or len(parsed.order_stamps) == parsed.run_count
+    assert parsed.message_flags is None or len(parsed.message_flags) == parsed.count
     with contextlib.suppress(MessageTooLarge):
         half = slice_batch(parsed, parsed.count // 2, parsed.count)
         chosen = select(parsed, np.arange(parsed.count) % 2 == 0)
@@ -264,7 +271,8 @@ def use(parsed: MessageBatch) -> None:
 
 
 def _batches() -> list[bytes]:
-    return [b.encode() for _, _, b in examples().values() if b is not None]
+    reserved = (Path(__file__).parents[1] / "golden" / "batch-reserved.bin").read_bytes()
+    return [*[b.encode() for _, _, b in examples().values() if b is not None], reserved]
 
 
 # -- the journal --------------------------------------------------------------------------------------
@@ -324,16 +332,35 @@ def retired(data: bytes) -> str:
     with taken():
         assert found.highest.of(11) <= max(found.highest.as_dict().values(), default=0)
         str(found)
-        assert decode_retired(encode_retired(found)).follows == found.follows
+        assert decode_retired(encode_retired(found))._replace(highest=found.highest) == found
+        is_expired(found, Bookmark(11, 3))
     return "taken"
 
 
 def _retireds() -> list[bytes]:
     highest = HighestSequences(np.array([11, 12], np.uint64), np.array([5, 9], np.uint64))
     kept = RetiredState(
-        bytes(range(16)), 3, 40, 7, 123, 8192, 1_700_000_000_000_000, 24_576, highest, (b"a", b"bc")
+        bytes(range(16)),
+        3,
+        40,
+        7,
+        123,
+        8192,
+        1_700_000_000_000_000,
+        24_576,
+        highest,
+        (b"a", b"bc"),
+        {},
+        (),
+        {},
     )
-    return [encode_retired(kept)[16:]]
+    reserved = kept._replace(
+        records=(b"a", ForeignRecord(bytes(16), b"bc")),
+        manifests={"orders": StateManifest(40, 6, 2, 123, 456)},
+        links=(b"link",),
+        holes={11: np.array([2, 3], np.uint64).tobytes()},
+    )
+    return [encode_retired(one)[16:] for one in (kept, reserved)]
 
 
 def _indexes() -> list[bytes]:

@@ -69,7 +69,7 @@ class Log:
 
     def _append(self, batch: MessageBatch, publisher: int, sequence: int) -> None:
         now = clock()
-        stamp = Stamp(publisher, sequence, self._journal.log_time(now))
+        stamp = Stamp(publisher, sequence, self._journal.next_stamp(now))
         self._journal.append(batch, stamp, sequence, now)
         self._work(now)
 
@@ -85,8 +85,8 @@ class Log:
         chain: list[tuple[MessageBatch, Stamp]] = []
         for batch in batches:
             self._sequence += 1
-            chain.append((batch, Stamp(9, self._sequence, self._journal.log_time(now))))
-        last = Stamp(CONTROL_PUBLISHER, self._next_control(), self._journal.log_time(now))
+            chain.append((batch, Stamp(9, self._sequence, self._journal.next_stamp(now))))
+        last = Stamp(CONTROL_PUBLISHER, self._next_control(), self._journal.next_stamp(now))
         chain.append((record_batch(record), last))
         room = sum([commit_bytes_of(batch) for batch, _ in chain])
         while not self._journal.commits.has_room(room):

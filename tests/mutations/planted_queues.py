@@ -18,6 +18,15 @@ _ORDER = "unit/engine/queues/state/test_delivery_order.py"
 
 QUEUE_MUTATIONS: Final = (
     Mutation(
+        "a start without queues keeps the queue checkpoint",
+        "server/startup.py",
+        "        remove_queues(disk)\n        return []",
+        "        return []",
+        ("unit/server/test_queue_checkpoint.py",),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
         "Spark acknowledges a batch before it is committed",
         "spark/queues/stream_reader.py",
         "        if batch is not None and batch.end == end:\n",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,27 +13,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.reserved_batches import header_entries, with_reserved
 from tickertape.base.errors import BadBatch, CorruptBatch, UsageError
 from tickertape.batch import (
     COLUMNS_DEFAULT,
     RUN_BY_SERVER,
+    RUN_LATE,
+    RUN_MERGED,
     BatchBuilder,
     MessageBatch,
     Stamp,
     batch_from_arrow,
     cost_between,
+    derive,
+    indices_of_topics,
     merge,
+    message_costs,
+    reorder,
     select,
     select_topic,
     slice_batch,
     split_topics,
     with_bodies,
+    with_topics,
 )
+from tickertape.batch.derive import take_part
+from tickertape.batch.format import lengths_of, offsets_from
 
 Row = dict[str, Any]
 
 _topics = st.sampled_from(["orders", "trades", "größe", "t" * 300, ""])
 _labels = st.one_of(st.just(""), st.text(max_size=6))
+_headers = st.sampled_from([b"", b"", b"\x81\xa1a\xa1b", b"\x81\xa1a\xc4\x01\xff", b"\xff"])
 _bodies = st.one_of(st.binary(max_size=40), st.sampled_from([b"", b"x" * 8, b"y" * 8]))
 _ids = st.sampled_from([0, 1, 7, 2**63, 2**64 - 1])
 
@@ -43,6 +56,11 @@ def runs(draw: st.DrawFn) -> list[Row]:
     timestamp = draw(st.integers(-(2**63), 2**63 - 1))
     gaps = draw(st.sampled_from([st.just(1), st.integers(1, 3)]))
     plain = draw(st.booleans())
+    reserved = not plain and draw(st.booleans())
+    late = reserved and draw(st.booleans())
+    merged = reserved and draw(st.booleans())
+    origin = draw(st.sampled_from([0, 1, 2**32 - 1])) if reserved else 0
+    order_stamp = draw(st.sampled_from([timestamp, 0, -(2**63), 2**63 - 1])) if reserved else timestamp
     sequence = draw(st.sampled_from([0, 5, 2**63 - 2, 2**64 - 100]))
     rows = []
     for _ in range(draw(st.integers(1, 8))):
@@ -56,7 +74,13 @@ def runs(draw: st.DrawFn) -> list[Row]:
                 "expiration": 0 if plain else draw(st.sampled_from([0, 0, 5, 2**63 - 1])),
                 "correlation_id": "" if plain else draw(_labels),
                 "key": "" if plain else draw(_labels),
-                "kind": 0 if plain else draw(st.sampled_from([0, 0, 0, 1])),
+                "kind": 0 if plain else draw(st.sampled_from([0, 0, 0, 1, 2] if reserved else [0, 0, 0, 1])),
+                "message_flags": draw(st.sampled_from([0, 0, 1, 2, 3])) if reserved else 0,
+                "headers": draw(_headers) if reserved else b"",
+                "late": late,
+                "merged": merged,
+                "origin": origin,
+                "order_stamp": order_stamp,
             }
         )
         sequence += draw(gaps)
@@ -75,17 +99,41 @@ def build(rows: list[Row]) -> MessageBatch:
             expiration_ms=row["expiration"],
             correlation_id=row["correlation_id"],
             key=row["key"],
+            headers=row["headers"],
             sequence=row["sequence"],
-            kind=row["kind"],
+            kind=row["kind"] == 1,
         )
     batch = builder.build(rows[0]["publisher"], 0, rows[0]["timestamp"])
     assert len(builder) == builder.count == len(rows)
     assert builder.size_bytes - 128 <= batch.nbytes <= builder.size_bytes
-    return batch
+    return _with_reserved(batch, rows)
+
+
+def _with_reserved(batch: MessageBatch, rows: list[Row]) -> MessageBatch:
+    """Return the batch of one run with the values of `rows` that builders do not write."""
+    first = rows[0]
+    flags = RUN_LATE * first["late"] | (RUN_MERGED | RUN_BY_SERVER) * first["merged"]
+    kinds = [row["kind"] for row in rows]
+    message_flags = [row["message_flags"] for row in rows]
+    stamped = first["order_stamp"] != first["timestamp"]
+    if not (flags or first["origin"] or 2 in kinds or any(message_flags) or stamped):
+        return batch
+    return with_reserved(
+        batch,
+        run_flags=[flags],
+        origins=[first["origin"]],
+        kinds=kinds if any(kinds) else None,
+        message_flags=message_flags if any(message_flags) else None,
+        order_stamps=[first["order_stamp"]] if stamped else None,
+    )
 
 
 def rows_of(batch: MessageBatch) -> list[Row]:
-    expirations, kinds = batch.expirations, batch.kinds
+    expirations, kinds, flags = batch.expirations, batch.kinds, batch.message_flags
+    headers = header_entries(batch)
+    counts = batch.runs["count"].tolist()
+    stamps = (batch.runs["timestamp"] if batch.order_stamps is None else batch.order_stamps).tolist()
+    run_of = np.repeat(np.arange(batch.run_count), counts).tolist()
     return [
         {
             "publisher": batch.publisher(i),
@@ -97,9 +145,22 @@ def rows_of(batch: MessageBatch) -> list[Row]:
             "correlation_id": batch.correlation_id(i) or "",
             "key": batch.key(i) or "",
             "kind": 0 if kinds is None else int(kinds[i]),
+            "message_flags": 0 if flags is None else int(flags[i]),
+            "headers": headers[i],
+            "late": bool(batch.run(run_of[i]).flags & RUN_LATE),
+            "merged": bool(batch.run(run_of[i]).flags & RUN_MERGED),
+            "origin": batch.run(run_of[i]).origin,
+            "order_stamp": stamps[run_of[i]],
         }
         for i in range(len(batch))
     ]
+
+
+def costs_of(rows: list[Row]) -> list[int]:
+    texts = [
+        (row["data"], row["correlation_id"].encode(), row["key"].encode(), row["headers"]) for row in rows
+    ]
+    return [32 + sum(map(len, parts)) for parts in texts]
 
 
 def check(batch: MessageBatch, rows: list[Row]) -> MessageBatch:
@@ -117,10 +178,7 @@ def check(batch: MessageBatch, rows: list[Row]) -> MessageBatch:
         assert one.nbytes == len(encoded)
         assert len(one.head) == one.head_bytes
         assert len(one.bodies) == one.body_bytes == sum(len(row["data"]) for row in rows)
-        costs = [
-            32 + sum(len(part) for part in (r["data"], r["correlation_id"].encode(), r["key"].encode()))
-            for r in rows
-        ]
+        costs = costs_of(rows)
         assert one.cost == sum(costs)
         assert cost_between(one, len(rows) // 3, len(rows)) == sum(costs[len(rows) // 3 :])
         assert [m.data for m in one] == one.bodies_list()
@@ -165,9 +223,14 @@ def test_stamps_replace_the_rows_of_runs(commit: list[list[Row]], data: st.DataO
         stamps.append(stamp)
         for i, row in enumerate(run):
             sequence = row["sequence"] if same else stamp.first_sequence + i
-            expected.append(
-                row | {"publisher": stamp.publisher, "timestamp": stamp.timestamp, "sequence": sequence}
-            )
+            own = row["order_stamp"] != row["timestamp"]
+            changed = {
+                "publisher": stamp.publisher,
+                "timestamp": stamp.timestamp,
+                "sequence": sequence,
+                "order_stamp": row["order_stamp"] if own else stamp.timestamp,
+            }
+            expected.append(row | changed)
     check(merge(batches, stamps), expected)
 
 
@@ -214,7 +277,7 @@ def test_batch_with_other_bodies_keeps_all_other_columns(
     changed = check(
         with_bodies(batch, bodies), [{**row, "data": body} for row, body in zip(rows, bodies, strict=True)]
     )
-    assert (changed.runs["flags"] == RUN_BY_SERVER).all()
+    assert (changed.runs["flags"] & RUN_BY_SERVER == RUN_BY_SERVER).all()
     with pytest.raises(UsageError, match="bodies for a batch"):
         with_bodies(batch, bodies[1:])
 
@@ -222,8 +285,118 @@ def test_batch_with_other_bodies_keeps_all_other_columns(
 def _check_checksum_flags(commit: list[list[Row]], part: MessageBatch, indices: list[int]) -> None:
     number = [k for k, run in enumerate(commit) for _ in run]
     taken = [number[i] for i in indices]
-    expected = [int(taken.count(k) < len(commit[k])) for k in sorted(set(taken))]
-    assert part.runs["flags"].tolist() == expected
+    expected = [int(taken.count(k) < len(commit[k]) or commit[k][0]["merged"]) for k in sorted(set(taken))]
+    assert (part.runs["flags"] & RUN_BY_SERVER).tolist() == expected
+
+
+# -- every function of derive.py ----------------------------------------------------------------------
+
+Derived = Iterator[tuple[MessageBatch, list[Row]]]
+
+
+def _slice_batch(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    start = data.draw(st.integers(0, len(rows) - 1))
+    stop = data.draw(st.integers(start + 1, len(rows)))
+    yield slice_batch(batch, start, stop), rows[start:stop]
+
+
+def _indices(rows: list[Row], data: st.DataObject) -> list[int]:
+    return sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
+
+
+def _select(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    indices = _indices(rows, data)
+    yield select(batch, np.array(indices)), [rows[i] for i in indices]
+
+
+def _take_part(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    indices = _indices(rows, data)
+    taken = [rows[i] for i in indices]
+    offsets = offsets_from(lengths_of(batch.offsets)[indices])
+    yield (
+        take_part(batch, np.array(indices), offsets, b"".join(row["data"] for row in taken)),
+        taken,
+    )
+
+
+def _reorder(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    order = data.draw(st.permutations(range(len(rows))))
+    yield reorder(batch, np.array(order)), [rows[i] for i in order]
+
+
+def _messages(rows: list[Row], topic: str) -> list[Row]:
+    return [row for row in rows if row["topic"] == topic and row["kind"] == 0]
+
+
+def _select_topic(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    for topic in batch.topics:
+        part = select_topic(batch, topic)
+        if part is not None:
+            yield part, _messages(rows, topic)
+
+
+def _split_topics(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    for topic, part in split_topics(batch, batch.topics):
+        yield part, _messages(rows, topic)
+
+
+def _indices_of_topics(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    for topic, indices in indices_of_topics(batch, batch.topics):
+        yield select(batch, indices), _messages(rows, topic)
+
+
+def _message_costs(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    assert message_costs(batch).tolist() == costs_of(rows)
+    yield batch, rows
+
+
+def _merge(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    others = data.draw(runs())
+    yield merge([build(others), batch]), others + rows
+    yield merge([batch, build(others)]), rows + others
+
+
+def _with_bodies(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    bodies = data.draw(st.lists(_bodies, min_size=len(rows), max_size=len(rows)))
+    changed = [{**row, "data": body} for row, body in zip(rows, bodies, strict=True)]
+    yield with_bodies(batch, bodies), changed
+    yield with_bodies(batch, bodies, merged=True), [{**row, "merged": True} for row in changed]
+
+
+def _with_topics(batch: MessageBatch, rows: list[Row], data: st.DataObject) -> Derived:
+    names = data.draw(st.dictionaries(_topics, _topics))
+    yield with_topics(batch, names), [{**row, "topic": names.get(row["topic"], row["topic"])} for row in rows]
+
+
+_DERIVED: dict[str, Callable[[MessageBatch, list[Row], st.DataObject], Derived]] = {
+    "indices_of_topics": _indices_of_topics,
+    "merge": _merge,
+    "message_costs": _message_costs,
+    "reorder": _reorder,
+    "select": _select,
+    "select_topic": _select_topic,
+    "slice_batch": _slice_batch,
+    "split_topics": _split_topics,
+    "take_part": _take_part,
+    "with_bodies": _with_bodies,
+    "with_topics": _with_topics,
+}
+
+
+def test_every_function_that_derives_a_batch_has_a_property() -> None:
+    functions = inspect.getmembers(derive, inspect.isfunction)
+    own = {name for name, function in functions if function.__module__ == derive.__name__}
+    assert {name for name in own if not name.startswith("_")} == _DERIVED.keys()
+
+
+@pytest.mark.parametrize("name", _DERIVED)
+@given(commits, st.data())
+def test_derived_batch_keeps_every_part_of_the_messages(
+    name: str, commit: list[list[Row]], data: st.DataObject
+) -> None:
+    batch, rows = merged(commit)
+    for made, expected in _DERIVED[name](batch, rows, data):
+        check(made, expected)
 
 
 @given(commits, _topics)
@@ -299,10 +472,11 @@ def _parse_or_refuse(data: bytes) -> None:
 def small() -> bytes:
     """Two runs, two topics, every column."""
     one, two = BatchBuilder(), BatchBuilder()
-    one.add("a", b"12345", sequence=3, correlation_id="é", key="kk", expiration_ms=9)
+    one.add("a", b"12345", sequence=3, correlation_id="é", key="kk", expiration_ms=9, headers=b"\x80")
     one.add("bé", b"", sequence=6, kind=1)
     two.add("a", b"678", sequence=1)
-    return merge([one.build(7, 0, 11), two.build(8, 0, 12)]).encode()
+    batch = merge([one.build(7, 0, 11), two.build(8, 0, 12)])
+    return with_reserved(batch, message_flags=[1, 0, 2], order_stamps=[9, 10], run_flags=[5, 2]).encode()
 
 
 def test_parse_of_any_truncated_batch_is_refused() -> None:

@@ -84,7 +84,7 @@ class Driver:
             if message.sequence > self.journal.highest.get(message.publisher, 0):
                 batch = batch_from_bodies(message.topic, [message.body], first_sequence=message.sequence)
                 now = self.now()
-                stamp = Stamp(message.publisher, message.sequence, self.journal.log_time(now))
+                stamp = Stamp(message.publisher, message.sequence, self.journal.next_stamp(now))
                 self.journal.append(batch, stamp, message.sequence, now)
         self.run()
 
@@ -92,7 +92,7 @@ class Driver:
         """Append a message `count` times, with sequences that rise, in one commit."""
         batch = batch_from_bodies(message.topic, [message.body] * count, first_sequence=message.sequence)
         now = self.now()
-        stamp = Stamp(message.publisher, message.sequence, self.journal.log_time(now))
+        stamp = Stamp(message.publisher, message.sequence, self.journal.next_stamp(now))
         self.journal.append(batch, stamp, message.sequence + count - 1, now)
         self.run()
 

@@ -22,6 +22,8 @@ topic_bytes_max: Final = 1024
 """Longest topic name, in bytes of UTF-8."""
 label_bytes_max: Final = 4 * KIB
 """Longest correlation id or message key."""
+headers_bytes_max: Final = 8 * KIB
+"""Largest encoded headers of one message."""
 batch_bytes_max: Final = message_bytes_max + 256 * KIB
 """Largest encoded batch on the wire: one message of the largest size and its columns."""
 

@@ -22,7 +22,17 @@ from tickertape.batch.derive import (
     with_topics,
 )
 from tickertape.batch.encode import batch_from_bodies
-from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, RUN_BY_SERVER, RUN_DTYPE, Labels, Run
+from tickertape.batch.format import (
+    KIND_CONTROL,
+    KIND_MESSAGE,
+    KIND_RESTATED,
+    RUN_BY_SERVER,
+    RUN_DTYPE,
+    RUN_LATE,
+    RUN_MERGED,
+    Labels,
+    Run,
+)
 from tickertape.batch.head import BatchHead
 from tickertape.batch.message_batch import Message, MessageBatch, bodies_between, cost_between
 
@@ -30,8 +40,11 @@ __all__ = [
     "COLUMNS_DEFAULT",
     "KIND_CONTROL",
     "KIND_MESSAGE",
+    "KIND_RESTATED",
     "RUN_BY_SERVER",
     "RUN_DTYPE",
+    "RUN_LATE",
+    "RUN_MERGED",
     "BatchBuilder",
     "BatchHead",
     "DeliveryContext",

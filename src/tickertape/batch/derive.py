@@ -20,16 +20,20 @@ from tickertape.batch.format import (
     CORRELATION_IDS,
     EXPIRATIONS,
     HEADER_BYTES,
+    HEADERS,
     I1,
     I4,
     I8,
     KEYS,
     KIND_MESSAGE,
     KINDS,
+    MESSAGE_FLAGS,
+    ORDER_STAMPS,
     RUN,
     RUN_BY_SERVER,
     RUN_BYTES,
     RUN_DTYPE,
+    RUN_MERGED,
     SEQUENCES,
     AnyArray,
     Bools,
@@ -121,7 +125,7 @@ def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
     runs["flags"] |= RUN_BY_SERVER
     runs["crc"] = run_crcs(offsets, bodies, begins, counts)
     own = None if (sequences == numbered(runs)).all() else sequences
-    return _assembled(batch, order, offsets, bodies, None, runs.tobytes(), own)
+    return _assembled(batch, order, offsets, bodies, None, runs.tobytes(), of_run[begins], own)
 
 
 def select_topic(batch: MessageBatch, topic: str) -> MessageBatch | None:
@@ -185,7 +189,7 @@ def indices_of_topics(batch: MessageBatch, topics: Sequence[str]) -> Iterator[tu
 def message_costs(batch: MessageBatch) -> Int64s:
     """Return the flow-control cost of each message in bytes (see `MessageBatch.cost`)."""
     costs: Int64s = lengths_of(batch.offsets).astype(I8) + message_cost_bytes
-    for labels in (batch.correlation_ids, batch.keys):
+    for labels in (batch.correlation_ids, batch.keys, batch.headers):
         if labels is not None:
             costs += lengths_of(labels.offsets)
     return costs
@@ -209,8 +213,8 @@ def take_part(
 ) -> MessageBatch:
     """Return a batch of the messages `which`. `bodies` has only their bodies, at `offsets`."""
     part = _cut_one_run if batch.run_count == 1 else _cut_runs
-    runs, sequences = part(batch, which, offsets, bodies)
-    return _assembled(batch, which, offsets, bodies, topics, runs, sequences)
+    runs, kept, sequences = part(batch, which, offsets, bodies)
+    return _assembled(batch, which, offsets, bodies, topics, runs, kept, sequences)
 
 
 def _assembled(
@@ -220,8 +224,10 @@ def _assembled(
     bodies: Buffer,
     topics: tuple[str, ...] | None,
     runs: bytes,
+    kept: slice | Int64s,
     sequences: UInt64s | None,
 ) -> MessageBatch:
+    """Return the messages `which`. `kept` are the old indices of their new `runs`."""
     topic_index = None
     if topics is None:
         topics, topic_index = batch.topics, batch.topic_index
@@ -229,24 +235,31 @@ def _assembled(
             topics, topic_index = _used_topics(topics, topic_index[which])
     optional = None
     if batch.columns or sequences is not None or topic_index is not None:
-        expirations, kinds = batch.expirations, batch.kinds
+        expirations, kinds, flags = batch.expirations, batch.kinds, batch.message_flags
+        stamps = batch.order_stamps
         optional = Columns(
-            topic_index,
-            sequences,
-            None if expirations is None else _unless_zero(expirations[which]),
-            _part_of_labels(batch.correlation_ids, which),
-            _part_of_labels(batch.keys, which),
-            None if kinds is None else _unless_zero(kinds[which]),
+            topic_index=topic_index,
+            sequences=sequences,
+            expirations=None if expirations is None else _unless_zero(expirations[which]),
+            correlation_ids=_part_of_labels(batch.correlation_ids, which),
+            keys=_part_of_labels(batch.keys, which),
+            kinds=None if kinds is None else _unless_zero(kinds[which]),
+            message_flags=None if flags is None else _unless_zero(flags[which]),
+            order_stamps=None if stamps is None else _unless_timestamps(stamps[kept], runs),
+            headers=_part_of_labels(batch.headers, which),
         )
     taken = assemble(runs=runs, offsets=offsets.tobytes(), bodies=bodies, topics=topics, optional=optional)
     taken.context = batch.context
     return taken
 
 
+_ONLY_RUN: Final = slice(0, 1)
+
+
 def _cut_one_run(
     batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
-) -> tuple[bytes, UInt64s | None]:
-    """Return the rest of the only run, and its sequence column if it has gaps."""
+) -> tuple[bytes, slice, UInt64s | None]:
+    """Return the rest of the only run, its old index, and its sequence column if it has gaps."""
     run = batch.first_run
     lengths = lengths_of(offsets)
     count = len(lengths)
@@ -261,28 +274,31 @@ def _cut_one_run(
     crc, flags = run.crc, run.flags
     if count < run.message_count:
         crc, flags = run_crc(lengths.data, bodies), flags | RUN_BY_SERVER
-    row = RUN.pack(run.publisher, first, run.timestamp, count, crc, flags, 0)
-    return row, sequences
+    row = RUN.pack(run.publisher, first, run.timestamp, count, crc, flags, run.origin)
+    return row, _ONLY_RUN, sequences
 
 
 def _cut_runs(
     batch: MessageBatch, which: slice | Int64s, offsets: Int32s, bodies: Buffer
-) -> tuple[bytes, UInt64s | None]:
-    """Return the remaining runs, and their sequence column if a run has gaps."""
+) -> tuple[bytes, slice | Int64s, UInt64s | None]:
+    """Return the remaining runs, their old indices, and their sequence column if a run has gaps."""
     starts = batch.run_starts
     sequences: UInt64s | None = None
+    kept: slice | Int64s
     if isinstance(which, slice):
         first = int(starts.searchsorted(which.start, "right")) - 1
         last = int(starts.searchsorted(which.stop))
-        old, edges = batch.runs[first:last], starts[first : last + 1] - which.start
+        kept = slice(first, last)
+        edges = starts[first : last + 1] - which.start
         lost, edges[0] = -edges[0], 0
         edges[-1] = which.stop - which.start
         counts, begins = lengths_of(edges), edges[:-1]
     else:
         edges = which.searchsorted(starts).astype(I8, copy=False)
         counts = lengths_of(edges)
-        left = counts.nonzero()[0]
-        old, counts, begins = batch.runs[left], counts[left], edges[left]
+        kept = counts.nonzero()[0]
+        counts, begins = counts[kept], edges[kept]
+    old = batch.runs[kept]
     runs = old.copy()
     runs["count"] = counts
     if batch.has_sequences or not isinstance(which, slice):
@@ -296,7 +312,7 @@ def _cut_runs(
     if len(cut):
         runs["flags"][cut] |= RUN_BY_SERVER
         runs["crc"][cut] = run_crcs(offsets, bodies, begins[cut], counts[cut])
-    return runs.tobytes(), sequences
+    return runs.tobytes(), kept, sequences
 
 
 def _used_topics(topics: tuple[str, ...], index: Int32s) -> tuple[tuple[str, ...], Int32s | None]:
@@ -336,6 +352,11 @@ def _part_of_labels(labels: Labels | None, which: slice | Int64s) -> Labels | No
 
 def _unless_zero(column: ColumnArray) -> ColumnArray | None:
     return column if column.any() else None
+
+
+def _unless_timestamps(stamps: Int64s, runs: bytes) -> Int64s | None:
+    """Return the order stamps of `runs`, or None if they are the timestamps."""
+    return stamps if (stamps != np.frombuffer(runs, RUN_DTYPE)["timestamp"]).any() else None
 
 
 # -- merges -------------------------------------------------------------------------------------------
@@ -385,12 +406,21 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
     optional = None
     if columns or topic_index is not None:
         optional = Columns(
-            topic_index,
-            _sequences(batches, counts, runs, stamps) if columns & SEQUENCES else None,
-            _filled([b.expirations for b in batches], counts, I8) if columns & EXPIRATIONS else None,
-            _labels([b.correlation_ids for b in batches], counts) if columns & CORRELATION_IDS else None,
-            _labels([b.keys for b in batches], counts) if columns & KEYS else None,
-            _filled([b.kinds for b in batches], counts, I1) if columns & KINDS else None,
+            topic_index=topic_index,
+            sequences=_sequences(batches, counts, runs, stamps) if columns & SEQUENCES else None,
+            expirations=(
+                _filled([b.expirations for b in batches], counts, I8) if columns & EXPIRATIONS else None
+            ),
+            correlation_ids=(
+                _labels([b.correlation_ids for b in batches], counts) if columns & CORRELATION_IDS else None
+            ),
+            keys=_labels([b.keys for b in batches], counts) if columns & KEYS else None,
+            kinds=_filled([b.kinds for b in batches], counts, I1) if columns & KINDS else None,
+            message_flags=(
+                _filled([b.message_flags for b in batches], counts, I1) if columns & MESSAGE_FLAGS else None
+            ),
+            order_stamps=_order_stamps(batches, runs) if columns & ORDER_STAMPS else None,
+            headers=_labels([b.headers for b in batches], counts) if columns & HEADERS else None,
         )
     return assemble(runs=runs, offsets=offsets, bodies=bodies, topics=topics, optional=optional)
 
@@ -489,6 +519,17 @@ def _sequences(
     return column
 
 
+def _order_stamps(batches: Sequence[MessageBatch], runs: bytes) -> Int64s | None:
+    """Return the order stamps of the final `runs`. A run without one has its timestamp."""
+    stamps: Int64s = np.frombuffer(runs, RUN_DTYPE)["timestamp"].copy()
+    end = 0
+    for batch in batches:
+        begin, end = end, end + batch.run_count
+        if batch.order_stamps is not None:
+            stamps[begin:end] = batch.order_stamps
+    return _unless_timestamps(stamps, runs)
+
+
 def _filled(columns: list[ColumnArray | None], counts: list[int], kind: np.dtype[Any]) -> AnyArray:
     """Return the concatenated columns, with 0 for missing ones."""
     return np.concatenate(
@@ -506,11 +547,13 @@ def _labels(columns: list[Labels | None], counts: list[int]) -> Labels:
 # -- other bodies or topics ---------------------------------------------------------------------------
 
 
-def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | None = None) -> MessageBatch:
+def with_bodies(
+    batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | None = None, *, merged: bool = False
+) -> MessageBatch:
     """Return the messages of `batch` with new bodies, and with new `kinds` unless None.
 
-    Runs get new checksums, marked as computed by the server. Raises `UsageError` unless `bodies` has one per
-    message, `MessageTooLarge` for 2 GiB or more in total.
+    Runs get new checksums, marked as computed by the server, and as merged if `merged`. Raises `UsageError`
+    unless `bodies` has one per message, `MessageTooLarge` for 2 GiB or more in total.
     """
     if len(bodies) != batch.count:
         raise UsageError(
@@ -521,7 +564,7 @@ def with_bodies(batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | No
     offsets = offsets_from(lengths)
     joined = b"".join(bodies)
     runs = batch.runs.copy()
-    runs["flags"] |= RUN_BY_SERVER
+    runs["flags"] |= RUN_BY_SERVER | RUN_MERGED if merged else RUN_BY_SERVER
     starts = batch.run_starts
     runs["crc"] = run_crcs(offsets, joined, starts[:-1], lengths_of(starts))
     made = assemble(
@@ -558,10 +601,13 @@ def _columns(batch: MessageBatch, index: Int32s | None, kinds: Bytes8 | None) ->
     if not batch.columns and index is None and kinds is None:
         return None
     return Columns(
-        index,
-        batch.sequences if batch.has_sequences else None,
-        batch.expirations,
-        batch.correlation_ids,
-        batch.keys,
-        kinds,
+        topic_index=index,
+        sequences=batch.sequences if batch.has_sequences else None,
+        expirations=batch.expirations,
+        correlation_ids=batch.correlation_ids,
+        keys=batch.keys,
+        kinds=kinds,
+        message_flags=batch.message_flags,
+        order_stamps=batch.order_stamps,
+        headers=batch.headers,
     )

@@ -24,10 +24,13 @@ from tickertape.batch.format import (
     EXPIRATIONS,
     HEADER,
     HEADER_BYTES,
+    HEADERS,
     I4,
     KEYS,
     KINDS,
+    MESSAGE_FLAGS,
     NO_PLACES,
+    ORDER_STAMPS,
     PADDING,
     PAIR,
     RUN,
@@ -36,6 +39,7 @@ from tickertape.batch.format import (
     SEQUENCES,
     TOTAL_BYTES_END,
     VERSION,
+    AnyArray,
     Columns,
     Int32s,
     Labels,
@@ -51,8 +55,18 @@ _TOPICS_REMEMBERED: Final = 1024
 _topics_checked: Final[set[str]] = set()
 """Topics that are known to be valid. A lookup is cheaper than encoding them again."""
 _TIMESTAMP_END: Final = 1 << 63
-_BITS: Final = (0, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS)
-"""Column bits of the fields of `Columns`. The topic index has no bit."""
+_SECTIONS: Final = (
+    ("topic_index", 0),
+    ("sequences", SEQUENCES),
+    ("expirations", EXPIRATIONS),
+    ("correlation_ids", CORRELATION_IDS),
+    ("keys", KEYS),
+    ("kinds", KINDS),
+    ("message_flags", MESSAGE_FLAGS),
+    ("order_stamps", ORDER_STAMPS),
+    ("headers", HEADERS),
+)
+"""Fields of `Columns` in the order of their sections, with their column bits. The topic index has no bit."""
 
 
 def check_body_bytes(size: int) -> None:
@@ -117,14 +131,14 @@ def assemble(
 def _columns(at: int, optional: Columns) -> tuple[int, Places, list[Buffer]]:
     """Return column bits, places and padded buffers of the optional sections. The first starts at `at`."""
     columns = 0
-    places = []
+    places: dict[str, int] = {}
     parts: list[Buffer] = []
-    for bit, column in zip(_BITS, optional, strict=True):
+    for name, bit in _SECTIONS:
+        column: Labels | AnyArray | None = getattr(optional, name)
         if column is None:
-            places.append(0)
             continue
         columns |= bit
-        places.append(at)
+        places[name] = at
         buffers = (
             (column.offsets.tobytes(), column.text) if isinstance(column, Labels) else (column.tobytes(),)
         )
@@ -132,7 +146,7 @@ def _columns(at: int, optional: Columns) -> tuple[int, Places, list[Buffer]]:
         parts += buffers
         parts.append(PADDING[-size & 7])
         at += pad8(size)
-    return columns, Places(*places), parts
+    return columns, Places(**places), parts
 
 
 def label_bytes(text: str, noun: str) -> bytes:

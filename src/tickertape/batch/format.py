@@ -10,13 +10,14 @@ from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadBatch
 from tickertape.base.interfaces import Buffer
-from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
+from tickertape.base.limits import headers_bytes_max, label_bytes_max, message_bytes_max, topic_bytes_max
 
 VERSION: Final = 0
 CODEC_NONE: Final = 0
@@ -26,7 +27,7 @@ HEADER: Final = Struct("<IBBHIIIIII")
 TOTAL: Final = Struct("<I")
 """total_bytes, the first field of every batch."""
 RUN: Final = Struct("<QQqIIII")
-"""publisher, first_sequence, timestamp, count, crc, flags, reserved."""
+"""publisher, first_sequence, timestamp, count, crc, flags, origin."""
 HEADER_BYTES: Final = 32
 RUN_BYTES: Final = 40
 PAIR: Final = Struct("<ii")
@@ -38,14 +39,30 @@ EXPIRATIONS: Final = 2
 CORRELATION_IDS: Final = 4
 KEYS: Final = 8
 KINDS: Final = 16
-COLUMNS_KNOWN: Final = 31
-"""Bits 5 (flags) and 6 (subscriptions) are reserved. Readers of version 0 reject them."""
+MESSAGE_FLAGS: Final = 32
+ORDER_STAMPS: Final = 128
+HEADERS: Final = 256
+COLUMNS_KNOWN: Final = 0x1BF
+"""Bit 6 (subscriptions) is reserved. Readers of version 0 reject it and the bits above 8."""
 
 KIND_MESSAGE: Final = 0
 KIND_CONTROL: Final = 1
+KIND_RESTATED: Final = 2
+"""Record that became the current one of its key again."""
+
+FLAG_SUPERSEDED: Final = 1
+"""Message flag: another message of the key was the current one when this one was stored."""
+FLAG_DELTA: Final = 2
+"""Message flag: the body has only changed fields. In publish frames and stores, never in a log."""
+MESSAGE_FLAGS_KNOWN: Final = FLAG_SUPERSEDED | FLAG_DELTA
 
 RUN_BY_SERVER: Final = 1
 """Run flag: the server computed the checksum, because it split the run or selected from it."""
+RUN_LATE: Final = 2
+"""Run flag: sequences below the highest one of the publisher, which filled a hole."""
+RUN_MERGED: Final = 4
+"""Run flag: the server made a body, from a delta or by enrichment. Implies `RUN_BY_SERVER`."""
+RUN_FLAGS_KNOWN: Final = RUN_BY_SERVER | RUN_LATE | RUN_MERGED
 
 SEQUENCE_END: Final = 1 << 64
 BODY_BYTES_END: Final = 1 << 31
@@ -63,7 +80,7 @@ RUN_DTYPE: Final = np.dtype(
         ("count", "<u4"),
         ("crc", "<u4"),
         ("flags", "<u4"),
-        ("reserved", "<u4"),
+        ("origin", "<u4"),
     ]
 )
 
@@ -88,10 +105,11 @@ class Run(NamedTuple):
     message_count: int
     crc: int
     flags: int
-    reserved: int = 0
+    origin: int = 0
+    """0: a client of this log published it. n: number of an `origin` record of this log."""
 
 
-class Places(NamedTuple):
+class Places(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Start of each optional section, in bytes from the start of the batch. 0 = absent."""
 
     topic_index: int = 0
@@ -100,19 +118,23 @@ class Places(NamedTuple):
     correlation_ids: int = 0
     keys: int = 0
     kinds: int = 0
+    message_flags: int = 0
+    order_stamps: int = 0
+    headers: int = 0
 
 
 NO_PLACES: Final = Places()
 
 
 class Labels(NamedTuple):
-    """Column of UTF-8 texts: label i is `text[offsets[i]:offsets[i + 1]]`, empty for none."""
+    """Column of UTF-8 texts, or of encoded headers: entry i is `text[offsets[i]:offsets[i + 1]]`, empty for
+    none."""
 
     offsets: Int32s
     text: Buffer
 
 
-class Columns(NamedTuple):
+class Columns(msgspec.Struct, frozen=True, kw_only=True):
     """Optional sections of a batch as arrays. None = absent."""
 
     topic_index: Int32s | None = None
@@ -121,6 +143,10 @@ class Columns(NamedTuple):
     correlation_ids: Labels | None = None
     keys: Labels | None = None
     kinds: Bytes8 | None = None
+    message_flags: Bytes8 | None = None
+    order_stamps: Int64s | None = None
+    """One per run, microseconds since 1970 UTC. Without the column: the timestamp of the run."""
+    headers: Labels | None = None
 
 
 def pad8(size: int) -> int:
@@ -243,7 +269,7 @@ def _check(source: memoryview, size: int) -> Checked:
         topics, end = _many_topics(source, topics_at, topic_count, head_bytes)
     places = NO_PLACES
     if columns or topic_count > 1:
-        places, end = _places(source, pad8(end), head_bytes, count, topic_count, columns)
+        places, end = _places(source, pad8(end), head_bytes, count, run_count, topic_count, columns)
         _check_columns(source, count, run_count, topic_count, places)
     if (end + 7) & ~7 != head_bytes:
         raise BadBatch(
@@ -296,8 +322,9 @@ def _check_offsets(offsets: Int32s, end: int, entry_max: int, noun: str) -> None
 
 def _check_runs(source: memoryview, run_count: int, count: int) -> None:
     if run_count == 1:
-        _, first, _, messages, _, flags, reserved = RUN.unpack_from(source, HEADER_BYTES)
+        _, first, _, messages, _, flags, _ = RUN.unpack_from(source, HEADER_BYTES)
         wrong = messages != count or first + count > SEQUENCE_END
+        unfounded = flags & (RUN_MERGED | RUN_BY_SERVER) == RUN_MERGED
     else:
         runs = _frombuffer(source, RUN_DTYPE, run_count, HEADER_BYTES)
         counts = runs["count"].astype(U8)
@@ -306,16 +333,21 @@ def _check_runs(source: memoryview, run_count: int, count: int) -> None:
         wrong = (
             messages != count or not counts.all() or bool((firsts + (counts - np.uint64(1)) < firsts).any())
         )
-        flags = int(runs["flags"].max())
-        reserved = int(runs["reserved"].max())
+        flags = int(np.bitwise_or.reduce(runs["flags"]))
+        unfounded = flags & RUN_MERGED != 0 and bool(
+            ((runs["flags"] & np.uint32(RUN_MERGED | RUN_BY_SERVER)) == RUN_MERGED).any()
+        )
     if wrong:
         raise BadBatch(
             f"Invalid batch: runs have {messages} of {count} messages, or a run is "
             "empty or exceeds 64 bits. Report the defect."
         )
-    if flags & ~RUN_BY_SERVER or reserved:
+    if flags & ~RUN_FLAGS_KNOWN:
+        raise BadBatch(f"Unsupported batch: a run has flags {flags:#x}. Use version {VERSION}.")
+    if unfounded:
         raise BadBatch(
-            f"Unsupported batch: a run has flags {flags:#x} and reserved {reserved}. Use version {VERSION}."
+            "Invalid batch: a run has merged bodies, but its checksum is not flagged as the server's. "
+            "Report the defect."
         )
 
 
@@ -372,30 +404,43 @@ def _text_table(
 
 
 def _places(
-    source: memoryview, at: int, head_bytes: int, n: int, topic_count: int, columns: int
+    source: memoryview, at: int, head_bytes: int, n: int, run_count: int, topic_count: int, columns: int
 ) -> tuple[Places, int]:
     """Return the places of the optional sections and the end of the last one. Validates labels."""
-    begins = [0, 0, 0, 0, 0, 0]
+    begins: dict[str, int] = {}
     end = at
-    fixed = ((topic_count > 1, 4), (columns & SEQUENCES, 8), (columns & EXPIRATIONS, 8))
-    for i, (present, width) in enumerate(fixed):
+    fixed: tuple[tuple[str, int, int], ...] = (
+        ("topic_index", topic_count > 1, 4 * n),
+        ("sequences", columns & SEQUENCES, 8 * n),
+        ("expirations", columns & EXPIRATIONS, 8 * n),
+    )
+    for name, present, size in fixed:
         if present:
-            begins[i] = pad8(end)
-            end = begins[i] + width * n
-    for i, bit, noun in ((3, CORRELATION_IDS, "correlation id"), (4, KEYS, "key")):
+            begins[name] = pad8(end)
+            end = begins[name] + size
+    for name, bit, noun in (("correlation_ids", CORRELATION_IDS, "correlation id"), ("keys", KEYS, "key")):
         if columns & bit:
-            begins[i] = pad8(end)
-            offsets, begin, end = _text_table(source, begins[i], n, head_bytes, label_bytes_max, noun)
+            begins[name] = pad8(end)
+            offsets, begin, end = _text_table(source, begins[name], n, head_bytes, label_bytes_max, noun)
             _check_label_text(source[begin:end].tobytes(), offsets, noun)
-    if columns & KINDS:
-        begins[5] = pad8(end)
-        end = begins[5] + n
+    fixed = (
+        ("kinds", columns & KINDS, n),
+        ("message_flags", columns & MESSAGE_FLAGS, n),
+        ("order_stamps", columns & ORDER_STAMPS, 8 * run_count),
+    )
+    for name, present, size in fixed:
+        if present:
+            begins[name] = pad8(end)
+            end = begins[name] + size
+    if columns & HEADERS:
+        begins["headers"] = pad8(end)
+        _, _, end = _text_table(source, begins["headers"], n, head_bytes, headers_bytes_max, "header")
     if end > head_bytes:
         raise BadBatch(
             f"Invalid batch: its head has {head_bytes} bytes, but its "
             f"columns end at {end}. Report the defect."
         )
-    return Places(*begins), end
+    return Places(**begins), end
 
 
 def _check_label_text(text: bytes, offsets: Int32s, noun: str) -> None:
@@ -424,8 +469,13 @@ def _check_columns(source: memoryview, n: int, run_count: int, topic_count: int,
         _check_sequences(source, n, _frombuffer(source, RUN_DTYPE, run_count, HEADER_BYTES), places.sequences)
     if places.expirations and int(_frombuffer(source, I8, n, places.expirations).min()) < 0:
         raise BadBatch("Invalid batch: an expiration is below 0. Report the defect.")
-    if places.kinds and int(_frombuffer(source, I1, n, places.kinds).max()) > KIND_CONTROL:
-        raise BadBatch(f"Invalid batch: a message kind is above {KIND_CONTROL}. Report the defect.")
+    if places.kinds and int(_frombuffer(source, I1, n, places.kinds).max()) > KIND_RESTATED:
+        raise BadBatch(f"Invalid batch: a message kind is above {KIND_RESTATED}. Report the defect.")
+    if (
+        places.message_flags
+        and int(_frombuffer(source, I1, n, places.message_flags).max()) > MESSAGE_FLAGS_KNOWN
+    ):
+        raise BadBatch(f"Invalid batch: message flags are above {MESSAGE_FLAGS_KNOWN}. Report the defect.")
 
 
 def _check_sequences(source: memoryview, n: int, runs: Runs, at: int) -> None:

@@ -22,6 +22,7 @@ from tickertape.base.limits import message_cost_bytes
 from tickertape.batch.format import (
     CORRELATION_IDS,
     HEADER_BYTES,
+    HEADERS,
     I1,
     I4,
     I8,
@@ -219,10 +220,10 @@ class MessageBatch:
 
     @_Lazy
     def cost(self) -> int:
-        """Flow-control cost in bytes: bodies, correlation ids and keys, and `message_cost_bytes` per
+        """Flow-control cost in bytes: bodies, correlation ids, keys and headers, and `message_cost_bytes` per
         message."""
         cost = self.body_bytes + message_cost_bytes * self.count
-        if self.columns & (CORRELATION_IDS | KEYS):
+        if self.columns & (CORRELATION_IDS | KEYS | HEADERS):
             cost = cost_between(self, 0, self.count)
         return cost
 
@@ -247,7 +248,7 @@ class MessageBatch:
     @_Lazy
     def runs(self) -> Runs:
         """All runs (see `run`) as a numpy table: publisher, first_sequence, timestamp, count, crc, flags,
-        reserved."""
+        origin."""
         return _frombuffer(self._table, RUN_DTYPE, self.run_count, HEADER_BYTES)
 
     @_Lazy
@@ -306,7 +307,7 @@ class MessageBatch:
 
     @_Lazy
     def kinds(self) -> Bytes8 | None:
-        """Kind of each message (0 message, 1 control record), or None if all are messages."""
+        """Kind of each message (0 message, 1 control record, 2 restated), or None if all are messages."""
         at = self._places.kinds
         return _frombuffer(self._table, I1, self.count, at) if at else None
 
@@ -319,6 +320,23 @@ class MessageBatch:
     def keys(self) -> Labels | None:
         """Encoded column of message keys."""
         return self._labels(self._places.keys)
+
+    @_Lazy
+    def message_flags(self) -> Bytes8 | None:
+        """Flags of each message (1 superseded, 2 delta), or None if no message has any."""
+        at = self._places.message_flags
+        return _frombuffer(self._table, I1, self.count, at) if at else None
+
+    @_Lazy
+    def order_stamps(self) -> Int64s | None:
+        """Order stamp of each run, or None if they are the timestamps of the runs."""
+        at = self._places.order_stamps
+        return _frombuffer(self._table, I8, self.run_count, at) if at else None
+
+    @_Lazy
+    def headers(self) -> Labels | None:
+        """Encoded column of headers. Their contents are not validated."""
+        return self._labels(self._places.headers)
 
     def _labels(self, at: int) -> Labels | None:
         if not at:
@@ -686,8 +704,8 @@ def _lease_of(batch: MessageBatch, what: str) -> Lease:
 def cost_between(batch: MessageBatch, low: int, high: int) -> int:
     """Return the flow-control cost of the messages `[low, high)` of a batch in bytes."""
     cost = int(batch.offsets[high]) - int(batch.offsets[low]) + message_cost_bytes * (high - low)
-    if batch.columns & (CORRELATION_IDS | KEYS):
-        for labels in (batch.correlation_ids, batch.keys):
+    if batch.columns & (CORRELATION_IDS | KEYS | HEADERS):
+        for labels in (batch.correlation_ids, batch.keys, batch.headers):
             if labels is not None:
                 cost += int(labels.offsets[high]) - int(labels.offsets[low])
     return cost

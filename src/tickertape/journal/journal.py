@@ -75,7 +75,8 @@ class Journal:
 
     def append(self, batch: MessageBatch, stamp: Stamp, last_sequence: int, now: Now) -> int:
         """Accept a batch of one run whose last message has `last_sequence`. Return its first position."""
-        self.highest[stamp.publisher] = last_sequence
+        if last_sequence > self.highest.get(stamp.publisher, 0):  # not in a late run
+            self.highest[stamp.publisher] = last_sequence
         first = self.commits.append(batch, stamp, now)
         self.accepted.append(AcceptedBatch(first, batch, stamp))
         return first
@@ -86,16 +87,23 @@ class Journal:
 
         The caller must check `has_room` for all of them first."""
         for batch, stamp in parts:
-            self.highest[stamp.publisher] = stamp.first_sequence + batch.count - 1
+            last = stamp.first_sequence + batch.count - 1
+            self.highest[stamp.publisher] = max(last, self.highest.get(stamp.publisher, 0))
         first = self.commits.append_chain(parts, now)
         self.accepted.append(AcceptedBatch(self.commits.accepted_end, None, None))
         return first
 
     def log_time(self, now: Now) -> int:
-        """Return the timestamp (microseconds) of messages accepted now: the wall clock, but never
-        decreasing."""
+        """Return the log time (microseconds): the wall clock, but never decreasing. Runs accepted later have
+        later timestamps."""
         if now.wall > self._log_time:
             self._log_time = now.wall
+        return self._log_time
+
+    def next_stamp(self, now: Now) -> int:
+        """Return the timestamp (microseconds) of the next run: the wall clock, but above all earlier
+        timestamps."""
+        self._log_time = max(self._log_time + 1, now.wall)  # invariant 25
         return self._log_time
 
     # -- outputs --------------------------------------------------------------------------------------

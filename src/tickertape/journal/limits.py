@@ -36,6 +36,8 @@ tail_cache_bytes: Final = 16 * MIB
 """Size of the log tail that is kept in memory."""
 retired_bytes_max: Final = 256 * MIB
 """Maximum size of the stored facts about removed segments. Above it, retention removes no segment."""
+retired_step_records: Final = 4096
+"""Control records that one step of a removal merges."""
 read_bytes_target: Final = 256 * KIB
 """Bytes that one read request asks for."""
 

@@ -19,9 +19,11 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
 from tickertape.journal.format.retired_state import (
     NOTHING_HIGHEST,
+    ControlRecord,
     Numbers,
     RetiredState,
     StoredMessage,
+    record_of,
     with_records,
 )
 from tickertape.journal.format.segment import CONTROL_TOPIC
@@ -104,7 +106,7 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
     Raises `JournalCorrupt`: unreadable segments are not removed."""
     before = view.retired
     highest = before.highest if before is not None else NOTHING_HIGHEST
-    records: list[bytes] = []
+    records: list[ControlRecord] = []
     segments, following = view.segments[:count], view.segments[count]
     found: list[tuple[Numbers, Numbers]] = []
     for segment in segments:
@@ -125,6 +127,7 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
         first = yield from first_message(view, following.first_position)
     except JournalCorrupt:  # readers get this error, but it does not block retention
         first_unknown = True
+    kept = yield from with_records(before.records if before is not None else (), records)
     header = following.header
     return RetiredFacts(
         RetiredState(
@@ -138,7 +141,10 @@ def gather(view: LogView, journal_id: bytes, count: int) -> Gathering:
             removed_bytes=(before.removed_bytes if before is not None else 0)
             + sum(s.file_bytes for s in segments),
             highest=highest,
-            records=with_records(before.records if before is not None else (), records),
+            records=kept,
+            manifests=before.manifests if before is not None else {},
+            links=before.links if before is not None else (),
+            holes=before.holes if before is not None else {},
         ),
         first,
         first_unknown,
@@ -202,18 +208,18 @@ def first_of(part: LogPart, position: int) -> StoredMessage | None:
     return StoredMessage(Bookmark(batch.publisher(low), batch.sequence(low)), int(batch.timestamps[low]))
 
 
-def _records(part: LogPart, stop: int) -> list[bytes]:
-    """Return the bodies of the log's own control records in a part, below the position `stop`."""
+def _records(part: LogPart, stop: int) -> list[ControlRecord]:
+    """Return the control records on topic `$control` in a part, below the position `stop`."""
     kinds = part.batch.kinds
     if kinds is None or CONTROL_TOPIC not in part.batch.topics:
         return []
-    found = []
+    found: list[ControlRecord] = []
     for index in kinds.nonzero()[0].tolist():
         if part.batch.topic(index) != CONTROL_TOPIC:
             continue  # a queue's record: it lives as long as the queue's messages
         at = part.first_position + index if part.positions is None else int(part.positions[index])
         if at < stop:
-            found.append(bytes(part.batch.body(index)))
+            found.append(record_of(bytes(part.batch.body(index))))
     return found
 
 

@@ -188,16 +188,15 @@ class OfflinePrune:
         ]
 
     def _control(self) -> list[bytes]:
-        """Return the control records of the log, starting with those of removed segments."""
+        """Return the control records of the log, starting with the own ones of removed segments."""
         view = self._view
-        records = list(view.retired.records) if view.retired is not None else []
+        records = [] if view.retired is None else [r for r in view.retired.records if isinstance(r, bytes)]
         for part in self._reader.parts(view.first_position, view.end_position, CONTROL_TOPIC):
             batch = part.batch
             if batch.kinds is None or CONTROL_TOPIC not in batch.topics:
                 continue
-            for index in batch.kinds.nonzero()[0].tolist():
-                if batch.topic(index) == CONTROL_TOPIC:
-                    records.append(bytes(batch.body(index)))
+            indices = batch.kinds.nonzero()[0].tolist()
+            records += [bytes(batch.body(i)) for i in indices if batch.topic(i) == CONTROL_TOPIC]
         return records
 
     def _numbers(self, through: int) -> tuple[int, ...]:

@@ -168,8 +168,10 @@ def _data_directory(config: Config) -> SystemDisk:
 def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
     """Recover the queues from their checkpoint and the log. Return one line for each finding.
 
-    Raises the errors of `recover_queues`."""
+    Raises the errors of `recover_queues`, or `OSError`."""
     if not broker.queues:
+        # It may cover messages that a power failure removed. This run would assign their positions again.
+        remove_queues(disk)
         return []
     report: list[str] = []
     covered: list[QueueCheckpoint] = []

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from array import array
 
 import pytest
 
+from tests.helpers.reserved_batches import with_reserved
 from tickertape.base.errors import BadBatch
-from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
+from tickertape.base.limits import headers_bytes_max, label_bytes_max, message_bytes_max, topic_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies, merge
+from tickertape.batch.format import Places
 
 
 def rich() -> bytearray:
@@ -27,7 +30,14 @@ INDEX, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS = 144, 160, 184, 208
 
 def test_example_batch_has_the_expected_section_offsets() -> None:
     batch = MessageBatch.parse(rich())
-    assert batch._places == (INDEX, SEQUENCES, EXPIRATIONS, CORRELATION_IDS, KEYS, KINDS)
+    assert batch._places == Places(
+        topic_index=INDEX,
+        sequences=SEQUENCES,
+        expirations=EXPIRATIONS,
+        correlation_ids=CORRELATION_IDS,
+        keys=KEYS,
+        kinds=KINDS,
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,8 +46,9 @@ def test_example_batch_has_the_expected_section_offsets() -> None:
         (0, "I", 8, "claims 8 bytes"),
         (4, "B", 1, "version 1"),
         (5, "B", 1, "codec 1"),
-        (6, "H", 0x20 | 0x1F, "columns 0x3f"),
+        (6, "H", 0x20 | 0x1F, "columns end at"),
         (6, "H", 0x40 | 0x1F, "columns 0x5f"),
+        (6, "H", 0x200, "columns 0x200"),
         (6, "H", 0x8000, "columns 0x8000"),
         (28, "I", 1, "reserved 1"),
         (8, "I", 0, "0 messages"),
@@ -53,8 +64,10 @@ def test_example_batch_has_the_expected_section_offsets() -> None:
         (24, "I", 7, "body offsets go from 0 to 8"),
         (RUN_0 + 24, "I", 3, "runs have 4 of 3"),
         (RUN_0 + 24, "I", 1, "runs have 2 of 3"),
-        (RUN_0 + 32, "I", 2, "flags 0x2"),
-        (RUN_1 + 36, "I", 1, "reserved 1"),
+        (RUN_0 + 32, "I", 8, "flags 0x8"),
+        (RUN_1 + 32, "I", 2**31, "flags 0x80000000"),
+        (RUN_1 + 32, "I", 4, "merged bodies, but"),
+        (RUN_1 + 32, "I", 6, "merged bodies, but"),
         (RUN_1 + 8, "Q", 2, "does not start with the first sequence"),
         (OFFSETS, "i", 1, "body offsets go from 1"),
         (OFFSETS + 4, "i", 9, "body offset 2 is below"),
@@ -75,7 +88,7 @@ def test_example_batch_has_the_expected_section_offsets() -> None:
         (CORRELATION_IDS + 12, "i", 2**30, "correlation ids have"),
         (CORRELATION_IDS + 16, "B", 0xFF, "correlation id is not UTF-8"),
         (KEYS + 4, "i", 3, "key offset 2 is below"),
-        (KINDS, "B", 2, "kind is above"),
+        (KINDS, "B", 3, "kind is above"),
     ],
 )
 def test_batch_with_one_wrong_field_is_refused(at: int, form: str, value: int | bytes, text: str) -> None:
@@ -83,6 +96,84 @@ def test_batch_with_one_wrong_field_is_refused(at: int, form: str, value: int | 
     struct.pack_into("<" + form, encoded, at, value)
     with pytest.raises(BadBatch, match=text):
         MessageBatch.parse(encoded)
+
+
+def test_run_flags_of_all_runs_are_validated() -> None:
+    """Not only the highest ones: the second run has more flags than the first one."""
+    encoded = rich()
+    struct.pack_into("<I", encoded, RUN_0 + 32, 4)
+    struct.pack_into("<I", encoded, RUN_1 + 32, 7)
+    with pytest.raises(BadBatch, match="merged bodies, but"):
+        MessageBatch.parse(encoded)
+
+
+def with_all_reserved() -> bytearray:
+    """One run of two messages with each reserved section. The constants below are its offsets."""
+    batch = with_reserved(
+        batch_from_bodies("t", [b"1", b"2"]),
+        kinds=[0, 2],
+        message_flags=[1, 2],
+        order_stamps=[-5],
+        headers=[b"\xff\xfe", b"\x80"],
+    )
+    return bytearray(batch.encode())
+
+
+R_KINDS, R_FLAGS, R_STAMPS, R_HEADERS, R_HEAD_BYTES = 104, 112, 120, 128, 144
+
+
+def test_example_batch_with_reserved_sections_has_the_expected_offsets() -> None:
+    batch = MessageBatch.parse(with_all_reserved())
+    assert batch._places == Places(
+        kinds=R_KINDS, message_flags=R_FLAGS, order_stamps=R_STAMPS, headers=R_HEADERS
+    )
+    assert batch.head_bytes == R_HEAD_BYTES
+    assert batch.order_stamps is not None
+    assert batch.order_stamps.tolist() == [-5]
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value", "text"),
+    [
+        (6, "H", 0x1B0 | 0x40, "columns 0x1f0"),
+        (6, "H", 0x0B0, "sections end at 128"),
+        (6, "H", 0x130, "header"),
+        (R_FLAGS, "B", 4, "message flags are above 3"),
+        (R_FLAGS + 1, "B", 0x80, "message flags are above 3"),
+        (R_HEADERS, "i", 1, "header offsets go from 1"),
+        (R_HEADERS + 4, "i", 4, "header offset 2 is below"),
+        (R_HEADERS + 8, "i", 2**30, "headers have"),
+        (R_HEADERS + 8, "i", -1, "headers have"),
+    ],
+)
+def test_batch_with_one_wrong_reserved_field_is_refused(at: int, form: str, value: int, text: str) -> None:
+    encoded = with_all_reserved()
+    struct.pack_into("<" + form, encoded, at, value)
+    with pytest.raises(BadBatch, match=text):
+        MessageBatch.parse(encoded)
+
+
+def test_order_stamps_have_one_entry_per_run() -> None:
+    runs = merge([batch_from_bodies("t", [b"1", b"2", b"3"]) for _ in range(2)])
+    batch = MessageBatch.parse(with_reserved(runs, order_stamps=[7, 8]).encode())
+    assert batch.head_bytes == runs.head_bytes + 16
+    with pytest.raises(BadBatch, match="sections end at"):
+        MessageBatch.parse(with_reserved(runs, order_stamps=[7, 8, 9]).encode())
+
+
+def test_headers_above_the_limit_are_refused_before_an_allocation() -> None:
+    batch = batch_from_bodies("t", [b"1", b"2"])
+    fits = with_reserved(batch, headers=[bytes(headers_bytes_max), b""]).encode()
+    assert MessageBatch.parse(fits).headers is not None
+    encoded = with_reserved(batch, headers=[bytes(headers_bytes_max + 1), b""]).encode()
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadBatch, match=f"a header has {headers_bytes_max + 1} bytes. Use at most 8192"):
+            MessageBatch.parse(encoded)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < headers_bytes_max
 
 
 def test_empty_run_is_refused() -> None:

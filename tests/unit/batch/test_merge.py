@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from tests.helpers.reserved_batches import with_reserved
 from tickertape.base.errors import UsageError
-from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
+from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge, select, with_bodies
 
 
 def _with_columns() -> MessageBatch:
@@ -105,3 +107,46 @@ def test_merging_merged_batches_keeps_all_runs() -> None:
     merged = merge([merge([one, _with_columns()]), one])
     assert merged.run_count == 3
     assert MessageBatch.parse(merged.encode()).sequences.tolist() == [4, 5, 5, 9, 10, 4, 5]
+
+
+def _stamped(timestamp: int, order_stamp: int | None = None) -> MessageBatch:
+    batch = batch_from_bodies("t", [b"1", b"2"], first_sequence=1, timestamp=timestamp)
+    return batch if order_stamp is None else with_reserved(batch, order_stamps=[order_stamp])
+
+
+def _order_stamps(batch: MessageBatch) -> list[int] | None:
+    stamps = MessageBatch.parse(batch.encode()).order_stamps
+    return None if stamps is None else stamps.tolist()
+
+
+def test_run_without_an_order_stamp_is_merged_with_the_final_timestamp() -> None:
+    parts = [_stamped(5), _stamped(6, 3), _stamped(7)]
+    assert _order_stamps(merge(parts)) == [5, 3, 7]
+    stamps = [Stamp(1, 1, 50), Stamp(1, 3, 60), Stamp(1, 5, 70)]
+    assert _order_stamps(merge(parts, stamps)) == [50, 3, 70]
+    assert _order_stamps(merge([merge(parts), _stamped(9)])) == [5, 3, 7, 9]
+
+
+def test_order_stamps_that_equal_the_timestamps_are_not_stored() -> None:
+    assert _order_stamps(merge([_stamped(5), _stamped(6, 6)])) is None
+    assert _order_stamps(merge([_stamped(5), _stamped(6, 9)], [Stamp(1, 1, 5), Stamp(1, 3, 9)])) is None
+    merged = merge([_stamped(5), _stamped(6, 3), _stamped(7)])
+    assert _order_stamps(select(merged, np.array([0, 1, 4]))) is None
+    assert _order_stamps(select(merged, np.array([1, 3]))) == [5, 3]
+
+
+def test_stamped_batch_keeps_order_stamp_flags_and_origin() -> None:
+    batch = with_reserved(_stamped(5, 3), run_flags=[2], origins=[7])
+    stamped = MessageBatch.parse(merge([batch], [Stamp(9, 4, 60)]).encode())
+    assert _order_stamps(stamped) == [3]
+    assert stamped.run(0)[:3] == (9, 4, 60)
+    assert (stamped.run(0).flags, stamped.run(0).origin) == (2, 7)
+
+
+def test_new_bodies_are_flagged_as_merged_on_request() -> None:
+    batch = with_reserved(merge([_stamped(5), _stamped(6)]), run_flags=[2, 0], origins=[7, 0])
+    bodies = [b"x"] * 4
+    assert with_bodies(batch, bodies).runs["flags"].tolist() == [3, 1]
+    merged = MessageBatch.parse(with_bodies(batch, bodies, merged=True).encode())
+    assert merged.runs["flags"].tolist() == [7, 5]
+    assert merged.runs["origin"].tolist() == [7, 0]

@@ -53,7 +53,7 @@ class Written:
             "orders", [self.rng.randbytes(size) for _ in range(count)], first_sequence=first
         )
         now = self._now()
-        journal.append(batch, Stamp(publisher, first, journal.log_time(now)), first + count - 1, now)
+        journal.append(batch, Stamp(publisher, first, journal.next_stamp(now)), first + count - 1, now)
         self.messages += count
         self.work()
 
@@ -74,7 +74,7 @@ class Written:
             )
             stage(StagedFiles(self.disk), self.staged, label, batches)
         for batch, count in zip(batches, counts, strict=True):
-            parts.append((batch, Stamp(9, first, journal.log_time(self._now()))))
+            parts.append((batch, Stamp(9, first, journal.next_stamp(self._now()))))
             first += count
         room = sum([commit_bytes_of(batch) for batch, _ in parts])
         journal.commits.reserve_segment(room, self._now())

@@ -41,7 +41,7 @@ def test_malformed_control_record_is_reported_and_the_instance_starts(tmp_path: 
     builder = BatchBuilder()
     builder.add(CONTROL_TOPIC, b"\xc1", kind=1)
     journal, now = opened.broker.journal, clock()
-    journal.append(builder.build(), Stamp(CONTROL_PUBLISHER, 1, journal.log_time(now)), 1, now)
+    journal.append(builder.build(), Stamp(CONTROL_PUBLISHER, 1, journal.next_stamp(now)), 1, now)
     persisted(opened)
     again = open_instance(config)
     (line,) = again.report

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from tickertape.base.errors import BadMessage, MessageTooLarge, UsageError
-from tickertape.base.limits import message_bytes_max
+from tickertape.base.limits import headers_bytes_max, message_bytes_max
 from tickertape.base.text_format import shown_number
 from tickertape.batch.encode import (
     assemble,
@@ -24,6 +24,7 @@ from tickertape.batch.format import (
     CORRELATION_IDS,
     EXPIRATIONS,
     HEADER_BYTES,
+    HEADERS,
     I1,
     I4,
     I8,
@@ -45,7 +46,7 @@ from tickertape.batch.message_batch import MessageBatch
 
 _EMPTY_BYTES: Final = HEADER_BYTES + RUN_BYTES + 8 + 8 * 8
 """Header, run, the ends of the two mandatory offset tables, and padding."""
-_WIDTHS: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
+_WIDTHS: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1, HEADERS: 4}
 _TOPIC_INDEX_WIDTH: Final = 4
 _EXPIRATION_END: Final = 1 << 63
 
@@ -58,6 +59,7 @@ class _Extra(NamedTuple):
     correlation_id: bytes
     key: bytes
     kind: int
+    headers: bytes
 
 
 class BatchBuilder:
@@ -145,8 +147,9 @@ class BatchBuilder:
         key: str = "",
         sequence: int | None = None,
         kind: int = 0,
+        headers: bytes = b"",
     ) -> None:
-        """Add a message. `expiration_ms` 0, and an empty `correlation_id` or `key`, mean none.
+        """Add a message. `expiration_ms` 0, and an empty `correlation_id`, `key` or `headers`, mean none.
 
         Pass an increasing `sequence` for every message of the run, or for none. Without sequences, `build`
         numbers the messages. `kind` is 1 for a control record. Raises `MessageTooLarge`, `BadTopic` (too
@@ -161,8 +164,9 @@ class BatchBuilder:
             or correlation_id
             or key
             or kind
+            or headers
         ):
-            self._widen(topic, size, sequence, expiration_ms, correlation_id, key, kind)
+            self._widen(topic, size, sequence, expiration_ms, correlation_id, key, kind, headers)
         self._bodies.append(body)
         self.body_bytes += size
         if sequence is not None:
@@ -177,6 +181,7 @@ class BatchBuilder:
         correlation_id: str,
         key: str,
         kind: int,
+        headers: bytes,
     ) -> None:
         """Handle the uncommon cases of `add`. Validation precedes every change."""
         if size > message_bytes_max:
@@ -194,21 +199,28 @@ class BatchBuilder:
             raise BadMessage(f"Invalid kind '{kind}'. Use 0 to {KIND_CONTROL}.")
         correlation_text = label_bytes(correlation_id, "correlation id") if correlation_id else b""
         key_text = label_bytes(key, "key") if key else b""
+        if len(headers) > headers_bytes_max:
+            raise BadMessage(
+                f"Invalid headers of {len(headers)} bytes. Use at most {headers_bytes_max} bytes."
+            )
         if topic != self._topic:
             self._change_topic(topic)
         if sequence != self._next:
             self._note_gap(sequence)
-        if expiration_ms or correlation_text or key_text or kind:
-            self._extras.append(_Extra(len(self._bodies), expiration_ms, correlation_text, key_text, kind))
+        if expiration_ms or correlation_text or key_text or kind or headers:
+            self._extras.append(
+                _Extra(len(self._bodies), expiration_ms, correlation_text, key_text, kind, headers)
+            )
             for bit, value in (
                 (EXPIRATIONS, expiration_ms),
                 (CORRELATION_IDS, correlation_text),
                 (KEYS, key_text),
                 (KINDS, kind),
+                (HEADERS, headers),
             ):
                 if value:
                     self._need(bit)
-            self._fixed_bytes += len(correlation_text) + len(key_text)
+            self._fixed_bytes += len(correlation_text) + len(key_text) + len(headers)
 
     def _check_sequence(self, sequence: int | None) -> None:
         if sequence is None or (self._next is None and self._bodies):
@@ -262,12 +274,17 @@ class BatchBuilder:
         optional = None
         if columns or len(self._topics) > 1:
             optional = Columns(
-                self._topic_index() if len(self._topics) > 1 else None,
-                self._sequence_column() if columns & SEQUENCES else None,
-                self._spread([e.expiration_ms for e in extras], I8) if columns & EXPIRATIONS else None,
-                self._labels([e.correlation_id for e in extras]) if columns & CORRELATION_IDS else None,
-                self._labels([e.key for e in extras]) if columns & KEYS else None,
-                self._spread([e.kind for e in extras], I1) if columns & KINDS else None,
+                topic_index=self._topic_index() if len(self._topics) > 1 else None,
+                sequences=self._sequence_column() if columns & SEQUENCES else None,
+                expirations=(
+                    self._spread([e.expiration_ms for e in extras], I8) if columns & EXPIRATIONS else None
+                ),
+                correlation_ids=(
+                    self._labels([e.correlation_id for e in extras]) if columns & CORRELATION_IDS else None
+                ),
+                keys=self._labels([e.key for e in extras]) if columns & KEYS else None,
+                kinds=self._spread([e.kind for e in extras], I1) if columns & KINDS else None,
+                headers=self._labels([e.headers for e in extras]) if columns & HEADERS else None,
             )
         return assemble(
             runs=runs,

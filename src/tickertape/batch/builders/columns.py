@@ -61,20 +61,18 @@ def _batch(columns: OutColumns, data: pa.Array, at: int) -> MessageBatch:
     bodies = encode_array(data)
     count = bodies.messages
     optional = Columns(
-        index,
-        None,
-        _expirations(columns.expiration_ms, at, count),
-        _labels("correlation_id", columns.correlation_id, at, count),
-        _labels("key", columns.key, at, count),
+        topic_index=index,
+        expirations=_expirations(columns.expiration_ms, at, count),
+        correlation_ids=_labels("correlation_id", columns.correlation_id, at, count),
+        keys=_labels("key", columns.key, at, count),
     )
     run = new_run(0, 0, 0, count, bodies.crc)
-    some = any(column is not None for column in optional)
     return assemble(
         runs=run,
         offsets=bodies.offsets,
         bodies=bodies.joined,
         topics=topics,
-        optional=optional if some else None,
+        optional=optional,
     )
 
 

@@ -35,8 +35,8 @@ from tickertape.batch.format import (
 )
 from tickertape.batch.message_batch import MessageBatch
 
-_PLAIN: Final = (0, b"", b"")
-"""End of a row without expiration and labels."""
+_PLAIN: Final = (0, b"", b"", b"")
+"""End of a row without expiration, labels and headers."""
 
 
 class Row(NamedTuple):
@@ -52,9 +52,11 @@ class Row(NamedTuple):
     """0 = none."""
     correlation_id: bytes = b""
     key: bytes = b""
+    headers: bytes = b""
+    """Encoded."""
 
 
-PlainRow: TypeAlias = tuple[int, int, int, str, Buffer, int, bytes, bytes]
+PlainRow: TypeAlias = tuple[int, int, int, str, Buffer, int, bytes, bytes, bytes]
 """A `Row`, or an equivalent plain tuple, which is faster to create."""
 
 
@@ -67,7 +69,7 @@ def batch_from_rows(rows: Sequence[PlainRow]) -> MessageBatch:
         raise UsageError("Cannot encode an empty batch. Pass at least one message.")
     if len(rows) == 1 and rows[0][5:] == _PLAIN:
         return _one_row(*rows[0][:5])
-    publishers, sequences, timestamps, topics, bodies, expirations, correlation_ids, keys = zip(
+    publishers, sequences, timestamps, topics, bodies, expirations, correlation_ids, keys, headers = zip(
         *rows, strict=True
     )
     lengths = lengths_in(bodies)
@@ -84,6 +86,7 @@ def batch_from_rows(rows: Sequence[PlainRow]) -> MessageBatch:
         np.array(expirations, I8) if any(expirations) else None,
         _labels(correlation_ids),
         _labels(keys),
+        _labels(headers),
     )
 
 
@@ -98,6 +101,7 @@ def batch_from_columns(
     expirations: Int64s | None = None,
     correlation_ids: Labels | None = None,
     keys: Labels | None = None,
+    headers: Labels | None = None,
 ) -> MessageBatch:
     """Return a batch of the given columns, at least one message.
 
@@ -109,15 +113,15 @@ def batch_from_columns(
     counts = runs["count"].astype(I8)
     runs["crc"] = run_crcs(offsets, bodies, counts.cumsum() - counts, counts)
     columns = Columns(
-        topic_index,
-        None if (numbered(runs) == sequences).all() else sequences,
-        expirations,
-        correlation_ids,
-        keys,
+        topic_index=topic_index,
+        sequences=None if (numbered(runs) == sequences).all() else sequences,
+        expirations=expirations,
+        correlation_ids=correlation_ids,
+        keys=keys,
+        headers=headers,
     )
-    optional = None if all(column is None for column in columns) else columns
     return assemble(
-        runs=runs.tobytes(), offsets=offsets.tobytes(), bodies=bodies, topics=topics, optional=optional
+        runs=runs.tobytes(), offsets=offsets.tobytes(), bodies=bodies, topics=topics, optional=columns
     )
 
 

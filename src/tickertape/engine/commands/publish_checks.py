@@ -10,7 +10,7 @@ from tickertape.base.limits import last_persisted_max, publish_messages_max, pub
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_topics
-from tickertape.batch.format import KINDS
+from tickertape.batch.format import CORRELATION_IDS, EXPIRATIONS, KEYS, RUN_BY_SERVER, SEQUENCES
 from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection, refusing
 from tickertape.engine.limits import known_topics_bytes_max
 from tickertape.engine.runtime.log_writer import last_sequence
@@ -40,6 +40,37 @@ def redirect(catalog: TopicCatalog, batch: MessageBatch) -> MessageBatch:
     targets = {topic: catalog.publish_target(topic) for topic in batch.topics}
     moved = {topic: target for topic, target in targets.items() if target is not None and target != topic}
     return with_topics(batch, moved) if moved else batch
+
+
+_COLUMNS_OF_CLIENTS: Final = SEQUENCES | EXPIRATIONS | CORRELATION_IDS | KEYS
+
+
+def check_from_client(batch: MessageBatch) -> None:
+    """Validate a batch that a client sent to be stored or staged: its limits, and that it has nothing that
+    only the server writes.
+
+    Raises `BadBatch` or `CorruptBatch`.
+    """
+    if batch.run_count != 1:
+        raise BadBatch(f"Cannot store a batch of a client: it has {batch.run_count} runs. Send one run.")
+    if batch.columns & ~_COLUMNS_OF_CLIENTS:
+        raise BadBatch(
+            f"Cannot store a batch of a client: only the server writes columns "
+            f"{batch.columns & ~_COLUMNS_OF_CLIENTS:#x}. "
+            "Send only sequences, expirations, correlation ids and keys."
+        )
+    run = batch.first_run
+    if run.flags & ~RUN_BY_SERVER or run.origin:
+        raise BadBatch(
+            f"Cannot store a batch of a client: only the server writes run flags {run.flags:#x} with origin "
+            f"{run.origin}. Send no flag above {RUN_BY_SERVER}, and origin 0."
+        )
+    if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
+        raise BadBatch(
+            f"Invalid publish frame with {batch.count} messages for {len(batch.topics)} topics. "
+            f"Send at most {publish_messages_max} messages for {publish_topics_max} topics."
+        )
+    batch.verify()
 
 
 _NAME_BYTES: Final = 128
@@ -76,7 +107,7 @@ class PublishChecks:
                 "Number frames consecutively."
             )
         session.frames = command.frame
-        self._check_batch(batch)
+        check_from_client(batch)
         if command.sequenced:
             if batch.first_run.publisher != session.publisher:
                 raise BadBatch(
@@ -103,7 +134,7 @@ class PublishChecks:
     def check_staged(self, batch: MessageBatch) -> None:
         """Validate a batch to be staged. Raises `BadBatch` or `CorruptBatch` for protocol violations, and
         `BadTopic` for invalid names and non-persistent topics."""
-        self._check_batch(batch)
+        check_from_client(batch)
         if batch.has_sequences:
             raise BadBatch(
                 "Cannot stage a batch with sequences: the server assigns them at the commit. Remove the "
@@ -148,16 +179,6 @@ class PublishChecks:
         if split is None:
             return Admission(batch, numbers, rejections)
         return Admission(split.rest, split.numbers, [*rejections, split])
-
-    def _check_batch(self, batch: MessageBatch) -> None:
-        if batch.run_count != 1 or batch.columns & KINDS:
-            raise BadBatch("Invalid publish frame. Send one run without control records.")
-        if batch.count > publish_messages_max or len(batch.topics) > publish_topics_max:
-            raise BadBatch(
-                f"Invalid publish frame with {batch.count} messages for {len(batch.topics)} topics. "
-                f"Send at most {publish_messages_max} messages for {publish_topics_max} topics."
-            )
-        batch.verify()
 
     def _check_name(self, topic: str) -> None:
         if topic == QUEUE_TOPIC:

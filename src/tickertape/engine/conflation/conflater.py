@@ -23,7 +23,7 @@ from tickertape.base.interfaces import Buffer
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch import MessageBatch
 from tickertape.batch.builders.rows import PlainRow, batch_from_rows
-from tickertape.batch.format import I8, Int64s
+from tickertape.batch.format import CORRELATION_IDS, EXPIRATIONS, HEADERS, I8, KEYS, Int64s
 from tickertape.engine.limits import (
     conflation_entry_bytes,
     conflation_held_bytes_max,
@@ -32,7 +32,7 @@ from tickertape.engine.limits import (
 from tickertape.engine.log_reads.selection import Selection
 
 _WHOLE: Final = "the whole topic"
-_NOTHING: Final = (0, b"", 0, b"", b"")
+_NOTHING: Final = (0, b"", 0, b"", b"", b"")
 _ROW_BYTES: Final = 64
 """Approximate overhead of a message in a batch, without body and labels."""
 
@@ -47,8 +47,8 @@ class ConflatedMessage(NamedTuple):
     """Recorded times of the first messages. They do not decrease, but the timestamps of the batch may."""
 
 
-_Content: TypeAlias = tuple[int, Buffer, int, bytes, bytes]
-"""Fields that a newer message replaces: timestamp, body, expiration, correlation id and key."""
+_Content: TypeAlias = tuple[int, Buffer, int, bytes, bytes, bytes]
+"""Fields that a newer message replaces: timestamp, body, expiration, correlation id, key and headers."""
 
 
 class _HeldMessage:
@@ -86,22 +86,27 @@ class _HeldBatch:
             else selection.positions.tolist()
         )
         sizes = batch.offsets
-        for labels in (batch.correlation_ids, batch.keys):
+        for labels in (batch.correlation_ids, batch.keys, batch.headers):
             if labels is not None:
                 sizes = sizes + labels.offsets
         self.ends: list[int] = sizes.tolist()
-        """Total size of bodies and labels before each message."""
-        self._plain = batch.correlation_ids is None and batch.keys is None and batch.expirations is None
+        """Total size of bodies, labels and headers before each message."""
+        self._plain = not batch.columns & (EXPIRATIONS | CORRELATION_IDS | KEYS | HEADERS)
 
     def content(self, index: int) -> _Content:
         """Return the content of message `index`. Its body is a view of the batch."""
         batch = self.batch
         if self._plain:
-            return batch.timestamp(index), batch.bodies[self.ends[index] : self.ends[index + 1]], 0, b"", b""
+            body = batch.bodies[self.ends[index] : self.ends[index + 1]]
+            return batch.timestamp(index), body, 0, b"", b"", b""
         body = batch.bodies[batch.offsets[index] : batch.offsets[index + 1]]
         correlation_id, key = batch.correlation_id(index) or "", batch.key(index) or ""
         expiration = batch.expiration(index) or 0
-        return batch.timestamp(index), body, expiration, correlation_id.encode(), key.encode()
+        headers = b""
+        if batch.headers is not None:
+            begin, end = batch.headers.offsets[index : index + 2].tolist()
+            headers = bytes(batch.headers.text[begin:end])
+        return batch.timestamp(index), body, expiration, correlation_id.encode(), key.encode(), headers
 
 
 class Conflater:
@@ -176,8 +181,8 @@ class Conflater:
         results = self._results()
         for held in self._touched:
             if held.at >= 0:
-                timestamp, body, expiration_ms, correlation_id, key = source.content(held.at)
-                held.content = timestamp, bytes(body), expiration_ms, correlation_id, key
+                timestamp, body, expiration_ms, correlation_id, key, headers = source.content(held.at)
+                held.content = timestamp, bytes(body), expiration_ms, correlation_id, key, headers
                 held.at = -1
         self._touched = []
         self._source = None
@@ -312,9 +317,19 @@ class Conflater:
         self.held_bytes -= conflation_entry_bytes + held.key_bytes + held.size
         source = self._source
         content = held.content if source is None or held.at < 0 else source.content(held.at)
-        timestamp, body, expiration_ms, correlation_id, key = content
+        timestamp, body, expiration_ms, correlation_id, key, headers = content
         self._rows.append(
-            (held.publisher, held.sequence, timestamp, held.topic, body, expiration_ms, correlation_id, key)
+            (
+                held.publisher,
+                held.sequence,
+                timestamp,
+                held.topic,
+                body,
+                expiration_ms,
+                correlation_id,
+                key,
+                headers,
+            )
         )
         self._firsts.append((held.position, held.opened))
         held.at = -1
@@ -334,8 +349,8 @@ class Conflater:
 def _cuts(rows: list[PlainRow]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of `rows` that become batches."""
     low = size = 0
-    for index, (*_, body, _, correlation_id, key) in enumerate(rows):
-        own = len(body) + len(correlation_id) + len(key) + _ROW_BYTES
+    for index, (*_, body, _, correlation_id, key, headers) in enumerate(rows):
+        own = len(body) + len(correlation_id) + len(key) + len(headers) + _ROW_BYTES
         if size + own > batch_bytes_target and index > low:
             yield low, index
             low, size = index, 0

@@ -3,6 +3,7 @@
 Invariants:
 - A sequence at or below the highest sequence of its publisher is never appended again.
 - Messages of one publisher keep their order.
+- Timestamps rise with each run.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LogWriter:
             self.duplicates += known
             # A copy: a slice would keep the whole frame in memory until the end of the log moves past it.
             batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
-        stamp = Stamp(publisher, batch.first_run.first_sequence, self._journal.log_time(self._clock.now))
+        stamp = Stamp(publisher, batch.first_run.first_sequence, self._journal.next_stamp(self._clock.now))
         self._journal.append(batch, stamp, last, self._clock.now)
         return last
 
@@ -74,14 +75,15 @@ class LogWriter:
         the messages."""
         if not self._registry.is_bound(publisher):
             self._bind(publisher, name, derived=True)
-        time = self._journal.log_time(self._clock.now)
+        journal, now = self._journal, self._clock.now
         sequence = self._next_sequence(publisher)
         chain: list[tuple[MessageBatch, Stamp]] = []
         for batch in batches:
-            chain.append((batch, Stamp(publisher, sequence, time)))
+            chain.append((batch, Stamp(publisher, sequence, journal.next_stamp(now))))
             sequence += batch.count
-        chain.append((record, Stamp(CONTROL_PUBLISHER, self._next_sequence(CONTROL_PUBLISHER), time)))
-        self._journal.append_chain(chain, self._clock.now)
+        number = self._next_sequence(CONTROL_PUBLISHER)
+        chain.append((record, Stamp(CONTROL_PUBLISHER, number, journal.next_stamp(now))))
+        journal.append_chain(chain, now)
         return sequence - 1
 
     def known(self, publisher: int, batch: MessageBatch) -> int:
@@ -106,7 +108,7 @@ class LogWriter:
 
     def _append(self, publisher: int, batch: MessageBatch) -> None:
         first = self._next_sequence(publisher)
-        stamp = Stamp(publisher, first, self._journal.log_time(self._clock.now))
+        stamp = Stamp(publisher, first, self._journal.next_stamp(self._clock.now))
         self._journal.append(batch, stamp, first + batch.count - 1, self._clock.now)
 
     def _bind(self, publisher: int, name: str, *, derived: bool) -> None:

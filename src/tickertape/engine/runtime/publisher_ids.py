@@ -18,7 +18,8 @@ from tickertape.base.names import publisher_id
 from tickertape.base.text_format import shown
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.journal.format import segment as formats
-from tickertape.journal.format.retired_state import RETIRED_FILE
+from tickertape.journal.format.control_record import RECORD_ERRORS, decode_head
+from tickertape.journal.format.retired_state import RETIRED_FILE, ForeignRecord
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.log_reader import fold_topic
@@ -38,17 +39,6 @@ class PublisherNamed(msgspec.Struct, frozen=True, kw_only=True, tag=_PUBLISHER):
     derived: bool = False
 
 
-class _PublisherRecordKind(msgspec.Struct):
-    """The fields that every control record has."""
-
-    type: str
-    latest_of: str = ""
-    """Key of a record that replaces earlier ones: only the last record with this value is kept."""
-
-
-_DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
 class PublisherDirectory:
     """Client names of all publisher ids."""
 
@@ -58,6 +48,8 @@ class PublisherDirectory:
         """Control records of other kinds, in log order."""
         self.latest: dict[str, bytes] = {}
         """Records with `latest_of`, by its value."""
+        self.foreign: dict[tuple[bytes, str | bytes], bytes] = {}
+        """The last records of other logs, by log id and `latest_of` (or the record). They change nothing."""
         self.damage: list[JournalCorrupt] = []
         """Corruption found while reading. Bindings may be missing."""
 
@@ -82,19 +74,29 @@ class PublisherDirectory:
         """Apply one control record, or keep it for its own reader if it has another kind.
 
         Raises `JournalCorrupt`, without the position, for an invalid record."""
+        head = decode_head(body)
+        if head.log:  # before everything else: its names, positions and keys belong to another log
+            self.apply_foreign(head.log, body)
+            return
+        if head.latest_of:
+            self.latest.pop(head.latest_of, None)
+            self.latest[head.latest_of] = bytes(body)
+            return
+        if head.type != _PUBLISHER:
+            self.others.append(bytes(body))
+            return
         try:
-            kind = msgspec.msgpack.decode(body, type=_PublisherRecordKind)
-            if kind.latest_of:
-                self.latest.pop(kind.latest_of, None)
-                self.latest[kind.latest_of] = bytes(body)
-                return
-            if kind.type != _PUBLISHER:
-                self.others.append(bytes(body))
-                return
             record = msgspec.msgpack.decode(body, type=PublisherNamed)
-        except _DECODE_ERRORS as error:
+        except RECORD_ERRORS as error:
             raise JournalCorrupt(f"invalid control record: {shown(str(error))}") from None
         self._owners[record.publisher] = (record.name, record.derived)
+
+    def apply_foreign(self, log: bytes, body: bytes) -> None:
+        """Keep a control record of another log. Raises `JournalCorrupt`, without the position, if it is
+        invalid."""
+        key = log, decode_head(body).latest_of or bytes(body)
+        self.foreign.pop(key, None)
+        self.foreign[key] = bytes(body)
 
 
 def load_publishers(journal: Journal) -> Generator[ReadRequest, Buffer, PublisherDirectory]:
@@ -105,9 +107,12 @@ def load_publishers(journal: Journal) -> Generator[ReadRequest, Buffer, Publishe
     publisher's next message."""
     registry = PublisherDirectory()
     if journal.view.retired is not None:
-        for body in journal.view.retired.records:
+        for record in journal.view.retired.records:
             try:
-                registry.apply(body)
+                if isinstance(record, ForeignRecord):
+                    registry.apply_foreign(*record)
+                else:
+                    registry.apply(record)
             except JournalCorrupt as error:
                 registry.damage.append(
                     JournalCorrupt(f"Cannot read {RETIRED_FILE!r}: {error}", file=RETIRED_FILE)

@@ -15,12 +15,32 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tickertape.batch import MessageBatch, Stamp, merge
-from tickertape.batch.format import CORRELATION_IDS, EXPIRATIONS, KEYS, KINDS, SEQUENCES
+from tickertape.batch.format import (
+    CORRELATION_IDS,
+    EXPIRATIONS,
+    HEADERS,
+    KEYS,
+    KINDS,
+    MESSAGE_FLAGS,
+    ORDER_STAMPS,
+    SEQUENCES,
+)
 from tickertape.journal.commit.active_segment import commit_bytes_of, segment_bytes_of
 from tickertape.journal.format.segment import FLAG_CONTINUES, FLAG_ENDS
 from tickertape.journal.limits import commit_batches_max, commit_bytes_max, commit_messages_max
 
-_COLUMN_BYTES: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1}
+_COLUMN_BYTES: Final = {
+    SEQUENCES: 8,
+    EXPIRATIONS: 8,
+    CORRELATION_IDS: 4,
+    KEYS: 4,
+    KINDS: 1,
+    MESSAGE_FLAGS: 1,
+    HEADERS: 4,
+}
+"""Bytes per message of each column."""
+_ORDER_STAMP_BYTES: Final = 8
+"""Bytes per run of the order stamps."""
 _TOPIC_INDEX_BYTES: Final = 4
 _MERGED_BYTES_MAX: Final = _TOPIC_INDEX_BYTES + sum(_COLUMN_BYTES.values())
 """The most bytes per message that merging adds to a batch."""
@@ -29,7 +49,7 @@ _MERGED_BYTES_MAX: Final = _TOPIC_INDEX_BYTES + sum(_COLUMN_BYTES.values())
 def encoded_size(batch: MessageBatch) -> int:
     """Return the most space that `batch` takes in a segment, alone or merged with others."""
     # A merged batch has a column if any part has it, so it may be larger than its parts.
-    return commit_bytes_of(batch) + _MERGED_BYTES_MAX * batch.count
+    return commit_bytes_of(batch) + _MERGED_BYTES_MAX * batch.count + _ORDER_STAMP_BYTES * batch.run_count
 
 
 class NextCommit(NamedTuple):
@@ -115,9 +135,10 @@ class CommitAccumulator:
                 sum(n for bit, n in _COLUMN_BYTES.items() if columns & bit) if columns else 0
             )
             count = messages + batch.count
+            stamps = _ORDER_STAMP_BYTES * (len(parts) + 1) if columns & ORDER_STAMPS else 0
             if parts and (
                 waiting.room
-                or total + batch.nbytes + extra * count > commit_bytes_max
+                or total + batch.nbytes + extra * count + stamps > commit_bytes_max
                 or count > commit_messages_max
                 or len(parts) >= commit_batches_max
             ):

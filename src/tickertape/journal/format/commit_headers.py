@@ -36,7 +36,7 @@ COMMIT_DTYPE: Final = np.dtype(
         ("epoch", "<u8"),
         ("head_bytes", "<u4"),
         ("head_crc", "<u4"),
-        ("unused", "<u4"),
+        ("ahead", "<u4"),
         ("crc", "<u4"),
     ]
 )
@@ -69,7 +69,7 @@ class CommitHeaders(NamedTuple):
         fields = (
             *("flags", "codec", "salt", "offset", "number", "first_position", "messages", "body_bytes"),
             *("synced_through", "timestamp", "body_crc", "chain", "epoch"),
-            *("head_bytes", "head_crc", "crc"),
+            *("head_bytes", "head_crc", "ahead", "crc"),
         )
         return CommitHeader._make((CommitKind(int(row["kind"])), *(int(row[name]) for name in fields)))
 

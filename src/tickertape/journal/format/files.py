@@ -24,7 +24,8 @@ def open_file(disk: Disk, path: str, *, write: bool = False) -> Iterator[int]:
 def replace_file(disk: Disk, name: str, buffers: list[Buffer]) -> None:
     """Replace a file atomically and durably. On `OSError` the previous file is kept."""
     temporary = f"{name}.new"
-    handle = disk.open(temporary, create=temporary not in disk.names("."))
+    directory, _, last = temporary.rpartition("/")
+    handle = disk.open(temporary, create=last not in disk.names(directory or "."))
     try:
         disk.truncate(handle, 0)
         disk.write(handle, 0, buffers)
@@ -32,7 +33,7 @@ def replace_file(disk: Disk, name: str, buffers: list[Buffer]) -> None:
     finally:
         disk.close(handle)
     disk.rename(temporary, name)
-    disk.sync_directory(".")
+    disk.sync_directory(directory or ".")
 
 
 def set_aside(disk: Disk, path: str, stem: str, suffix: str) -> str:

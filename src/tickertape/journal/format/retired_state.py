@@ -7,6 +7,7 @@ without it. The server refuses to start with a damaged file.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -16,10 +17,11 @@ import numpy.typing as npt
 from tickertape.base.bookmarks import Bookmark, format_timestamp
 from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, JournalVersion, WrongJournal
-from tickertape.base.interfaces import Disk
+from tickertape.base.interfaces import Buffer, Disk
+from tickertape.journal.format.control_record import RECORD_ERRORS, LogId, decode_head
 from tickertape.journal.format.files import open_file, replace_file
 from tickertape.journal.format.segment import FORMAT_VERSION
-from tickertape.journal.limits import retired_bytes_max
+from tickertape.journal.limits import retired_bytes_max, retired_step_records
 
 RETIRED_FILE: Final = "retired.bin"
 _MAGIC: Final = b"TKTRET\x00\x00"
@@ -73,6 +75,36 @@ class HighestSequences:
 
 NOTHING_HIGHEST: Final = HighestSequences(np.empty(0, _U8), np.empty(0, _U8))
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Crc = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+_Micros = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000_000)]
+"""Before year 10000."""
+
+
+class ForeignRecord(NamedTuple):
+    """A control record that another log wrote."""
+
+    log: LogId
+    """Id of that log."""
+    body: bytes
+
+
+ControlRecord = bytes | ForeignRecord
+"""The body of a control record, with the id of its log if that is another one."""
+
+
+class StateManifest(NamedTuple):
+    """Identity of the newest checkpoint of a topic when segments were removed."""
+
+    position: _Count
+    """Position that the checkpoint covers, then number and epoch of the commit that ends there."""
+    commit: _Count
+    epoch: _Count
+    chain: _Crc
+    """Header checksum of this commit."""
+    checksum: _Crc
+    """Checksum of the manifest."""
+
 
 class RetiredState(NamedTuple):
     """Facts about the segments 1 to `through`, and the start of the one after them."""
@@ -89,8 +121,14 @@ class RetiredState(NamedTuple):
     removed_bytes: int
     """Size of all removed segments."""
     highest: HighestSequences
-    records: tuple[bytes, ...]
-    """Bodies of their control records, in log order, without duplicates."""
+    records: tuple[ControlRecord, ...]
+    """Their control records, in log order, without duplicates."""
+    manifests: Mapping[str, StateManifest]
+    """By SOW topic. Without a default, so that no writer of the file can forget this and the next fields."""
+    links: tuple[bytes, ...]
+    """Body of the newest record on topic `$link` of each source."""
+    holes: Mapping[int, bytes]
+    """Sequences that the log may still receive: u64 pairs (first, last) by publisher."""
 
     @property
     def follows(self) -> tuple[int, int, int, int]:
@@ -108,36 +146,69 @@ class RetiredState(NamedTuple):
 def is_expired(retired: RetiredState | None, bookmark: Bookmark) -> bool:
     """Return whether retention has removed the message, if it ever existed.
 
-    True if its publisher reached the sequence before the start of the log."""
-    return retired is not None and 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher)
+    True if its publisher reached the sequence before the start of the log and it is not in a hole."""
+    if retired is None or not 0 < bookmark.sequence <= retired.highest.of(bookmark.publisher):
+        return False
+    holes = np.frombuffer(retired.holes.get(bookmark.publisher, b""), _U8)
+    at = int(holes[::2].searchsorted(np.uint64(bookmark.sequence), side="right")) - 1
+    return at < 0 or bookmark.sequence > int(holes[2 * at + 1])
 
 
-def with_records(records: tuple[bytes, ...], more: list[bytes]) -> tuple[bytes, ...]:
-    """Return merged control records. Of equal records, or records on one subject, the last one is kept."""
+def record_of(body: bytes) -> ControlRecord:
+    """Return a control record from its body in the log. An unreadable one counts as own."""
+    if b"log" not in body:
+        return body
+    try:
+        log = decode_head(body).log
+    except JournalCorrupt:
+        return body
+    return ForeignRecord(log, body) if log else body
+
+
+def with_records(
+    records: tuple[ControlRecord, ...], more: list[ControlRecord]
+) -> Generator[None, Buffer, tuple[ControlRecord, ...]]:
+    """Return merged control records. Of equal records, or records of one log on one subject, the last one is
+    kept. Yields None to let other work run."""
     if not more:
         return records
-    latest: dict[str | bytes, bytes | None] = dict.fromkeys(reversed([_matter(record) for record in more]))
-    kept = [record for record in records if _matter(record) not in latest]
-    for record in reversed(more):
-        matter = _matter(record)
-        if latest.get(matter) is None:
-            latest[matter] = record
-    return (*kept, *[record for record in reversed(latest.values()) if record is not None])
+    latest: dict[_Subject, ControlRecord] = {}
+    kept: list[ControlRecord] = []
+    for start in range(0, len(more), retired_step_records):
+        for record in more[start : start + retired_step_records]:
+            subject = _subject(record)
+            latest.pop(subject, None)
+            latest[subject] = record
+        yield None
+    for start in range(0, len(records), retired_step_records):
+        some = records[start : start + retired_step_records]
+        kept += [record for record in some if _subject(record) not in latest]
+        yield None
+    return (*kept, *latest.values())
 
 
-class _Record(msgspec.Struct):
+_Subject = str | bytes | tuple[bytes, str | bytes]
+
+
+class _Subjects(msgspec.Struct):
     """The field of a control record that names the records it supersedes."""
 
     latest_of: str = ""
 
 
-def _matter(record: bytes) -> str | bytes:
-    if b"latest_of" not in record:
-        return record
+def _subject(record: ControlRecord) -> _Subject:
+    if isinstance(record, ForeignRecord):
+        return record.log, _matter(record.body)
+    return _matter(record)
+
+
+def _matter(body: bytes) -> str | bytes:
+    if b"latest_of" not in body:
+        return body
     try:
-        return msgspec.msgpack.decode(record, type=_Record).latest_of or record
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return record
+        return msgspec.msgpack.decode(body, type=_Subjects).latest_of or body
+    except RECORD_ERRORS:
+        return body
 
 
 def expired(what: str, retired: RetiredState | None, first: StoredMessage | None) -> BookmarkExpired:
@@ -157,12 +228,7 @@ def expired(what: str, retired: RetiredState | None, first: StoredMessage | None
 # -- storing ------------------------------------------------------------------------------------------
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-_Micros = Annotated[int, msgspec.Meta(ge=0, lt=253_402_300_800_000_000)]
-"""Before year 10000."""
-
-
-class _StoredRetired(msgspec.Struct, kw_only=True):
+class _StoredRetired(msgspec.Struct, kw_only=True, omit_defaults=True):
     journal: bytes
     through: _Count
     first_position: _Count
@@ -173,7 +239,13 @@ class _StoredRetired(msgspec.Struct, kw_only=True):
     removed_bytes: _Count
     publishers: bytes
     sequences: bytes
-    records: list[bytes]
+    records: list[bytes | ForeignRecord]
+    manifests: dict[str, StateManifest] = {}
+    links: list[bytes] = []
+    holes: dict[int, bytes] = {}
+
+
+_PLAIN: Final = {"records": list, "manifests": dict, "links": list, "holes": dict}
 
 
 def encode_retired(retired: RetiredState) -> bytes:
@@ -182,7 +254,9 @@ def encode_retired(retired: RetiredState) -> bytes:
     highest: HighestSequences = fields.pop("highest")
     fields["journal"] = fields.pop("journal_id")
     fields["publishers"], fields["sequences"] = highest.publishers.tobytes(), highest.sequences.tobytes()
-    body = msgspec.msgpack.encode(_StoredRetired(**fields | {"records": list(retired.records)}))
+    for name, make in _PLAIN.items():
+        fields[name] = make(fields[name])
+    body = msgspec.msgpack.encode(_StoredRetired(**fields))
     if len(body) + _HEAD_BYTES > retired_bytes_max:
         raise OverflowError(f"{len(highest)} publishers need more than {retired_bytes_max} bytes")
     return _MAGIC + FORMAT_VERSION.to_bytes(4, "little") + crc32c(body).to_bytes(4, "little") + body
@@ -209,12 +283,23 @@ def decode_retired(data: bytes) -> RetiredState:
         raise ValueError("its publishers are out of order")
     if stored.through < 1 or len(stored.journal) != 16:
         raise ValueError("it names no removed segment of a journal")
+    for publisher, holes in stored.holes.items():
+        if not (0 < publisher < 2**64 and _are_holes(holes)):
+            raise ValueError(f"the holes of publisher {publisher} are invalid")
     fields = msgspec.structs.asdict(stored)
     del fields["publishers"], fields["sequences"]
-    highest = HighestSequences(publishers, np.frombuffer(stored.sequences, _U8))
-    return RetiredState(
-        fields.pop("journal"), highest=highest, records=tuple(fields.pop("records")), **fields
-    )
+    fields["highest"] = HighestSequences(publishers, np.frombuffer(stored.sequences, _U8))
+    fields["records"], fields["links"] = tuple(stored.records), tuple(stored.links)
+    return RetiredState(fields.pop("journal"), **fields)
+
+
+def _are_holes(data: bytes) -> bool:
+    """Return whether holes are whole pairs, ascending and not adjacent."""
+    if not data or len(data) % (2 * _U8.itemsize):
+        return False
+    bounds = np.frombuffer(data, _U8)
+    first, last = bounds[::2], bounds[1::2]
+    return bool((first <= last).all() and (first[1:] > last[:-1]).all() and (first[1:] - last[:-1] > 1).all())
 
 
 def write_retired(disk: Disk, retired: RetiredState) -> None:

@@ -22,6 +22,7 @@ footer_bytes: Final = 40
 
 JOURNAL_DIRECTORY: Final = "journal"
 QUARANTINE_DIRECTORY: Final = "quarantine"
+SOW_DIRECTORY: Final = "sow"
 AGAIN: Final = ".again"
 """Suffix of a reserved segment file between the two renames that make its name durable."""
 SPILL_DIRECTORY: Final = "spill"
@@ -89,6 +90,9 @@ class CommitHeader(NamedTuple):
     """Bytes of the batch head at the start of the body of a data commit, or 0 for other commits."""
     head_crc: int = 0
     """CRC32C of that head."""
+    ahead: int = 0
+    """Microseconds by which the highest order stamp of the log is above `timestamp`. Always 0 in this
+    version."""
     crc: int = 0
     """Own header checksum, filled in by `encode_commit` and `decode_commit`."""
 
@@ -153,7 +157,7 @@ def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
 
 def encode_commit(header: CommitHeader) -> tuple[bytes, int]:
     """Return the 96 encoded bytes and their checksum, which the next commit refers to."""
-    body = _COMMIT.pack(COMMIT_MAGIC, *header[:3], 0, *header[3:-1], 0)
+    body = _COMMIT.pack(COMMIT_MAGIC, *header[:3], 0, *header[3:-1])
     crc = crc32c(body)
     return body + _U32.pack(crc), crc
 
@@ -171,7 +175,7 @@ def decode_commit(data: bytes | memoryview, at: int = 0) -> CommitHeader | None:
     crc = _U32.unpack_from(data, at + commit_header_bytes - 4)[0]
     if crc32c(data[at : at + commit_header_bytes - 4]) != crc or fields[1] not in (1, 2, 3):
         return None
-    header = CommitHeader._make((CommitKind(fields[1]), *fields[2:4], *fields[5:18], crc))
+    header = CommitHeader._make((CommitKind(fields[1]), *fields[2:4], *fields[5:19], crc))
     return None if header.kind is CommitKind.MARK and header.messages else header
 
 

@@ -3,6 +3,9 @@
 It has rows of (zone, lowest, highest sequence) per publisher. A zone is all blocks that start in one byte
 range of the file. Above the memory limit zones become longer. If one zone for the whole segment is still too
 large, the index is disabled, and lookups read everything.
+
+Late runs have sequences below the highest one of their publisher. They have rows of their own, so that the
+other rows ascend.
 """
 
 from __future__ import annotations
@@ -21,7 +24,11 @@ NEW_KEY_BYTES: Final = 200
 """Memory of a publisher besides its rows before sorting: an entry of a dictionary and an array."""
 _KEY_BYTES: Final = 12
 """Memory of a publisher after sorting: its id and the end of its rows."""
+_LATE_BYTES: Final = 300
+"""Memory of a row of late runs: entries of two dictionaries and their values."""
 _STORED_KEY_BYTES: Final = 16
+_LATE_ROW: Final = 4
+_LATE_ROW_BYTES: Final = 8 * _LATE_ROW
 _ROW: Final = 3
 _ROW_BYTES: Final = 8 * _ROW
 publisher_growth_bytes_max: Final = _STORED_KEY_BYTES + _ROW_BYTES
@@ -64,10 +71,13 @@ class PublisherIndex:
         self._recent: dict[int, array[int]] = {}
         """Unsorted rows, by publisher."""
         self._recent_count = 0
+        self._late: dict[int, dict[int, tuple[int, int]]] = {}
+        """Lowest and highest sequence of late runs, by publisher and zone."""
+        self._late_count = 0
 
     def add(self, offset: int, spans: Iterable[tuple[int, int, int]]) -> bool:
         """Add `spans` of (publisher, lowest, highest sequence) of the block at `offset`, the last block or a
-        new one. Return whether `stored_bytes_max` changed."""
+        new one, without late runs. Return whether `stored_bytes_max` changed."""
         if self._given_up:
             return False
         before = self._recent_count
@@ -87,6 +97,20 @@ class PublisherIndex:
             self._fit(offset)
         return True
 
+    def add_late(self, offset: int, spans: Iterable[tuple[int, int, int]]) -> bool:
+        """Add spans of late runs. Arguments and result are those of `add`."""
+        if self._given_up:
+            return False
+        before = self._late_count
+        zone = offset // self._zone_bytes
+        for publisher, low, high in spans:
+            self._take_late(publisher, zone, low, high)
+        if self._late_count == before:
+            return False
+        if self.nbytes > self._bytes_max:
+            self._fit(offset)
+        return True
+
     @property
     def known(self) -> bool:
         """Whether the index knows its publishers. False if it is disabled."""
@@ -96,13 +120,15 @@ class PublisherIndex:
     def nbytes(self) -> int:
         """Memory of the table."""
         rows = len(self._rows) + self._recent_count
-        return _ROW_BYTES * rows + _KEY_BYTES * len(self._ids) + NEW_KEY_BYTES * len(self._recent)
+        table = _ROW_BYTES * rows + _KEY_BYTES * len(self._ids) + NEW_KEY_BYTES * len(self._recent)
+        return table + _LATE_BYTES * self._late_count
 
     @property
     def stored_bytes_max(self) -> int:
-        """Upper bound of the encoded size of `stored`."""
+        """Upper bound of the encoded size of `stored` and `stored_late`."""
         rows = len(self._rows) + self._recent_count
-        return _ROW_BYTES * rows + _STORED_KEY_BYTES * (len(self._ids) + len(self._recent))
+        keys = _STORED_KEY_BYTES * (len(self._ids) + len(self._recent))
+        return _ROW_BYTES * rows + keys + _LATE_ROW_BYTES * self._late_count
 
     def stretches(self, publisher: int, sequence: int, end: int) -> Iterator[ByteRange]:
         """Yield the ranges of a file of `end` bytes that may hold this message, in order."""
@@ -114,7 +140,11 @@ class PublisherIndex:
         wanted = np.uint64(sequence)
         first = int(rows[:, 2].searchsorted(wanted))
         stop = int(rows[:, 1].searchsorted(wanted, side="right"))
-        for zone in rows[first:stop, 0].tolist():
+        zones = rows[first:stop, 0].tolist()
+        late = self._late.get(publisher)
+        if late is not None:
+            zones = sorted({*zones, *(zone for zone, (low, high) in late.items() if low <= sequence <= high)})
+        for zone in zones:
             yield ByteRange(zone * self._zone_bytes, (zone + 1) * self._zone_bytes)
 
     def highest(self) -> dict[int, int] | None:
@@ -138,7 +168,9 @@ class PublisherIndex:
         """Return the lowest and highest sequence of a publisher. None without one or (see `known`) if
         unknown."""
         rows = self._rows_of(publisher)
-        return (int(rows[0, 1]), int(rows[-1, 2])) if len(rows) else None
+        spans = [(int(rows[0, 1]), int(rows[-1, 2]))] if len(rows) else []
+        spans += self._late.get(publisher, {}).values()
+        return (min(low for low, _ in spans), max(high for _, high in spans)) if spans else None
 
     def coarsen(self) -> None:
         """Halve the resolution."""
@@ -147,6 +179,7 @@ class PublisherIndex:
             rows = self._rows.copy()
             rows[:, 0] >>= np.uint64(1)
             self._zone_bytes *= 2
+            self._coarsen_late()
             self._take(np.repeat(self._ids, self._counts()), rows)
 
     def settle(self) -> None:
@@ -167,6 +200,7 @@ class PublisherIndex:
         self._given_up = True
         self._ids, self._ends, self._rows = _NO_IDS, _NO_ENDS, _NO_ROWS
         self._recent, self._recent_count = {}, 0
+        self._late, self._late_count = {}, 0
 
     # -- rows -----------------------------------------------------------------------------------------
 
@@ -192,6 +226,18 @@ class PublisherIndex:
         ids = ids[starts]
         lasts = np.flatnonzero(np.append(ids[1:] != ids[:-1], True))
         self._ids, self._ends, self._rows = ids[lasts], (lasts + 1).astype(_U4), merged
+
+    def _coarsen_late(self) -> None:
+        late, self._late, self._late_count = self._late, {}, 0
+        for publisher, zones in late.items():
+            for zone, (low, high) in zones.items():
+                self._take_late(publisher, zone // 2, low, high)
+
+    def _take_late(self, publisher: int, zone: int, low: int, high: int) -> None:
+        zones = self._late.setdefault(publisher, {})
+        known = zones.get(zone)
+        self._late_count += known is None
+        zones[zone] = (low, high) if known is None else (min(low, known[0]), max(high, known[1]))
 
     def _fit(self, offset: int) -> None:
         """Reduce to well below the limit, so that this is rare, or disable the index."""
@@ -224,14 +270,25 @@ class PublisherIndex:
         }
         return StoredPublishers(zone_bytes=self._zone_bytes, rows=rows)
 
+    def stored_late(self) -> bytes | None:
+        """Return the rows of late runs as stored in a seal. None without one."""
+        rows = [
+            (publisher, zone, *span)
+            for publisher, zones in sorted(self._late.items())
+            for zone, span in sorted(zones.items())
+        ]
+        return np.array(rows, _U8).tobytes() if rows else None
+
     @staticmethod
-    def of(stored: StoredPublishers, bytes_max: int) -> PublisherIndex:
-        """Return the index from its stored form. Raises `ValueError` if that is invalid."""
+    def of(stored: StoredPublishers, bytes_max: int, late: bytes | None = None) -> PublisherIndex:
+        """Return the index from its stored forms. Raises `ValueError` if they are invalid."""
         table = PublisherIndex(bytes_max)
         if stored.zone_bytes < 1:
             raise ValueError("index has no resolution")
         table._zone_bytes = stored.zone_bytes
         if stored.rows is None:
+            if late:
+                raise ValueError("index has late runs but no publishers")
             table.give_up()
             return table
         count = len(stored.rows)
@@ -249,7 +306,18 @@ class PublisherIndex:
         table._ends = np.cumsum(sizes[order] // _ROW_BYTES).astype(_U4)
         if not _rising(rows, table._ends):
             raise ValueError("index rows of a publisher are out of order")
+        table._read_late(late or b"")
         return table
+
+    def _read_late(self, data: bytes) -> None:
+        if len(data) % _LATE_ROW_BYTES:
+            raise ValueError("index rows of late runs are incomplete")
+        rows = np.frombuffer(data, _U8).reshape(-1, _LATE_ROW)
+        places = list(map(tuple, rows[:, :2].tolist()))
+        if places != sorted(set(places)) or (rows[:, 2] > rows[:, 3]).any():
+            raise ValueError("index rows of late runs are out of order")
+        for row in rows.tolist():
+            self._take_late(*row)
 
 
 def _rising(rows: Rows, ends: npt.NDArray[np.uint32]) -> bool:

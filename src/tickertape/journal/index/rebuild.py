@@ -21,11 +21,19 @@ from tickertape.batch.format import (
     HEADER_BYTES,
     RUN_BYTES,
     RUN_DTYPE,
+    RUN_LATE,
     SEQUENCES,
 )
 from tickertape.journal.format.commit_headers import CommitHeaders
 from tickertape.journal.format.segment import CommitHeader, CommitKind
-from tickertape.journal.index.segment_index import DataCommits, SegmentIndex, Span, Spans, publisher_spans
+from tickertape.journal.index.segment_index import (
+    DataCommits,
+    SegmentIndex,
+    Span,
+    Spans,
+    late_spans,
+    publisher_spans,
+)
 from tickertape.journal.limits import commit_header_bytes
 
 _TOPIC_ENDS: Final = Struct("<ii")
@@ -133,7 +141,8 @@ class IndexRebuild:
             names = self._topics(window, ends_begin, names_begin, count, end) if is_plain else None
             if names is None:
                 batch = MessageBatch.parse(window[begin : begin + int(rows["body_bytes"][at])])
-                parsed.extend((at, *span) for span in publisher_spans(batch))
+                parsed.extend((at, *span, 0) for span in publisher_spans(batch))
+                parsed.extend((at, *span, 1) for span in late_spans(batch))
                 topics.append(batch.topics)
                 tables.append(b"")
             else:
@@ -203,18 +212,20 @@ def _plain(heads: npt.NDArray[np.void], rows: npt.NDArray[np.void]) -> npt.NDArr
 def _spans(tables: list[bytes], slow: list[tuple[int, ...]]) -> Spans:
     """Return the runs of several commits as columns.
 
-    `slow` has (commit, publisher, lowest, highest) of the commits that were parsed in full."""
+    `slow` has (commit, publisher, lowest, highest, late) of the commits that were parsed in full."""
     runs: npt.NDArray[np.void] = np.frombuffer(b"".join(tables), RUN_DTYPE)
     counts = np.array([len(table) // RUN_BYTES for table in tables], np.int64)
     commits = np.repeat(np.arange(len(tables)), counts)
     lows = runs["first_sequence"]
     highs = lows + (runs["count"].astype(np.uint64) - np.uint64(1))
+    late = (runs["flags"] & np.uint32(RUN_LATE)) != 0
     if not slow:
-        return Spans(commits, runs["publisher"], lows, highs)
+        return Spans(commits, runs["publisher"], lows, highs, late)
     columns = np.array(slow, np.uint64).T
     return Spans(
         np.concatenate((commits, columns[0].astype(np.int64))),
         np.concatenate((runs["publisher"], columns[1])),
         np.concatenate((lows, columns[2])),
         np.concatenate((highs, columns[3])),
+        np.concatenate((late, columns[4] != 0)),
     )

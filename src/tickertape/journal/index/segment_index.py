@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tickertape.base.limits import KIB
-from tickertape.batch import MessageBatch
+from tickertape.batch import RUN_LATE, MessageBatch
+from tickertape.batch.format import Runs
 from tickertape.journal.index.publisher_index import (
     PublisherIndex,
     Rows,
@@ -43,6 +44,7 @@ _OBJECT_BYTES = 2 * KIB
 _FRAME_BYTES = 128
 """Maximum bytes that MessagePack adds to the columns and tables of an index."""
 _FEW_RUNS = 8
+_LATE = np.uint32(RUN_LATE)
 
 
 class _StoredIndex(msgspec.Struct, array_like=True):
@@ -53,6 +55,8 @@ class _StoredIndex(msgspec.Struct, array_like=True):
     times: bytes
     publishers: StoredPublishers
     topics: StoredTopics
+    late: bytes | None = None
+    """Rows of late runs: publisher, zone, lowest and highest sequence, four u64 each."""
 
 
 class DataCommits(NamedTuple):
@@ -74,6 +78,8 @@ class Spans(NamedTuple):
     publishers: npt.NDArray[np.uint64]
     lows: npt.NDArray[np.uint64]
     highs: npt.NDArray[np.uint64]
+    late: npt.NDArray[np.bool_]
+    """Whether they are sequences of late runs."""
 
 
 class BlockAddress(NamedTuple):
@@ -123,12 +129,15 @@ class SegmentIndex:
         self._block_end = end
         block = len(self.offsets) - 1
         topics = self._topics.add(block, batch.topics)
-        publishers = self._publishers.add(self.offsets[-1], publisher_spans(batch))
+        spans = publisher_spans(batch)
+        publishers = self._publishers.add(self.offsets[-1], spans)
+        if batch.run_count > 1 or not spans:
+            publishers |= self._publishers.add_late(self.offsets[-1], late_spans(batch))
         return begins or topics or publishers
 
     def add_many(self, commits: DataCommits, spans: Spans) -> list[Span]:
-        """Add data commits, with the same result as `add`. Return their spans, merged per publisher and
-        zone."""
+        """Add data commits, with the same result as `add`. Return their spans without late runs, merged per
+        publisher and zone."""
         offsets, count = commits.offsets, len(commits.offsets)
         blocks = np.empty(count, np.int64)
         at = 0
@@ -145,6 +154,9 @@ class SegmentIndex:
         return self._add_spans(blocks, spans)
 
     def _add_spans(self, blocks: npt.NDArray[np.int64], spans: Spans) -> list[Span]:
+        if spans.late.any():
+            self._add_late(blocks, Spans._make(column[spans.late] for column in spans))
+            spans = Spans._make(column[~spans.late] for column in spans)
         if not len(spans.commits):
             return []
         block_offsets = np.array(self.offsets, np.uint64)[blocks]
@@ -161,6 +173,11 @@ class SegmentIndex:
         for begin, end in pairwise(edges):
             self._publishers.add(int(zone_of[begin]) * index_zone_bytes, merged[begin:end])
         return merged
+
+    def _add_late(self, blocks: npt.NDArray[np.int64], spans: Spans) -> None:
+        columns = (blocks[spans.commits], spans.publishers, spans.lows, spans.highs)
+        for block, *span in zip(*(column.tolist() for column in columns), strict=True):
+            self._publishers.add_late(self.offsets[block], [(span[0], span[1], span[2])])
 
     # -- looking up -----------------------------------------------------------------------------------
 
@@ -310,6 +327,7 @@ class SegmentIndex:
                 times=self.times.tobytes(),
                 publishers=self._publishers.stored(),
                 topics=self._topics.stored(),
+                late=self._publishers.stored_late(),
             )
         )
 
@@ -326,7 +344,7 @@ class SegmentIndex:
         index.offsets.frombytes(stored.offsets)
         index.positions.frombytes(stored.positions)
         index.times.frombytes(stored.times)
-        index._publishers = PublisherIndex.of(stored.publishers, index_bytes_max // 2)
+        index._publishers = PublisherIndex.of(stored.publishers, index_bytes_max // 2, stored.late)
         index._topics = TopicTable.of(stored.topics, index_bytes_max // 2)
         index._block_end = block_end
         index._check()
@@ -346,15 +364,40 @@ class SegmentIndex:
 
 
 def publisher_spans(batch: MessageBatch) -> Sequence[Span]:
-    """Return (publisher, lowest, highest sequence) of a batch, each publisher once."""
+    """Return (publisher, lowest, highest sequence) of a batch without late runs, each publisher once."""
     if batch.run_count == 1:
-        publisher, first, _, count, *_ = batch.first_run
+        publisher, first, _, count, _, flags, _ = batch.first_run
+        if flags & RUN_LATE:
+            return ()
         return ((publisher, first, int(batch.sequences[-1]) if batch.has_sequences else first + count - 1),)
     runs = batch.runs
+    lasts = batch.sequences[np.cumsum(runs["count"]) - 1]
+    late = runs["flags"] & _LATE
+    if late.any():
+        runs, lasts = runs[late == 0], lasts[late == 0]
+    return _spans_of(runs, lasts)
+
+
+def late_spans(batch: MessageBatch) -> Sequence[Span]:
+    """Return (publisher, lowest, highest sequence) of the late runs of a batch, each publisher once."""
+    if batch.run_count == 1:
+        publisher, first, _, count, _, flags, _ = batch.first_run
+        if not flags & RUN_LATE:
+            return ()
+        return ((publisher, first, int(batch.sequences[-1]) if batch.has_sequences else first + count - 1),)
+    late = (batch.runs["flags"] & _LATE) != 0
+    if not late.any():
+        return ()
+    lasts = batch.sequences[np.cumsum(batch.runs["count"]) - 1]
+    return _spans_of(batch.runs[late], lasts[late])
+
+
+def _spans_of(runs: Runs, lasts: npt.NDArray[np.uint64]) -> Sequence[Span]:
+    """Return the spans of runs whose last sequences are `lasts`, each publisher once."""
+    if not len(runs):
+        return ()
     firsts = runs["first_sequence"]
-    ends = np.cumsum(runs["count"])
-    lasts = batch.sequences[ends - 1]
-    if batch.run_count <= _FEW_RUNS:
+    if len(runs) <= _FEW_RUNS:
         spans: dict[int, tuple[int, int]] = {}
         for publisher, low, high in zip(
             runs["publisher"].tolist(), firsts.tolist(), lasts.tolist(), strict=True

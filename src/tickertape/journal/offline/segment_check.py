@@ -14,6 +14,7 @@ import msgspec
 from tickertape.base.errors import BadBatch, CorruptBatch
 from tickertape.base.interfaces import Disk
 from tickertape.batch import MessageBatch
+from tickertape.batch.format import FLAG_DELTA
 from tickertape.journal.format.files import open_file
 from tickertape.journal.format.segment import (
     FLAG_CONTINUES,
@@ -25,7 +26,7 @@ from tickertape.journal.format.segment import (
     footer_bytes,
     segment_path,
 )
-from tickertape.journal.index.segment_index import SegmentIndex, publisher_spans
+from tickertape.journal.index.segment_index import SegmentIndex, late_spans, publisher_spans
 from tickertape.journal.limits import commit_header_bytes
 from tickertape.journal.offline.report import SegmentSummary, VerifyFinding
 from tickertape.journal.recovery.segment_scan import Ending, ReadAt, ScannedCommit, SegmentScan, Verdict
@@ -196,6 +197,10 @@ class SegmentChecker:
         except (BadBatch, CorruptBatch) as error:
             self._damaged(body, f"{_name(header)}: {error}")
             return
+        flags = batch.message_flags
+        if flags is not None and (flags & FLAG_DELTA).any():
+            at = int((flags & FLAG_DELTA).argmax())
+            self._damaged(body, f"{_name(header)}: message {at} is a delta, which no log contains")
         if batch.count != header.messages:
             self._damaged(
                 header.offset, f"{_name(header)} holds {batch.count} messages, not {header.messages}"
@@ -207,6 +212,11 @@ class SegmentChecker:
                     body, f"{_name(header)}: publisher {publisher} has sequence {low} after {known}"
                 )
             self.highest[publisher] = max(high, known)
+        for publisher, low, high in late_spans(batch):
+            known = self.highest.get(publisher, self._before.get(publisher, 0))
+            if high > known:
+                what = f"publisher {publisher} has late sequences {low} to {high} above {known}"
+                self._damaged(body, f"{_name(header)}: {what}")
 
     def _take_seal(self, commit: ScannedCommit) -> None:
         self.seal, self.summary.state = commit.header, "sealed"

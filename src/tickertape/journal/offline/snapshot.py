@@ -15,7 +15,7 @@ from tickertape.base.bookmarks import Bookmark, format_timestamp
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt
 from tickertape.base.interfaces import Buffer, Disk
 from tickertape.batch import MessageBatch, select
-from tickertape.batch.format import KIND_MESSAGE, Int64s
+from tickertape.batch.format import KIND_CONTROL, KIND_MESSAGE, Int64s
 from tickertape.journal.commit.active_segment import ActiveSegment
 from tickertape.journal.format.files import damaged_at, open_file
 from tickertape.journal.format.identity import IDENTITY_FILE, no_journal, read_identity
@@ -351,7 +351,7 @@ def locate(reader: SnapshotReader, position: int) -> Location | Absent:
         bookmark=str(Bookmark(int(batch.publishers[index]), int(batch.sequences[index]))),
         timestamp=int(batch.timestamps[index]),
         data_bytes=len(batch.body(index)),
-        control=batch.kinds is not None and bool(batch.kinds[index]),
+        control=batch.kinds is not None and int(batch.kinds[index]) == KIND_CONTROL,
     )
 
 
@@ -400,7 +400,7 @@ def _why_absent(reader: SnapshotReader, bookmark: Bookmark) -> str:
 
 def _publisher_bounds(view: LogView, publisher: int) -> tuple[int | None, int | None]:
     bounds = [b for s in view.segments if (b := s.index.publisher_bounds(publisher)) is not None]
-    return (bounds[0][0], bounds[-1][1]) if bounds else (None, None)
+    return (min(low for low, _ in bounds), max(high for _, high in bounds)) if bounds else (None, None)
 
 
 def _neighbours(reader: SnapshotReader, bookmark: Bookmark) -> tuple[int, int]:
@@ -411,15 +411,16 @@ def _neighbours(reader: SnapshotReader, bookmark: Bookmark) -> tuple[int, int]:
         if bounds is None:
             continue
         if bounds[1] < bookmark.sequence:
-            before = bounds[1]
+            before = max(before, bounds[1])
             continue
         if bounds[0] > bookmark.sequence:
-            return before, min(after, bounds[0])
+            after = min(after, bounds[0])
+            continue
         for part in reader.parts(segment.first_position, segment.end_position):
             mine = part.batch.sequences[part.batch.publishers == np.uint64(bookmark.publisher)]
             below, above = mine[mine < bookmark.sequence], mine[mine > bookmark.sequence]
             if len(below):
-                before = max(before, int(below[-1]))
+                before = max(before, int(below.max()))
             if len(above):
-                return before, int(above[0])
+                after = min(after, int(above.min()))
     return before, after

@@ -25,6 +25,7 @@ from tickertape.journal.format.retired_state import RETIRED_FILE, RetiredState, 
 from tickertape.journal.format.segment import (
     JOURNAL_DIRECTORY,
     QUARANTINE_DIRECTORY,
+    SOW_DIRECTORY,
     SPILL_DIRECTORY,
     FormatError,
     decode_segment_header,
@@ -44,7 +45,7 @@ _REPLACED: Final = (LAST_SEGMENT_FILE, CLEAN_SHUTDOWN_FILE, RETIRED_FILE, QUEUES
 DATA_NAMES: Final = CREATED_NAMES.union(
     _REPLACED,
     (f"{name}.new" for name in _REPLACED),
-    (QUARANTINE_DIRECTORY, SPILL_DIRECTORY, STAGING_DIRECTORY),
+    (QUARANTINE_DIRECTORY, SOW_DIRECTORY, SPILL_DIRECTORY, STAGING_DIRECTORY),
 )
 """All known names in a data directory, including `lost+found` of the file system."""
 

@@ -20,7 +20,7 @@ from tickertape.base.bookmarks import Bookmark
 from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BadBatch, CorruptBatch, JournalCorrupt, TickertapeError
 from tickertape.base.interfaces import Buffer
-from tickertape.batch import KIND_MESSAGE, BatchHead, MessageBatch, slice_batch
+from tickertape.batch import KIND_MESSAGE, RUN_LATE, BatchHead, MessageBatch, slice_batch
 from tickertape.batch.format import Int64s
 from tickertape.journal.format.retired_state import StoredMessage
 from tickertape.journal.format.segment import CommitHeader, CommitKind, decode_commit
@@ -346,14 +346,20 @@ def _in_batch(batch: MessageBatch, publisher: int, sequence: int) -> int | None:
         return _in_run(batch, 0, batch.count, sequence)
     runs = batch.runs
     mine = np.flatnonzero(runs["publisher"] == publisher)
-    if not len(mine):
-        return None
+    late = (runs["flags"][mine] & np.uint32(RUN_LATE)) != 0
+    if late.any():  # their sequences are out of order
+        rows, mine = mine[late].tolist(), mine[~late]
+    else:
+        rows = []
     at = int(np.searchsorted(runs["first_sequence"][mine], np.uint64(sequence), side="right")) - 1
-    if at < 0:
-        return None
-    row = int(mine[at])
-    start = int(runs["count"][:row].sum())
-    return _in_run(batch, start, start + int(runs["count"][row]), sequence)
+    if at >= 0:
+        rows.append(int(mine[at]))
+    for row in rows:
+        start = int(runs["count"][:row].sum())
+        found = _in_run(batch, start, start + int(runs["count"][row]), sequence)
+        if found is not None:
+            return found
+    return None
 
 
 def _in_run(batch: MessageBatch, start: int, stop: int, sequence: int) -> int | None:

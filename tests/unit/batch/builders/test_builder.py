@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge, UsageError
-from tickertape.base.limits import label_bytes_max, message_bytes_max, topic_bytes_max
+from tickertape.base.limits import headers_bytes_max, label_bytes_max, message_bytes_max, topic_bytes_max
 from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
 
 
@@ -85,6 +85,8 @@ def test_refused_messages_leave_the_builder_unchanged() -> None:
         builder.add("u", b"", key="k" * (label_bytes_max + 1))
     with pytest.raises(BadMessage, match="correlation id"):
         builder.add("u", b"", correlation_id="\ud800")
+    with pytest.raises(BadMessage, match=r"Invalid headers of 8193 bytes\. Use at most 8192 bytes"):
+        builder.add("u", b"", headers=bytes(headers_bytes_max + 1))
     for expiration_ms in (-1, 2**63):
         with pytest.raises(BadMessage, match=f"Invalid expiration '{expiration_ms} ms'. Use 0 to "):
             builder.add("u", b"", expiration_ms=expiration_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.reserved_batches import header_entries
 from tickertape.base.errors import UsageError
 from tickertape.batch import RUN_BY_SERVER, MessageBatch
 from tickertape.batch.builders.rows import Row, batch_from_rows
@@ -12,6 +13,7 @@ _END = 2**64 - 1
 
 
 def _rows(batch: MessageBatch) -> list[Row]:
+    headers = header_entries(batch)
     return [
         Row(
             batch.publisher(i),
@@ -22,6 +24,7 @@ def _rows(batch: MessageBatch) -> list[Row]:
             batch.expiration(i) or 0,
             (batch.correlation_id(i) or "").encode(),
             (batch.key(i) or "").encode(),
+            headers[i],
         )
         for i in range(batch.count)
     ]
@@ -33,6 +36,8 @@ def _rows(batch: MessageBatch) -> list[Row]:
         ([Row(1, 5, 9, "t", b"")], 1, False),
         ([Row(_END, _END, -9, "größe", b"one")], 1, False),
         ([Row(1, 5, 9, "t", b"one", 3, b"id")], 1, False),
+        ([Row(1, 5, 9, "t", b"one", headers=b"\x80")], 1, False),
+        ([Row(1, 5, 9, "t", b"a", headers=b"\x80"), Row(1, 6, 9, "t", b"b")], 1, False),
         ([Row(1, 5, 9, "t", b"a"), Row(1, 6, 9, "t", b"b")], 1, False),
         ([Row(1, 5, 9, "t", b"a"), Row(1, 8, 9, "t", b"b")], 1, True),
         ([Row(1, 5, 9, "t", b"a"), Row(1, 6, 10, "t", b"b")], 2, False),

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import pytest
 
+from tests.helpers.reserved_batches import header_entries, with_reserved
 from tickertape.base.limits import batch_bytes_target
 from tickertape.batch import MessageBatch, batch_from_bodies, merge
 from tickertape.engine.conflation.conflater import ConflatedMessage, Conflater
@@ -165,3 +166,31 @@ def test_conflater_separates_topics_when_a_second_topic_appears_later() -> None:
         conflater.add(stream([1.0]), keys and keys[:1])
         conflater.add(Selection(both, np.array([150, 160]), 161, SECOND), keys)
         assert shown(conflater.flush()) == [("7|1|", b"t2", 1.0, 100), ("8|1|", b"u1", 1.0, 150)]
+
+
+def with_headers(seconds: Sequence[float], entries: Sequence[bytes]) -> Selection:
+    """Messages like `stream`, with encoded headers."""
+    plain = stream(seconds)
+    assert plain.batch is not None
+    return Selection(
+        with_reserved(plain.batch, headers=entries), None, plain.end, round(seconds[-1] * SECOND)
+    )
+
+
+def test_conflated_message_has_the_headers_of_the_last_message() -> None:
+    conflater = Conflater(SECOND)
+    last = b"\x81\xa1n\x01"
+    found = [
+        *conflater.add(with_headers([10.0, 10.2, 11.5], [b"\x81\xa1n\x00", last, b""])),
+        *conflater.flush(),
+    ]
+    assert [entry for result in found for entry in header_entries(result.batch)] == [last, b""]
+
+
+def test_headers_count_as_held_bytes() -> None:
+    held = []
+    for size in (0, 300):
+        conflater = Conflater(SECOND)
+        conflater.add(with_headers([10.0], [bytes(size)]))
+        held.append(conflater.held_bytes)
+    assert held[1] - held[0] == 300

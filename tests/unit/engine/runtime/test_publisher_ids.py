@@ -61,7 +61,7 @@ def test_bindings_around_malformed_records_are_loaded_and_damage_is_reported() -
     now = world.now()
     journal = world.broker.journal
     first = journal.highest[CONTROL_PUBLISHER] + 1
-    stamp = Stamp(CONTROL_PUBLISHER, first, journal.log_time(now))
+    stamp = Stamp(CONTROL_PUBLISHER, first, journal.next_stamp(now))
     at = journal.append(builder.build(), stamp, first + len(bodies) - 1, now)
     world.connect("after").publish("t", [b"2"])
     world.settle()
@@ -74,3 +74,39 @@ def test_bindings_around_malformed_records_are_loaded_and_damage_is_reported() -
     assert [(error.code, error.file) for error in registry.damage] == [("journal_corrupt", path)] * 2
     for error, position in zip(registry.damage, (at, at + 2), strict=True):
         assert str(error).startswith(f"Cannot read position {position} of {path!r}: invalid control record")
+
+
+def foreign(**fields: object) -> bytes:
+    """Return a control record of another log."""
+    return msgspec.msgpack.encode({**fields, "log": bytes(range(16))})
+
+
+def test_publisher_record_of_another_log_binds_nothing() -> None:
+    registry = PublisherDirectory()
+    registry.apply(foreign(**GOOD))
+    assert not registry.is_bound(7)
+    assert not registry.collides(7, "another")
+
+
+def test_control_records_of_another_log_are_kept_apart_from_own_records() -> None:
+    registry = PublisherDirectory()
+    queue = {"type": "queue", "queue": "q", "recovery_point": "epoch", "position": 9}
+    registry.apply(foreign(**queue))
+    for count in range(2):
+        registry.apply(foreign(type="transaction", latest_of="name 0", messages=count))
+    own = msgspec.msgpack.encode({"type": "transaction", "latest_of": "name 0"})
+    registry.apply(own)
+    assert registry.others == []
+    assert list(registry.latest.values()) == [own]
+    assert list(registry.foreign.values()) == [
+        foreign(**queue),
+        foreign(type="transaction", latest_of="name 0", messages=1),
+    ]
+
+
+@pytest.mark.parametrize("log", [b"", b"short", bytes(17), "text", None, 7])
+def test_control_record_with_an_invalid_log_id_is_malformed(log: object) -> None:
+    registry = PublisherDirectory()
+    with pytest.raises(JournalCorrupt, match="invalid control record"):
+        registry.apply(msgspec.msgpack.encode(GOOD | {"log": log}))
+    assert not registry.is_bound(7)

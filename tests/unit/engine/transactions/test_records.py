@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import msgspec
 import pytest
 
+from tests.simulation.journal_world import drive
 from tickertape.base.errors import LimitReached
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.transactions import records as transaction_names
@@ -13,7 +16,8 @@ from tickertape.engine.transactions.records import (
     CommittedTransactions,
     record_batch,
 )
-from tickertape.journal.format.retired_state import with_records
+from tickertape.journal.format.retired_state import ControlRecord, with_records
+from tickertape.testing.disk import StrictDisk
 from tickertape.wire.commands import Transaction
 
 
@@ -175,11 +179,14 @@ def test_retention_keeps_the_last_record_of_each_space_and_name(monkeypatch: pyt
     known = CommittedTransactions()
     first = [commit(known, numbered(1)), commit(known, named("a")), b"other", commit(known, named("b"))]
     second = [commit(known, numbered(2)), commit(known, numbered(3)), commit(known, named("c"))]
-    kept = with_records(with_records((), first), second)
+    kept: tuple[ControlRecord, ...] = ()
+    for bodies in (first, second):
+        kept = drive(StrictDisk(Random(1)), with_records(kept, [*bodies]))
     assert kept == (b"other", first[3], second[1], second[2])
     registry = PublisherDirectory()
     for body in kept:
         if body != b"other":
+            assert isinstance(body, bytes)
             registry.apply(body)
     after = CommittedTransactions(registry.latest.values())
     assert numbered(3) in after
@@ -203,3 +210,13 @@ def test_new_space_above_the_limit_is_refused_and_known_ones_continue(
 def test_committed_transactions_skips_unknown_record_types() -> None:
     body = msgspec.msgpack.encode({"type": "later", "latest_of": "x", "name": 5})
     assert named("x") not in CommittedTransactions([body])
+
+
+def test_transaction_record_of_another_log_commits_nothing() -> None:
+    registry = PublisherDirectory()
+    for transaction in (named("n1"), numbered(7)):
+        record = msgspec.msgpack.decode(commit(CommittedTransactions(), transaction))
+        registry.apply(msgspec.msgpack.encode(record | {"log": bytes(16)}))
+    known = CommittedTransactions(registry.latest.values())
+    assert named("n1") not in known
+    assert numbered(7) not in known

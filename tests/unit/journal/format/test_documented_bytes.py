@@ -58,9 +58,9 @@ def test_identity_file_has_the_documented_bytes() -> None:
 def test_index_of_the_golden_segment_has_the_documented_layout() -> None:
     data = GOLDEN.read_bytes()
     _, seal, _, _, index_bytes, _ = struct.unpack("<8sQQQII", data[-40:])
-    offsets, positions, times, (zone_bytes, rows), (stride, hashes, counts, groups) = msgspec.msgpack.decode(
-        data[seal + 96 : seal + 96 + index_bytes]
-    )
+    elements = msgspec.msgpack.decode(data[seal + 96 : seal + 96 + index_bytes])
+    offsets, positions, times, (zone_bytes, rows), (stride, hashes, counts, groups), late = elements
+    assert late is None
     assert struct.unpack("<Q", offsets) == (512,)
     assert struct.unpack("<Q", positions) == (0,)
     assert struct.unpack("<q", times) == (0,)

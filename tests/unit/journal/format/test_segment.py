@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from crc32c import crc32c
 
@@ -37,6 +38,7 @@ from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.testing.disk import StrictDisk
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "journal-segment.bin"
+GOLDEN_BEFORE = GOLDEN.with_name("journal-segment-before.bin")
 SALT = 0x1122334455667788
 
 HEADER = SegmentHeader(
@@ -65,6 +67,7 @@ COMMIT = CommitHeader(
     body_crc=6,
     chain=7,
     epoch=9,
+    ahead=2**32 - 1,
 )
 
 
@@ -104,6 +107,28 @@ def test_written_segment_equals_the_golden_file() -> None:
     )
 
 
+def test_golden_segment_of_an_earlier_version_is_read() -> None:
+    """The index has five elements: late runs are missing."""
+    data = GOLDEN_BEFORE.read_bytes()
+    disk = StrictDisk(Random(1))
+    disk.make_directory("journal")
+    handle = disk.open(segment_path(1), create=True)
+    disk.write(handle, 0, [data])
+    disk.close(handle)
+    recovered = recover_journal(disk, bytes(range(16)))
+    assert recovered.publishers == {7: 3, 8: 6}
+    assert recovered.report == []
+    assert Journal(recovered, Now(1.0, 1)).view.segments[0].index.publisher_bounds(8) == (5, 6)
+    assert len(msgspec.msgpack.decode(_index_of(data))) == 5
+    assert len(msgspec.msgpack.decode(_index_of(GOLDEN.read_bytes()))) == 6
+
+
+def _index_of(data: bytes) -> bytes:
+    """Return the stored index of a sealed segment."""
+    _, seal, _, _, index_bytes, _ = struct.unpack("<8sQQQII", data[-40:])
+    return data[seal + 96 : seal + 96 + index_bytes]
+
+
 def test_golden_segment_matches_the_documented_layout() -> None:
     data = GOLDEN.read_bytes()
     assert data[:8] == b"TKTSEG\0\0"
@@ -121,7 +146,7 @@ def test_golden_segment_matches_the_documented_layout() -> None:
         fields = struct.unpack_from("<QQQQIIQqIIQIIII", data, at + 8)
         assert fields[:4] == (SALT, at, number, position)
         assert fields[6] == number - 1, "synced through"
-        assert (*fields[9:11], fields[13]) == (chain, 1, 0), "chain, epoch, reserved"
+        assert (*fields[9:11], fields[13]) == (chain, 1, 0), "chain, epoch, ahead"
         chain = fields[14]
         assert crc32c(data[at : at + 92]) == chain
         body = data[at + 96 : at + 96 + fields[5]]
@@ -149,6 +174,7 @@ def test_headers_encode_and_decode_to_the_same_values() -> None:
     encoded, crc = encode_commit(COMMIT)
     assert len(encoded) == commit_header_bytes
     assert decode_commit(b"xyz" + encoded, 3) == COMMIT._replace(crc=crc)
+    assert struct.unpack_from("<I", encoded, 88) == (COMMIT.ahead,)
     footer = Footer(600, 700, SALT, 50)
     assert decode_footer(encode_footer(footer)) == footer
 

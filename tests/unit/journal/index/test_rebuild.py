@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.unit.journal.index.test_late_runs import marked
 from tests.unit.journal.written import Written
 from tickertape.base.errors import BadBatch
 from tickertape.batch import BatchBuilder, MessageBatch, Stamp, batch_from_bodies, merge
@@ -26,10 +27,12 @@ SALT = 77
 
 
 def random_batch(rng: Random, sequences: dict[int, int], kinds: bool) -> MessageBatch:
-    batches, stamps = [], []
+    batches, stamps, late = [], [], []
     for _ in range(rng.choice((1, 1, 3, 30))):
         publisher = rng.randint(1, 5)
-        first = sequences.get(publisher, 0) + rng.choice((1, 1, 9))
+        known = sequences.get(publisher, 0)
+        late.append(known > 9 and rng.random() < 0.2)
+        first = known - rng.choice((5, 8)) if late[-1] else known + rng.choice((1, 1, 9))
         count = rng.choice((1, 2, 5))
         if rng.random() < 0.2:
             builder = BatchBuilder()
@@ -42,10 +45,10 @@ def random_batch(rng: Random, sequences: dict[int, int], kinds: bool) -> Message
         else:
             name = f"t{rng.randrange(9)}" if rng.random() < 0.9 else f"längster {rng.randrange(9)}"
             batch = batch_from_bodies(name, [rng.randbytes(300)] * count, first_sequence=first)
-        sequences[publisher] = int(batch.sequences[-1])
+        sequences[publisher] = max(known, int(batch.sequences[-1]))
         batches.append(batch)
         stamps.append(Stamp(publisher, first, 5))
-    return merge(batches, stamps)
+    return marked(merge(batches, stamps), late)
 
 
 def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[bytes, list[ScannedCommit]]:
@@ -81,6 +84,7 @@ def segment(seed: int, commits: int = 150, *, chained: bool = False) -> tuple[by
             body_crc=batch.crc() if batch is not None else 0,
             chain=chain,
             epoch=1,
+            ahead=number % 3,
         )
         encoded, chain = encode_commit(header)
         position += header.messages
@@ -100,6 +104,7 @@ def canonical(rebuild: IndexRebuild) -> object:
     return (
         *(index.offsets.tolist(), index.positions.tolist(), index.times.tolist()),
         *(dict(sorted(rows.items())), stored.hashes, stored.counts, stored.groups),
+        index._publishers.stored_late(),
         *(rebuild.highest, rebuild.unproven(-1), index.block_bounds(index.blocks - 1)),
     )
 
@@ -120,7 +125,9 @@ def test_index_rebuilt_in_bulk_equals_the_index_rebuilt_commit_by_commit(seed: i
         window = last.end - 512
         expected = expected._replace(offset=last.end, number=last.number + 1, chain=last.crc)
     assert canonical(at_once) == canonical(one_by_one)
+    assert at_once.index._publishers.stored_late() is not None
     assert expected.number == len(made) + 1
+    assert last == made[-1].header
     assert last == made[-1].header
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from tests.helpers.reserved_batches import with_reserved
 from tests.unit.journal.written import START_MICROS, Written
 from tickertape.base.errors import NotAJournal
+from tickertape.batch import MessageBatch
 from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.log_end import read_last_segment
 from tickertape.journal.format.segment import (
@@ -239,7 +241,7 @@ def test_verify_reports_a_run_that_does_not_match_the_publisher_checksum(
 
 
 def _merge_with_a_wrong_body(batches: Any, stamps: Any) -> Any:
-    from tickertape.batch import MessageBatch, merge
+    from tickertape.batch import merge
 
     encoded = bytearray(merge(batches, stamps).encode())
     encoded[-20] ^= 1
@@ -295,6 +297,17 @@ def other_index(header: CommitHeader, body: bytes) -> bytes:
     return index + padding + encode_footer(Footer(header.offset, end, header.salt, len(index)))
 
 
+def with_flags(body: bytes, message_flags: list[int]) -> bytes:
+    """A commit's batch with message flags."""
+    return with_reserved(MessageBatch.parse(body), message_flags=message_flags).encode()
+
+
+def test_verify_accepts_superseded_messages() -> None:
+    disk = one_segment().disk
+    reforge(disk, 1, lambda h, b: (h, with_flags(b, [0, 1, 1])) if h.number == 2 else (h, b))
+    assert not [finding for finding in verify(disk).damage if "commit 2" in finding.what]
+
+
 @pytest.mark.parametrize(
     ("number", "change", "text"),
     [
@@ -302,6 +315,7 @@ def other_index(header: CommitHeader, body: bytes) -> bytes:
         (2, lambda h, b: (h._replace(synced_through=2), b), "commit 2 claims to be durable"),
         (3, lambda h, b: (h._replace(first_position=7), b), "commit 3 starts at position 7, not 6"),
         (3, lambda h, b: (h._replace(messages=5), b), "commit 3 holds 2 messages, not 5"),
+        (2, lambda h, b: (h, with_flags(b, [0, 3, 0])), "commit 2: message 1 is a delta"),
         (4, lambda h, b: (h, other_index(h, b)), "the last sequences in the index differ"),
     ],
 )

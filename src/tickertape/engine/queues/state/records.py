@@ -21,6 +21,7 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.base.text_format import shown
 from tickertape.batch.format import Int64s
 from tickertape.engine.limits import record_ranges_bytes_max
+from tickertape.journal.format.control_record import decode_head
 
 _I8: Final = np.dtype("<i8")
 
@@ -141,12 +142,15 @@ def decode_record(body: bytes) -> QueueRecord:
 
 
 def begun_in(bodies: Sequence[bytes]) -> list[QueueBegun]:
-    """Return the `QueueBegun` records among control records. Other kinds are skipped."""
+    """Return the `QueueBegun` records among control records. Other kinds, and records of other logs, are
+    skipped."""
     found = []
     for body in bodies:
         try:
-            found.append(_BEGUN(body))
-        except _ERRORS:
+            begun = _BEGUN(body)
+            if not decode_head(body).log:
+                found.append(begun)
+        except (*_ERRORS, JournalCorrupt):
             continue
     return found
 

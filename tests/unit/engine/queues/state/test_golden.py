@@ -268,3 +268,9 @@ def test_golden_queue_checkpoint_matches_the_documented_layout() -> None:
     assert stored[:4] == [60.0, "minimum", 0, [[10, 20, TIME]]]
     assert {at: sets(held) for at, held in stored[4].items()} == {TIME + 5_000_000: [11]}
     assert sets(stored[5]) == []
+
+
+def test_queue_start_of_another_log_is_skipped() -> None:
+    own = msgspec.msgpack.decode(golden("queue-begun"))
+    foreign = msgspec.msgpack.encode(own | {"log": bytes(16), "position": 9})
+    assert begun_in([golden("queue-begun"), foreign]) == [BEGUN]
