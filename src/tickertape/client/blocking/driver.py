@@ -84,6 +84,8 @@ class ThreadDriver(ClientDriver):
                 self._arm_beats()
                 self._keep_notifying()
                 return
+            if self.logon.closed:
+                raise self.closed_error()
             self._log_on(seconds)
 
     def close(self, timeout: Timeout) -> None:

@@ -262,3 +262,19 @@ def test_cancelled_async_close_reports_unanswered_messages(
 
     asyncio.run(run())
     assert ["1 message(s) have no answer" in str(error) for error in reported_errors] == [True]
+
+
+def test_connect_of_a_closed_client_raises_closed_and_opens_no_connection() -> None:
+    nobody = "tcp://127.0.0.1:1"
+    client = tt.Client("desk", nobody, connect=False)
+    client.close()
+    with pytest.raises(Closed):
+        client.connect()
+
+    async def scene() -> None:
+        later = tt.AsyncClient("desk", nobody)
+        await later.close()
+        with pytest.raises(Closed):
+            await later.connect()
+
+    asyncio.run(scene())
