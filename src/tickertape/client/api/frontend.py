@@ -8,7 +8,7 @@ from typing import Any, Final
 from tickertape.base.text_format import near_name
 from tickertape.base.version import __version__
 from tickertape.client.api.driver import ClientDriver, DriverSettings
-from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, refuse_own_client
+from tickertape.client.bookmark_store.protocol import BookmarkStore, bind, check_store, refuse_own_client
 from tickertape.client.common.address import parse_uri
 from tickertape.client.common.connection_state import StateListener
 from tickertape.client.common.credentials import credentials_of, password_of
@@ -288,6 +288,7 @@ class ClientFrontend(StrictAttributes):
         """
         self._driver.check_not_forked()
         if store is not None:
+            check_store(store)
             refuse_own_client(store, self)
             bind(store, self.name)
         self._driver.set_bookmark_store(store)

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import UsageError
+from tickertape.base.text_format import wrong_type
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.progress import Mask, Publishers, UInt64s
 
@@ -118,6 +119,12 @@ def columns_of(batch: MessageBatch) -> tuple[Publishers, UInt64s]:
     if batch.run_count == 1:
         return batch.first_run.publisher, batch.sequences
     return batch.publishers, batch.sequences
+
+
+def check_store(store: object) -> None:
+    """Raise `UsageError` if `store` is not a bookmark store."""
+    if not isinstance(store, BookmarkStore):
+        raise UsageError(wrong_type("bookmark store", store, "a BookmarkStore, such as MemoryBookmarkStore"))
 
 
 def bind(store: BookmarkStore, name: str) -> None:

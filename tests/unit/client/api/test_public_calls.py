@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +56,19 @@ def test_client_reference_lists_exactly_the_existing_commands() -> None:
     text = PAGE.read_text(encoding="utf-8").split("\n## Commands\n")[1]
     rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, re.MULTILINE)
     assert {name: tuple(re.findall(r"`(\w+)`", fields)) for name, fields in rows} == BUILT
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(tt.Client, "desk", "tcp://127.0.0.1:1", connect=False),
+        partial(tt.AsyncClient, "desk", "tcp://127.0.0.1:1"),
+        partial(tt.HAClient, "desk", servers="tcp://127.0.0.1:1"),
+        partial(tt.AsyncHAClient, "desk", servers="tcp://127.0.0.1:1"),
+    ],
+)
+def test_stores_of_another_type_are_rejected(make: Callable[..., Any]) -> None:
+    with pytest.raises(tt.UsageError, match=r"Invalid bookmark store of type int\. Use a BookmarkStore"):
+        make(bookmark_store=5)
+    with pytest.raises(tt.UsageError, match=r"Invalid publish store of type int\. Use a PublishStore"):
+        make(publish_store=5)
