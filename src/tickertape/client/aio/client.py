@@ -67,8 +67,11 @@ class AsyncClient(
     Raises:
         BadName: The client name is invalid.
         BadOption: Another parameter is invalid.
+        UsageError: `publish_store` or `bookmark_store` is not a store.
         StoreOwnerMismatch: A store belongs to another client name.
-        Forked: Every call except `close` in a forked child.
+        StoreError: A store failed.
+        Closed: A store is closed.
+        Forked: In a forked child: every call that needs the connection or a store, except `close`.
 
     Example:
         >>> async with tt.AsyncClient("desk", uri) as client:
@@ -108,14 +111,17 @@ class AsyncClient(
     async def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send all published messages, wait until the server has received them, and disconnect.
 
-        All later calls raise `Closed`. Concurrent calls of `publish` raise it from the start of `close` on.
-        The call raises only `asyncio.CancelledError`, and a cancelled call closes the client too. Errors, and
-        the number of messages without an answer, go to the exception listener. A publish store keeps messages
-        that are not persisted. In a forked child the call does nothing.
+        All later calls that need the server raise `Closed`. Concurrent calls of `publish` raise it from the
+        start of `close` on. A cancelled call closes the client too. Errors during the close, and the number
+        of messages without an answer, go to the exception listener, not to the caller. A publish store keeps
+        messages that are not persisted. In a forked child the call does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. Handlers that still run then are cancelled. None: no
                 timeout. Default: the timeout of the client.
+
+        Raises:
+            BadOption: The timeout is invalid. The client stays open.
 
         Example:
             >>> await client.publish("orders", {"id": 1})
@@ -176,10 +182,10 @@ class AsyncClient(
     ) -> int | None:
         """Publish one message. If the call raises or is cancelled, the message is not published.
 
-        The call yields to other tasks after it has sent a frame. It waits only if the publish store or the
-        send buffer is full. If the connection is lost while the publish store is full, the call raises
-        `Disconnected`. HA clients that reconnect, and clients with a disconnect handler and a timeout, wait
-        instead.
+        If the previous publish sent a frame, the call first yields to other tasks. It waits only if the
+        publish store or the send buffer is full. If the connection is lost while the publish store is full,
+        the call raises `Disconnected`. HA clients that reconnect, and clients with a disconnect handler and a
+        timeout, wait instead.
 
         Args:
             topic: Name of the topic or queue.
@@ -196,7 +202,7 @@ class AsyncClient(
             persistent.
 
         Raises:
-            BadMessage: `data` cannot be encoded.
+            BadMessage: `data`, `correlation_id` or `sow_key` cannot be encoded.
 
         All other errors: see `Client.publish`.
 
@@ -246,9 +252,10 @@ class AsyncClient(
                 lasts. Default: the timeout of the client.
 
         Returns:
-            The sequence number of the last message, or None as in `publish`.
+            The sequence number of the last message, or None as in `publish` and without messages.
 
         Raises:
+            UsageError: `messages` is not iterable.
             BadMessage: One of the messages cannot be encoded.
 
         All other errors: see `Client.publish`.
@@ -277,10 +284,10 @@ class AsyncClient(
             timeout: Longest single wait for free space, as in `publish_batch`.
 
         Returns:
-            The sequence number of the last message, or None as in `publish`.
+            The sequence number of the last message, or None as in `publish` and without messages.
 
         Raises:
-            UsageError: The column does not exist.
+            UsageError: The column does not exist, or `table` has no Arrow data.
             BadMessage: The column has another type, nulls or invalid offsets.
 
         All other errors: see `Client.publish`.

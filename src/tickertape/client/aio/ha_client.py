@@ -26,7 +26,9 @@ class AsyncHAClient(HAFrontend, AsyncClient):
     Raises:
         BadName: The client name is invalid.
         BadOption: Another parameter is invalid.
+        UsageError: `publish_store` or `bookmark_store` is not a store.
         StoreError: A store failed, or belongs to another client name.
+        Closed: A store is closed.
 
     Example:
         >>> async with tt.AsyncHAClient("risk", servers=[uri], heartbeat="5s") as client:
@@ -84,6 +86,9 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         Args:
             timeout: Longest wait, as in `close`. Default: the timeout of the client.
 
+        Raises:
+            BadOption: The timeout is invalid. The client stays open.
+
         Example:
             >>> await client.disconnect()
         """
@@ -117,12 +122,15 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         """Send all published messages, wait until the server has received them, and disconnect permanently.
 
         A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
-        The call raises only `asyncio.CancelledError`, and a cancelled call closes the client too. Errors go
-        to the exception listener. In a forked child the call does nothing.
+        A cancelled call closes the client too. Errors during the close go to the exception listener, not to
+        the caller. In a forked child the call does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. Handlers that still run then are cancelled. None: no
                 timeout. Default: the timeout of the client.
+
+        Raises:
+            BadOption: The timeout is invalid. The client stays open.
 
         Example:
             >>> sequence = await client.publish("orders", {"id": 1})

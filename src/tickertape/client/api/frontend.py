@@ -143,9 +143,10 @@ class ClientFrontend(StrictAttributes):
     def set_ack_conflation(self, interval: float | str | None) -> None:
         """Request at most one persisted acknowledgement per interval, from the next logon on.
 
-        Fewer acknowledgements reduce the cost for a publisher of large batches. With an interval, each
-        `publish` is sent in its own frame: use `publish_batch` for throughput. A publish store keeps messages
-        for up to one interval longer, unless it is full. `publish_flush` does not wait for the interval.
+        Fewer acknowledgements reduce the cost for a publisher of large batches. With an interval, a `publish`
+        is sent as soon as earlier frames are written. So frames are small: use `publish_batch` for
+        throughput. A publish store keeps messages for up to one interval longer, unless it is full.
+        `publish_flush` does not wait for the interval.
 
         Args:
             interval: Seconds or text (`"100ms"`), 1 ms to one day. None: one acknowledgement per commit (the
@@ -255,6 +256,7 @@ class ClientFrontend(StrictAttributes):
             UsageError: The current store still holds messages, or `store` is not a publish store.
             StoreOwnerMismatch: The store belongs to another client name.
             StoreError: The store failed.
+            Closed: The store is closed.
             BadCommand: The server has no sequence numbers left for this client name.
             Forked: The process is a forked child.
 
@@ -277,9 +279,11 @@ class ClientFrontend(StrictAttributes):
             store: The new store. None: no store.
 
         Raises:
-            UsageError: A bookmark subscription runs, or the recovery point adapter of the store uses this
-                client.
+            UsageError: A bookmark subscription runs, `store` is not a bookmark store, or its recovery point
+                adapter uses this client.
             StoreOwnerMismatch: The store belongs to another client name.
+            StoreError: The store failed.
+            Closed: The store is closed.
             Forked: The process is a forked child.
 
         Example:

@@ -84,7 +84,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             conflation_key: Fields of the conflation key: `["/symbol"]`. None (default): the topic.
             pause: Start a bookmark subscription paused (default False).
             timestamp: Deliver the time at which the server accepted each message (default False).
-            live: Deliver messages before they are synced to disk (default False).
+            live: After the replay of a bookmark subscription, deliver messages before they are synced to
+                disk (default False).
             fully_durable: Deliver replicated messages only, as in `bookmark_subscribe` (default False).
             bookmark_not_found: Start if the log does not contain the bookmark, as in `bookmark_subscribe`.
             select: Fields to send: `["-/", "+/symbol"]`. None (default): all.
@@ -110,8 +111,10 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             BadFilter: The filter is invalid.
             BadOption: An argument or option is invalid, conflicts with another, or is not supported.
             NotAQueue: `max_backlog` or `browse` was given, and `topic` is not a queue.
-            SubscriptionExists: A subscription with this id runs, and `replace` is False.
+            SubscriptionExists: A subscription with this id runs, and `replace` is False. Or its replacement
+                is already pending.
             LimitReached: A limit of the server was reached.
+            NotReady: The server is shutting down, or has too many searches or pending replacements.
             TimedOut: No answer within `timeout`.
             Disconnected: The client is not connected, or the connection was lost.
             Closed: The client is closed.
@@ -172,7 +175,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             topic: As in `subscribe`. A pattern skips topics that are not persistent.
             bookmark: The start point. `EPOCH`, `NOW`, or `MOST_RECENT` (the recovery point of `sub_id` in the
                 bookmark store, otherwise EPOCH). Or a bookmark or a list of bookmarks. Or a UTC time
-                (`YYYYmmddTHHMMSS[Z]` or `datetime`): the first message is the first one after it. Or a range
+                (`YYYYmmddTHHMMSS[.ffffff][Z]` or `datetime`): the stream starts after it. Or a range
                 such as `"[20261120T090000:20261120T100000)"`, which ends the stream at its end.
             filter: Deliver only messages whose content matches this expression.
             sub_id: Id of the subscription, and its name in the bookmark store. None (default): a generated
@@ -202,9 +205,12 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
         Raises:
             BadBookmark: The start point is invalid.
-            BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`.
-            BookmarkExpired: Retention has removed the bookmark. `available` is the first stored bookmark.
+            BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`. Or
+                it does not contain the end of the range.
+            BookmarkExpired: Retention has removed the start or the end. `available` is the first stored
+                bookmark.
             TopicNotRecorded: The topic is not persistent.
+            ArchiveFailed: The server cannot read its archive.
             StoreError: The bookmark store failed or has no space (`BookmarkStoreFull`).
 
         All other errors: see `subscribe`.
@@ -289,7 +295,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             The stream of the messages.
 
         Raises:
-            BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`.
+            BookmarkUnknown: The log does not contain the bookmark, and `bookmark_not_found` is `"fail"`. Or
+                it does not contain the end of the range.
 
         All other errors: see `bookmark_subscribe`.
 
@@ -330,7 +337,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
         Raises:
             SubscriptionUnknown: One of the subscriptions does not exist. None was ended.
-            UsageError: The call has no id.
+            BadOption: The timeout is invalid.
+            UsageError: The call has no id, or an id is not text.
             TimedOut: No answer within `timeout`.
             Disconnected: The client is not connected, or the connection was lost.
             Closed: The client is closed.
@@ -356,8 +364,9 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
         Raises:
             SubscriptionUnknown: One of the subscriptions does not exist. None was changed.
-            BadOption: One of them is not a bookmark subscription. None was changed.
-            UsageError: The call has no id.
+            BadOption: One of them is not a bookmark subscription. None was changed. Or the timeout is
+                invalid.
+            UsageError: The call has no id, or an id is not text.
             TimedOut: No answer within `timeout`.
             Disconnected: The client is not connected, or the connection was lost.
             Closed: The client is closed.

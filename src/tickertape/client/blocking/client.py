@@ -66,9 +66,12 @@ class Client(
     Raises:
         BadName: The client name is invalid.
         BadOption: Another parameter is invalid.
+        UsageError: `publish_store` or `bookmark_store` is not a store.
         StoreOwnerMismatch: A store belongs to another client name.
-        Disconnected, TimedOut, AuthenticationFailed, NameInUse: See `connect`.
-        Forked: Every call except `close` in a forked child.
+        StoreError: A store failed.
+        Closed: A store is closed.
+        Disconnected: With `connect`, this and all other errors of the method `connect`.
+        Forked: In a forked child: every call that needs the connection or a store, except `close`.
 
     Example:
         >>> with tt.Client("desk", uri) as client:
@@ -124,18 +127,21 @@ class Client(
                 the client.
 
         Raises:
-            Disconnected: The server does not answer or closed the connection.
+            Disconnected: The server cannot be reached, or closed the connection.
             TlsFailed: The TLS handshake failed.
+            NotTickertape: The peer is not a Tickertape server.
             TimedOut: No logon within `timeout`.
             AuthenticationFailed: The token or password is missing or wrong.
             NameInUse: Another user is connected with this client name. Or the call is in the disconnect
                 handler after another connection took over the name.
             PublisherCollision: Another client name has the same publisher id. Use another name.
             BadVersion: The server does not support the protocol version.
+            PeerError: Another error of the protocol. `BadCommand` also means that no sequence number is left
+                for messages of the publish store.
             Refused: The server refused the logon for another reason.
             TopicNotRecorded: The publish store has messages of a topic that is not persistent on this server.
             StoreError: The publish store failed.
-            BadOption: The timeout is invalid.
+            BadOption: The timeout is invalid, or a file of `tls` cannot be used.
             Closed: The client is closed.
             UsageError: The call is on the receive thread (in a handler).
 
@@ -150,14 +156,17 @@ class Client(
     def close(self, *, timeout: Timeout = DEFAULT) -> None:
         """Send all published messages, wait until the server has received them, and disconnect.
 
-        All later calls raise `Closed`. Concurrent calls of `publish` raise it from the start of `close` on.
-        The call itself never raises: errors, and the number of messages without an answer, go to the
-        exception listener. A publish store keeps messages that are not persisted. In a forked child the call
-        does nothing.
+        All later calls that need the server raise `Closed`. Concurrent calls of `publish` raise it from the
+        start of `close` on. Errors during the close, and the number of messages without an answer, go to the
+        exception listener, not to the caller. A publish store keeps messages that are not persisted. In a
+        forked child the call does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:
                 no timeout. Default: the timeout of the client.
+
+        Raises:
+            BadOption: The timeout is invalid. The client stays open.
 
         Example:
             >>> client = tt.Client("desk", uri)
@@ -232,10 +241,13 @@ class Client(
 
         Raises:
             BadTopic: The topic name is invalid.
-            BadMessage: `data` cannot be encoded.
-            MessageTooLarge: The body is larger than the limit of the server (default 16 MB).
+            BadMessage: `data` cannot be encoded. Or `correlation_id` or `sow_key` is longer than 4 KB, or not
+                valid Unicode.
+            MessageTooLarge: The body is larger than the limit of the server (default 16 MB), or than the
+                publish store.
             BadOption: `expiration` or `timeout` is invalid.
-            Disconnected: The client is not connected, and has no publish store or a full one.
+            Disconnected: The client is not connected and cannot store the message. The publish store is
+                missing or full, or the topic is not persistent.
             StoreFull: The publish store is full, and its `when_full` is `"raise"`. Or it is full in a call on
                 the receive thread (in a handler).
             TimedOut: No free space within `timeout`.
@@ -303,9 +315,10 @@ class Client(
                 lasts. Default: the timeout of the client.
 
         Returns:
-            The sequence number of the last message, or None as in `publish`.
+            The sequence number of the last message, or None as in `publish` and without messages.
 
         Raises:
+            UsageError: `messages` is not iterable.
             BadMessage: One of the messages cannot be encoded.
 
         All other errors: see `publish`.
@@ -334,10 +347,10 @@ class Client(
             timeout: Longest single wait for free space, as in `publish_batch`.
 
         Returns:
-            The sequence number of the last message, or None as in `publish`.
+            The sequence number of the last message, or None as in `publish` and without messages.
 
         Raises:
-            UsageError: The column does not exist.
+            UsageError: The column does not exist, or `table` has no Arrow data.
             BadMessage: The column has another type, nulls or invalid offsets.
 
         All other errors: see `publish`.

@@ -48,7 +48,9 @@ class HAClient(HAFrontend, Client):
     Raises:
         BadName: The client name is invalid.
         BadOption: Another parameter is invalid.
+        UsageError: `publish_store` or `bookmark_store` is not a store.
         StoreError: A store failed, or belongs to another client name.
+        Closed: A store is closed.
 
     Example:
         >>> with tt.HAClient("risk", servers=[uri], heartbeat="5s") as client:
@@ -108,6 +110,9 @@ class HAClient(HAFrontend, Client):
         Args:
             timeout: Longest wait, as in `close`. Default: the timeout of the client.
 
+        Raises:
+            BadOption: The timeout is invalid. The client stays open.
+
         Example:
             >>> client.disconnect()
         """
@@ -142,11 +147,15 @@ class HAClient(HAFrontend, Client):
         """Send all published messages, wait until the server has received them, and disconnect permanently.
 
         A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
-        The call never raises: errors go to the exception listener. In a forked child it does nothing.
+        Errors during the close go to the exception listener, not to the caller. In a forked child the call
+        does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:
                 no timeout. Default: the timeout of the client.
+
+        Raises:
+            BadOption: The timeout is invalid. The client stays open.
 
         Example:
             >>> sequence = client.publish("orders", {"id": 1})
