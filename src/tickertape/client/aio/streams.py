@@ -34,7 +34,8 @@ class AsyncMessageStream(StreamBase):
 
     Raises:
         TimedOut: Iteration: no message within `timeout` of the stream (default None: no timeout).
-        Disconnected: Iteration of a bounded stream (`replay`): the connection was lost.
+        Disconnected: Iteration of a bounded stream (`replay`): the connection was lost. Any other error that
+            ended the stream early, such as `BookmarkExpired`, is raised too.
         UsageError: Iteration: the messages go to a handler (`on_message`).
         Forked: Every call except `close` in a forked child.
 
@@ -81,7 +82,8 @@ class AsyncMessageStream(StreamBase):
 
         Raises:
             TimedOut: No batch within `timeout`.
-            Disconnected: The connection of a bounded stream was lost.
+            Disconnected: The connection of a bounded stream was lost. Any other error that ended the stream
+                early is raised too.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.
 
@@ -116,7 +118,8 @@ class AsyncMessageStream(StreamBase):
         Raises:
             UsageError: A column is unknown, or the messages go to a handler (`on_message`).
             TimedOut: No batch within `timeout`. The messages read until then are lost.
-            Disconnected: The connection of a bounded stream was lost.
+            Disconnected: The connection of a bounded stream was lost. Any other error that ended the stream
+                early is raised too.
             BadOption: The timeout is invalid.
 
         Example:
@@ -139,7 +142,8 @@ class AsyncMessageStream(StreamBase):
         Raises:
             TimedOut: No message within `timeout`. The stream remains usable.
             StreamEnded: The subscription has ended, and all its messages were read.
-            Disconnected: The connection of a bounded stream was lost.
+            Disconnected: The connection of a bounded stream was lost. Any other error that ended the stream
+                early is raised too.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.
 

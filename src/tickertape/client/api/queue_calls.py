@@ -31,10 +31,10 @@ class QueueCalls(ABC, Generic[Done]):
     def ack_batch_size(self) -> int:
         """Number of acknowledgements that are collected and sent together, 1 to 16,384.
 
-        1 (default): each acknowledgement is sent immediately. The client never collects more than the
-        `max_backlog` of a subscription, so a consumer never waits for its own acknowledgements. With a value
-        above 1, acknowledgements also wait until the server has answered the previous ones. One frame then
-        contains all of them, and may contain more than `ack_batch_size`.
+        1 (default): each acknowledgement is sent at once, or up to 20 ms later while earlier frames have no
+        answer. The `max_backlog` of a subscription limits a larger value, so a consumer never waits for its
+        own acknowledgements. With a value above 1, the client also collects acknowledgements while earlier
+        frames have no answer, for up to 20 ms. One frame may then contain more than `ack_batch_size`.
 
         The client also sends collected acknowledgements after `ack_timeout`, before any other settlement,
         and in `unsubscribe`, `publish_flush`, `close` and at the end of a stream.
@@ -111,7 +111,8 @@ class QueueCalls(ABC, Generic[Done]):
         """Acknowledge, release or reject messages of a queue by their bookmarks.
 
         The call does not wait for the server. A bookmark has no effect if it is unknown, was settled before,
-        or is leased by another consumer. A rejected settlement is reported like a rejected publish
+        or is leased by another consumer. A message without a lease can be acknowledged and rejected, but with
+        strict leasing the call has no effect on it. A rejected settlement is reported like a rejected publish
         (`NotAQueue` if `topic` is not a queue): see `set_failed_write_handler`.
 
         Args:
@@ -125,7 +126,7 @@ class QueueCalls(ABC, Generic[Done]):
         Raises:
             BadTopic: The name of the queue is invalid.
             BadBookmark: The text is not a list of bookmarks.
-            BadOption: The option is unknown.
+            BadOption: The option is invalid.
             UsageError: `bookmarks` is empty or has another type.
             Disconnected: The client is not connected and has no publish store.
             StoreError: The publish store failed.

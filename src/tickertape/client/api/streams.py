@@ -57,8 +57,9 @@ class StreamBase(ABC):
     def end_reason(self) -> str | None:
         """Reason of the end of the subscription, or None while it runs.
 
-        One of `complete`, `unsubscribed`, `replaced`, `closed`, or the code of `end_error`. Messages that
-        arrived before the end can still be read.
+        One of `complete`, `unsubscribed`, `replaced`, `closed`, or an error code: of `end_error`, or of its
+        cause. For example, `end_error` is `Disconnected` after `name_in_use`. Messages that arrived before
+        the end can still be read.
 
         Example:
             >>> stream = client.replay("orders")
