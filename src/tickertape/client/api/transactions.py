@@ -84,9 +84,11 @@ class TransactionBase:
         Raises:
             TransactionTooLarge: The transaction would exceed `bytes_max`. The message is not added.
             BadTopic: The topic name is invalid.
-            BadMessage: The body cannot be encoded.
+            BadMessage: The body, `correlation_id` or `sow_key` cannot be encoded.
             MessageTooLarge: The body is too large.
-            UsageError: The transaction is finished or `uncertain`.
+            BadOption: `expiration` is invalid.
+            UsageError: The transaction is finished or `uncertain`. Or `correlation_id` or `sow_key` is not
+                text.
 
         Example:
             >>> with client.transaction() as transaction:
@@ -97,13 +99,16 @@ class TransactionBase:
         )
 
     def publish_batch(self, topic: str, messages: Iterable[object]) -> None:
-        """Add many messages. After an error, the messages before it stay added.
+        """Add many messages. After an error, some or none of the messages before it are added.
 
         Args:
             topic: Name of the topic.
             messages: The bodies, as in `Client.publish_batch`.
 
-        All errors: see `publish`.
+        Raises:
+            UsageError: `messages` is not iterable.
+
+        All other errors: see `publish`.
 
         Example:
             >>> with client.transaction() as transaction:
@@ -114,13 +119,16 @@ class TransactionBase:
     def publish_arrow(self, topic: str, table: object, *, column: str | None = None) -> None:
         """Add each value of an Arrow column, as `Client.publish_arrow` does.
 
+        After an error, some or none of the values before it are added.
+
         Args:
             topic: Name of the topic.
             table: The table, as in `Client.publish_arrow`.
             column: Name of the column, as in `Client.publish_arrow`.
 
         Raises:
-            UsageError: The column does not exist.
+            UsageError: The column does not exist, or `table` has no Arrow data.
+            BadMessage: The column has another type, nulls or invalid offsets.
 
         All other errors: see `publish`.
 

@@ -42,9 +42,10 @@ class ClientTransaction(TransactionBase):
         Several threads may call it: one commits, and the others wait for its result. A committed transaction
         returns its `result`. An `HAClient` retries after a lost connection.
 
-        After `TimedOut`, `Disconnected`, `TransactionBusy` and `LimitReached` the outcome is unknown. Call
-        `commit` again, or commit another transaction with the same name and messages: the messages are
-        published exactly once. After all other errors nothing is published, and `commit` can be called again.
+        After `TimedOut`, `Disconnected`, `Closed`, `TransactionBusy` and `LimitReached` the outcome is
+        unknown. Call `commit` again, or commit another transaction with the same name and messages: the
+        messages are published exactly once. After all other errors nothing is published, and `commit` can be
+        called again.
 
         Args:
             timeout: Longest wait in seconds or text (`"30s"`). None: as long as the connection lasts.
@@ -62,12 +63,17 @@ class ClientTransaction(TransactionBase):
             LimitReached: A limit of the server was reached. Retry later.
             TransactionTooLarge: The transaction is larger than the limit of the server.
             StagingFull: The server has no space for staged messages.
+            StagingFailed: The server could not write or read staged messages.
             JournalFull: The disk of the server is full.
+            NotReady: The server is shutting down.
             BadTopic: The server refused a topic.
             BadBody: A body does not have the format of its topic.
-            UsageError: The transaction was aborted.
+            MessageTooLarge: A body is larger than the limit of the server.
+            AuthenticationFailed: The token is not valid for the `publisher` of the transaction.
+            PublisherCollision: Another client name has the publisher id of the transaction.
+            UsageError: The transaction was aborted. Or the call is on the receive thread (in a handler).
             BadOption: The timeout is invalid.
-            Closed: The client is closed.
+            Closed: The client is closed. The outcome is unknown if it was closed during the call.
 
         Example:
             >>> transaction = client.transaction("transfer-17")
