@@ -193,7 +193,7 @@ class Refused(TickertapeError):
 
 
 class AuthenticationFailed(Refused):
-    """Logon without a token, or with a token that is unknown or not valid for this client name."""
+    """Token that is missing, unknown, expired or revoked, or not valid for a client name or `publisher`."""
 
 
 class TlsRequired(Refused):

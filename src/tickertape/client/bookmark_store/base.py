@@ -93,7 +93,7 @@ class ProgressStore(ClosesItself):
             return keep
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """Return whether `log` would drop this message (see `BookmarkStore.is_discarded`)."""
+        """Return whether the message was discarded or is too old (see `BookmarkStore.is_discarded`)."""
         with self._lock:
             progress = self._get(sub_id)
             return progress is not None and progress.is_discarded(publisher, sequence)

@@ -78,10 +78,10 @@ class BookmarkStore(Protocol):
         """
 
     def is_discarded(self, sub_id: str, publisher: int, sequence: int) -> bool:
-        """Return whether `log` would drop this message.
+        """Return whether the message was discarded, or is too old to be delivered.
 
-        True if the message was discarded. Also true if the store has no record of it and has already recorded
-        a later message of its publisher.
+        It is too old if the store has no record of it and has already recorded a later message of its
+        publisher. `log` also drops messages that it delivered since the last `resumed`.
         """
 
     def discard(self, sub_id: str, publisher: int, sequence: int) -> bool:

@@ -35,7 +35,7 @@ class ConflatingRecoveryPointAdapter:
             on. Default None (only the attribute `error` has the last exception).
 
     Raises:
-        BadOption: If `seconds` or `updates` is not above 0.
+        BadOption: If `seconds` is invalid or 0, or `updates` is below 1.
 
     Example:
         >>> class Printing:
@@ -90,7 +90,7 @@ class ConflatingRecoveryPointAdapter:
         return self.inner.load()
 
     def update(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """Pass `bookmarks` on later, unless a newer point replaces them."""
+        """Pass `bookmarks` on later, unless a newer point replaces them. Raises `Closed`."""
         self.offer(sub_id, lambda _: bookmarks)
 
     def offer(self, sub_id: str, read: Read) -> None:
@@ -98,7 +98,7 @@ class ConflatingRecoveryPointAdapter:
 
         `read(sub_id)` returns the bookmarks of the point. It is called on the thread that calls `inner`, and
         only for the last `offer` before that. Stores call this method instead of `update` where an adapter
-        has it.
+        has it. Raises `Closed`.
         """
         with self._changed:
             if self._closed:

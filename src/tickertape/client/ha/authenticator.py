@@ -17,8 +17,9 @@ class Authenticator(Protocol):
     """Provides the password for each logon attempt of an HA client, for example a renewed token.
 
     `user` and `password` are those of the client or of the URI, None if absent. Calls are sequential, on the
-    thread (or event loop) that connects, and the client holds no lock meanwhile. An exception makes the
-    attempt fail. The methods must not call the client.
+    thread (or event loop) that connects, and the client holds no lock meanwhile. The methods must not call
+    the client. An exception of `authenticate` or `retry` makes the attempt fail. An exception of `completed`
+    goes to the exception listener and changes nothing.
     """
 
     def authenticate(self, user: str | None, password: str | None) -> PasswordGiven:

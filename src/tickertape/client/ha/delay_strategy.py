@@ -26,8 +26,8 @@ class DelayStrategy(Protocol):
 
     A strategy serves one client at a time. The client calls it before each attempt, except the first one of
     each `connect_and_logon`. Calls are sequential, and the client holds no lock meanwhile. A strategy must
-    not call the client. If a method raises, the client stops connecting, as if `next_delay` had returned
-    None.
+    not call the client. If `next_delay` raises, the client stops connecting, as if it had returned None. An
+    exception of `reset` goes to the exception listener and changes nothing.
     """
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:

@@ -185,7 +185,7 @@ class FilePublishStore(StoreOptions, ClosesItself):
         directory.say(name)
 
     def close(self) -> None:
-        """Release files and lock. Stored messages stay on disk. Later calls raise `Closed`."""
+        """Release files and lock. Stored messages stay on disk. Later reads and writes raise `Closed`."""
         if self._settled > self._noted and self._current is not None and self._directory is not None:
             self._note(last=True)
         self._let_go()
