@@ -12,7 +12,7 @@ import pytest
 import tickertape as tt
 from tests.unit.client.peer import Named, Peer, bodies, publish
 from tests.unit.client.socket_server import SocketServer, socket_server
-from tickertape.base.errors import Closed, Disconnected, StoreFull
+from tickertape.base.errors import BadOption, Closed, Disconnected, StoreFull
 from tickertape.client.publish_store import FilePublishStore, MemoryPublishStore
 from tickertape.wire.commands import Persisted
 
@@ -276,5 +276,25 @@ def test_connect_of_a_closed_client_raises_closed_and_opens_no_connection() -> N
         await later.close()
         with pytest.raises(Closed):
             await later.connect()
+
+    asyncio.run(scene())
+
+
+def test_close_with_an_invalid_timeout_raises_and_keeps_the_client_open() -> None:
+    nobody = "tcp://127.0.0.1:1"
+    for client in (tt.Client("desk", nobody, connect=False), tt.HAClient("desk", servers=nobody)):
+        with pytest.raises(BadOption, match="Invalid interval 'soon'"):
+            client.close(timeout="soon")
+        assert "not connected" in repr(client)
+        client.close()
+        assert "closed" in repr(client)
+
+    async def scene() -> None:
+        for later in (tt.AsyncClient("desk", nobody), tt.AsyncHAClient("desk", servers=nobody)):
+            with pytest.raises(BadOption, match="Invalid interval 'soon'"):
+                await later.close(timeout="soon")
+            assert "not connected" in repr(later)
+            await later.close()
+            assert "closed" in repr(later)
 
     asyncio.run(scene())
