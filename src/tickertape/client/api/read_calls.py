@@ -381,8 +381,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
     def resume(self, *sub_ids: str, timeout: Timeout = DEFAULT) -> Done:
         """Resume paused subscriptions with one command. It has no effect on running subscriptions.
 
-        Subscriptions at the same position and with the same rate are replayed together. Until they have
-        caught up, the server delivers their messages, also to handlers, in log order across all of them.
+        Up to 256 subscriptions at the same position and with the same rate are replayed together. Until they
+        have caught up, the server delivers their messages, also to handlers, in log order across all of them.
 
         Args:
             sub_ids: Ids of the subscriptions.
