@@ -158,8 +158,8 @@ class Client(
 
         All later calls that need the server raise `Closed`. Concurrent calls of `publish` raise it from the
         start of `close` on. Errors during the close, and the number of messages without an answer, go to the
-        exception listener, not to the caller. A publish store keeps messages that are not persisted. In a
-        forked child the call does nothing.
+        exception listener, not to the caller. A publish store keeps messages that are not persisted. On the
+        receive thread (in a handler) the call does not wait. In a forked child it does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:

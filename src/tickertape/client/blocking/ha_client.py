@@ -147,8 +147,8 @@ class HAClient(HAFrontend, Client):
         """Send all published messages, wait until the server has received them, and disconnect permanently.
 
         A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
-        Errors during the close go to the exception listener, not to the caller. In a forked child the call
-        does nothing.
+        Errors during the close go to the exception listener, not to the caller. On the receive thread (in a
+        handler) the call does not wait. In a forked child it does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:
