@@ -132,11 +132,21 @@ class Odd:
             raise asyncio.CancelledError
 
 
+class OddAuthenticator(tt.DefaultAuthenticator):
+    """Raises in `completed`, once."""
+
+    def __init__(self, odd: Odd) -> None:
+        self.odd = odd
+
+    def completed(self, user: str | None, password: str | None, reason: str) -> None:
+        self.odd.check("completed")
+
+
 class OddChooser(tt.DefaultServerChooser):
     """Raises in a report, once."""
 
     def __init__(self, uri: str, odd: Odd) -> None:
-        super().__init__(uri)
+        super().__init__(uri, authenticator=OddAuthenticator(odd))
         self.odd = odd
 
     def report_success(self, info: tt.ConnectionInfo) -> None:
@@ -166,7 +176,7 @@ class OddManager(tt.MemorySubscriptionManager):
         return ()
 
 
-@pytest.mark.parametrize("where", ["report", "reset", "stored"])
+@pytest.mark.parametrize("where", ["report", "reset", "stored", "completed"])
 def test_cancelled_error_of_application_object_is_reported_and_client_connects(where: str) -> None:
     async def run() -> None:
         reported: list[BaseException] = []
