@@ -53,7 +53,7 @@ class LoggedBookmarkStore(FileBackedStore):
     Raises:
         BadOption: For an invalid option.
         StoreLocked: If another store uses the file.
-        StoreCorrupt: If the file is damaged, of another kind, or in a newer format.
+        StoreCorrupt: If the file has another kind or a newer format, or is damaged without an `adapter`.
         StoreFailed: If the operating system reports an error.
 
     Example:
