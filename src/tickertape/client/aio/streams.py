@@ -35,6 +35,8 @@ class AsyncMessageStream(StreamBase):
     Raises:
         TimedOut: Iteration: no message within `timeout` of the stream (default None: no timeout).
         Disconnected: Iteration of a bounded stream (`replay`): the connection was lost.
+        TickertapeError: Iteration of a bounded stream: another error ended it (`end_error`). For example
+            `Closed`: the client was closed.
         UsageError: Iteration: the messages go to a handler (`on_message`).
         Forked: Every call except `close` in a forked child.
 
@@ -82,6 +84,7 @@ class AsyncMessageStream(StreamBase):
         Raises:
             TimedOut: No batch within `timeout`.
             Disconnected: The connection of a bounded stream was lost.
+            TickertapeError: Another error ended a bounded stream (`end_error`), such as `Closed`.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.
 
@@ -117,6 +120,7 @@ class AsyncMessageStream(StreamBase):
             UsageError: A column is unknown, or the messages go to a handler (`on_message`).
             TimedOut: No batch within `timeout`. The messages read until then are lost.
             Disconnected: The connection of a bounded stream was lost.
+            TickertapeError: Another error ended a bounded stream (`end_error`), such as `Closed`.
             BadOption: The timeout is invalid.
 
         Example:
@@ -140,6 +144,7 @@ class AsyncMessageStream(StreamBase):
             TimedOut: No message within `timeout`. The stream remains usable.
             StreamEnded: The subscription has ended, and all its messages were read.
             Disconnected: The connection of a bounded stream was lost.
+            TickertapeError: Another error ended a bounded stream (`end_error`), such as `Closed`.
             UsageError: The messages go to a handler (`on_message`).
             BadOption: The timeout is invalid.
 
