@@ -109,9 +109,10 @@ class AsyncClient(
         """Send all published messages, wait until the server has received them, and disconnect.
 
         All later calls raise `Closed`. Concurrent calls of `publish` raise it from the start of `close` on.
-        The call raises only `asyncio.CancelledError`, and a cancelled call closes the client too. Errors, and
-        the number of messages without an answer, go to the exception listener. A publish store keeps messages
-        that are not persisted. In a forked child the call does nothing.
+        The call raises only `BadOption`, for an invalid timeout, and `asyncio.CancelledError`. A cancelled
+        call closes the client too. Other errors, and the number of messages without an answer, go to the
+        exception listener. A publish store keeps messages that are not persisted. In a forked child the call
+        does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. Handlers that still run then are cancelled. None: no

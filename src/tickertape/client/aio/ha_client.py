@@ -49,7 +49,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         Raises:
             Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
             TimedOut: Not connected within `timeout`.
-            NameInUse: Other connections took over the client name twice.
+            NameInUse: Other connections took over the client name twice within 10 minutes.
             StoreError: The publish store failed, which ends the attempts.
             BadOption: The timeout is invalid.
             Closed: The client is closed.
@@ -117,8 +117,9 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         """Send all published messages, wait until the server has received them, and disconnect permanently.
 
         A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
-        The call raises only `asyncio.CancelledError`, and a cancelled call closes the client too. Errors go
-        to the exception listener. In a forked child the call does nothing.
+        The call raises only `BadOption`, for an invalid timeout, and `asyncio.CancelledError`. A cancelled
+        call closes the client too. Other errors go to the exception listener. In a forked child the call does
+        nothing.
 
         Args:
             timeout: Longest wait in seconds or text. Handlers that still run then are cancelled. None: no

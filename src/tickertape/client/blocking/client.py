@@ -151,9 +151,9 @@ class Client(
         """Send all published messages, wait until the server has received them, and disconnect.
 
         All later calls raise `Closed`. Concurrent calls of `publish` raise it from the start of `close` on.
-        The call itself never raises: errors, and the number of messages without an answer, go to the
-        exception listener. A publish store keeps messages that are not persisted. In a forked child the call
-        does nothing.
+        The call itself raises only `BadOption`, for an invalid timeout. Other errors, and the number of
+        messages without an answer, go to the exception listener. A publish store keeps messages that are not
+        persisted. In a forked child the call does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:

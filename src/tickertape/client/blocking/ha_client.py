@@ -19,11 +19,12 @@ class HAClient(HAFrontend, Client):
     subscriptions with handlers, in their order.
 
     Streams without a handler end with their connection. Messages published while disconnected go to the
-    publish store. Calls that need a server wait for the connection, within their timeout. Calls in flight
-    raise `Disconnected`.
+    publish store. Without a store, and for non-persistent topics, `publish` raises `Disconnected` then. Other
+    calls wait for the connection, within their timeout. Calls in flight raise `Disconnected`, except
+    `publish_flush` with a publish store, and commits, which are repeated.
 
-    If another connection takes over the client name, the client reconnects once. After a second takeover it
-    gives up: otherwise the two clients would disconnect each other for ever.
+    If another connection takes over the client name, the client reconnects once. After a second takeover
+    within 10 minutes it gives up: otherwise the two clients would disconnect each other for ever.
 
     Args:
         name: The client name, as in `Client`.
@@ -64,8 +65,11 @@ class HAClient(HAFrontend, Client):
 
         The call returns after the logon, the resend of the publish store and the resubscribes. If all of that
         is already done, it returns immediately. A refused logon is a failed attempt like a server that is
-        down: the client tries again. After `Disconnected` or `TimedOut` the client has stopped connecting,
-        and the call can be repeated.
+        down: the client tries again.
+
+        After an error the call can be repeated. After `Disconnected`, `NameInUse` or `StoreError` the client
+        has stopped connecting. After `TimedOut` it continues if it was connected before, or if another call
+        waits for the connection.
 
         Args:
             timeout: Longest wait in seconds or text (`"30s"`). None (default): until the server chooser has
@@ -74,7 +78,7 @@ class HAClient(HAFrontend, Client):
         Raises:
             Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
             TimedOut: Not connected within `timeout`.
-            NameInUse: Other connections took over the client name twice.
+            NameInUse: Other connections took over the client name twice within 10 minutes.
             StoreError: The publish store failed, which ends the attempts.
             BadOption: The timeout is invalid.
             Closed: The client is closed.
@@ -142,7 +146,8 @@ class HAClient(HAFrontend, Client):
         """Send all published messages, wait until the server has received them, and disconnect permanently.
 
         A disconnected client sends nothing: a publish store on disk keeps the messages for the next process.
-        The call never raises: errors go to the exception listener. In a forked child it does nothing.
+        The call raises only `BadOption`, for an invalid timeout. Other errors go to the exception listener.
+        In a forked child the call does nothing.
 
         Args:
             timeout: Longest wait in seconds or text. A handler that still runs then is not interrupted. None:

@@ -26,8 +26,10 @@ class DelayStrategy(Protocol):
 
     A strategy serves one client at a time. The client calls it before each attempt, except the first one of
     each `connect_and_logon`. Calls are sequential, and the client holds no lock meanwhile. A strategy must
-    not call the client. If a method raises, the client stops connecting, as if `next_delay` had returned
-    None.
+    not call the client. If `next_delay` raises, the client stops connecting, as if it had returned None. If
+    `reset` raises, the exception goes to the exception listener and changes nothing.
+
+    The client waits at least 50 ms before it retries a server that failed, also for a shorter delay.
     """
 
     def next_delay(self, uri: str, mono: float, chance: float) -> float | None:
@@ -66,7 +68,8 @@ class FixedDelayStrategy:
     """Delay strategy with a fixed wait before each connection attempt, for `reconnect_delay` of an HA client.
 
     Args:
-        delay: Wait in seconds, or text such as `"500ms"`. Default 0.2 s.
+        delay: Wait in seconds, or text such as `"500ms"`, at most 1 day. Default 0.2 s. The client waits at
+            least 50 ms before it retries a server that failed.
         initial: Wait before the first attempt after a lost connection, and before the second attempt of
             `connect_and_logon`. Default `delay`.
         give_up_after: Longest time to keep trying, in seconds or text, from the lost connection or the first
