@@ -58,7 +58,7 @@ class MessageType(Protocol):
 
     def reader(self, paths: Sequence[Path]) -> FieldReader:
         """Return a reader of `paths`, which may repeat. Raises `BadPath` for paths that this type cannot
-        have."""
+        have, and for more than 256 (`paths_per_reader_max`)."""
 
     def check(self, body: bytes) -> None:
         """Raise `Unreadable` with the reason unless all of `body` is one document of this type."""

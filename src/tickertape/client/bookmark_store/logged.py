@@ -111,7 +111,7 @@ class LoggedBookmarkStore(FileBackedStore):
             self._on_resize = handler
 
     def prune(self) -> None:
-        """Rewrite the file with its minimal size, durably. Recovery points do not change.
+        """Rewrite the file without obsolete records, durably. Recovery points do not change.
 
         Raises `StoreFailed`, `Closed`.
 
