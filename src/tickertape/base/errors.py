@@ -78,7 +78,8 @@ class BadPath(BadFilter):
 
 
 class MessageTooLarge(UsageError, ValueError):
-    """Message body above `message_bytes_max` (default 16 MB), or too large for the publish store."""
+    """Message body above `message_bytes_max` (default 16 MB), or too large for the publish store. Also a
+    batch of 2 GiB or more."""
 
 
 class BadMessage(UsageError, ValueError):

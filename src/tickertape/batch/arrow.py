@@ -262,8 +262,8 @@ def batch_from_arrow(
     """Return a batch of one run. Its bodies are the values of a binary or string `array`, not copies of them.
 
     View types (`binary_view`, `string_view`) are cast. `timestamp` is in microseconds since 1970 UTC. Raises
-    `BadTopic`, `MessageTooLarge`, `UsageError` for an empty array, and `BadMessage` for an array of another
-    type, with nulls or with invalid offsets.
+    `BadTopic`, `MessageTooLarge`, `UsageError` for an empty array or numbers out of range, and `BadMessage`
+    for an array of another type, with nulls or with invalid offsets.
     """
     topic_bytes(topic)
     return encode_array(array).batch(

@@ -105,8 +105,9 @@ def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
 def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
     """Return all messages in a new order. `order` has each index exactly once.
 
-    A run is split where its messages are no longer consecutive and increasing. All runs get new checksums,
-    marked as computed by the server. Raises `UsageError` if `order` is not a permutation of the indices.
+    A run is split where another run comes between its messages, or where its sequences no longer increase.
+    All runs get new checksums, marked as computed by the server. Raises `UsageError` if `order` is not a
+    permutation of the indices.
     """
     if not np.array_equal(np.sort(order), np.arange(batch.count)):
         raise UsageError(
@@ -383,8 +384,8 @@ def merge(batches: Sequence[MessageBatch], stamps: Sequence[Stamp] | None = None
     With `stamps` (one per batch), every batch must have exactly one run. The run gets the publisher, first
     sequence and timestamp of its stamp. A sequence column is kept if publisher and first sequence are the
     same as before. Otherwise the messages are numbered without gaps. Checksums of runs are kept. Raises
-    `UsageError` without batches or for unsuitable stamps, `MessageTooLarge` if all bodies together have 2 GiB
-    or more.
+    `UsageError` without batches, for another number of stamps, and for stamps with a batch of several runs.
+    Raises `MessageTooLarge` if all bodies together have 2 GiB or more.
     """
     if not batches:
         raise UsageError("Cannot merge without a batch. Pass at least one.")

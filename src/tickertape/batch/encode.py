@@ -238,8 +238,8 @@ def batch_from_bodies(
 ) -> MessageBatch:
     """Return a batch of one run and one topic.
 
-    `timestamp` is in microseconds since 1970 UTC. Raises `UsageError` without bodies, `BadTopic`,
-    `MessageTooLarge`.
+    `timestamp` is in microseconds since 1970 UTC. Raises `UsageError` without bodies or for numbers out of
+    range, `BadTopic`, `MessageTooLarge`.
     """
     return encode_bodies(bodies).batch(
         topic, publisher=publisher, first_sequence=first_sequence, timestamp=timestamp

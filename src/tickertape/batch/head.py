@@ -39,8 +39,8 @@ class BatchHead:
         return runs
 
     def ranges(self, runs: Int64s) -> list[tuple[int, int]]:
-        """Return the byte ranges (end exclusive, from the start of the bodies) of `runs`. Adjacent ones are
-        merged."""
+        """Return the byte ranges (end exclusive, from the start of the bodies) of increasing `runs`. Adjacent
+        ones are merged, and empty ones left out."""
         starts, offsets = self._batch.run_starts, self._batch.offsets
         found: list[tuple[int, int]] = []
         firsts, lasts = offsets[starts[runs]].tolist(), offsets[starts[runs + 1]].tolist()

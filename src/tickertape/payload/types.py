@@ -58,7 +58,7 @@ class MessageType(Protocol):
 
     def reader(self, paths: Sequence[Path]) -> FieldReader:
         """Return a reader of `paths`, which may repeat. Raises `BadPath` for paths that this type cannot
-        have."""
+        have, and for more than 256 (`paths_per_reader_max`)."""
 
     def check(self, body: bytes) -> None:
         """Raise `Unreadable` with the reason unless all of `body` is one document of this type."""
@@ -70,8 +70,9 @@ class MessageType(Protocol):
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
         """Return a function that keeps only the selected fields of a body.
 
-        Kept fields keep their order and exact values. A body that is invalid or has no fields is returned
-        unchanged. Raises `BadPath` for paths that this type cannot have.
+        Kept fields keep their order and exact values. A body that is invalid, or neither an object nor an
+        array, is returned unchanged. A select list with the initial state "nothing" removes elements of
+        arrays that are not objects. Raises `BadPath` for paths that this type cannot have.
         """
 
 

@@ -67,7 +67,8 @@ class StrictDisk:
     system does. `sync` makes the contents of a file durable, and `sync_directory` its name.
 
     Args:
-        rng: Random source that decides how much of a failing write is written.
+        rng: Random source that decides how much of a failing write is written, and which `write_nowait`
+            writes nothing.
         space_bytes: Limit of preallocated and written bytes. It may be changed at any time. Default None (no
             limit).
         counts: Counters of faults and crash outcomes, shared with every clone, so that a suite can verify its
@@ -128,7 +129,10 @@ class StrictDisk:
         return clone
 
     def second_process(self) -> StrictDisk:
-        """Return the disk for another process of the same machine: same names and files, separate handles."""
+        """Return the disk for another process of the same machine: same names and files, separate handles.
+
+        Its calls, faults and space are its own: `space_bytes` is None, and `used_bytes` starts at 0.
+        """
         other = StrictDisk(self._rng, counts=self.counts)
         other._names, other._locked = self._names, self._locked
         return other
@@ -136,8 +140,8 @@ class StrictDisk:
     def move_away(self) -> StrictDisk:
         """Simulate a rename of the root directory. Return the disk of a new, empty directory at its path.
 
-        This disk keeps its files and handles, under the new name. Its next operation increases the counter
-        `directory_moved`.
+        The new disk has no limit of space. This disk keeps its files and handles, under the new name. Its
+        next operation increases the counter `directory_moved`.
         """
         self._moved = True
         return StrictDisk(Random(self._rng.getrandbits(64)), counts=self.counts)
@@ -148,15 +152,13 @@ class StrictDisk:
         Remove a lock file to test that a held lock outlives its file. The counter `lock_lost` increases when
         such a lock rejects another process.
         """
-        parent, name, _ = self._found(path)
-        self._names.unlink(parent, name)
-        self._names.sync(parent)
+        self._names.sync(self._unlinked(path))
 
     def harm(self, path: str, how: str, start: int = 0, stop: int = 1 << 62) -> None:
         """Damage a file, synced or not. `counts` has the number of reads of the damage.
 
         `how`: the file reads as `zeros`, is `empty`, or the bytes from `start` up to `stop` are `unreadable`
-        until all of them are overwritten.
+        until one write covers all of them. Raises `ValueError` for another `how`.
         """
         if how not in HARMS:
             raise ValueError(not_one_of("Unknown damage", how, HARMS))
@@ -178,7 +180,7 @@ class StrictDisk:
         A failing write first writes `written` bytes (default: drawn from `rng`), which stay unsynced. A
         failing sync drops the data that it should have written. A directory sync that fails with `EMFILE` or
         `ENFILE` drops nothing. Any other failing call has no effect. Raises `ValueError` for an unknown
-        operation.
+        operation, and for `nth` below 1.
         """
         if operation not in OPERATIONS:
             raise ValueError(not_one_of("Unknown operation", operation, OPERATIONS))
@@ -263,13 +265,7 @@ class StrictDisk:
     def remove(self, path: str) -> None:
         """Remove a file. Durable after `sync_directory` of its directory."""
         self._begin("remove")
-        parent, name, file = self._found(path)
-        if file is None:
-            raise _error(errno.ENOENT, path)
-        if isinstance(file, DiskDirectory):
-            raise _error(errno.EISDIR, path)
-        self._used -= file.allocated
-        self._names.unlink(parent, name)
+        self._unlinked(path)
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable."""
@@ -286,7 +282,7 @@ class StrictDisk:
         """Lock the file `path` and its directory until `close_all`. Create the file if it is missing.
 
         The name `owner` is written into the file. Raises `BlockingIOError` with the content of the file if
-        another process (`second_process`) holds the lock.
+        the directory is already locked, by this or by another process (`second_process`).
         """
         self._begin("lock")
         parent, name, file = self._found(path)
@@ -305,6 +301,17 @@ class StrictDisk:
         for node in (parent, file):
             self._locked[node] = owner
             self._mine.append(node)
+
+    def _unlinked(self, path: str) -> DiskDirectory:
+        """Remove a file, free its space, and return its directory."""
+        parent, name, file = self._found(path)
+        if file is None:
+            raise _error(errno.ENOENT, path)
+        if isinstance(file, DiskDirectory):
+            raise _error(errno.EISDIR, path)
+        self._used -= file.allocated
+        self._names.unlink(parent, name)
+        return parent
 
     def _found(self, path: str) -> tuple[DiskDirectory, str, Node | None]:
         """Return the directory of a path, the name in it, and the node with that name or None."""

@@ -44,12 +44,14 @@ def check_publish_store(make: Make, *, survives: bool = False, killed: Kill | No
     """Check a publish store. Raise `AssertionError` with the first violated requirement.
 
     The check does not cover several threads (the client has one lock for all calls), power loss, disk errors
-    and speed. It fills a store up to 65,536 bytes. Use a store with a smaller `bytes_max`, but at least
-    4,096.
+    and speed. It fills a store up to 65,536 bytes, so it does not fill a store with a larger `bytes_max`. The
+    minimum is 4,096.
 
     Args:
-        make: Returns a new, empty store. With `survives=True`, all calls after the first reopen that store.
-        survives: Whether messages and the highest sequence survive `close`. Default False.
+        make: Returns a new, empty store. With `survives=True` or `killed`, all calls after the first reopen
+            that store.
+        survives: Whether messages and the highest sequence survive `close`. Default False. `killed` implies
+            it.
         killed: For a store whose messages survive a kill of the process. `killed(store)` simulates the kill:
             it releases locks and files as the operating system would, and writes nothing. Use
             `lambda store: None` for a store that can be opened twice in a process. The check then requires

@@ -32,7 +32,8 @@ class ServerNotReady(RuntimeError):
 class RunningServer:
     """A server process on a data directory, created by `running_server`.
 
-    Its addresses stay the same after `restart()`, and stay reserved while the server is down.
+    Its default addresses stay the same after `restart()`, and stay reserved while the server is down. Other
+    addresses, such as `listen=None`, are not reserved.
     """
 
     def __init__(self, data: Path, config: Path | None = None, *, listen: str | None = "") -> None:
@@ -137,14 +138,14 @@ class RunningServer:
     def restart(self) -> None:
         """Stop the server cleanly if it runs, and start it on the same directory and addresses.
 
-        Raises `ServerNotReady`.
+        Raises `ServerNotReady`, and `subprocess.TimeoutExpired` as `stop` does.
         """
         if self._process is not None:
             self.stop()
         self.start()
 
     def errors(self) -> str:
-        """Return the standard error of all runs of the process."""
+        """Return the standard error of all runs on this data directory, from the file `<data>.stderr`."""
         return self._errors.read_text() if self._errors.exists() else ""
 
     def _reap(self, seconds: float = _STOP_SECONDS_MAX) -> int:
@@ -177,6 +178,7 @@ def running_server(
 
     Raises:
         ServerNotReady: If the server does not start.
+        subprocess.TimeoutExpired: If the server does not stop within 30 s at the end of the block.
 
     Example:
         >>> with running_server() as server, tt.Client("desk", server.uri) as client:

@@ -66,8 +66,15 @@ def test_damage_of_unknown_kind_or_to_missing_file_is_rejected(disk: StrictDisk)
         disk.harm("a", "burned")
     with pytest.raises(FileNotFoundError):
         disk.harm("b", "zeros")
-    with pytest.raises(KeyError):
+    with pytest.raises(FileNotFoundError):
         disk.lose("b")
+
+
+def test_lost_file_frees_disk_space(disk: StrictDisk) -> None:
+    durable_file(disk, "a", OLD)
+    durable_file(disk, "b", NEW)
+    disk.lose("a")
+    assert disk.used_bytes == disk.kill_clone().used_bytes == len(NEW)
 
 
 def test_moved_directory_and_lost_lock_are_counted_when_first_noticed(disk: StrictDisk) -> None:

@@ -153,7 +153,7 @@ class BatchBuilder:
 
         Pass an increasing `sequence` for every message of the run, or for none. Without sequences, `build`
         numbers the messages. `kind` is 1 for a control record. Raises `MessageTooLarge`, `BadTopic` (too
-        long) or `BadMessage`.
+        long, or invalid Unicode) or `BadMessage`.
         """
         size = len(body)
         if (
@@ -255,9 +255,9 @@ class BatchBuilder:
     def build(self, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0) -> MessageBatch:
         """Return all messages as one run. They stay in the builder until `clear`.
 
-        `first_sequence` is for messages that were added without a sequence. `timestamp` is in microseconds
-        since 1970 UTC. Raises `UsageError` without messages or for numbers out of range, `MessageTooLarge`
-        for bodies of 2 GiB or more in total.
+        `first_sequence` is for messages that were added without a sequence, and otherwise 0 or the sequence
+        of the first message. `timestamp` is in microseconds since 1970 UTC. Raises `UsageError` without
+        messages or for invalid numbers, `MessageTooLarge` for bodies of 2 GiB or more in total.
         """
         if self._first is not None:
             if first_sequence not in (0, self._first):

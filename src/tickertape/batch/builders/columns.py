@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tickertape.base.errors import BadMessage, BadTopic, MessageTooLarge
+from tickertape.base.errors import BadMessage, BadTopic
 from tickertape.base.limits import label_bytes_max, publish_topics_max
 from tickertape.batch.arrow import array_pieces, encode_array
 from tickertape.batch.encode import assemble, new_run
@@ -131,5 +131,5 @@ def _labels(name: str, column: pa.Array | None, at: int, count: int) -> Labels |
         return None
     longest = int(lengths_of(offsets).max())
     if longest > label_bytes_max:
-        raise MessageTooLarge(f"Invalid {name} of {longest} bytes. Use at most {label_bytes_max} bytes.")
+        raise BadMessage(f"Invalid {name} of {longest} bytes. Use at most {label_bytes_max} bytes.")
     return Labels(offsets - offsets[0], memoryview(text)[first:last].tobytes())

@@ -51,7 +51,7 @@ class AsyncHAClient(HAFrontend, AsyncClient):
         Raises:
             Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
             TimedOut: Not connected within `timeout`.
-            NameInUse: Other connections took over the client name twice.
+            NameInUse: Other connections took over the client name twice within 10 minutes.
             StoreError: The publish store failed, which ends the attempts.
             BadOption: The timeout is invalid.
             Closed: The client is closed.

@@ -19,11 +19,12 @@ class HAClient(HAFrontend, Client):
     subscriptions with handlers, in their order.
 
     Streams without a handler end with their connection. Messages published while disconnected go to the
-    publish store. Calls that need a server wait for the connection, within their timeout. Calls in flight
-    raise `Disconnected`.
+    publish store. Without a store, and for non-persistent topics, `publish` raises `Disconnected` then. Other
+    calls wait for the connection, within their timeout. Calls in flight raise `Disconnected`, except
+    `publish_flush` with a publish store, and commits, which are repeated.
 
-    If another connection takes over the client name, the client reconnects once. After a second takeover it
-    gives up: otherwise the two clients would disconnect each other for ever.
+    If another connection takes over the client name, the client reconnects once. After a second takeover
+    within 10 minutes it gives up: otherwise the two clients would disconnect each other for ever.
 
     Args:
         name: The client name, as in `Client`.
@@ -66,8 +67,11 @@ class HAClient(HAFrontend, Client):
 
         The call returns after the logon, the resend of the publish store and the resubscribes. If all of that
         is already done, it returns immediately. A refused logon is a failed attempt like a server that is
-        down: the client tries again. After `Disconnected` or `TimedOut` the client has stopped connecting,
-        and the call can be repeated.
+        down: the client tries again.
+
+        After an error the call can be repeated. After `Disconnected`, `NameInUse` or `StoreError` the client
+        has stopped connecting. After `TimedOut` it continues if it was connected before, or if another call
+        waits for the connection.
 
         Args:
             timeout: Longest wait in seconds or text (`"30s"`). None (default): until the server chooser has
@@ -76,7 +80,7 @@ class HAClient(HAFrontend, Client):
         Raises:
             Disconnected: The server chooser or the delay strategy gave up. The text has the last error.
             TimedOut: Not connected within `timeout`.
-            NameInUse: Other connections took over the client name twice.
+            NameInUse: Other connections took over the client name twice within 10 minutes.
             StoreError: The publish store failed, which ends the attempts.
             BadOption: The timeout is invalid.
             Closed: The client is closed.

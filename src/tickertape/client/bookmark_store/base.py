@@ -78,7 +78,7 @@ class ProgressStore(ClosesItself):
     def log(self, sub_id: str, publishers: Publishers, sequences: UInt64s) -> Mask | None:
         """Record a received batch. Return a mask of the messages to deliver, or None for all.
 
-        See `BookmarkStore.log`. Raises `BookmarkStoreFull`.
+        See `BookmarkStore.log`. Raises `BookmarkStoreFull`, `StoreFailed`, `Closed`.
         """
         with self._lock:
             progress = self._of(sub_id)
@@ -169,9 +169,11 @@ class ProgressStore(ClosesItself):
         """Close the store and its adapter. Every other call then raises `Closed`."""
         if self._closed:
             return
-        if self.adapter is not None:
-            self.adapter.close()
+        if self.adapter is not None and self._offer is not None:
+            self.adapter.close()  # without the lock, because the adapter may wait to read a point
         with self._lock:
+            if self.adapter is not None and self._offer is None and not self._closed:
+                self.adapter.close()
             self._closed = True
             self._progress = {}
 

@@ -53,7 +53,7 @@ class LoggedBookmarkStore(FileBackedStore):
     Raises:
         BadOption: For an invalid option.
         StoreLocked: If another store uses the file.
-        StoreCorrupt: If the file is damaged, of another kind, or in a newer format.
+        StoreCorrupt: If the file has another kind or a newer format, or is damaged without an `adapter`.
         StoreFailed: If the operating system reports an error.
 
     Example:
@@ -111,7 +111,7 @@ class LoggedBookmarkStore(FileBackedStore):
             self._on_resize = handler
 
     def prune(self) -> None:
-        """Rewrite the file with its minimal size, durably. Recovery points do not change.
+        """Rewrite the file without obsolete records, durably. Recovery points do not change.
 
         Raises `StoreFailed`, `Closed`.
 

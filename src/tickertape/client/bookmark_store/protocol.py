@@ -20,8 +20,10 @@ class RecoveryPointAdapter(Protocol):
     """Storage of recovery points in addition to a bookmark store. A store makes one call at a time.
 
     An adapter that publishes with a client must have that client as its attribute `client`. The client that
-    uses the bookmark store raises `UsageError` if it is this `client`. An adapter may also have `offer`,
-    which stores then call instead of `update` (see `ConflatingRecoveryPointAdapter`).
+    uses the bookmark store raises `UsageError` if it is this `client`.
+
+    An adapter may also have `offer`, which stores then call instead of `update` (see
+    `ConflatingRecoveryPointAdapter`). Stores call its `purge` and `close` at any time, also during `offer`.
     """
 
     def load(self) -> Iterable[tuple[str, Sequence[Bookmark]]]:

@@ -43,8 +43,9 @@ class RingBookmarkStore(FileBackedStore):
     Raises:
         BadOption: For an invalid option.
         StoreLocked: If another store uses the file.
-        StoreCorrupt: If the file is damaged, of another kind, or in a newer format.
+        StoreCorrupt: If the file has another kind or a newer format, or is damaged without an `adapter`.
         StoreFailed: If the operating system reports an error.
+        BookmarkStoreFull: If the recovery points of `adapter` exceed the capacity in subscriptions.
 
     Example:
         >>> store = tt.RingBookmarkStore("orders.ring", subscriptions=16)

@@ -66,7 +66,8 @@ class FixedDelayStrategy:
     """Delay strategy with a fixed wait before each connection attempt, for `reconnect_delay` of an HA client.
 
     Args:
-        delay: Wait in seconds, or text such as `"500ms"`. Default 0.2 s.
+        delay: Wait in seconds, or text such as `"500ms"`, at most 1 day. Default 0.2 s. The client waits at
+            least 50 ms before it retries a server that failed.
         initial: Wait before the first attempt after a lost connection, and before the second attempt of
             `connect_and_logon`. Default `delay`.
         give_up_after: Longest time to keep trying, in seconds or text, from the lost connection or the first

@@ -37,9 +37,11 @@ class SubscriptionManager(Protocol):
     """Remembers the subscriptions of an HA client whose messages go to handlers.
 
     The client itself resubscribes when it reconnects. A custom manager may keep subscriptions beyond the
-    process. At the first logon the client calls `stored`, then `bind` for each subscription, and subscribes
-    them before any other subscription. Calls are sequential, and the client holds no lock meanwhile. A
-    manager must not wait for the client.
+    process. The client does not report commands with `until_caught_up=True`.
+
+    At the first logon the client calls `stored`, then `bind` for each subscription, and subscribes them
+    before any other subscription. Calls are sequential, and the client holds no lock meanwhile. A manager
+    must not wait for the client.
     """
 
     def subscribed(self, subscription: StoredSubscription) -> None:

@@ -30,7 +30,8 @@ class HybridPublishStore(StoreOptions, ClosesItself):
 
     It survives a lost connection with a large backlog, and a clean end of the process: `close` (or the end of
     the `with` block) writes the messages in memory to disk. A killed process loses the messages in memory.
-    Use `FilePublishStore` to prevent that. Sequences never repeat, but a killed process skips some.
+    Use `FilePublishStore` to prevent that. Sequences never repeat, but each process may skip up to 1,048,576
+    of them (`publish_store_sequences_ahead`) after those of the process before it.
 
     Args:
         path: As in `FilePublishStore`.
@@ -76,6 +77,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
         """Write the messages in memory to disk, then release the files. Raises `StoreFailed`."""
         if self._memory.unpersisted_count():
             self._spill(0)
+        self._ahead = -1  # so that the next `put` raises through the files
         self._file.close()
 
     def _refuse_in_child(self) -> None:
@@ -93,7 +95,7 @@ class HybridPublishStore(StoreOptions, ClosesItself):
 
     @property
     def last_sequence(self) -> int:
-        """Highest sequence ever stored, or reserved by a killed process."""
+        """Highest sequence ever stored, or reserved by an earlier process. 0 for a fresh store."""
         return self._memory.last_sequence or self._file.last_sequence
 
     def put(self, stored: Stored) -> None:

@@ -107,7 +107,7 @@ class Filter:
         return found
 
     def matches(self, body: bytes, context: FilterInputs | None = None) -> bool:
-        """Return whether one body matches. Each sequence of `context` has one value."""
+        """Return whether one body matches. Each sequence of `context` has one value. Raises as `select`."""
         return bool(self.select((body,), context))
 
     @cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from tickertape.base.errors import BadTopic
+from tickertape.base.errors import BadMessage, BadTopic
 from tickertape.base.limits import label_bytes_max, publish_topics_max
 from tickertape.batch.builders.columns import OutColumns, batches_from_columns
 
@@ -43,3 +43,9 @@ def test_rows_are_split_at_the_message_limit_and_keep_column_values() -> None:
     ]  # fmt: skip
     with pytest.raises(BadTopic, match="1 of 2 topics are null"):
         list(batches_from_columns(OutColumns(data[:2], pa.array(["a", None])), COST, 2))
+
+
+def test_too_long_label_of_a_column_is_a_bad_message() -> None:
+    keys = pa.array(["k", "k" * (label_bytes_max + 1)])
+    with pytest.raises(BadMessage, match="Invalid key of 4097 bytes"):
+        list(batches_from_columns(OutColumns(pa.array([b"a", b"b"]), "t", keys), COST, 1_000))

@@ -81,6 +81,44 @@ def test_adapter_follows_the_store_and_restores_recovery_points(make: Make, tmp_
         assert kept.points == {}
 
 
+class Slow(Kept):
+    """An adapter whose update waits, and which records calls after its close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.calls: list[str] = []
+
+    def update(self, sub_id: str, bookmarks: Sequence[tt.Bookmark]) -> None:
+        self.entered.set()
+        assert self.go_on.wait(10)
+        self.calls.append("update")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.mark.behaviour(32)
+@ALL
+def test_close_of_store_waits_for_a_running_update_of_the_adapter(make: Make, tmp_path: Path) -> None:
+    slow = Slow()
+    store = make(tmp_path / "one", slow)
+    store.resumed("s")
+    store.log("s", 7, np.arange(1, 9, dtype=np.uint64))
+    discarding = threading.Thread(target=store.discard, args=("s", 7, 1))
+    discarding.start()
+    assert slow.entered.wait(10)
+    closing = [threading.Thread(target=store.close) for _ in range(2)]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(0.1)
+    slow.go_on.set()
+    for thread in (discarding, *closing):
+        thread.join(10)
+    assert slow.calls == ["update", "close"]
+
+
 @pytest.mark.behaviour(32)
 @pytest.mark.parametrize(
     "damage",

@@ -462,3 +462,14 @@ def test_unreadable_sector_raises_store_failed_without_crash(
     again = FilePublishStore(tmp_path / "s")
     assert again.unpersisted_count() == 1
     again.close()
+
+
+def test_closed_hybrid_store_rejects_messages(tmp_path: Path) -> None:
+    store = HybridPublishStore(tmp_path / "s")
+    store.attach("pricing-1")
+    store.put(stored(1, b"a"))
+    store.close()
+    with pytest.raises(tt.Closed):
+        store.put(stored(2, b"b"))
+    assert store.unpersisted_count() == 1
+    store.close()
