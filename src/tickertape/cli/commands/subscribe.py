@@ -26,6 +26,7 @@ from tickertape.cli.support.option_types import (
     Count,
     NamedChoice,
     client_name,
+    conflation_text,
     filter_option,
     interval,
     interval_text,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--conflation",
-    callback=interval_text,
+    callback=conflation_text,
     metavar="S",
     help="Send at most one message (the last) for each key and interval, such as 1s. A replay uses recorded "
     "time.",
@@ -281,7 +282,7 @@ def _client_options(*, replays: bool, **options: str | int | None) -> dict[str, 
             raise click.UsageError(
                 f"--{name.replace('_', '-')} requires --bookmark. Add one, such as --bookmark epoch."
             )
-    if "rate_max_gap" in wanted and not str(wanted.get("rate", "")).endswith("x"):
+    if "rate_max_gap" in wanted and not str(wanted.get("rate", "")).lower().endswith("x"):
         raise click.UsageError("--rate-max-gap requires a multiple as --rate. Add one, such as --rate 2x.")
     if "conflation_key" in wanted and "conflation" not in wanted:
         raise click.UsageError("--conflation-key requires --conflation. Add one, such as --conflation 1s.")

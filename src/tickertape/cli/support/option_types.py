@@ -122,13 +122,22 @@ interval = parsed(parse_interval)
 
 
 def _interval_text(value: str) -> str:
-    if value != "auto":  # a server refuses it with a reason
-        parse_interval(value)
+    parse_interval(value)
     return value
 
 
 interval_text = parsed(_interval_text)
 """Callback of an option that validates a duration and returns its text."""
+
+
+def _conflation_text(value: str) -> str:
+    if value not in ("none", "auto"):  # a server refuses auto with a reason
+        parse_interval(value)
+    return value
+
+
+conflation_text = parsed(_conflation_text)
+"""Callback of an option that validates a conflation interval and returns its text."""
 
 
 def _timeout(value: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -139,6 +140,20 @@ def test_subscribe_with_invalid_options_exits_2(arguments: list[str], says: str)
     result = CliRunner().invoke(cli, ["subscribe", "orders", *arguments])
     assert (result.exit_code, result.stdout) == (2, "")
     assert says in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--bookmark", "epoch", "--rate", "2X", "--rate-max-gap", "5s"],
+        ["--conflation", "none"],
+        ["--conflation", "auto"],  # the server refuses this value with a reason
+    ],
+)
+def test_subscribe_with_valid_options_connects(arguments: list[str], tmp_path: Path) -> None:
+    server = f"unix://{tmp_path}/none"
+    result = CliRunner().invoke(cli, ["subscribe", "orders", "--server", server, *arguments])
+    assert f"Cannot connect to '{server}'" in result.stderr
 
 
 def test_json_of_a_deeply_nested_body_is_shown_as_text() -> None:
