@@ -254,8 +254,8 @@ class MemoryBookmarkStore(ProgressStore):
     """Bookmark store that tracks delivered and discarded messages in memory (see `BookmarkStore`).
 
     Each tracked message takes 1 to 17 bytes. The store tracks all messages of a subscription from the first
-    undiscarded one. With more than 4,194,304 of them (`bookmark_window_messages_max`), the connection ends
-    with `BookmarkStoreFull`.
+    undiscarded one. With more than 4,194,304 of them (`bookmark_window_messages_max`), the subscription
+    ends with `BookmarkStoreFull`.
 
     Args:
         adapter: Recovery point adapter. The store starts with its recovery points and updates them. Default
