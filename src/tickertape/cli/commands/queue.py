@@ -29,7 +29,7 @@ from tickertape.cli.support.option_types import (
     topic_name,
 )
 from tickertape.cli.support.output_options import limit_option, output_option
-from tickertape.cli.support.tables import counted, echo_table, number, safe
+from tickertape.cli.support.tables import counted, echo_table, number, safe, safe_whole
 from tickertape.cli.support.terminal import confirmed
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def ls(admin: str, limit: int | None, as_json: bool) -> None:
     echo_table(_COLUMNS, [_row(queue) for queue in listed], left=2)
     for queue in listed:
         if queue.failure is not None:
-            click.echo(f"queue {safe(queue.name)} has stopped: {safe(queue.failure)}", err=True)
+            click.echo(f"queue {safe(queue.name)} has stopped: {safe_whole(queue.failure)}", err=True)
 
 
 def _row(queue: QueueSnapshot) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from tickertape.cli.limits import watch_seconds_min
 from tickertape.cli.support.admin_client import admin_option, stats_of
 from tickertape.cli.support.option_types import parsed
 from tickertape.cli.support.output_options import output_option
-from tickertape.cli.support.tables import counted, echo_table, number, safe
+from tickertape.cli.support.tables import counted, echo_table, number, safe, safe_whole
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.server.admin.schema import (
     Durations,
@@ -84,13 +84,13 @@ def _retention(retention: Retention) -> Iterator[tuple[str, str]]:
         yield "removed", f"{removed}, {counted(retention.retired_bytes, 'byte')}, by retention"
     if retention.held_segments:
         held = counted(retention.held_segments, "old segment")
-        held_by = safe(retention.held_by or "")
+        held_by = safe_whole(retention.held_by or "")
         yield "held", f"{held}, {counted(retention.held_bytes, 'byte')}, needed by {held_by}"
 
 
 def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     journal, totals, memory = report.journal, report.totals, report.memory
-    reason = f" ({safe(report.reason)})" if report.reason else ""
+    reason = f" ({safe_whole(report.reason)})" if report.reason else ""
     state = f"{report.state}{reason}, up {number(report.uptime_seconds)} s"
     yield "server", f"{safe(report.instance)}, version {report.version}, process {report.pid}, {state}"
     positions = f"positions {journal.first_position} to below {journal.persisted_end}"

@@ -296,6 +296,15 @@ def test_queue_ls_lists_queues_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stderr == "queue idle has stopped: its log is damaged\n"
 
 
+def test_queue_ls_prints_the_whole_cause_of_a_stopped_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    cause = (
+        "Cannot read 'journal/0000000003.segment' at offset 128208: commit 17 does not match its checksum. "
+        "Run `tickertape journal verify` for details."
+    )
+    reporting(monkeypatch, commands, stats_of(msgspec.structs.replace(IDLE, failure=cause)))
+    assert run("queue", "ls").stderr == f"queue idle has stopped: {cause}\n"
+
+
 def test_queue_ls_prints_json_and_a_note_without_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     reporting(monkeypatch, commands, stats_of(WORK, IDLE), stats_of(), stats_of())
     listed = [json.loads(line) for line in run("queue", "ls", "--output", "json").stdout.splitlines()]

@@ -62,3 +62,16 @@ def test_stats_separates_the_longest_label_from_the_text(monkeypatch: pytest.Mon
     monkeypatch.setattr(stats, "stats_of", lambda _: (b"", report))
     lines = CliRunner().invoke(cli, ["stats"]).stdout.splitlines()
     assert [line[:24] for line in lines if line.startswith("trans")] == ["transactions 4 committed"]
+
+
+def test_stats_prints_the_whole_reason_and_the_whole_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = stats_of()
+    reason = "journal_failed: Cannot write the log in '/var/lib/tickertape': input/output error. Check the disk."
+    holder = "subscription 'end-of-day-report-2026-11-20' of client 'end-of-day-report-2026-11-20-london'"
+    retention = msgspec.structs.replace(idle.journal.retention, held_segments=9, held_bytes=1, held_by=holder)
+    journal = msgspec.structs.replace(idle.journal, retention=retention)
+    report = msgspec.structs.replace(idle, state="failed", reason=reason, journal=journal)
+    monkeypatch.setattr(stats, "stats_of", lambda _: (b"", report))
+    printed = CliRunner().invoke(cli, ["stats"]).stdout
+    assert f"failed ({reason})" in printed
+    assert f"9 old segments, 1 byte, needed by {holder}\n" in printed
