@@ -21,7 +21,9 @@ from tickertape.testing import running_server
 pytestmark = pytest.mark.slow
 
 QUEUE = '[[queue]]\nname = "work"\nunderlying = "orders"\n'
-RUNBOOK = Path(__file__).parents[2] / "docs/operations/runbook.md"
+DOCS = Path(__file__).parents[2] / "docs"
+RUNBOOK = DOCS / "operations/runbook.md"
+MONITORING = DOCS / "howto/monitoring.md"
 LABEL = re.compile(r'(\w+)\s*(?:=~|!~|!=|=)\s*"')
 
 
@@ -113,3 +115,22 @@ def test_each_alert_has_a_section_in_the_runbook() -> None:
     assert [rule["alert"] for rule in found if rule["alert"] not in headings] == []
     for rule in found:
         assert rule["annotations"]["runbook"] == f"docs/operations/runbook.md#{rule['alert'].lower()}"
+
+
+def test_each_expression_of_the_rules_is_in_the_monitoring_page() -> None:
+    page = MONITORING.read_text(encoding="utf-8").replace(r"\|", "|")
+    found = rules(Path(tt.__file__).parent / "cli/monitoring/prometheus-rules.yml")
+    assert [rule["alert"] for rule in found if f"| `{rule['expr']}` |" not in page] == []
+
+
+def test_not_ready_rule_covers_each_unreachable_target_of_the_documented_job() -> None:
+    found = {
+        rule["alert"]: rule
+        for rule in rules(Path(tt.__file__).parent / "cli/monitoring/prometheus-rules.yml")
+    }
+    (config,) = re.findall(
+        r"^```yaml\n(.*?)^```", MONITORING.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (job,) = yaml.safe_load(config)["scrape_configs"]
+    # absent() alone is empty while another target answers.
+    assert f'up{{job="{job["job_name"]}"}} == 0' in found["TickertapeNotReady"]["expr"]

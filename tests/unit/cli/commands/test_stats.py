@@ -66,7 +66,9 @@ def test_stats_separates_the_longest_label_from_the_text(monkeypatch: pytest.Mon
 
 def test_stats_prints_the_whole_reason_and_the_whole_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     idle = stats_of()
-    reason = "journal_failed: Cannot write the log in '/var/lib/tickertape': input/output error. Check the disk."
+    reason = (
+        "journal_failed: Cannot write the log in '/var/lib/tickertape': input/output error. Check the disk."
+    )
     holder = "subscription 'end-of-day-report-2026-11-20' of client 'end-of-day-report-2026-11-20-london'"
     retention = msgspec.structs.replace(idle.journal.retention, held_segments=9, held_bytes=1, held_by=holder)
     journal = msgspec.structs.replace(idle.journal, retention=retention)
