@@ -28,6 +28,11 @@ def encode(data: object) -> bytes:
         if isinstance(data, (bytes, bytearray, memoryview)):
             return bytes(data)
         return data.encode() if isinstance(data, str) else _to_json(data)
+    except UnicodeEncodeError as error:
+        raise BadMessage(
+            f"Cannot encode {type(data).__name__} as a message body: it is not valid Unicode. "
+            "Use valid Unicode text, or publish bytes."
+        ) from error
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadMessage(
             f"Cannot encode {type(data).__name__} as a message body: {error}. "

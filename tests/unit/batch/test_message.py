@@ -88,6 +88,12 @@ def test_value_that_cannot_be_encoded_is_refused(data: object) -> None:
         encode(data)
 
 
+@pytest.mark.parametrize("data", ["\udc80", {"a": "\udc80"}])
+def test_error_of_invalid_unicode_gives_a_cure_that_fits(data: object) -> None:
+    with pytest.raises(BadMessage, match=r"not valid Unicode\. Use valid Unicode text, or publish bytes"):
+        encode(data)
+
+
 def test_too_deep_nesting_is_refused_by_encode_and_decode() -> None:
     with pytest.raises(BadMessage):
         encode(_deep())

@@ -66,6 +66,10 @@ MISTAKES = [
     (["health", "--admin", "https://h:1"], "Invalid admin address 'https://h:1'. Use http://HOST:PORT"),
     (["serve", "--listen", "h:1"], "Invalid value for '--listen': Invalid listen address 'h:1'."),
     (["token", "new", "a", "--clients", "("], "Cannot create a token: [a] clients '(': invalid"),
+    (
+        ["token", "new", "a", "--add", "f", "--clients", "("],
+        "Cannot create a token: [a] clients '(': invalid",
+    ),
     (["token", "new", "a", "--expires", "2020-01-01T00:00:00Z"], "it is in the past. Use a later time."),
     (["token", "new", "a", "--expires", "soon"], "Invalid value for '--expires': Invalid time 'soon'."),
     (["token", "new", "a", "--add", "none/tokens"], "Cannot use 'none/tokens': no such file or directory."),

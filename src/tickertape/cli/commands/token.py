@@ -93,7 +93,7 @@ def new(
         lines.append(f"expires = {_moment(expires)}")
     table = "\n".join([*lines, ""])
     try:
-        tokens_in(table.encode(), file or _ENTRY)  # the errors of `check`
+        tokens_in(table.encode(), _ENTRY)  # the errors of `check`
     except ConfigurationError as error:
         text = str(error)
         raise UserMistake(text.replace(_PREFIX, "Cannot create a token: ")) from None

@@ -158,5 +158,6 @@ def test_expression_is_refused_with_the_text_of_check(file: Path, tmp_path: Path
     file.unlink()
     result = new("a", "--clients", "(", "--add", str(file))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == f"tickertape: {line.removeprefix(f'{config}: ')}\n"
+    reason = line.removeprefix(f"{config}: Invalid tokens_file '{file}': ")
+    assert result.stderr == f"tickertape: Cannot create a token: {reason}\n"
     assert not file.exists()
