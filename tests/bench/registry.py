@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LOWER_IS_BETTER = frozenset({"ns", "us", "ms", "s", "ns/msg", "us/msg", "MB", "MiB", "bytes", "%"})
-HIGHER_IS_BETTER = frozenset({"msg/s", "batches/s", "commits/s", "rows/s", "worlds/s", "MiB/s", "x"})
+HIGHER_IS_BETTER = frozenset({"msg/s", "batches/s", "commits/s", "rows/s", "runs/s", "MiB/s", "x"})
 
 
 LOG_BYTES = 4 << 30

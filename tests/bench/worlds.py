@@ -27,11 +27,11 @@ def _lived(shape: Shape | MachineShape, worlds: int) -> Reading:
     return Reading(worlds / taken, note=each)
 
 
-@bench("worlds", "one server, publisher and reader, machines alone", unit="worlds/s", floor=150, aim=500)
+@bench("simulations", "one server, publisher and reader, machines alone", unit="runs/s", floor=150, aim=500)
 def worlds_of_machines(room: Room) -> Reading:
     return _lived(MACHINES, room.count(600))
 
 
-@bench("worlds", "one server, a queue, three asyncio clients", unit="worlds/s", floor=10, aim=50)
+@bench("simulations", "one server, a queue, three asyncio clients", unit="runs/s", floor=10, aim=50)
 def worlds_of_three_clients(room: Room) -> Reading:
     return _lived(TRIO, room.count(100))

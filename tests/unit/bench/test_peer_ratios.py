@@ -1,4 +1,4 @@
-"""Ratios with other brokers in the documentation: only those that the table of the comparison shows."""
+"""Ratios with other brokers in the documentation: only those that the generated tables show."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import report
 from tests.bench.peers.report import BEGIN, END, ratios_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -18,9 +19,10 @@ RATIO = re.compile(r"(\d[\d.,]*)[\s-]?(?:x\b|\u00d7|times\b|fold\b)", re.IGNOREC
 
 
 def ratios_in(text: str) -> list[str]:
-    """Return ratios in paragraphs that name a broker, outside the generated part."""
-    before, begin, rest = text.partition(BEGIN)
-    text = before + (rest.partition(END)[2] if begin else "")
+    """Return ratios in paragraphs that name a broker, outside the generated parts."""
+    for begin, end in ((BEGIN, END), (report.BEGIN, report.END)):
+        before, found, rest = text.partition(begin)
+        text = before + (rest.partition(end)[2] if found else "")
     paragraphs = (part for part in re.split(r"\n\s*\n|\n(?=\s*[*|-] )", text) if PEER.search(part))
     return [ratio for part in paragraphs for ratio in RATIO.findall(part)]
 
@@ -33,6 +35,7 @@ def ratios_in(text: str) -> list[str]:
         ("| NATS | 40-fold |", ["40"]),
         ("Redis is a server.\n\nReplay at 2x.", []),
         (f"* Redis\n{BEGIN}\n| Valkey | 2.00 x |\n{END}\n", []),
+        (f"* Redis\n{report.BEGIN}\n| against Valkey | 0.50 x |\n{report.END}\n* NATS: 3x", ["3"]),
         ("Wait for 3 ms with Redis.", []),
     ],
 )
