@@ -284,7 +284,7 @@ class NotAJournal(JournalError):
 
 
 class JournalLocked(JournalError):
-    """Data directory that another process holds."""
+    """Data directory that is in use, by another process or by another object of this process."""
 
 
 class JournalVersion(JournalError):

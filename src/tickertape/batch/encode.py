@@ -236,7 +236,7 @@ def encode_bodies(bodies: Sequence[bytes], lengths: Int32s | None = None) -> Enc
 def batch_from_bodies(
     topic: str, bodies: Sequence[bytes], *, publisher: int = 0, first_sequence: int = 0, timestamp: int = 0
 ) -> MessageBatch:
-    """Return a batch of one run and one topic.
+    """Return a batch of one topic and one run (consecutive messages with one publisher and timestamp).
 
     `timestamp` is in microseconds since 1970 UTC. Raises `UsageError` without bodies or for numbers out of
     range, `BadTopic`, `MessageTooLarge`.

@@ -49,8 +49,8 @@ class AsyncClientTransaction(TransactionBase):
             if an earlier commit had this name, so that this one published nothing.
 
         Raises:
-            TimedOut: No answer within `timeout`. The outcome is unknown.
-            Disconnected: The connection was lost. The outcome is unknown.
+            TimedOut: No answer within `timeout`. The outcome may be unknown.
+            Disconnected: The connection was lost. The outcome may be unknown.
 
         Example:
             >>> transaction = client.transaction("transfer-17")

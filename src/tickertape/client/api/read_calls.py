@@ -87,7 +87,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             live: After the replay of a bookmark subscription, deliver messages before they are synced to
                 disk (default False).
             fully_durable: Deliver replicated messages only, as in `bookmark_subscribe` (default False).
-            bookmark_not_found: Start if the log does not contain the bookmark, as in `bookmark_subscribe`.
+            bookmark_not_found: For a bookmark that the log does not contain, as in `bookmark_subscribe`.
             select: Fields to send: `["-/", "+/symbol"]`. None (default): all.
             replace: Replace the running subscription `sub_id` without loss or duplicates (default False). The
                 old stream keeps its messages and ends as `replaced`. If the call fails, the old one
@@ -191,8 +191,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             live: After the replay, deliver messages before they are synced to disk (default False).
             fully_durable: Deliver only messages that are on all synchronous replicas, as in AMPS. Without
                 replication it has no effect (default False).
-            bookmark_not_found: Start if the log does not contain the bookmark: `"fail"` (default), `"now"` or
-                `"epoch"`.
+            bookmark_not_found: For a bookmark that the log does not contain: `"fail"` (default) raises
+                `BookmarkUnknown`, `"now"` and `"epoch"` start there.
             select: Fields to send, as in `subscribe`.
             replace: Replace the running subscription `sub_id`, as in `subscribe` (default False).
             options: Options as one string, as in `subscribe`.

@@ -57,9 +57,9 @@ class StreamBase(ABC):
     def end_reason(self) -> str | None:
         """Reason of the end of the subscription, or None while it runs.
 
-        One of `complete`, `unsubscribed`, `replaced`, `closed`, or an error code: of `end_error`, or of its
-        cause. For example, `end_error` is `Disconnected` after `name_in_use`. Messages that arrived before
-        the end can still be read.
+        `complete`, `unsubscribed`, `replaced`, `closed`, or an error code: the one of `end_error` or of its
+        cause. For example, the reason is `name_in_use` if `end_error` is a `Disconnected` whose cause is a
+        used name. Messages that arrived before the end can still be read.
 
         Example:
             >>> stream = client.replay("orders")

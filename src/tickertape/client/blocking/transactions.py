@@ -42,10 +42,10 @@ class ClientTransaction(TransactionBase):
         Several threads may call it: one commits, and the others wait for its result. A committed transaction
         returns its `result`. An `HAClient` retries after a lost connection.
 
-        After `TimedOut`, `Disconnected`, `Closed`, `TransactionBusy` and `LimitReached` the outcome is
-        unknown. Call `commit` again, or commit another transaction with the same name and messages: the
-        messages are published exactly once. After all other errors nothing is published, and `commit` can be
-        called again.
+        After `TimedOut`, `Disconnected`, `Closed`, `TransactionBusy` and `LimitReached` the outcome may be
+        unknown (`uncertain`). Call `commit` again, or commit another transaction with the same name and
+        messages: the messages are published exactly once. After all other errors nothing is published, and
+        `commit` can be called again.
 
         Args:
             timeout: Longest wait in seconds or text (`"30s"`). None: as long as the connection lasts.
@@ -56,8 +56,8 @@ class ClientTransaction(TransactionBase):
             if an earlier commit had this name, so that this one published nothing.
 
         Raises:
-            TimedOut: No answer within `timeout`. The outcome is unknown.
-            Disconnected: The connection was lost. The outcome is unknown.
+            TimedOut: No answer within `timeout`. The outcome may be unknown.
+            Disconnected: The connection was lost. The outcome may be unknown.
             TransactionUnknown: The server dropped messages of the transaction before the commit.
             TransactionBusy: Another commit of this name is in progress. Retry later.
             LimitReached: A limit of the server was reached. Retry later.
@@ -73,7 +73,7 @@ class ClientTransaction(TransactionBase):
             PublisherCollision: Another client name has the publisher id of the transaction.
             UsageError: The transaction was aborted. Or the call is on the receive thread (in a handler).
             BadOption: The timeout is invalid.
-            Closed: The client is closed. The outcome is unknown if it was closed during the call.
+            Closed: The client is closed. The outcome may be unknown if it was closed during the call.
 
         Example:
             >>> transaction = client.transaction("transfer-17")

@@ -24,15 +24,16 @@ _UPDATES: Final = 1000
 class ConflatingRecoveryPointAdapter:
     """Recovery point adapter that passes only the newest point of each subscription to another adapter.
 
-    A separate thread calls the other adapter. `flush` and `close` call it at once. If the process ends before
-    a point is passed on, the point is lost, and messages are redelivered.
+    A separate thread passes the points on, and `flush` and `close` pass them on at once. If the process ends
+    before a point is passed on, the point is lost, and messages are redelivered.
 
     Args:
         inner: The other adapter.
         seconds: Longest time that a new point waits, in seconds or text such as `"500ms"`. Default 1 s.
         updates: Number of updates after which the points are passed on earlier. Default 1000.
-        on_error: Called as `on_error(exception)` for each exception of `inner`. Later points are still passed
-            on. Default None (only the attribute `error` has the last exception).
+        on_error: Called as `on_error(exception)` for each exception of `inner.update`. Later points are still
+            passed on. Default None (only the attribute `error` has the last exception). Exceptions of its
+            other methods go to the caller.
 
     Raises:
         BadOption: If `seconds` is invalid or 0, or `updates` is below 1.
@@ -76,7 +77,7 @@ class ConflatingRecoveryPointAdapter:
         self._updates = updates
         self._on_error = on_error
         self.error: Exception | None = None
-        """Last exception of `inner`, or None."""
+        """Last exception of `inner.update`, or None."""
         self._changed = threading.Condition()
         self._passing = threading.Lock()
         self._moved: dict[str, Read] = {}
