@@ -74,14 +74,28 @@ def _marks_of_one(bookmark: object) -> list[tuple[int, int]]:
     if not isinstance(bookmark, str):
         raise UsageError(wrong_type("bookmark", bookmark, "bookmarks, messages, batches or a list of them"))
     point = parse_bookmark(bookmark, _ALLOWED, "bookmark")
-    if not isinstance(point, AtBookmarks) or point.unknown or not point.bookmarks:
-        raise BadBookmark(f"Invalid bookmark {shown(bookmark)}. Use {_ALLOWED}.")
+    if not isinstance(point, AtBookmarks):
+        raise BadBookmark(
+            f"Invalid bookmark {shown(bookmark)}: it is not the bookmark of a message. Use {_ALLOWED}."
+        )
+    if point.unknown:
+        wrong = next(part for part in map(str.strip, bookmark.split(",")) if not _is_known(part))
+        raise BadBookmark(
+            f"Invalid bookmark {shown(wrong)}: it is not two numbers up to {_SEQUENCE_END}, each followed "
+            f"by |. Use {_ALLOWED}."
+        )
     for mark in point.bookmarks:
         if not 0 < mark.sequence < _SEQUENCE_END:
             raise BadBookmark(
                 f"Invalid bookmark {str(mark)!r}. Use a sequence from 1 to {_SEQUENCE_END - 1}."
             )
     return [(mark.publisher, mark.sequence) for mark in point.bookmarks]
+
+
+def _is_known(part: str) -> bool:
+    """Return whether a member of a list has the form of a bookmark."""
+    point = parse_bookmark(part)
+    return isinstance(point, AtBookmarks) and not point.unknown
 
 
 def check_queue(topic: str) -> str:

@@ -74,6 +74,19 @@ def test_text_without_message_bookmarks_raises(text: str) -> None:
         bookmarks_in(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("4|1|, 4|x| ,5|1|", r"^Invalid bookmark '4\|x\|': it is not two numbers up to 18446744073709551615"),
+        ("99999999999999999999|1|", r"^Invalid bookmark '9{20}\|1\|': it is not two numbers up to"),
+        ("4|1|,0", r"^Invalid bookmark '4\|1\|,0': it is not the bookmark of a message\."),
+    ],
+)
+def test_error_names_the_bad_bookmark_of_a_list_and_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(BadBookmark, match=reason):
+        bookmarks_in(text)
+
+
 @pytest.mark.parametrize("wrong", [None, 5, b"5|1|", [], (), [None], {"5|1|"}])
 def test_bookmarks_of_wrong_type_raise(wrong: object) -> None:
     with pytest.raises(UsageError):
