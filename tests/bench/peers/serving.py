@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -25,7 +26,7 @@ LATE_SECONDS_MAX: Final = 60.0
 ERROR_CHARACTERS_MAX: Final = 300
 
 
-class PeerServer:
+class PeerServer(ABC):
     """One server on loopback, with its data in a directory of its own.
 
     A server runs in a process group, which is paused while other servers are measured.
@@ -46,18 +47,18 @@ class PeerServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
+    @abstractmethod
     def missing(cls) -> str:
         """Return the missing package, or an empty text."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def version(cls) -> str:
         """Return the name and the version of server and client."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _start(self) -> None:
         """Start the process and set the address."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start with an empty directory. Raises an exception if the server is not ready in time."""

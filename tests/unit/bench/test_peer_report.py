@@ -127,6 +127,9 @@ class FakeServer(PeerServer):
     def version(cls) -> str:
         return "Fake 1"
 
+    def _start(self) -> None:
+        raise AssertionError("start is replaced")
+
     def start(self) -> None:
         self.events.append(f"start {self.setting}")
 
