@@ -18,7 +18,7 @@ from tickertape.base.bookmarks import Bookmark, format_timestamp
 from tickertape.base.checksum import crc32c
 from tickertape.base.errors import BookmarkExpired, JournalCorrupt, JournalVersion, WrongJournal
 from tickertape.base.interfaces import Buffer, Disk
-from tickertape.journal.format.control_record import RECORD_ERRORS, LogId, decode_head
+from tickertape.journal.format.control_record import LogId, decode_head
 from tickertape.journal.format.files import open_file, replace_file
 from tickertape.journal.format.segment import FORMAT_VERSION
 from tickertape.journal.limits import retired_bytes_max, retired_step_records
@@ -190,12 +190,6 @@ def with_records(
 _Subject = str | bytes | tuple[bytes, str | bytes]
 
 
-class _Subjects(msgspec.Struct):
-    """The field of a control record that names the records it supersedes."""
-
-    latest_of: str = ""
-
-
 def _subject(record: ControlRecord) -> _Subject:
     if isinstance(record, ForeignRecord):
         return record.log, _matter(record.body)
@@ -206,8 +200,8 @@ def _matter(body: bytes) -> str | bytes:
     if b"latest_of" not in body:
         return body
     try:
-        return msgspec.msgpack.decode(body, type=_Subjects).latest_of or body
-    except RECORD_ERRORS:
+        return decode_head(body).latest_of or body
+    except JournalCorrupt:
         return body
 
 
