@@ -100,7 +100,8 @@ def _connect(task: Task, *, table: bool = True) -> Any:
             time.sleep(0.1)
     connection.execute(f"SET statement_timeout = '{WAIT_SECONDS_MAX:.0f}s'")
     if table:
-        with contextlib.suppress(psycopg.errors.UniqueViolation):  # another connection creates the same table
+        existing = psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable
+        with contextlib.suppress(*existing):  # another connection creates the same table
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {task.topic}"
                 " (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, body bytea NOT NULL)"
