@@ -160,7 +160,7 @@ class TimedOut(UsageError, TimeoutError):
 
 
 class StreamEnded(UsageError):
-    """Message stream that has ended. Its `end_reason` gives the cause."""
+    """Message stream that has ended. The `end_reason` of the stream gives the cause."""
 
 
 class Closed(UsageError):

@@ -307,7 +307,9 @@ class MessageBatch:
 
     @_Lazy
     def kinds(self) -> Bytes8 | None:
-        """Kind of each message (0 message, 1 control record, 2 restated), or None if all are messages."""
+        """Kind of each message in the log (0 message, 1 control record, 2 restated). None: all are messages.
+
+        Subscriptions get only messages."""
         at = self._places.kinds
         return _frombuffer(self._table, I1, self.count, at) if at else None
 
@@ -323,7 +325,9 @@ class MessageBatch:
 
     @_Lazy
     def message_flags(self) -> Bytes8 | None:
-        """Flags of each message (1 superseded, 2 delta), or None if no message has any."""
+        """Flags of each message in the log (1 superseded, 2 delta), or None if no message has any.
+
+        No server writes them yet, and subscriptions do not get them."""
         at = self._places.message_flags
         return _frombuffer(self._table, I1, self.count, at) if at else None
 

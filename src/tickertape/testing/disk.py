@@ -67,8 +67,8 @@ class StrictDisk:
     system does. `sync` makes the contents of a file durable, and `sync_directory` its name.
 
     Args:
-        rng: Random source that decides how much of a failing write is written, and which `write_nowait`
-            writes nothing.
+        rng: Random source that decides how much of a failing write is written, and which calls of
+            `write_nowait` write nothing.
         space_bytes: Limit of preallocated and written bytes. It may be changed at any time. Default None (no
             limit).
         counts: Counters of faults and crash outcomes, shared with every clone, so that a suite can verify its

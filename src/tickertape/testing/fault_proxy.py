@@ -60,9 +60,10 @@ class Way:
     def after(self, count: int, fault: Fault) -> threading.Event:
         """Pass `count` more bytes, then inject `fault` into their connection, once.
 
-        Later bytes of the same piece wait (`stall`) or are lost. With `count=0` the fault is injected when
-        the next byte arrives. The returned event is set after the fault. Raises `ValueError` for an unknown
-        fault and a negative count.
+        `fault` is `cut`, `reset`, `stall` or `half_open`. Bytes that the proxy received together with the
+        last of these bytes wait (`stall`) or are lost. With `count=0` the fault is injected when the next
+        byte arrives. The returned event is set after the fault. Raises `ValueError` for an unknown fault and
+        a negative count.
         """
         if fault not in _FAULTS:
             raise ValueError(not_one_of("Unknown fault", fault, _FAULTS))

@@ -143,9 +143,10 @@ class ClientFrontend(StrictAttributes):
     def set_ack_conflation(self, interval: float | str | None) -> None:
         """Request at most one persisted acknowledgement per interval, from the next logon on.
 
-        Fewer acknowledgements reduce the cost for a publisher of large batches. With an interval, a `publish`
-        is sent as soon as earlier frames are written. So frames are small: use `publish_batch` for
-        throughput. A publish store keeps messages for up to one interval longer, unless it is full.
+        Fewer acknowledgements reduce the cost for a publisher of large batches (`publish_batch`). They do not
+        help `publish`: without an interval, messages collect into larger frames while an acknowledgement is
+        due. With an interval, each is sent as soon as earlier frames are written, in small frames. A publish
+        store keeps messages for up to one interval longer, unless it is full.
         `publish_flush` does not wait for the interval.
 
         Args:

@@ -101,7 +101,9 @@ class DefaultServerChooser:
         self._uris.append(uri)
 
     def current_uri(self) -> str | None:
-        """Return the last working server, or the one after the last failure. None without servers."""
+        """Return the server to connect to: the first one, and after a failure the next one in the list.
+
+        A server that works stays the current one. None without servers."""
         return self._uris[self._current] if self._uris else None
 
     def current_authenticator(self) -> Authenticator | None:

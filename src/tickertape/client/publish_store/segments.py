@@ -193,12 +193,20 @@ class SegmentDirectory:
         try:
             yield
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            advice = "Free space on that disk." if full else "Check the path and its permissions."
+            advice = _ADVICE.get(error.errno or 0, "Check the path and its permissions.")
             reason = os.strerror(error.errno or 0)
             raise StoreFailed(
                 f"Cannot {what} the publish store {str(self.path)!r}: {reason}. {advice}"
             ) from error
+
+
+_ADVICE: Final = {
+    errno.ENOSPC: "Free space on that disk.",
+    errno.EDQUOT: "Free space on that disk.",
+    errno.EIO: "Check the disk.",
+    errno.EMFILE: "Raise the limit of open files.",
+    errno.ENFILE: "Raise the limit of open files.",
+}
 
 
 def _name(number: int) -> str:

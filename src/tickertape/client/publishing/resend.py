@@ -177,5 +177,6 @@ class StoreResend:
             f"Cannot send the messages of the publish store: topic {topic!r} is not persistent on this "
             f"server, and messages were accepted for it as persistent. The store keeps all {count} "
             "message(s). Make the topic persistent on that server, connect to a server on which it is "
-            "persistent, or publish the batches of held() through a fresh store."
+            "persistent, or publish the batches that held() of this store returns through a "
+            "fresh store."
         )

@@ -116,8 +116,8 @@ def taken_over(name: str, held: Sequence[Stored], sent: int, last: int) -> Publi
         f"did, the server holds sequence {last}, "
         f"and this client sent none above {sent}. {count} message(s) of this client, sequences "
         f"{held[0].first} to {held[-1].last}, may be stored or not. They stay in the publish store and are "
-        "not sent. Use a unique client name for each process. Then publish the batches of held() again "
-        "through a fresh store (set_publish_store)."
+        "not sent. Use a unique client name for each process. Then publish the batches that held() of "
+        "this store returns through a fresh store (set_publish_store)."
     )
 
 
@@ -137,9 +137,10 @@ def check_sequences_left(name: str, last: int) -> None:
     if last <= last_persisted_max - 2 * foreign_sequences_max - 1:
         return
     raise BadCommand(
-        f"Cannot use a publish store under the client name {name!r}: the server holds its sequence {last}, "
-        f"and sequences end at {last_persisted_max}. Use another client name with a fresh publish store, and "
-        "publish the batches of held() there. Without a publish store this name can still be used."
+        f"Cannot use a publish store under the client name {name!r}: the sequences of this name are used "
+        f"up. The server has {last} of at most {last_persisted_max}. Use another client name with a fresh "
+        "publish store, and publish there the batches that held() of the old store returns. Without a "
+        "publish store this name can still be used."
     )
 
 
