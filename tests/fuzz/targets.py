@@ -55,8 +55,8 @@ from tickertape.journal.format.identity import IDENTITY_FILE, read_identity
 from tickertape.journal.format.retired_state import (
     ForeignRecord,
     HighestSequences,
+    RetiredManifest,
     RetiredState,
-    StateManifest,
     decode_retired,
     encode_retired,
     is_expired,
@@ -356,7 +356,7 @@ def _retireds() -> list[bytes]:
     )
     reserved = kept._replace(
         records=(b"a", ForeignRecord(bytes(16), b"bc")),
-        manifests={"orders": StateManifest(40, 6, 2, 123, 456)},
+        manifests={"orders": RetiredManifest(40, 6, 2, 123, 456)},
         links=(b"link",),
         holes={11: np.array([2, 3], np.uint64).tobytes()},
     )

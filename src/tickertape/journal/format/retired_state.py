@@ -93,7 +93,7 @@ ControlRecord = bytes | ForeignRecord
 """The body of a control record, with the id of its log if that is another one."""
 
 
-class StateManifest(NamedTuple):
+class RetiredManifest(NamedTuple):
     """Identity of the newest checkpoint of a topic when segments were removed."""
 
     position: _Count
@@ -123,7 +123,7 @@ class RetiredState(NamedTuple):
     highest: HighestSequences
     records: tuple[ControlRecord, ...]
     """Their control records, in log order, without duplicates."""
-    manifests: Mapping[str, StateManifest]
+    manifests: Mapping[str, RetiredManifest]
     """By SOW topic. Without a default, so that no writer of the file can forget this and the next fields."""
     links: tuple[bytes, ...]
     """Body of the newest record on topic `$link` of each source."""
@@ -234,7 +234,7 @@ class _StoredRetired(msgspec.Struct, kw_only=True, omit_defaults=True):
     publishers: bytes
     sequences: bytes
     records: list[bytes | ForeignRecord]
-    manifests: dict[str, StateManifest] = {}
+    manifests: dict[str, RetiredManifest] = {}
     links: list[bytes] = []
     holes: dict[int, bytes] = {}
 

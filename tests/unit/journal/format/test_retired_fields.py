@@ -23,8 +23,8 @@ from tickertape.journal.format import retired_state
 from tickertape.journal.format.retired_state import (
     ForeignRecord,
     HighestSequences,
+    RetiredManifest,
     RetiredState,
-    StateManifest,
     decode_retired,
     encode_retired,
     is_expired,
@@ -61,7 +61,7 @@ PLAIN = RetiredState(
 )
 RESERVED = PLAIN._replace(
     records=(NAME, ForeignRecord(OTHER, BEGUN)),
-    manifests={"orders": StateManifest(40, 6, 2, 123, 456)},
+    manifests={"orders": RetiredManifest(40, 6, 2, 123, 456)},
     links=(b"\x80", b"link"),
     holes={11: struct.pack("<4Q", 10, 20, 22, 22)},
 )
