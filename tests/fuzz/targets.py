@@ -20,6 +20,7 @@ from tests.fuzz.filters import FILTER_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.security import TOKENS_TARGET
 from tests.fuzz.staging import STAGING_TARGETS
+from tests.fuzz.state_files import STATE_TARGETS
 from tests.fuzz.stores import STORE_TARGETS
 from tests.fuzz.target import TEXT_CHARACTERS_MAX, Target, brief, taken, texts
 from tests.helpers.engine_parts import make_validation
@@ -510,5 +511,6 @@ TARGETS: Final[dict[str, Target]] = {
     **BODY_TARGETS,
     **FILTER_TARGETS,
     **STAGING_TARGETS,
+    **STATE_TARGETS,
     **STORE_TARGETS,
 }  # fmt: skip

@@ -14,6 +14,7 @@ from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
+from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 from tests.mutations.planted_worlds import WORLD_MUTATIONS
@@ -388,6 +389,7 @@ MUTATIONS: Final = (
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUEUE_MUTATIONS,
+    *STATE_FILE_MUTATIONS,
     *ARCHIVE_MUTATIONS,
     *WORLD_MUTATIONS,
 )

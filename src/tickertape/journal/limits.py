@@ -46,3 +46,16 @@ staging_files_open_max: Final = 64
 """Staging files open for writing at a time. Files that are being committed are open in addition."""
 staged_memory_bytes_max: Final = 256 * MIB
 """Staged bytes of transactions in commit that are held in memory. Further files are memory-mapped."""
+
+# state of the world
+sow_files_max: Final = 256
+"""Files of one checkpoint: a base and its deltas."""
+sow_manifest_bytes_max: Final = 1 * MIB
+sow_block_bytes_max: Final = 4 * MIB
+"""Size of a block of a base or delta file, beside its last body."""
+sow_key_bytes_max: Final = 4 * KIB
+"""Size of a canonical key in a base or delta file."""
+sow_fingerprint_bytes_max: Final = 64 * KIB
+"""Size of the fingerprint of the definition of a SOW topic."""
+sow_reason_bytes_max: Final = 1 * KIB
+"""Size of the reason why a state is not complete."""
