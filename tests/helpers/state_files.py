@@ -71,7 +71,7 @@ def block_of(rows: Sequence[Row], *, table: bool = False, parts: int = 1) -> Rec
     bodies = b"".join([row.body for row in rows])
     size = -(-len(bodies) // parts) or 1
     return RecordBlock(
-        positions=np.array([row.position for row in rows], np.uint64),
+        positions=np.array([row.position for row in rows], np.int64),
         sequences=np.array([row.sequence for row in rows], np.uint64),
         timestamps=np.array([row.timestamp for row in rows], np.int64) if timestamped else None,
         order_stamps=np.array([row.stamp for row in rows], np.int64),

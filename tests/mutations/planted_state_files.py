@@ -24,6 +24,15 @@ STATE_FILE_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "exchanged blocks of a state file are read",
+        _CHECKPOINT,
+        "        self._checksum = crc32c(checksum, self._checksum)\n",
+        "        self._checksum ^= crc32c(checksum)\n",
+        _TESTS,
+        promise="R3",
+        tier="unit",
+    ),
+    Mutation(
         "the totals of a state file are not compared",
         _CHECKPOINT,
         "        if source[end:] != totals.trailer():\n",

@@ -34,13 +34,15 @@ from tickertape.journal.format.sow_checkpoint import (
     encode_manifest,
     read_file,
 )
-from tickertape.journal.limits import sow_key_bytes_max
+from tickertape.journal.limits import sow_file_key_bytes_max
 
 U63 = st.integers(0, 2**63 - 1)
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
 KEYS = st.one_of(
-    st.binary(max_size=20), st.integers(0, sow_key_bytes_max).map(bytes), st.just(b"k" * sow_key_bytes_max)
+    st.binary(max_size=20),
+    st.integers(0, sow_file_key_bytes_max).map(bytes),
+    st.just(b"k" * sow_file_key_bytes_max),
 )
 BODIES = st.one_of(st.just(b""), st.binary(max_size=40), st.integers(0, 3_000).map(bytes))
 TOPICS = st.sampled_from(["orders", "orders/é", "x"])

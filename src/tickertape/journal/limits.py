@@ -51,9 +51,9 @@ staged_memory_bytes_max: Final = 256 * MIB
 sow_files_max: Final = 256
 """Files of one checkpoint: a base and its deltas."""
 sow_manifest_bytes_max: Final = 1 * MIB
-sow_block_bytes_max: Final = 4 * MIB
+sow_file_block_bytes_max: Final = 4 * MIB
 """Size of a block of a base or delta file, beside its last body."""
-sow_key_bytes_max: Final = 4 * KIB
+sow_file_key_bytes_max: Final = 4 * KIB
 """Size of a canonical key in a base or delta file."""
 sow_fingerprint_bytes_max: Final = 64 * KIB
 """Size of the fingerprint of the definition of a SOW topic."""

@@ -35,13 +35,12 @@ from tickertape.batch.format import (
     pad8,
 )
 from tickertape.journal.format.segment import FormatError
-from tickertape.journal.limits import sow_block_bytes_max, sow_key_bytes_max
+from tickertape.journal.limits import sow_file_block_bytes_max, sow_file_key_bytes_max
 
 U4: Final = np.dtype("<u4")
 UInt32s = npt.NDArray[np.uint32]
 
-BLOCK_PAYLOAD_BYTES_MAX: Final = sow_block_bytes_max + message_bytes_max
-_POSITION_END: Final = 1 << 63
+BLOCK_PAYLOAD_BYTES_MAX: Final = sow_file_block_bytes_max + message_bytes_max
 _COLUMNS: Final = struct.Struct("<IIII")
 """Rows, bits of columns, publishers of the table, topics."""
 
@@ -57,13 +56,14 @@ _COLUMNS_KNOWN: Final = 63
 class RecordBlock(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Records in columns, one row each. None is an absent column."""
 
-    positions: UInt64s
+    positions: Int64s
     sequences: UInt64s
     timestamps: Int64s | None
     """None: equal to the order stamps."""
     order_stamps: Int64s
     publishers: UInt64s
-    """Publisher ids: a table if `publisher_numbers` has rows of it, else one for each row."""
+    """Publisher ids: a table if `publisher_numbers` has rows of it, else one for each row. A writer omits
+    unused ids of a table."""
     publisher_numbers: UInt32s | None
     origins: UInt32s | None
     """Numbers of `origin` records. None: all records were stored by clients of this log."""
@@ -128,14 +128,14 @@ def _check_records(block: RecordBlock) -> None:
     ):
         if column is not None and len(column) != n:
             raise FormatError(f"a column has {len(column)} of {n} rows")
-    if int(block.positions.max()) >= _POSITION_END:
-        raise FormatError("a position has more than 63 bits")
+    if int(block.positions.min()) < 0:
+        raise FormatError("a position is below 0, or has more than 63 bits")
     if block.publisher_numbers is not None and int(block.publisher_numbers.max()) >= len(block.publishers):
         raise FormatError("a publisher number exceeds its table")
     if block.expirations is not None and int(block.expirations.min()) < 0:
         raise FormatError("an expiration is below 0")
     _check_topics(block, n)
-    _check_texts(block.keys, n, sow_key_bytes_max, "key")
+    _check_texts(block.keys, n, sow_file_key_bytes_max, "key")
     for labels, most, noun in (
         (block.correlation_ids, label_bytes_max, "correlation id"),
         (block.message_keys, label_bytes_max, "message key"),
@@ -151,7 +151,7 @@ def _check_dead_keys(block: DeadKeys) -> None:
     if n < 1:
         raise FormatError("a block has no rows")
     _check_topics(block, n)
-    _check_texts(block.keys, n, sow_key_bytes_max, "key")
+    _check_texts(block.keys, n, sow_file_key_bytes_max, "key")
 
 
 def _check_topics(block: RecordBlock | DeadKeys, n: int) -> None:
@@ -213,7 +213,7 @@ def encode_records(block: RecordBlock) -> list[Buffer]:
         bits |= 0 if column is None else bit
     table = 0 if numbers is None else len(publishers)
     buffers: list[Buffer] = [_COLUMNS.pack(n, bits, table, len(block.topics))]
-    buffers += _array_section(block.positions, U8)
+    buffers += _array_section(block.positions, I8)
     buffers += _array_section(block.sequences, U8)
     buffers += _array_section(block.timestamps, I8)
     buffers += _array_section(block.order_stamps, I8)
@@ -248,6 +248,12 @@ def _smaller_publishers(block: RecordBlock, n: int) -> tuple[UInt64s, UInt32s | 
     if numbers is None:
         table, rows = np.unique(block.publishers, return_inverse=True)
         numbers = rows.astype(U4)
+    else:
+        used = np.zeros(len(table), np.bool_)
+        used[numbers] = True
+        if not used.all():
+            numbers = (used.cumsum(dtype=U4) - np.uint32(1))[numbers]
+            table = table[used]
     if 2 * len(table) < n:
         return table, numbers
     return table[numbers], None
@@ -333,7 +339,7 @@ def decode_records(payload: memoryview) -> RecordBlock:
     def texts(bit: int) -> Labels | None:
         return sections.texts(n) if bits & bit else None
 
-    positions, sequences = sections.array(U8, n), sections.array(U8, n)
+    positions, sequences = sections.array(I8, n), sections.array(U8, n)
     timestamps = array(_TIMESTAMPS, I8)
     order_stamps = sections.array(I8, n)
     publisher_ids = sections.array(U8, publishers or n)
@@ -397,7 +403,7 @@ def _last_body(block: RecordBlock) -> int:
 
 
 def _check_size(size: int, last: int) -> None:
-    if size - last > sow_block_bytes_max:
+    if size - last > sow_file_block_bytes_max:
         raise FormatError(f"a block has {size - last} bytes beside its last body")
 
 

@@ -375,7 +375,7 @@ class StateFileWriter:
         """Return a block of records. The arrays and bodies must not change until the buffers are written.
 
         Raises:
-            ValueError: The columns do not fit each other, or have more than `sow_block_bytes_max` bytes
+            ValueError: The columns do not fit each other, or have more than `sow_file_block_bytes_max` bytes
                 beside the last body."""
         return self._block(_RECORDS, block.rows, encode_records(block))
 

@@ -66,10 +66,10 @@ from tickertape.journal.format.sow_checkpoint import (
     state_path,
 )
 from tickertape.journal.limits import (
-    sow_block_bytes_max,
+    sow_file_block_bytes_max,
+    sow_file_key_bytes_max,
     sow_files_max,
     sow_fingerprint_bytes_max,
-    sow_key_bytes_max,
     sow_manifest_bytes_max,
 )
 
@@ -607,30 +607,32 @@ def test_block_has_at_most_four_mebibytes_beside_the_last_body() -> None:
     size = len(
         b"".join(StateFileWriter(state_file()).records(block_of([Row(b"1", b"x" * 8), Row(b"2", b"")])))
     )
-    room = sow_block_bytes_max - (size - BLOCK_HEAD) + 8
+    room = sow_file_block_bytes_max - (size - BLOCK_HEAD) + 8
     block = block_of([Row(b"1", bytes(room)), Row(b"2", bytes(5 << 20))])
     assert as_records(round_trip(block)).body_offsets.tolist() == [0, room, room + (5 << 20)]
-    with pytest.raises(ValueError, match=f"a block has {sow_block_bytes_max + 8} bytes beside its last body"):
+    with pytest.raises(
+        ValueError, match=f"a block has {sow_file_block_bytes_max + 8} bytes beside its last body"
+    ):
         round_trip(block_of([Row(b"1", bytes(room + 8)), Row(b"2", bytes(5 << 20))]))
 
 
 def test_read_block_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [Row(b"1", bytes(5000)), Row(b"2", b"")]
     data, checksum = written(state_file(), [block_of(rows)])
-    monkeypatch.setattr(sow_blocks, "sow_block_bytes_max", 4000)
+    monkeypatch.setattr(sow_blocks, "sow_file_block_bytes_max", 4000)
     refused(data, base_entry(data, checksum), "a block has 5120 bytes beside its last body")
     monkeypatch.setattr(sow_checkpoint, "BLOCK_PAYLOAD_BYTES_MAX", 4000)
     refused(data, base_entry(data, checksum), "a block has 5120 bytes")
 
 
 def test_keys_of_the_largest_size_are_read_back() -> None:
-    keys = [b"a" * sow_key_bytes_max, b"b", b"", b"c" * sow_key_bytes_max]
+    keys = [b"a" * sow_file_key_bytes_max, b"b", b"", b"c" * sow_file_key_bytes_max]
     found = as_records(round_trip(block_of([Row(key, b"") for key in keys])))
     assert key_list(found.keys) == keys
-    with pytest.raises(ValueError, match=f"a key has {sow_key_bytes_max + 1} bytes"):
-        round_trip(block_of([Row(b"a" * (sow_key_bytes_max + 1), b"")]))
-    with pytest.raises(ValueError, match=f"a key has {sow_key_bytes_max + 1} bytes"):
-        round_trip(dead_keys_of([("", b"a" * (sow_key_bytes_max + 1))]))
+    with pytest.raises(ValueError, match=f"a key has {sow_file_key_bytes_max + 1} bytes"):
+        round_trip(block_of([Row(b"a" * (sow_file_key_bytes_max + 1), b"")]))
+    with pytest.raises(ValueError, match=f"a key has {sow_file_key_bytes_max + 1} bytes"):
+        round_trip(dead_keys_of([("", b"a" * (sow_file_key_bytes_max + 1))]))
 
 
 def test_publishers_are_written_as_the_smaller_form() -> None:
@@ -642,6 +644,18 @@ def test_publishers_are_written_as_the_smaller_form() -> None:
             found = as_records(round_trip(block))
             assert (found.publisher_numbers is not None) == table
             assert rows_of(found) == rows
+
+
+def test_written_table_of_publishers_has_only_used_ids() -> None:
+    rows = [Row(b"%d" % n, b"", publisher=ids) for n, ids in enumerate([30, 90, 30, 30, 90, 30])]
+    block = replace(
+        block_of(rows),
+        publishers=np.arange(0, 100_000, 10, dtype=np.uint64),
+        publisher_numbers=np.array([3, 9, 3, 3, 9, 3], np.uint32),
+    )
+    found = as_records(round_trip(block))
+    assert found.publishers.tolist() == [30, 90]
+    assert rows_of(found) == rows
 
 
 def test_dead_keys_precede_the_records_of_a_delta() -> None:
@@ -679,8 +693,8 @@ FALLING = Labels(np.array([0, 3, 2], np.int32), b"ab")
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"positions": np.empty(0, np.uint64)}, "a block has no rows"),
-        ({"positions": np.array([1, 2**63], np.uint64)}, "a position has more than 63 bits"),
+        ({"positions": np.empty(0, np.int64)}, "a block has no rows"),
+        ({"positions": np.array([1, -1], np.int64)}, "a position is below 0"),
         ({"sequences": np.array([1], np.uint64)}, "a column has 1 of 2 rows"),
         ({"timestamps": np.array([1], np.int64)}, "a column has 1 of 2 rows"),
         ({"order_stamps": np.array([1, 2, 3], np.int64)}, "a column has 3 of 2 rows"),
