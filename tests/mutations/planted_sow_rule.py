@@ -31,13 +31,6 @@ SOW_RULE_MUTATIONS: Final = (
         "            of_key.others.clear()\n",
     ),
     _of_rule(
-        "a dead record is dropped before the messages that lost against it",
-        "        if highest is not None and highest.position < stable and len(others) == 1:\n"
-        "            others.clear()\n",
-        "        if highest is not None and highest.position < stable:\n"
-        "            del others[highest.publisher]\n",
-    ),
-    _of_rule(
         "a delete is ranked by its own stamp",
         "            row.publisher, row.sequence, named, (row.stamp, row.log),",
         "            row.publisher, row.sequence, Rank(row.stamp, row.log, *row[1:3]), row[3:],",
@@ -80,6 +73,17 @@ SOW_RULE_MUTATIONS: Final = (
         "a restated record is not reported",
         "DecisionKind.RECORD if record is entered else DecisionKind.RESTATED",
         "DecisionKind.RECORD if record is entered else DecisionKind.NONE",
+    ),
+    Mutation(
+        "a dead record is dropped before the messages that lost against it",
+        _CANDIDATES,
+        "        if highest is not None and highest.position < stable and len(others) == 1:\n"
+        "            others.clear()\n",
+        "        if highest is not None and highest.position < stable:\n"
+        "            del others[highest.publisher]\n",
+        ("property/test_sow_candidates.py",),
+        promise="invariant 1",
+        tier="property",
     ),
     Mutation(
         "the messages of one run have one rank",
