@@ -21,6 +21,7 @@ ORDER: Final[dict[str, str]] = {
         " > runtime > limits"
     ),
     "engine/queues": "* > state",
+    "engine/sow": "* > streams, views > query > state",
     "client": (
         "blocking, aio > api > ha, protocol > queues, subscriptions > publishing"
         " > publish_store, bookmark_store > common > limits"

@@ -87,6 +87,8 @@ from tickertape.engine.limits import (
     slow_connection_bytes_default,
     slow_disk_bytes_default,
     slow_memory_bytes_default,
+    sow_explicit_key_characters_max,
+    sow_key_bytes_max,
     spill_file_bytes_max,
     spill_read_bytes_max,
     spill_write_bytes_max,
@@ -191,3 +193,4 @@ def test_limits_of_steps_and_memory_fit_together() -> None:
     assert commits_waiting_each_max < commits_waiting_max
     assert transaction_names_each_max <= transaction_names_max
     assert 8 * transaction_publishers_max <= transaction_names_max  # others cannot evict the last 8 names
+    assert topic_bytes_max + sow_explicit_key_characters_max + 16 <= sow_key_bytes_max

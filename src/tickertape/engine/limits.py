@@ -232,3 +232,19 @@ transaction_publishers_max: Final = 16_384
 """Publishers with stored transaction names."""
 transaction_spaces_max: Final = 65_536
 """Spaces with a stored highest committed number."""
+
+# state of the world
+sow_key_bytes_max: Final = 4 * KIB
+"""Longest canonical key of a record."""
+sow_explicit_key_characters_max: Final = 256
+"""Longest explicit key, a message key in Base64."""
+sow_key_scalar_max: Final = 8
+"""Keys below which a key index works without arrays."""
+sow_rehash_step_max: Final = 4_096
+"""Entries that one call of a key index moves to a larger table."""
+sow_key_compaction_step_max: Final = 2_048
+"""Long keys that one call of a key index examines for compaction."""
+sow_key_block_bytes: Final = 256 * KIB
+"""Size of a block of long keys, unless a single key is longer."""
+sow_column_step_rows: Final = 65_536
+"""Rows by which the columns of a SOW topic grow."""

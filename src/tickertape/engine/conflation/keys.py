@@ -10,19 +10,15 @@ from collections.abc import Callable, Hashable, Iterable
 from hashlib import blake2b
 from typing import Any, Final
 
-import msgspec
-
 from tickertape.base.errors import BadOption, BadPath
 from tickertape.batch import MessageBatch, bodies_between
 from tickertape.engine.limits import conflation_key_bytes_max
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.payload import FieldReader, Unreadable, message_type, parse_path
+from tickertape.payload.canonical import encode_canonical, normal_form
 
 _OBJECT_BYTES: Final = 64
 """Approximate memory of a value without its text."""
-
-_INTEGER_MIN: Final = -(1 << 63)
-_INTEGER_MAX: Final = (1 << 64) - 1
 
 Values = Callable[[Any], tuple[Any, ...]]
 
@@ -93,30 +89,9 @@ def _hashable(key: tuple[Any, ...]) -> Hashable | None:
     else:
         return key
     try:
-        encoded = msgspec.msgpack.encode([_plain(value) for value in key])
+        encoded = encode_canonical([normal_form(value) for value in key])
     except (OverflowError, TypeError, ValueError, RecursionError):
         return None  # an object whose names cannot be ordered
     if len(encoded) + _OBJECT_BYTES <= conflation_key_bytes_max:
         return encoded
     return blake2b(encoded, digest_size=32).digest()
-
-
-def _plain(value: Any) -> Any:
-    """Return the normal form of a value: equal as in JSON, except that NaN equals itself."""
-    kind = type(value)
-    if kind is list:
-        return [_plain(element) for element in value]
-    if kind is dict:
-        return {name: _plain(value[name]) for name in sorted(value)}
-    if kind is float:
-        if value != value:
-            return _NAN
-        if value.is_integer():
-            value, kind = int(value), int
-    if kind is int and not _INTEGER_MIN <= value <= _INTEGER_MAX:
-        return msgspec.msgpack.Ext(_LARGE_INTEGER, b"%x" % value)
-    return value
-
-
-_LARGE_INTEGER: Final = 1
-_NAN: Final = msgspec.msgpack.Ext(2, b"")

@@ -1,0 +1,125 @@
+"""Key table against a dict: any program of insertions, removals and releases has exact answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tickertape.batch.format import I8
+from tickertape.engine.sow.state.key_blocks import KeyBlocks
+from tickertape.engine.sow.state.key_index import KeyTable
+
+KEYS_MAX = 400
+FORMS = ("%d", "%012d", "%013d", "a long key with a common prefix %d", "%x")
+
+
+def _key(number: int) -> bytes:
+    form = FORMS[number % len(FORMS)]
+    return (form % number).encode() + (b"h" if form == "%x" else b"")
+
+
+KEYS = [_key(number) for number in range(KEYS_MAX)]
+NUMBERS = {key: number for number, key in enumerate(KEYS)}
+
+
+class QuadrupletKeys(KeyTable):
+    """Table in which four keys at a time have one hash."""
+
+    hash_of = staticmethod(lambda key: NUMBERS[bytes(key)] // 4)
+
+
+class DistinctKeys(KeyTable):
+    """Table whose hashes do not depend on the process."""
+
+    hash_of = staticmethod(lambda key: NUMBERS[bytes(key)] << 21)
+
+
+class Step(NamedTuple):
+    """One call for some of the possible keys."""
+
+    action: str
+    start: int
+    stride: int
+    length: int
+
+
+STEPS = st.lists(
+    st.builds(
+        Step,
+        st.sampled_from(("insert", "insert", "remove", "release", "replace")),
+        st.integers(0, KEYS_MAX - 1),
+        st.sampled_from((1, 3, 7)),
+        st.one_of(st.integers(0, 5), st.integers(30, 200)),
+    ),
+    max_size=25,
+)
+
+
+class Model:
+    """The same state in dicts."""
+
+    def __init__(self) -> None:
+        self.live: dict[bytes, int] = {}
+        self.removed: dict[int, bytes] = {}
+        self.free: set[int] = set()
+
+    def perform(self, table: KeyTable, step: Step) -> None:
+        chosen = [KEYS[(step.start + step.stride * n) % KEYS_MAX] for n in range(step.length)]
+        if step.action == "insert":
+            self.insert(table, [key for key in dict.fromkeys(chosen) if key not in self.live])
+        elif step.action == "remove":
+            self.remove(table, [key for key in dict.fromkeys(chosen) if key in self.live])
+        elif step.action == "replace":
+            gone = [key for key in dict.fromkeys(chosen) if key in self.live]
+            self.remove(table, gone)
+            self.insert(table, gone)
+        else:
+            slots = [slot for slot, key in self.removed.items() if key in chosen]
+            table.release(np.array(slots, I8))
+            for slot in slots:
+                del self.removed[slot]
+            self.free.update(slots)
+
+    def insert(self, table: KeyTable, keys: list[bytes]) -> None:
+        end = table.slots
+        slots = table.insert(keys).tolist()
+        reused = [slot for slot in slots if slot < end]
+        assert set(reused) <= self.free
+        assert len(reused) == min(len(keys), len(self.free))
+        assert sorted(slot for slot in slots if slot >= end) == list(range(end, table.slots))
+        self.free.difference_update(reused)
+        self.live |= zip(keys, slots, strict=True)
+
+    def remove(self, table: KeyTable, keys: list[bytes]) -> None:
+        slots = [self.live.pop(key) for key in keys]
+        table.remove(np.array(slots, I8))
+        self.removed |= zip(slots, keys, strict=True)
+
+    def check(self, table: KeyTable) -> None:
+        assert len(table) == len(self.live)
+        assert table.slots == len(self.live) + len(self.removed) + len(self.free)
+        assert table.find(KEYS).tolist() == [self.live.get(key, -1) for key in KEYS]
+        few = KEYS[len(self.live) % KEYS_MAX :: 60]
+        assert table.find(few).tolist() == [self.live.get(key, -1) for key in few]
+        keys = {slot: key for key, slot in self.live.items()} | self.removed
+        assert table.keys_of(np.array([*keys], I8)) == [*keys.values()]
+        for slot in [*keys][:3]:
+            assert table.keys_of(np.array([slot], I8)) == [keys[slot]]
+        assert set(np.flatnonzero(table.live()).tolist()) == set(self.live.values())
+
+
+@given(STEPS, st.sampled_from((QuadrupletKeys, DistinctKeys)), st.sampled_from((0, 32, 1_000)), st.booleans())
+def test_key_table_equals_a_dict(
+    steps: list[Step], kind: type[KeyTable], scalar_max: int, slowly: bool
+) -> None:
+    step_max = 8 if slowly else 4_096
+    table = kind(bytes(16), step_max=step_max, scalar_max=scalar_max, blocks=KeyBlocks(256))
+    model = Model()
+    for step in steps:
+        moved = table.entries_moved
+        model.perform(table, step)
+        assert table.entries_moved - moved <= step_max * (2 if step.action == "replace" else 1)
+        model.check(table)
