@@ -63,8 +63,8 @@ SOW_KEY_MUTATIONS: Final = (
     Mutation(
         "growth of a key index loses an entry",
         _TABLE,
-        "        self._taken += buckets\n",
-        "        self._taken += buckets + 1\n",
+        "        entries: UInt64s = part[part != 0]\n",
+        "        entries: UInt64s = part[part != 0][1:]\n",
         (_INDEX,),
         promise="invariant 1",
         tier="unit",

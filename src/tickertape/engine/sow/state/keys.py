@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain
 from operator import add, attrgetter, itemgetter
 from typing import Any, Final, Literal, Protocol
 
@@ -92,11 +92,24 @@ class KeyReader:
         topics = _topics_for(topics, len(bodies)) if self._topic_in_key else None
         bad: dict[int, str] = {}
         values = self._values(bodies, bad)
-        if not bad:
-            keys = self._encoded(values, topics)
-            if keys is not None:
-                return KeyColumn(keys, bad)
-        return self._checked(values, topics, bad)
+        single: dict[int, Any] = {}
+        if bad or not self._normal.issuperset(
+            map(type, values if self._one else chain.from_iterable(values))
+        ):
+            single = self._set_aside(values, bad)
+        keys = self._encoded(values, topics)
+        if keys is None:
+            single = {row: value for row, value in enumerate(values) if row not in bad} | single
+            keys = [b""] * len(values)
+        for row, value in single.items():
+            key = self._key((value,) if self._one else value, None if topics is None else topics[row])
+            if isinstance(key, str):
+                bad[row] = key
+            else:
+                keys[row] = key
+        for row in bad:
+            keys[row] = b""
+        return KeyColumn(keys, bad)
 
     def _values(self, bodies: Sequence[bytes], bad: dict[int, str]) -> list[Any]:
         """Return the value of each body, or the tuple of its values. Adds unreadable bodies to `bad`."""
@@ -115,11 +128,20 @@ class KeyReader:
                     values.append(None)
         return values
 
+    def _set_aside(self, values: list[Any], bad: dict[int, str]) -> dict[int, Any]:
+        """Return the values that are not in normal form, by row. Replaces them and those of bad rows."""
+        single: dict[int, Any] = {}
+        normal = self._normal
+        for row, value in enumerate(values):
+            if row not in bad:
+                if type(value) in normal if self._one else normal.issuperset(map(type, value)):
+                    continue
+                single[row] = value
+            values[row] = "" if self._one else ("",) * len(self._fields)
+        return single
+
     def _encoded(self, values: list[Any], topics: Sequence[str] | None) -> list[bytes] | None:
-        """Return the keys if all values are in normal form and all keys are short, otherwise None."""
-        kinds = map(type, values if self._one else chain.from_iterable(values))
-        if not self._normal.issuperset(kinds):
-            return None
+        """Return the keys, or None if one of them cannot be encoded or is too long."""
         rows: Any = values
         if topics is not None:
             rows = (
@@ -132,20 +154,6 @@ class KeyReader:
         except (OverflowError, ValueError):  # an integer beyond 64 bits, or a text with a lone surrogate
             return None
         return keys if max(map(len, keys), default=0) <= sow_key_bytes_max else None
-
-    def _checked(self, values: list[Any], topics: Sequence[str] | None, bad: dict[int, str]) -> KeyColumn:
-        """Return the keys of any values, one by one."""
-        keys: list[bytes] = []
-        for row, (value, topic) in enumerate(zip(values, topics or repeat(None), strict=False)):
-            key = b""
-            if row not in bad:
-                checked = self._key((value,) if self._one else value, topic)
-                if isinstance(checked, str):
-                    bad[row] = checked
-                else:
-                    key = checked
-            keys.append(key)
-        return KeyColumn(keys, bad)
 
     def _key(self, values: tuple[Any, ...], topic: str | None) -> bytes | str:
         """Return the key of a message, or the reason why it has none."""

@@ -189,6 +189,14 @@ def test_second_field_without_a_value_is_named_in_the_reason() -> None:
     assert column.bad[3].startswith("the body cannot be read as json")
 
 
+def test_message_without_a_valid_key_beside_large_integers_has_a_reason() -> None:
+    bodies = [b'{"k":1}', b"{", b'{"k":18446744073709551616}', b"{}", b'{"k":0.5}', b'{"k":[]}', b'{"k":"a"}']
+    column = KeyReader(("/k",), "json").read(bodies)
+    assert sorted(column.bad) == [1, 3, 5]
+    large = b"\xc7\x11\x0110000000000000000"
+    assert column.keys == [b"\x01", b"", large, b"", b"\xcb?\xe0\0\0\0\0\0\0", b"", b"\xa1a"]
+
+
 def test_longest_allowed_key_is_valid() -> None:
     text = "x" * (sow_key_bytes_max - 3)
     assert len(json_keys(f'"{text}"')[0]) == sow_key_bytes_max
