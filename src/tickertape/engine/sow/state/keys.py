@@ -50,7 +50,7 @@ class KeyColumn:
 class KeySource(Protocol):
     """Strategy of a SOW topic for the keys of its messages."""
 
-    def read(self, values: Sequence[bytes], topics: Sequence[str] | None = None, /) -> KeyColumn:
+    def read(self, values: Sequence[bytes], /, topics: Sequence[str] | None = None) -> KeyColumn:
         """Return the keys of messages from their bodies or message keys, and from their topics for a SOW
         over a pattern."""
 
@@ -87,7 +87,7 @@ class KeyReader:
         self._pick = _getter(reader.access)
         self._normal = _QUICK_OR_NULL if self._null else _QUICK
 
-    def read(self, bodies: Sequence[bytes], topics: Sequence[str] | None = None, /) -> KeyColumn:
+    def read(self, bodies: Sequence[bytes], /, topics: Sequence[str] | None = None) -> KeyColumn:
         """Return the key of each body. `topics` are the topics of the messages, for a SOW over a pattern."""
         topics = _topics_for(topics, len(bodies)) if self._topic_in_key else None
         bad: dict[int, str] = {}
@@ -181,7 +181,7 @@ class ExplicitKeys:
     def __init__(self, *, topic_in_key: bool = False) -> None:
         self._topic_in_key = topic_in_key
 
-    def read(self, labels: Sequence[bytes], topics: Sequence[str] | None = None, /) -> KeyColumn:
+    def read(self, labels: Sequence[bytes], /, topics: Sequence[str] | None = None) -> KeyColumn:
         """Return the key of each label (see `labels_between`). `topics` are the topics of the messages, for a
         SOW over a pattern."""
         topics = _topics_for(topics, len(labels)) if self._topic_in_key else None

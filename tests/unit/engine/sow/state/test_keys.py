@@ -14,6 +14,7 @@ from tickertape.engine.limits import sow_key_bytes_max
 from tickertape.engine.sow.state.keys import (
     ExplicitKeys,
     KeyReader,
+    KeySource,
     generated_key,
     labels_between,
 )
@@ -254,9 +255,11 @@ def test_fields_that_no_message_can_have_are_refused() -> None:
 
 
 def test_no_messages_have_no_keys() -> None:
-    assert KeyReader(("/k",), "json").read([]).keys == []
-    assert KeyReader(("/k", "/n"), "json", topic_in_key=True).read([], []).keys == []
-    assert ExplicitKeys().read([]).keys == []
+    several = KeyReader(("/k", "/n"), "json", topic_in_key=True)
+    sources: list[KeySource] = [KeyReader(("/k",), "json"), several, ExplicitKeys()]
+    for source in sources:
+        column = source.read([], topics=[])
+        assert (column.keys, column.bad) == ([], {})
 
 
 # -- explicit keys --------------------------------------------------------------------------------------
