@@ -248,3 +248,28 @@ sow_key_block_bytes: Final = 256 * KIB
 """Size of a block of long keys, unless a single key is longer."""
 sow_column_step_rows: Final = 65_536
 """Rows by which the columns of a SOW topic grow."""
+# SOW topics
+sow_topics_max: Final = 1_024
+"""SOW topics of one server."""
+sow_patterns_max: Final = 64
+"""SOW topics with a pattern. A new topic is matched against all of them."""
+sow_topics_kept_max: Final = 4_096
+"""Topics with a cached result of these patterns."""
+sow_key_fields_max: Final = 16
+"""Fields of one key."""
+sow_indexes_max: Final = 16
+"""Hash indexes of one SOW topic. Each change of a record updates all of them."""
+sow_index_fields_max: Final = 16
+"""Fields of one hash index."""
+sow_expiration_seconds_max: Final = 36_600 * 86_400.0
+"""Longest `expiration` of a SOW topic."""
+sow_checkpoint_seconds_default: Final = 60.0
+"""Interval of checkpoints, unless configured."""
+sow_checkpoint_seconds_min: Final = 1.0
+"""Shortest interval of checkpoints."""
+sow_checkpoint_seconds_max: Final = 86_400.0
+"""Longest interval of checkpoints. A longer one would hold back retention for days."""
+sow_bytes_min: Final = 64 * MIB
+"""Smallest `sow_bytes_max`."""
+sow_memory_share: Final = 0.7
+"""Part of the memory that all records may use, unless configured."""

@@ -25,7 +25,7 @@ from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
 from tickertape.engine.sessions.session import Subscriber
 from tickertape.filter.language.parse_counter import PARSES
-from tickertape.journal.format.segment import CONTROL_TOPIC
+from tickertape.journal.format.segment import CONTROL_TOPIC, SOW_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
 
 _NAME_OVERHEAD_BYTES: Final = 3
@@ -104,7 +104,7 @@ class InterestCompiler:
 
     def _make(self, topic: str, filter: str | None, select: str | None, subscriber: Subscriber) -> Interest:
         fits = None
-        if topic in (CONTROL_TOPIC, QUEUE_TOPIC):
+        if topic in (CONTROL_TOPIC, QUEUE_TOPIC, SOW_TOPIC):
             raise BadTopic(f"Cannot subscribe to {shown(topic)}: it is an internal topic. Use another topic.")
         pattern, parsed = is_pattern(topic), PARSES.count
         if filter is not None or select is not None or pattern:

@@ -1,4 +1,4 @@
-"""Topic catalog: the configuration of topics and queues."""
+"""Topic catalog: the configuration of topics, queues and SOW topics."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tickertape.base.names import is_pattern
+from tickertape.engine.limits import sow_topics_kept_max
 from tickertape.engine.runtime.queue_definition import QueueDefinition
-from tickertape.filter import TopicSet
-from tickertape.journal.format.segment import CONTROL_TOPIC
+from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.filter import TopicSet, compile_topic_pattern
+from tickertape.filter.compiler.regex import PatternSet
+from tickertape.journal.format.segment import CONTROL_TOPIC, SOW_TOPIC
 from tickertape.payload import message_type
 from tickertape.wire.settlement import QUEUE_TOPIC
 
@@ -16,7 +19,7 @@ DEFAULT_TYPE: Final = "json"
 
 
 class TopicCatalog:
-    """Topics and queues of one server.
+    """Topics, queues and SOW topics of one server.
 
     `recorded` contains names and patterns of persistent topics. None makes all topics persistent. `validated`
     and `message_types` map a name to a message type. Raises `BadOption` for an unknown message type."""
@@ -27,6 +30,7 @@ class TopicCatalog:
         validated: Mapping[str, str] | None = None,
         message_types: Mapping[str, str] | None = None,
         queues: Sequence[QueueDefinition] = (),
+        sow: Sequence[SowDefinition] = (),
     ) -> None:
         self.queues = {definition.name: definition for definition in queues}
         """Queue definitions by name."""
@@ -38,8 +42,16 @@ class TopicCatalog:
         """Topics that validate message bodies, with their message types."""
         self._recorded = recorded
         self._recorded_topics = None if recorded is None else TopicSet(recorded)
-        self._always_recorded = frozenset((QUEUE_TOPIC, *self.queues))
-        """Topics of settlements, and queues."""
+        self._always_recorded = frozenset((QUEUE_TOPIC, SOW_TOPIC, *self.queues))
+        """Topics of settlements and of deletes of records, and queues."""
+        self.sow: Sequence[SowDefinition] = tuple(sow)
+        """SOW topics in the order of the configuration."""
+        self._sow_by_name = {definition.name: definition for definition in self.sow}
+        self._sow_patterns = [definition for definition in self.sow if definition.pattern is not None]
+        texts = [definition.pattern or "" for definition in self._sow_patterns]
+        self._sow_pattern_set = PatternSet([compile_topic_pattern(text) for text in texts]) if texts else None
+        self._sow_kept: dict[str, SowDefinition | None] = {}
+        """Results of the patterns."""
 
     # -- the log ----------------------------------------------------------------------------------------
 
@@ -95,3 +107,30 @@ class TopicCatalog:
         if definition.default_publish_target is not None:
             return definition.default_publish_target
         return None if is_pattern(definition.topic) else definition.topic
+
+    # -- SOW topics -------------------------------------------------------------------------------------
+
+    def sow_of(self, topic: str) -> SowDefinition | None:
+        """Return the SOW topic that has the records of `topic`, or None.
+
+        It has this name, or it is the first in the configuration whose pattern matches. Of the topics that
+        match, a transient SOW topic has those that are not persistent, and any other has the persistent
+        ones. A name of a queue or an internal topic has no records."""
+        found = self._sow_by_name.get(topic)
+        if found is None and self._sow_pattern_set is not None:
+            try:
+                return self._sow_kept[topic]
+            except KeyError:
+                return self._search(self._sow_pattern_set, topic)
+        return found
+
+    def _search(self, patterns: PatternSet, topic: str) -> SowDefinition | None:
+        found = None
+        if not is_pattern(topic) and topic not in self.queues:
+            transient = not self.recorded(topic)
+            matching = [self._sow_patterns[number] for number in sorted(patterns.found(topic))]
+            found = next((one for one in matching if one.transient == transient), None)
+        if len(self._sow_kept) >= sow_topics_kept_max:
+            self._sow_kept.clear()
+        self._sow_kept[topic] = found
+        return found
