@@ -138,21 +138,24 @@ CONTEXT: Final = {
     "[[transport]]": 'listen = "tcp://127.0.0.1:9007"\n',
     "[[topic]]": 'name = "orders"\n',
     "[[queue]]": 'name = "work"\nunderlying = "orders"\n',
+    "[[sow]]": 'name = "positions"\n',
     "[archive]": 'location = "archive"\n',
     "[authentication]": "",
 }
 """Keys that a table must have."""
 SPECIAL: Final = {
     "certificate": 'listen = "tls://127.0.0.1:9007"\nkey = "k"\n',
-    "key": 'listen = "tls://127.0.0.1:9007"\ncertificate = "c"\n',
+    "[[transport]].key": 'listen = "tls://127.0.0.1:9007"\ncertificate = "c"\n',
     "client_ca": 'listen = "tls://127.0.0.1:9007"\ncertificate = "c"\nkey = "k"\n',
     "sync_interval": 'sync = "interval"\n',
     "listen": "",
     "location": "",
     "name": "",
     "underlying": 'name = "work"\n',
+    "key_domain": 'name = "positions"\nkey = ["/id"]\n',
+    "missing_key": 'name = "positions"\nkey = ["/id"]\n',
 }
-"""Keys beside a key, where they differ from those of its table."""
+"""Keys beside a key, where they differ from those of its table. A key of one table has its name before it."""
 TABLES: Final = [table for table in reference.config_keys() if table]
 
 
@@ -188,7 +191,8 @@ def test_value_of_the_example_file_is_allowed_and_a_default_is_the_default(
     key = next(key for key in reference.config_keys()[table] if key.name == name)
     (tmp_path / "topics.toml").write_text("")
     file = tmp_path / "c.toml"
-    before = SPECIAL.get(name, CONTEXT.get(table, "")) if table else ""
+    special = SPECIAL.get(f"{table}.{name}", SPECIAL.get(name))
+    before = CONTEXT.get(table, "") if special is None else special
     file.write_text(f"{table}\n{before}{name} = {key.value}\n")
     config, problems = examine(file)
     assert problems == []

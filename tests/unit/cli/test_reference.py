@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.unit.cli.support.test_command_group import commands
 from tickertape.cli.support.command_group import cli
-from tickertape.server.config.config import examine
+from tickertape.server.config.config import examine, load_config
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"
 
@@ -25,11 +25,13 @@ def command_at(path: tuple[str, ...]) -> click.Command:
     return command
 
 
-def test_configuration_page_example_is_valid(tmp_path: Path) -> None:
+def test_configuration_page_examples_are_valid(tmp_path: Path) -> None:
     page = (REFERENCE / "configuration.md").read_text(encoding="utf-8")
-    first, second = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    first, sow, second = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "tickertape.toml").write_text(first)
     (tmp_path / "topics.toml").write_text(second)
+    (tmp_path / "sow.toml").write_text(sow)
+    assert [one.name for one in load_config(tmp_path / "sow.toml").sow] == ["positions", "settings"]
     config, problems = examine(
         tmp_path / "tickertape.toml", environment={"SEGMENT_SIZE": "2MB", "CREATE": "false"}
     )

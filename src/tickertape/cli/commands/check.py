@@ -17,10 +17,13 @@ from tickertape.cli.support.command_group import EXIT_ERROR, EXIT_USAGE
 from tickertape.cli.support.output_options import output_option
 from tickertape.cli.support.tables import counted
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.server.config.addresses import ADMIN_DEFAULT
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.config.config import Config, JournalConfig, examine
 from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation
+from tickertape.server.config.memory import sow_bytes_default
+from tickertape.server.config.sow import refuse_sow
 
 _LABEL_WIDTH: Final = 14
 
@@ -45,7 +48,7 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
     settings, problems = examine(config)
     warnings: list[str] = []
     if settings is not None:
-        unusable, warnings = _check_credentials(settings)
+        unusable, warnings = _check_start(settings)
         if unusable:
             problems.append(ConfigProblem(SourceLocation(config, 0), "", unusable))
             settings = None
@@ -65,11 +68,12 @@ def check(ctx: click.Context, config: str, as_json: bool) -> None:
         ctx.exit(EXIT_ERROR if os.access(config, os.R_OK) and not os.path.isdir(config) else EXIT_USAGE)
 
 
-def _check_credentials(settings: Config) -> tuple[str, list[str]]:
-    """Return the first problem of the certificate and token files (or an empty text), and warnings."""
+def _check_start(settings: Config) -> tuple[str, list[str]]:
+    """Return the first problem that a start would find (or an empty text), and warnings."""
     from tickertape.server.access.credentials import CredentialStore
 
     try:
+        refuse_sow(settings.sow)
         unrestricted = CredentialStore(settings).tokens_for_any_client
     except ConfigurationError as error:
         return str(error), []
@@ -112,8 +116,10 @@ def _document(config: str, settings: Config | None, problems: ConfigProblems, wa
     if settings is not None:
         admin = msgspec.structs.replace(settings.admin, listen=settings.admin.listen or ADMIN_DEFAULT)
         settings = msgspec.structs.replace(settings, admin=admin, archive=_without_secrets(settings.archive))
-        limits = settings.limits._asdict()
-        document["configuration"] = msgspec.structs.asdict(settings) | {"limits": limits}
+        configuration = msgspec.structs.asdict(settings)
+        del configuration["sow_bytes_max"]
+        configuration["limits"] = {**settings.limits._asdict(), "sow_bytes_max": _sow_bytes(settings)}
+        document["configuration"] = configuration
     return msgspec.json.encode(document)
 
 
@@ -141,6 +147,19 @@ def _limits_text(settings: Config) -> str:
         f"messages of {limits.message_bytes_max:,} bytes, filters of {limits.filter_bytes_max:,} bytes, "
         f"{limits.subscriptions_per_connection_max:,} subscriptions a connection"
     )
+
+
+def _sow_text(sow: SowDefinition) -> str:
+    pattern = "" if sow.pattern is None else f" and {sow.pattern}"
+    key = "key " + ", ".join(sow.key) if sow.key else "explicit keys"
+    life = "" if sow.expiration is None else f", expiration {sow.expiration}"
+    if isinstance(sow.expiration, int):
+        life = f", expire after {sow.expiration / 1000:g} s"
+    return f"{sow.name}{pattern}, {key}, {sow.durability}{life}"
+
+
+def _sow_bytes(settings: Config) -> int:
+    return sow_bytes_default() if settings.sow_bytes_max is None else settings.sow_bytes_max
 
 
 def _slow_clients_text(settings: Config) -> str:
@@ -184,5 +203,7 @@ def _summary(settings: Config) -> list[str]:
         ("transactions", _transactions_text(settings)),
         *([("validate", ", ".join(validated))] if validated else []),
         *(("queue", _queue_text(queue)) for queue in settings.queues),
+        *(("sow", _sow_text(sow)) for sow in settings.sow),
+        *([("sow_bytes_max", f"{_sow_bytes(settings):,}")] if settings.sow else []),
     ]
     return [f"  {name:<{_LABEL_WIDTH}}{text}" for name, text in rows]

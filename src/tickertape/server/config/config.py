@@ -22,6 +22,7 @@ from tickertape.base.names import check_client_name
 from tickertape.base.text_format import shown
 from tickertape.engine.limits import topic_names_bytes_max
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.journal.limits import segment_bytes_default, segment_bytes_min
 from tickertape.payload import MESSAGE_TYPE_ALIASES, MESSAGE_TYPES, message_type
 from tickertape.server.config.addresses import parse_admin, parse_host_name
@@ -51,6 +52,7 @@ from tickertape.server.config.limits import (
     read_transactions,
 )
 from tickertape.server.config.queues import read_queues
+from tickertape.server.config.sow import read_sow
 from tickertape.server.config.topics import read_name, read_recorded
 from tickertape.server.config.transports import (
     BEYOND_LOOPBACK,
@@ -76,7 +78,7 @@ MESSAGE_TYPES_LATER: Final = ("xml", "protobuf", "composite")
 
 # Keys of planned features. They are rejected by name, so that they are never silently ignored.
 SECTIONS_LATER: Final = (
-    "action", "conflated_topic", "entitlement", "replication", "sow", "user", "view",
+    "action", "conflated_topic", "entitlement", "replication", "user", "view",
 )  # fmt: skip
 INSTANCE_LATER: Final = ("group", "user")
 JOURNAL_LATER: Final = ("archive", "compression", "replication")
@@ -156,9 +158,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalConfig = JournalConfig()
     topics: list[TopicConfig] = msgspec.field(default_factory=list)
     queues: list[QueueDefinition] = msgspec.field(default_factory=list)
+    sow: list[SowDefinition] = msgspec.field(default_factory=list)
+    """SOW topics in the order of the file."""
     slow_clients: SlowClientsConfig = SlowClientsConfig()
     transactions: TransactionsConfig = TransactionsConfig()
     limits: ClientLimits = CLIENT_LIMITS
+    sow_bytes_max: int | None = None
+    """Bytes that the records of all SOW topics may use. None: the default part of the memory."""
     archive: ArchiveConfig | None = None
     admin: AdminConfig = AdminConfig()
     logging: LoggingConfig = LoggingConfig()
@@ -245,9 +251,10 @@ def _config(root: Section, file: str) -> Config:
     topics = _topics(root)
     types = {topic.name: topic.message_type for topic in topics}
     queues = read_queues(root.tables("queue") or [], journal.topics, types)
+    sow = read_sow(root.tables("sow") or [], journal.topics, types, queues)
     slow_clients = read_slow_clients(root.table("slow_clients"), file)
     transactions = read_transactions(root.table("transactions"))
-    limits = read_limits(root.table("limits"))
+    limits, sow_bytes_max = read_limits(root.table("limits"))
     archive_table = root.optional_table("archive")
     archive = None if archive_table is None else read_archive(archive_table, file)
     admin = _admin(root.table("admin"))
@@ -270,9 +277,11 @@ def _config(root: Section, file: str) -> Config:
         journal=journal,
         topics=topics,
         queues=queues,
+        sow=sow,
         slow_clients=slow_clients,
         transactions=transactions,
         limits=limits,
+        sow_bytes_max=sow_bytes_max,
         archive=archive,
         admin=admin,
         logging=logging,

@@ -20,6 +20,7 @@ from tickertape.engine.limits import (
     slow_connection_bytes_default,
     slow_disk_bytes_default,
     slow_memory_bytes_default,
+    sow_bytes_min,
     staged_age_seconds_default,
     staged_bytes_max_default,
     transaction_bytes_max_default,
@@ -43,14 +44,16 @@ _WHY: Final = {
 DIRECTORY_DEFAULT: Final = SPILL_DIRECTORY
 """Name of the directory in the data directory."""
 NO_AGE: Final = "none"
+_sow_size = partial(size_of, example="8GB", least=sow_bytes_min)
 _staged_size = partial(size_of, example="4GB", least=transaction_bytes_min)
 
 
-def read_limits(section: Section) -> ClientLimits:
-    """Read the table `[limits]`."""
+def read_limits(section: Section) -> tuple[ClientLimits, int | None]:
+    """Read the table `[limits]`. Return the limits of clients, and `sow_bytes_max` (None: the default)."""
     found = {name: section.value(name, _bounded(name), getattr(DEFAULT, name)) for name in DEFAULT._fields}
+    sow_bytes_max = section.value("sow_bytes_max", _sow_size, None)
     section.finish()
-    return ClientLimits(**found)
+    return ClientLimits(**found), sow_bytes_max
 
 
 def _bounded(name: str) -> Callable[[Any], int]:

@@ -41,13 +41,13 @@ def read_recorded(sections: Iterable[Section]) -> list[str]:
         if section.has("pattern"):
             key = "pattern"
             patterns += 1
-            name = section.value("pattern", _pattern, "")
+            name = section.value("pattern", pattern_of, "")
             if section.has("name"):
                 section.problem("pattern", "excludes name. Remove one of the two keys.")
             section.value("name", topic_of, "")
         else:
             name = section.required("name", _recorded_topic, "")
-            section.value("pattern", _pattern, "")  # absent, but listed among the allowed keys
+            section.value("pattern", pattern_of, "")  # absent, but listed among the allowed keys
         section.finish()
         _take(section, key, name, taken)
         if patterns == recorded_patterns_max + 1 and key == "pattern":
@@ -63,7 +63,8 @@ def _take(section: Section, key: str, name: str, taken: set[str]) -> None:
         taken.add(name)
 
 
-def _pattern(value: Any) -> str:
+def pattern_of(value: Any) -> str:
+    """Return `value` as a topic pattern. Raises `ConfigurationError`."""
     pattern = text_of(value)
     if not is_pattern(pattern):
         raise ConfigurationError(

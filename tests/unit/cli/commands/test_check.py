@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from tickertape.cli.commands import check as check_module
 from tickertape.cli.support.command_group import cli
+from tickertape.server.config.memory import sow_bytes_default
 from tickertape.server.limits import configuration_problems_max
 
 
@@ -205,3 +207,49 @@ def test_problem_in_a_pipe_exits_1(tmp_path: Path) -> None:
     finally:
         os.close(reading)
     assert run("check", str(tmp_path)).exit_code == 2
+
+
+SOW = """
+[limits]
+sow_bytes_max = "1GB"
+[[sow]]
+name = "positions"
+pattern = "^positions/"
+key = ["/account", "/symbol"]
+expiration = "30s"
+[[sow]]
+name = "settings"
+expiration = "enabled"
+[[sow]]
+name = "names"
+"""
+
+
+def test_check_refuses_sow_topics_as_a_start_does(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(SOW)
+    result = run("check", str(file))
+    text = "Cannot serve SOW topic 'positions': [[sow]] is not supported yet. Remove the tables [[sow]]."
+    assert (result.exit_code, result.stdout) == (1, f"{file}: {text}\n")
+
+
+def test_check_shows_sow_topics_and_the_memory_of_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_module, "refuse_sow", lambda _: None)
+    file = tmp_path / "c.toml"
+    file.write_text(SOW)
+    result = run("check", str(file))
+    assert [line for line in result.stdout.splitlines() if line.startswith("  sow")] == [
+        "  sow           positions and ^positions/, key /account, /symbol, persistent, expire after 30 s",
+        "  sow           settings, explicit keys, persistent, expiration enabled",
+        "  sow           names, explicit keys, persistent",
+        "  sow_bytes_max 1,073,741,824",
+    ]
+    configuration = json.loads(run("check", str(file), "--output", "json").stdout)["configuration"]
+    assert configuration["limits"]["sow_bytes_max"] == 1 << 30
+    assert configuration["sow"][0]["key"] == ["/account", "/symbol"]
+    assert "sow_bytes_max" not in configuration
+    file.write_text("")
+    configuration = json.loads(run("check", str(file), "--output", "json").stdout)["configuration"]
+    assert configuration["limits"]["sow_bytes_max"] == sow_bytes_default()

@@ -8,6 +8,7 @@ from textwrap import dedent
 import pytest
 
 from tickertape.base.errors import ConfigurationError
+from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.server.config.config import (
     Config,
     InstanceConfig,
@@ -52,6 +53,21 @@ name = "fills.ny"
 name = "orders"
 message_type = "json"
 validate = false
+
+[[sow]]
+name = "orders"
+key = ["/account", "/ids[0]"]
+key_domain = "all orders"
+missing_key = "null"
+index = [["/symbol"], ["/account", "/desk"]]
+expiration = "30s"
+checkpoint_interval = 30
+
+[[sow]]
+name = "prices"
+pattern = "^prices/"
+durability = "transient"
+expiration = "enabled"
 """
 
 
@@ -97,6 +113,18 @@ def test_full_file_sets_every_key(tmp_path: Path) -> None:
             topics=["orders", "fills.ny"],
         ),
         topics=[TopicConfig(name="orders", message_type="json", validate=False)],
+        sow=[
+            SowDefinition(
+                "orders",
+                key=("/account", "/ids[0]"),
+                key_domain="all orders",
+                missing_key="null",
+                index=(("/symbol",), ("/account", "/desk")),
+                expiration=30_000,
+                checkpoint_interval=30.0,
+            ),
+            SowDefinition("prices", pattern="^prices/", durability="transient", expiration="enabled"),
+        ],
     )
 
 
@@ -318,8 +346,8 @@ def test_includes_have_a_bound_in_depth_and_number(tmp_path: Path) -> None:
 
 CHECK = "Check the path and its permissions."
 TAKES = (
-    "instance, transport, authentication, journal, topic, queue, slow_clients, transactions, limits, "
-    "archive, admin, logging, include"
+    "instance, transport, authentication, journal, topic, queue, sow, slow_clients, transactions, "
+    "limits, archive, admin, logging, include"
 )
 
 
@@ -370,7 +398,6 @@ TAKES = (
         ),
         # not built yet
         ("[[view]]\nname = 'q'\n", ["1: view: is not supported yet. Remove it."]),
-        ("[[sow]]\nname = 's'\n", ["1: sow: is not supported yet. Remove it."]),
         ("\n[view]\n", ["2: view: is not supported yet. Remove it."]),
         (
             "[journal]\nretain = 0\nretain_size = '767MB'\n",

@@ -58,3 +58,21 @@ def test_check_shows_the_limits_and_finds_mistakes(tmp_path: Path) -> None:
     code, out, error = run_tickertape("check", str(file))
     assert code
     assert "limits.message_bytes_max: must be at most 16,777,216, not 17,825,792: frames" in out + error
+
+
+def test_memory_of_records_is_a_size_with_a_least_value(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    assert load_config(None).sow_bytes_max is None
+    for text, expected in (('"8GB"', 8 << 30), ('"64MB"', 64 << 20), ("99999999", 99_999_999)):
+        file.write_text(f"[limits]\nsow_bytes_max = {text}\n")
+        assert load_config(file).sow_bytes_max == expected
+    for text, says in (
+        ('"63MB"', "limits.sow_bytes_max: must be at least 64MB, not '63MB'"),
+        ('"8 parsecs"', "limits.sow_bytes_max: Invalid size '8 parsecs'. Use bytes or a number with B, KB, "),
+        ("[]", 'limits.sow_bytes_max: must be a size such as "8GB", not a list'),
+        ("true", "limits.sow_bytes_max: Invalid size of type bool. Use a number of bytes or text "),
+    ):
+        file.write_text(f"[limits]\nsow_bytes_max = {text}\n")
+        with pytest.raises(ConfigurationError) as caught:
+            load_config(file)
+        assert says in str(caught.value)
