@@ -33,7 +33,7 @@ CORPORA: Final = {
 }
 """Kinds of external input, and their targets."""
 INPUT_BYTES_MAX: Final = 4096
-CORPORA_BYTES_MAX: Final = 300 << 10
+CORPORA_BYTES_MAX: Final = 320 << 10
 _MOST: Final = b"\xff\xff\xff\xff"
 _DEEP: Final = 800
 
@@ -236,6 +236,9 @@ def _configurations(good: Sequence[bytes]) -> Named:
         "many-variables": '[instance]\nname = "' + "${A}" * 100 + '"',
         "wide-number": "[instance]\nname = " + "9" * 500,
         "no-number": "[instance]\nname = nan",
+        "sow-wrong-kinds": '[[sow]]\nname = 1\nkey = "/a"\nindex = [5, [[]], ["/a"]]\nexpiration = []\n',
+        "sow-many-fields": '[[sow]]\nname = "a"\nkey = [' + '"/a",' * 40 + "]",
+        "sow-slow-pattern": '[[sow]]\nname = "a"\npattern = "(a?){300}b"\n',
         "wrong-kinds": "instance = 1\ntopic = 2\ntransports = {}\njournal = [[]]",
         "section-twice": "[instance]\n[instance]\n",
         "key-twice": "a = 1\na = 2",
