@@ -17,6 +17,7 @@ from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
 from tests.mutations.planted_sow_rule import SOW_RULE_MUTATIONS
 from tests.mutations.planted_sow_keys import SOW_KEY_MUTATIONS
+from tests.mutations.planted_sow_config import SOW_CONFIG_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 from tests.mutations.planted_worlds import WORLD_MUTATIONS
@@ -393,6 +394,7 @@ MUTATIONS: Final = (
     *QUEUE_MUTATIONS,
     *STATE_FILE_MUTATIONS,
     *SOW_KEY_MUTATIONS,
+    *SOW_CONFIG_MUTATIONS,
     *ARCHIVE_MUTATIONS,
     *SOW_RULE_MUTATIONS,
     *WORLD_MUTATIONS,

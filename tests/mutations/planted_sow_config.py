@@ -1,0 +1,98 @@
+"""Planted defects of the configuration of SOW topics, with the tests that must detect them.
+
+Must never hold one without an effect that a user could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_CATALOG = "unit/engine/runtime/test_topic_catalog.py"
+_CONFIG = "unit/server/config/test_config_sow.py"
+_DEFINITION = "unit/engine/runtime/test_sow_definition.py"
+
+SOW_CONFIG_MUTATIONS: Final = (
+    Mutation(
+        "a server starts with SOW topics that it does not serve",
+        "server/startup.py",
+        "    refuse_sow(config.sow)\n",
+        "",
+        ("unit/server/test_startup.py::test_sow_topic_is_refused_before_the_data_directory_is_created",),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a checkpoint of another key domain counts as equal",
+        "engine/runtime/sow_definition.py",
+        "            self.key_domain,\n",
+        "",
+        (_DEFINITION,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a checkpoint made with other earlier patterns counts as equal",
+        "engine/runtime/sow_definition.py",
+        "            self.earlier_patterns,\n",
+        "",
+        (_DEFINITION,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a pattern whose topics may be in another SOW topic counts as disjoint",
+        "server/config/sow.py",
+        "    return first.startswith(second) or second.startswith(first)\n",
+        "    return first == second\n",
+        (_CONFIG,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "the last matching pattern has the topic",
+        "engine/runtime/topic_catalog.py",
+        "in sorted(patterns.found(topic))]",
+        "in sorted(patterns.found(topic), reverse=True)]",
+        (_CATALOG,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a persistent SOW topic has records of topics that the log does not have",
+        "engine/runtime/topic_catalog.py",
+        "next((one for one in matching if one.transient == transient), None)",
+        "next(iter(matching), None)",
+        (_CATALOG,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "the cache of topics and their SOW topics has no bound",
+        "engine/runtime/topic_catalog.py",
+        "            self._sow_kept.clear()\n",
+        "            pass\n",
+        (_CATALOG,),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "a queue may have the name of its SOW topic",
+        "server/config/sow.py",
+        "        one = _owner(queue.name, read, patterned if own else ())\n",
+        "        one = _owner(queue.name, {}, patterned if own else ())\n",
+        (_CONFIG,),
+        promise="R11",
+        tier="unit",
+    ),
+    Mutation(
+        "a SOW topic may refuse dead letters",
+        "server/config/sow.py",
+        "        one = None if queue.dead_letter is None else _owner(queue.dead_letter, read, patterned)\n",
+        "        one = None if queue.dead_letter is None else _owner(queue.dead_letter, read, ())\n",
+        (_CONFIG,),
+        promise="R11",
+        tier="unit",
+    ),
+)
