@@ -71,7 +71,7 @@ SOW_CONFIG_MUTATIONS: Final = (
     Mutation(
         "the cache of topics and their SOW topics has no bound",
         "engine/runtime/topic_catalog.py",
-        "            self._sow_kept.clear()\n",
+        "            self._sow_of = dict(self._sow_by_name)\n",
         "            pass\n",
         (_CATALOG,),
         promise="R12",

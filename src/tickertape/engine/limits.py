@@ -254,7 +254,7 @@ sow_topics_max: Final = 1_024
 sow_patterns_max: Final = 64
 """SOW topics with a pattern. A new topic is matched against all of them."""
 sow_topics_kept_max: Final = 4_096
-"""Topics with a cached result of these patterns."""
+"""Topics with a cached SOW topic, or without one, beside the names."""
 sow_key_fields_max: Final = 16
 """Fields of one key."""
 sow_indexes_max: Final = 16

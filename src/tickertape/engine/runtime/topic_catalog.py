@@ -50,8 +50,8 @@ class TopicCatalog:
         self._sow_patterns = [definition for definition in self.sow if definition.pattern is not None]
         texts = [definition.pattern or "" for definition in self._sow_patterns]
         self._sow_pattern_set = PatternSet([compile_topic_pattern(text) for text in texts]) if texts else None
-        self._sow_kept: dict[str, SowDefinition | None] = {}
-        """Results of the patterns."""
+        self._sow_of: dict[str, SowDefinition | None] = dict(self._sow_by_name)
+        """SOW topics by name, and results for other topics."""
 
     # -- the log ----------------------------------------------------------------------------------------
 
@@ -116,21 +116,18 @@ class TopicCatalog:
         It has this name, or it is the first in the configuration whose pattern matches. Of the topics that
         match, a transient SOW topic has those that are not persistent, and any other has the persistent
         ones. A name of a queue or an internal topic has no records."""
-        found = self._sow_by_name.get(topic)
-        if found is None and self._sow_pattern_set is not None:
-            try:
-                return self._sow_kept[topic]
-            except KeyError:
-                return self._search(self._sow_pattern_set, topic)
-        return found
+        try:
+            return self._sow_of[topic]
+        except KeyError:
+            return self._search(topic)
 
-    def _search(self, patterns: PatternSet, topic: str) -> SowDefinition | None:
-        found = None
-        if not is_pattern(topic) and topic not in self.queues:
+    def _search(self, topic: str) -> SowDefinition | None:
+        patterns, found = self._sow_pattern_set, None
+        if patterns is not None and not is_pattern(topic) and topic not in self.queues:
             transient = not self.recorded(topic)
             matching = [self._sow_patterns[number] for number in sorted(patterns.found(topic))]
             found = next((one for one in matching if one.transient == transient), None)
-        if len(self._sow_kept) >= sow_topics_kept_max:
-            self._sow_kept.clear()
-        self._sow_kept[topic] = found
+        if len(self._sow_of) >= len(self._sow_by_name) + sow_topics_kept_max:
+            self._sow_of = dict(self._sow_by_name)
+        self._sow_of[topic] = found
         return found

@@ -92,4 +92,4 @@ def test_patterns_are_searched_once_for_each_topic_and_the_cache_is_bounded(
         assert name_of(catalog, "positions") == "positions"
     assert searched == topics
     assert name_of(catalog, "orders/1") == "orders"
-    assert len(catalog._sow_kept) == 1
+    assert catalog._sow_of == {"positions": NAMED, "orders": ORDERS, "orders/1": ORDERS}
