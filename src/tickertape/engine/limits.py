@@ -172,6 +172,19 @@ beats_a_step_max: Final = 128
 archive_ahead_bytes_max: Final = 32 * MIB
 """Memory of all readers of the archive together: reads in progress, and unused messages."""
 
+# state of the world
+sow_block_bytes: Final = 1 * MIB
+"""Size of a block with bodies of records. A larger body has a block of its own."""
+sow_growth_rows: Final = 65_536
+"""Rows by which the columns of a record table grow."""
+sow_compaction_slots_max: Final = 16_384
+"""Claims of a block that one step of compaction examines."""
+sow_changes_bytes_max: Final = 256 * MIB
+"""Memory of the changes that scans of one topic need, with replaced bodies. Above it, the oldest scan is
+ended."""
+sow_changes_piece_rows: Final = 16_384
+"""Rows of kept changes that are forgotten in one step."""
+
 # queue
 record_ranges_bytes_max: Final = 512 * KIB
 """Size of the position ranges in one record. Larger outcomes are split into several records."""

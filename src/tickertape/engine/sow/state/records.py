@@ -1,0 +1,283 @@
+"""Record table: the current record of each slot, in columns.
+
+Invariants:
+- A slot without a record has the empty view.
+- Columns grow in place, so each method copies and none returns a view of a column.
+- Each view in a block is claimed by its slot, so compaction finds it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tickertape.batch.format import I8, U8, AnyArray, Bools, Int64s, UInt64s
+from tickertape.engine.limits import sow_growth_rows
+from tickertape.engine.sow.state.blocks import BodyBlocks, View, Views, in_block, lengths_in
+
+PublisherNumbers = npt.NDArray[np.uint32]
+"""Numbers of publishers in the table of publisher ids (`RecordTable.publisher_number`)."""
+
+_NUMBER: Final = np.dtype("<u4")
+_WIDE: Final = np.dtype("V16")
+_ROW_BYTES: Final = 16 + 8 + 8 + 4 + 8
+_FIRST_PUBLISHERS: Final = 16
+_PUBLISHER_BYTES: Final = 120
+"""Approximate memory of one publisher: two numbers, an entry of the dict, and 8 bytes."""
+
+
+class RecordRows(NamedTuple):
+    """Records in columns: row i is for slot i of a list of slots. Label columns join it later."""
+
+    views: Views
+    positions: Int64s
+    order_stamps: Int64s
+    """Microseconds since 1970 UTC."""
+    publishers: PublisherNumbers
+    sequences: UInt64s
+    expiries: Int64s | None = None
+    """Microseconds since 1970 UTC, 0 = none. None on a topic without expiration."""
+
+    def select(self, at: Int64s | slice) -> RecordRows:
+        """Return some of the rows."""
+        return RecordRows(
+            self.views[at],
+            self.positions[at],
+            self.order_stamps[at],
+            self.publishers[at],
+            self.sequences[at],
+            None if self.expiries is None else self.expiries[at],
+        )
+
+    def assign(self, at: Int64s, rows: RecordRows) -> None:
+        """Replace the rows `at` with `rows`, in place. Of equal indices the last one wins."""
+        for column, values in zip(self, rows, strict=True):
+            if column is not None and values is not None:
+                column[at] = values
+
+
+class RecordRow(NamedTuple):
+    """One record."""
+
+    view: View
+    position: int
+    order_stamp: int
+    publisher: int
+    sequence: int
+    expiry: int = 0
+
+
+class Replaced(NamedTuple):
+    """Previous records of slots: which slots had one, and their views. The other views are empty."""
+
+    live: Bools
+    views: Views
+
+
+class SlotRange(NamedTuple):
+    """Copy of the records of consecutive slots. Rows without a record have no meaning."""
+
+    low: int
+    live: Bools
+    rows: RecordRows
+
+
+class RecordColumns:
+    """Columns of records that grow in place."""
+
+    def __init__(self, rows: int, *, expires: bool) -> None:
+        self.expires = expires
+        self.row_bytes = _ROW_BYTES + 8 * expires
+        """Memory of one row."""
+        self._columns: list[AnyArray] = [
+            np.zeros((rows, 2), U8),
+            np.zeros(rows, I8),
+            np.zeros(rows, I8),
+            np.zeros(rows, _NUMBER),
+            np.zeros(rows, U8),
+        ]
+        if expires:
+            self._columns.append(np.zeros(rows, I8))
+
+    def resize(self, rows: int) -> None:
+        """Change the number of rows. New rows are zero."""
+        # NumPy refuses to resize an array with a second reference, so no local name may refer to it.
+        self._columns[0].resize((rows, 2))
+        for number in range(1, len(self._columns)):
+            self._columns[number].resize(rows)
+
+    def set(self, at: Int64s | slice, rows: RecordRows) -> None:
+        """Replace rows."""
+        self.set_views(at, rows.views)
+        for column, values in zip(self._columns[1:], rows[1:], strict=False):
+            column[at] = 0 if values is None else values
+
+    def set_views(self, at: Int64s | slice, views: Views) -> None:
+        """Replace the views of rows."""
+        _wide(self._columns[0])[at] = _wide(views)
+
+    def set_row(self, at: int, row: RecordRow) -> None:
+        """Replace one row."""
+        self._columns[0][at] = row.view
+        for column, value in zip(self._columns[1:], row[1:], strict=False):
+            column[at] = value
+
+    def views(self, at: Int64s) -> Views:
+        """Return the views of rows."""
+        views: Views = self._columns[0].take(at, axis=0)
+        return views
+
+    def view(self, at: int) -> View:
+        """Return the view of one row."""
+        head, place = self._columns[0][at].tolist()
+        return head, place
+
+    def get(self, at: Int64s) -> RecordRows:
+        """Return copies of rows."""
+        return RecordRows(*[column.take(at, axis=0) for column in self._columns])
+
+    def copy(self, low: int, high: int) -> RecordRows:
+        """Return copies of the rows from `low` to `high`."""
+        return RecordRows(*[column[low:high].copy() for column in self._columns])
+
+
+class RecordTable:
+    """Current records by slot. The caller chooses slots (`KeyTable`) and drops replaced bodies."""
+
+    def __init__(self, blocks: BodyBlocks, *, expires: bool = False) -> None:
+        """Make an empty table. `expires`: whether records may have an expiry."""
+        self.blocks = blocks
+        self.expires = expires
+        self.record_count = 0
+        self.slot_end = 0
+        """One above the highest slot that was ever used."""
+        self._capacity = sow_growth_rows
+        self._columns = RecordColumns(self._capacity, expires=expires)
+        self._live = np.zeros(self._capacity, np.bool_)
+        self._publisher_numbers: dict[int, int] = {}
+        self._publishers = np.zeros(_FIRST_PUBLISHERS, U8)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory of the columns up to the highest used slot, and of the publisher table."""
+        publishers = len(self._publisher_numbers) * _PUBLISHER_BYTES
+        return self.slot_end * (self._columns.row_bytes + 1) + publishers
+
+    # -- change -----------------------------------------------------------------------------------------
+
+    def reserve(self, slot_end: int) -> None:
+        """Make rows for all slots below `slot_end`."""
+        self.slot_end = max(self.slot_end, slot_end)
+        if slot_end > self._capacity:
+            self._capacity = -(-slot_end // sow_growth_rows) * sow_growth_rows
+            self._columns.resize(self._capacity)
+            self._live.resize(self._capacity)
+
+    def put(self, slots: Int64s, rows: RecordRows) -> Replaced:
+        """Set the records of distinct slots, and return the previous ones. Their bodies are not dropped.
+
+        The caller has appended the bodies in the same step.
+        """
+        if not len(slots):
+            return Replaced(np.zeros(0, np.bool_), np.zeros((0, 2), U8))
+        self.reserve(int(slots.max()) + 1)
+        replaced = Replaced(self._live[slots], self._columns.views(slots))
+        self._columns.set(slots, rows)
+        self._live[slots] = True
+        self.blocks.claim(rows.views, slots)
+        self.record_count += len(slots) - int(np.count_nonzero(replaced.live))
+        return replaced
+
+    def put_one(self, slot: int, row: RecordRow) -> View:
+        """Set the record of one slot. Return the previous view, or the empty one."""
+        self.reserve(slot + 1)
+        view = self._columns.view(slot)
+        self._columns.set_row(slot, row)
+        self.record_count += not self._live[slot]
+        self._live[slot] = True
+        self.blocks.claim_one(row.view, slot)
+        return view
+
+    def drop(self, slots: Int64s) -> Replaced:
+        """Remove the records of distinct slots, and return them. Their bodies are not dropped."""
+        replaced = Replaced(self._live[slots], self._columns.views(slots))
+        self._columns.set_views(slots, np.zeros((len(slots), 2), U8))
+        self._live[slots] = False
+        self.record_count -= int(np.count_nonzero(replaced.live))
+        return replaced
+
+    # -- read -------------------------------------------------------------------------------------------
+
+    def live(self, slots: Int64s) -> Bools:
+        """Return which slots have a record."""
+        return self._live[slots]
+
+    def rows(self, slots: Int64s) -> RecordRows:
+        """Return the records of slots. Rows of slots without a record have the empty view."""
+        return self._columns.get(slots)
+
+    def body(self, slot: int) -> bytes | None:
+        """Return the body of the record of a slot, or None without a record."""
+        if slot >= self.slot_end or not self._live[slot]:
+            return None
+        return self.blocks.take_one(self._columns.view(slot))
+
+    def live_slots(self, low: int, high: int) -> Int64s:
+        """Return the slots from `low` to `high` that have a record, ascending."""
+        return self._live[low:high].nonzero()[0] + low
+
+    def copy_range(self, low: int, high: int) -> SlotRange:
+        """Return the records of the slots from `low` to `high`, or to the highest used one."""
+        high = max(low, min(high, self.slot_end))
+        return SlotRange(low, self._live[low:high].copy(), self._columns.copy(low, high))
+
+    # -- publishers -------------------------------------------------------------------------------------
+
+    def publisher_number(self, publisher: int) -> int:
+        """Return the number of a publisher id. It never changes."""
+        number = self._publisher_numbers.get(publisher)
+        if number is None:
+            number = self._publisher_numbers[publisher] = len(self._publisher_numbers)
+            if number == len(self._publishers):
+                self._publishers.resize(2 * number)
+            self._publishers[number] = publisher
+        return number
+
+    def publisher_ids(self, numbers: PublisherNumbers) -> UInt64s:
+        """Return the publisher ids of numbers."""
+        return self._publishers[numbers]
+
+    # -- compaction -------------------------------------------------------------------------------------
+
+    def compact_step(self) -> int:
+        """Move live bodies out of the emptiest block. Return the work in bytes, or 0 if none is necessary.
+
+        A step examines a bounded number of claims, and copies less than half a block.
+        """
+        number = self.blocks.emptiest()
+        if number is None:
+            return 0
+        slots = self.blocks.take_owners(number)
+        work = 16 * len(slots)
+        slots = slots[in_block(self._columns.views(slots), number)]
+        slots = _distinct(slots)
+        moved = self.blocks.move(self._columns.views(slots))
+        self._columns.set_views(slots, moved)
+        self.blocks.claim(moved, slots)
+        return work + int(lengths_in(moved).sum())
+
+
+def _distinct(slots: Int64s) -> Int64s:
+    """Return ascending distinct slots. NumPy's `unique` takes ten times as long for a few thousand."""
+    slots = np.sort(slots)
+    first = np.ones(len(slots), np.bool_)
+    first[1:] = slots[1:] != slots[:-1]
+    return slots[first]
+
+
+def _wide(views: Views) -> AnyArray:
+    """Return an array of 16-byte elements on the same memory, which NumPy copies at once."""
+    wide: AnyArray = np.ascontiguousarray(views).view(_WIDE)[:, 0]
+    return wide
