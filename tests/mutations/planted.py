@@ -18,6 +18,7 @@ from tests.mutations.planted_sow_config import SOW_CONFIG_MUTATIONS
 from tests.mutations.planted_sow_keys import SOW_KEY_MUTATIONS
 from tests.mutations.planted_sow_rule import SOW_RULE_MUTATIONS
 from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
+from tests.mutations.planted_records import RECORD_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 from tests.mutations.planted_worlds import WORLD_MUTATIONS
@@ -395,6 +396,7 @@ MUTATIONS: Final = (
     *STATE_FILE_MUTATIONS,
     *SOW_KEY_MUTATIONS,
     *SOW_CONFIG_MUTATIONS,
+    *RECORD_MUTATIONS,
     *ARCHIVE_MUTATIONS,
     *SOW_RULE_MUTATIONS,
     *WORLD_MUTATIONS,
