@@ -79,6 +79,15 @@ RECORD_MUTATIONS: Final = (
         tier="unit",
     ),
     Mutation(
+        "bodies that are copied together lose their ends",
+        "engine/sow/state/blocks.py",
+        "    places[at + rest] = parts[starts + rest]\n",
+        "    places[at] = parts[starts]\n",
+        (_BLOCKS,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
         "freed blocks that pins hold do not count",
         "engine/sow/state/blocks.py",
         "            self.held_bytes += capacity\n",

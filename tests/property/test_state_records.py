@@ -6,9 +6,11 @@ happen between its own steps. Pinned results stay readable.
 
 from __future__ import annotations
 
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -18,9 +20,10 @@ from tickertape.engine.sow.state.blocks import BlockPin, BodyBlocks, Views, stor
 from tickertape.engine.sow.state.change import DELETED, EXPIRED, ChangeEffects, ChangeLog
 from tickertape.engine.sow.state.records import RecordRow, RecordRows, RecordTable
 
-BLOCK = 128
-BODIES = st.one_of(
-    st.binary(max_size=16), st.binary(min_size=13, max_size=60), st.binary(min_size=120, max_size=300)
+BLOCK = 200
+_SIZES = st.one_of(st.integers(0, 14), st.integers(13, 30), st.integers(13, 30), st.integers(150, 300))
+BODIES = st.builds(
+    lambda size, number: (number.to_bytes(2, "big") * size)[:size], _SIZES, st.integers(0, 65_535)
 )
 NUMBERS = st.integers(0, 2**64 - 1)
 
@@ -63,8 +66,9 @@ class RecordMachine(RuleBasedStateMachine):
         first=st.sampled_from([0, 65_530]),
         expires=st.booleans(),
         bytes_max=st.sampled_from([1 << 28, 40_000]),
+        bodies=st.lists(BODIES, min_size=20, max_size=40),
     )
-    def begin(self, first: int, expires: bool, bytes_max: int) -> None:
+    def begin(self, first: int, expires: bool, bytes_max: int, bodies: list[bytes]) -> None:
         self.blocks = BodyBlocks(BLOCK)
         self.table = RecordTable(self.blocks, expires=expires)
         self.changes = ChangeLog(self.table, bytes_max)
@@ -77,6 +81,7 @@ class RecordMachine(RuleBasedStateMachine):
         self.free: list[int] = []
         self.scans: list[Scan] = []
         self.results: list[Result] = []
+        self._put({self._new_slot(): body for body in bodies}, 1)
 
     # -- commits ----------------------------------------------------------------------------------------
 
@@ -103,29 +108,31 @@ class RecordMachine(RuleBasedStateMachine):
             self.scans = [scan for scan in self.scans if scan.number not in effects.ended]
 
     @rule(
-        data=st.data(),
-        fresh=st.lists(BODIES, max_size=8),
-        again=st.lists(st.tuples(st.integers(0, 1_000), BODIES), max_size=8),
+        order=st.randoms(use_true_random=False),
+        fresh=st.lists(BODIES, max_size=6),
+        again=st.lists(st.tuples(st.integers(0, 1_000), BODIES), min_size=4, max_size=16),
         number=NUMBERS,
     )
-    def put(
-        self, data: st.DataObject, fresh: list[bytes], again: list[tuple[int, bytes]], number: int
-    ) -> None:
+    def put(self, order: Random, fresh: list[bytes], again: list[tuple[int, bytes]], number: int) -> None:
         live = sorted(self.records)
         bodies = {live[at % len(live)]: body for at, body in again} if live else {}
         bodies |= {self._new_slot(): body for body in fresh}
-        slots = data.draw(st.permutations([*bodies]))
+        slots = [*bodies]
+        order.shuffle(slots)
+        self._put({slot: bodies[slot] for slot in slots}, number)
+
+    def _put(self, bodies: dict[int, bytes], number: int) -> None:
         start = self.position
-        records = {slot: self._record(slot, bodies[slot], number) for slot in slots}
+        records = {slot: self._record(slot, body, number) for slot, body in bodies.items()}
         rows = RecordRows(
-            appended(self.blocks, [record.body for record in records.values()]),
+            appended(self.blocks, [*bodies.values()]),
             int64s([record.position for record in records.values()]),
             int64s([record.order_stamp for record in records.values()]),
             np.full(len(records), self.table.publisher_number(number), np.uint32),
             np.array([record.sequence for record in records.values()], np.uint64),
             int64s([record.expiry for record in records.values()]) if self.expires else None,
         )
-        effects = self.changes.put(start, self.position, int64s(slots), rows)
+        effects = self.changes.put(start, self.position, int64s([*records]), rows)
         self.records |= records
         self._apply(effects)
 
@@ -148,9 +155,12 @@ class RecordMachine(RuleBasedStateMachine):
         self._apply(effects)
 
     @precondition(lambda self: self.records)
-    @rule(data=st.data(), kind=st.sampled_from([DELETED, EXPIRED]))
-    def drop(self, data: st.DataObject, kind: int) -> None:
-        slots = data.draw(st.lists(st.sampled_from(sorted(self.records)), unique=True, min_size=1))
+    @rule(
+        ranks=st.sets(st.integers(0, 1_000), min_size=1, max_size=6), kind=st.sampled_from([DELETED, EXPIRED])
+    )
+    def drop(self, ranks: set[int], kind: int) -> None:
+        live = sorted(self.records)
+        slots = [*{live[rank % len(live)] for rank in ranks}]
         start, self.position = self.position, self.position + 1
         for slot in slots:
             del self.records[slot]
@@ -158,16 +168,19 @@ class RecordMachine(RuleBasedStateMachine):
 
     # -- scans and pins ---------------------------------------------------------------------------------
 
-    @rule()
-    def open_scan(self) -> None:
+    @rule(span=st.integers(1, 40))
+    def open_scan(self, span: int) -> None:
         number = self.changes.open_scan(self.position)
         pin = self.blocks.pin(appended(self.blocks, []))
         self.scans.append(Scan(number, dict(self.records), pin, [self.first], self.table.slot_end))
+        self._step(self.scans[-1], span)
 
     @precondition(lambda self: self.scans)
-    @rule(at=st.integers(0, 1_000), span=st.integers(1, 12))
+    @rule(at=st.integers(0, 1_000), span=st.integers(1, 40))
     def step_of_scan(self, at: int, span: int) -> None:
-        scan = self.scans[at % len(self.scans)]
+        self._step(self.scans[at % len(self.scans)], span)
+
+    def _step(self, scan: Scan, span: int) -> None:
         low, high = scan.low[0], min(scan.low[0] + span, max(scan.high, scan.low[0]))
         piece = self.table.copy_range(low, high)
         self.changes.undo(scan.number, piece)
@@ -192,7 +205,7 @@ class RecordMachine(RuleBasedStateMachine):
             self.scans.remove(scan)
             scan.pin.release()
 
-    @precondition(lambda self: self.scans)
+    @precondition(lambda self: len(self.scans) > 2)
     @rule(at=st.integers(0, 1_000))
     def close_scan(self, at: int) -> None:
         scan = self.scans.pop(at % len(self.scans))
@@ -203,7 +216,7 @@ class RecordMachine(RuleBasedStateMachine):
     def forget(self) -> None:
         self.free += self.changes.forget().tolist()
 
-    @precondition(lambda self: self.results)
+    @precondition(lambda self: len(self.results) > 3)
     @rule(at=st.integers(0, 1_000))
     def release(self, at: int) -> None:
         self.results.pop(at % len(self.results)).pin.release()
@@ -257,4 +270,4 @@ class RecordMachine(RuleBasedStateMachine):
         assert {*self.free} | {*self.records} == {*range(self.first, self.slot_end)}
 
 
-TestRecords = RecordMachine.TestCase
+TestRecords = pytest.mark.slow(RecordMachine.TestCase)

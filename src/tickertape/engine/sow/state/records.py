@@ -120,9 +120,14 @@ class RecordColumns:
 
     def set_row(self, at: int, row: RecordRow) -> None:
         """Replace one row."""
-        self._columns[0][at] = row.view
-        for column, value in zip(self._columns[1:], row[1:], strict=False):
-            column[at] = value
+        columns = self._columns
+        columns[0][at, 0], columns[0][at, 1] = row.view
+        columns[1][at] = row.position
+        columns[2][at] = row.order_stamp
+        columns[3][at] = row.publisher
+        columns[4][at] = row.sequence
+        if self.expires:
+            columns[5][at] = row.expiry
 
     def views(self, at: Int64s) -> Views:
         """Return the views of rows."""
@@ -131,8 +136,8 @@ class RecordColumns:
 
     def view(self, at: int) -> View:
         """Return the view of one row."""
-        head, place = self._columns[0][at].tolist()
-        return head, place
+        views = self._columns[0]
+        return views.item(at, 0), views.item(at, 1)
 
     def get(self, at: Int64s) -> RecordRows:
         """Return copies of rows."""
@@ -195,8 +200,9 @@ class RecordTable:
         self.reserve(slot + 1)
         view = self._columns.view(slot)
         self._columns.set_row(slot, row)
-        self.record_count += not self._live[slot]
-        self._live[slot] = True
+        if not self._live.item(slot):
+            self.record_count += 1
+            self._live[slot] = True
         self.blocks.claim_one(row.view, slot)
         return view
 

@@ -79,6 +79,24 @@ def test_bodies_of_all_sizes_are_read_back_in_any_order(kind: type) -> None:
     assert blocks.live_bytes == stored_bytes(views) == sum(len(b) for b in bodies if len(b) > 12)
 
 
+@pytest.mark.parametrize("distance", [1, 100_000])
+@pytest.mark.parametrize("short", [0, 13])
+def test_many_bodies_of_few_blocks_are_joined_in_any_order(distance: int, short: int) -> None:
+    blocks = BodyBlocks(1 << 15)
+    generator = np.random.default_rng(distance + short)
+    bodies = [generator.bytes(size) for size in generator.integers(short, 300, 2_000).tolist()]
+    views = appended(blocks, bodies[:1_000])
+    blocks._next *= distance
+    views = np.concatenate((views, appended(blocks, bodies[1_000:])))
+    order = generator.permutation(2_000)
+    joined_bodies, offsets = blocks.gather(views[order])
+    expected, expected_offsets = joined([bodies[i] for i in order.tolist()])
+    assert bytes(joined_bodies) == expected
+    assert offsets.tolist() == expected_offsets.tolist()
+    assert blocks.pin(views).take(views[order]) == [bodies[i] for i in order.tolist()]
+    assert bytes(blocks.gather(views)[0]) == b"".join(bodies)
+
+
 def test_scalar_and_vector_appends_store_alike() -> None:
     one, many = BodyBlocks(SMALL), BodyBlocks(SMALL)
     bodies = [body(i, size) for i, size in enumerate([20, 12, 44, 70, 1, 64, 0, 33, 33])]
@@ -263,7 +281,9 @@ def test_owners_of_a_block_are_returned_in_bounded_parts(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("runs_max", [1, 1_000])
-def test_claims_of_mixed_blocks_are_recorded_for_each_block(runs_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_of_mixed_blocks_are_recorded_for_each_block(
+    runs_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_CLAIM_RUNS_MAX", runs_max)
     blocks = BodyBlocks(SMALL)
     bodies = [body(i, 13 + i % 40) if i % 3 else b"short" for i in range(60)]
