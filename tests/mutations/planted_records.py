@@ -81,8 +81,8 @@ RECORD_MUTATIONS: Final = (
     Mutation(
         "bodies that are copied together lose their ends",
         "engine/sow/state/blocks.py",
-        "    places[at + rest] = parts[starts + rest]\n",
-        "    places[at] = parts[starts]\n",
+        "            places[to + rest] = parts[first + rest]\n",
+        "",
         (_BLOCKS,),
         promise="invariant 1",
         tier="unit",

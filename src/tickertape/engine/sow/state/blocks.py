@@ -157,13 +157,17 @@ class BodyBlocks:
             # Bodies that fit: of a larger body exactly one.
             high = int(ends.searchsorted(begins[low] + len(buffer) - at, "right"))
             views[low:high, 1] = number | (begins[low:high] + (at - begins[low])) << 32
-            cuts = [low, *seams[(seams > low) & (seams < high)].tolist(), high]
-            first = at
-            for a, b in pairwise(cuts):
-                piece = data[int(starts[a]) : int(starts[b - 1] + lengths[b - 1])]
-                buffer[at : at + len(piece)] = piece
-                at += len(piece)
-            self._add_live(number, at - first)
+            inside = seams[(seams > low) & (seams < high)]
+            if len(inside) * _GROUP_ROWS_MIN > high - low > _GROUP_ROWS_MIN:
+                rows = slice(low, high)
+                _copy_bodies(data, starts[rows], lengths[rows], buffer, begins[rows] + (at - begins[low]))
+            else:
+                to = at
+                for a, b in pairwise([low, *inside.tolist(), high]):
+                    piece = data[int(starts[a]) : int(starts[b - 1] + lengths[b - 1])]
+                    buffer[to : to + len(piece)] = piece
+                    to += len(piece)
+            self._add_live(number, int(ends[high - 1] - begins[low]))
             low = high
         return views
 
@@ -335,9 +339,10 @@ class BodyBlocks:
         self._claimed[self._index[number]] -= len(data) // 4
         return np.frombuffer(data, _OWNER).astype(I8)
 
-    def move(self, views: Views) -> Views:
-        """Store the bodies of `views` once more, drop the old ones, and return the new views."""
-        moved = self.append(*self.gather(views))
+    def move(self, number: int, views: Views) -> Views:
+        """Store bodies of the block `number` once more, drop the old ones, and return the new views."""
+        source = np.frombuffer(self._buffers[number], I1)
+        moved = self._store(source, _offsets(views), lengths_in(views))
         self.drop(views)
         return moved
 
@@ -407,6 +412,10 @@ def _block_numbers(views: Views) -> Int64s:
     return (views[:, 1] & _LOW).view(I8)
 
 
+def _offsets(views: Views) -> Int64s:
+    return (views[:, 1] >> _HALF).view(I8)
+
+
 def _distinct(numbers: Int64s) -> list[int]:
     if not len(numbers):
         return []
@@ -443,7 +452,7 @@ def _gather(views: Views, buffers: dict[int, memoryview]) -> tuple[Buffer, Int64
     if not offsets[-1]:
         return b"", offsets
     numbers = _block_numbers(views)
-    starts = (views[:, 1] >> _HALF).view(I8)
+    starts = _offsets(views)
     inline = (lengths <= INLINE_BYTES_MAX).nonzero()[0]
     numbers[inline] = _NONE  # their bodies are in the views themselves
     starts[inline] = 16 * inline + 4
@@ -451,46 +460,47 @@ def _gather(views: Views, buffers: dict[int, memoryview]) -> tuple[Buffer, Int64
     ends = starts + lengths
     seams = ((numbers[1:] != numbers[:-1]) | (starts[1:] != ends[:-1])).nonzero()[0]
     if len(seams) * _GROUP_ROWS_MIN > len(views):
-        order, edges = _groups(numbers, lengths)
+        order, edges = _by_block(numbers)
         if len(edges) * _GROUP_ROWS_MIN < len(views):
-            joined = np.empty(int(offsets[-1]), I1)
+            joined = np.empty(int(offsets[-1]), I1).data
             for low, high in pairwise(edges):
                 rows = order[low:high]
                 number = int(numbers[rows[0]])
                 source = own if number == _NONE else buffers[number]
                 _copy_bodies(source, starts[rows], lengths[rows], joined, offsets[rows])
-            return joined.data, offsets
+            return joined, offsets
     first = np.concatenate(([0], seams + 1))
     last = np.concatenate((seams, [len(views) - 1]))
     runs = zip(numbers[first].tolist(), starts[first].tolist(), ends[last].tolist(), strict=True)
     return b"".join([(own if number == _NONE else buffers[number])[a:b] for number, a, b in runs]), offsets
 
 
-def _groups(numbers: Int64s, lengths: Int64s) -> tuple[Int64s, list[int]]:
-    """Return an order of rows that groups equal blocks and equal powers of two below lengths, and the edges
-    of the groups."""
-    powers = np.frexp(lengths.astype(np.float64))[1].astype(I1)
-    order = powers.argsort(kind="stable")
-    keys = numbers - numbers.min()
+def _by_block(numbers: Int64s) -> tuple[Int64s, list[int]]:
+    """Return an order of rows in which equal blocks are adjacent, and the edges between blocks."""
+    keys: AnyArray = numbers - numbers.min()
     if int(keys.max()) < 1 << 16:
         keys = keys.astype(np.uint16)  # which NumPy sorts in linear time
-    order = order[keys[order].argsort(kind="stable")]
-    keys, powers = keys[order], powers[order]
-    seams = ((keys[1:] != keys[:-1]) | (powers[1:] != powers[:-1])).nonzero()[0] + 1
-    return order, [0, *seams.tolist(), len(order)]
+    order = keys.argsort(kind="stable")
+    keys = keys[order]
+    return order, [0, *((keys[1:] != keys[:-1]).nonzero()[0] + 1).tolist(), len(order)]
 
 
-def _copy_bodies(source: memoryview, starts: Int64s, lengths: Int64s, target: Bytes8, at: Int64s) -> None:
-    """Copy bodies whose lengths have the same highest bit, each as two parts of that size that overlap."""
-    size = 1 << int(lengths[0]).bit_length() >> 1
-    if not size:
-        return
-    part = np.dtype((np.void, size))
-    parts: AnyArray = np.ndarray(len(source) - size + 1, part, source, strides=(1,))
-    places: AnyArray = np.ndarray(len(target) - size + 1, part, target, strides=(1,))
-    places[at] = parts[starts]
-    rest = lengths - size
-    places[at + rest] = parts[starts + rest]
+def _copy_bodies(source: memoryview, starts: Int64s, lengths: Int64s, target: memoryview, at: Int64s) -> None:
+    """Copy bodies from `starts` in `source` to `at` in `target`.
+
+    Bodies whose lengths have the same highest bit are copied together, each as two parts that overlap.
+    """
+    exponents = np.frexp(lengths.astype(np.float64))[1]
+    for exponent in np.bincount(exponents).nonzero()[0].tolist():
+        size = 1 << exponent >> 1
+        if size:
+            rows = (exponents == exponent).nonzero()[0]
+            part = np.dtype((np.void, size))
+            parts: AnyArray = np.ndarray(len(source) - size + 1, part, source, strides=(1,))
+            places: AnyArray = np.ndarray(len(target) - size + 1, part, target, strides=(1,))
+            first, to, rest = starts[rows], at[rows], lengths[rows] - size
+            places[to] = parts[first]
+            places[to + rest] = parts[first + rest]
 
 
 def _take(views: Views, buffers: dict[int, memoryview]) -> list[bytes]:

@@ -269,7 +269,7 @@ class RecordTable:
         work = 16 * len(slots)
         slots = slots[in_block(self._columns.views(slots), number)]
         slots = _distinct(slots)
-        moved = self.blocks.move(self._columns.views(slots))
+        moved = self.blocks.move(number, self._columns.views(slots))
         self._columns.set_views(slots, moved)
         self.blocks.claim(moved, slots)
         return work + int(lengths_in(moved).sum())

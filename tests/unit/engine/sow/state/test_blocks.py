@@ -300,7 +300,7 @@ def test_move_stores_bodies_anew_and_frees_the_old_block() -> None:
     blocks = BodyBlocks(SMALL)
     views = appended(blocks, [body(i, 20) for i in range(4)])
     blocks.drop(views[[1]])
-    moved = blocks.move(views[[0, 2]])
+    moved = blocks.move(0, views[[0, 2]])
     assert blocks.take(moved) == [body(0, 20), body(2, 20)]
     assert [fields(moved, i)[2:] for i in range(2)] == [(1, 20), (1, 40)]
     assert (blocks.live_bytes, blocks.block_count) == (60, 1)
