@@ -14,11 +14,11 @@ from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
+from tests.mutations.planted_records import RECORD_MUTATIONS
 from tests.mutations.planted_sow_config import SOW_CONFIG_MUTATIONS
 from tests.mutations.planted_sow_keys import SOW_KEY_MUTATIONS
 from tests.mutations.planted_sow_rule import SOW_RULE_MUTATIONS
 from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
-from tests.mutations.planted_records import RECORD_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 from tests.mutations.planted_worlds import WORLD_MUTATIONS
