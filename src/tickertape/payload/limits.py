@@ -24,3 +24,5 @@ fix_searched_tags_max: Final = 8
 """Tags of a FIX message that are searched one by one. For more tags the whole message is split."""
 readers_remembered_max: Final = 512
 """Sets of paths of one message type whose compiled readers are cached."""
+merge_nested_bytes_max: Final = 4 * message_bytes_max
+"""Nested objects that one merge reads. A merge reads an object again for each object around it."""

@@ -30,6 +30,9 @@ class Documents(Protocol):
     def body(self, document: Any) -> bytes:
         """Return a document as a body."""
 
+    def size(self, document: Any) -> int:
+        """Return the size of a document in bytes."""
+
 
 _NOTHING: Final = object()
 """Marks a removed value. None is a value (null) in some formats."""

@@ -75,6 +75,15 @@ class MessageType(Protocol):
         arrays that are not objects. Raises `BadPath` for paths that this type cannot have.
         """
 
+    def merger(self) -> Callable[[bytes, bytes], bytes] | None:
+        """Return a function that merges a delta into a body, or None if bodies of this type have no fields.
+
+        Fields of the delta replace those of the body, and objects are merged by name at every depth. Other
+        fields keep their exact values, and all keep their order. New fields follow. If one of the two has
+        no fields, the function returns the delta itself. It raises `Unreadable` for an invalid delta, and
+        `MessageTooLarge` for nested objects that are too large to merge. An invalid body has no fields.
+        """
+
 
 def unreadable_by(check: Callable[[bytes], None], bodies: Sequence[bytes]) -> tuple[list[int], str]:
     """Implement `MessageType.unreadable` with `check`."""

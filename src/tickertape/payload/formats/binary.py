@@ -31,6 +31,9 @@ class Binary:
         """See `MessageType`. Always refused."""
         raise BadPath(f"Invalid select list '{select}': messages of type binary have no fields. Remove it.")
 
+    def merger(self) -> None:
+        """See `MessageType`. Bodies have no fields."""
+
 
 class BinaryReader:
     """Reads no fields (a `FieldReader`)."""

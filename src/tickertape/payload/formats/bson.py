@@ -22,6 +22,7 @@ from bson.timestamp import Timestamp
 
 from tickertape.payload.formats.plain import plain_by, timestamp_text
 from tickertape.payload.limits import readers_remembered_max
+from tickertape.payload.merge import merger
 from tickertape.payload.paths import Path, Select, check_paths
 from tickertape.payload.prune import projector
 from tickertape.payload.types import unreadable, unreadable_by
@@ -68,6 +69,10 @@ class Bson:
         and DBRef."""
         return projector(select, _BsonDocuments())
 
+    def merger(self) -> Callable[[bytes, bytes], bytes]:
+        """See `MessageType`. For the deprecated types see `projector`."""
+        return merger(_BsonDocuments())
+
 
 class BsonReader:
     """Reads paths from BSON (a `FieldReader`)."""
@@ -103,6 +108,9 @@ class _BsonDocuments:
 
     def body(self, document: Any) -> bytes:
         return bytes(document.raw)
+
+    def size(self, document: Any) -> int:
+        return len(document.raw)
 
 
 def _decode(body: bytes) -> dict[str, Any]:

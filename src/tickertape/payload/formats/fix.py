@@ -7,6 +7,7 @@ message are not checked.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -65,6 +66,34 @@ class Fix:
             return separator.join(kept)
 
         return project
+
+    def merger(self) -> Callable[[bytes, bytes], bytes]:
+        """See `MessageType`.
+
+        A repeated tag is an array, which is replaced as a whole: each value of the delta takes the place of
+        one of the body, in order. Further values follow at the end, like new fields, and excess ones are
+        removed. So the entries of a repeating group remain together if their number does not change, or if
+        the group is the end of the body. The delta has all entries of a group that it changes. Checksums and
+        lengths in a message are not updated.
+        """
+        separator = self._separator
+
+        def merge(old: bytes, delta: bytes) -> bytes:
+            changes = self._framed(delta)
+            try:
+                self._framed(old)
+            except Unreadable:
+                return delta
+            if not old:
+                return delta
+            if not delta:
+                return old
+            fields = _merged(_split(old, separator), _split(changes, separator))
+            if old.endswith(separator):
+                fields.append(b"")
+            return separator.join(fields)
+
+        return merge
 
     def _framed(self, body: bytes) -> bytes:
         """Return the body with a separator before its first field. Raises `Unreadable`."""
@@ -161,6 +190,29 @@ def _text(value: bytes) -> str | None:
         return value.decode() or None
     except UnicodeDecodeError:
         return value.decode("latin-1")
+
+
+def _split(body: bytes, separator: bytes) -> list[bytes]:
+    return [field for field in body.split(separator) if field]
+
+
+def _merged(fields: list[bytes], changes: list[bytes]) -> list[bytes]:
+    """Return `fields` with the values of `changes`, by tag."""
+    new: dict[bytes, deque[bytes]] = {}
+    for field in changes:
+        new.setdefault(field[: field.index(b"=")], deque()).append(field)
+    merged = []
+    for field in fields:
+        values = new.get(field[: field.index(b"=")])
+        if values is None:
+            merged.append(field)
+        elif values:
+            merged.append(values.popleft())
+    for field in changes:
+        values = new[field[: field.index(b"=")]]
+        if values and values[0] is field:
+            merged.append(values.popleft())
+    return merged
 
 
 def _element(value: Any, n: int) -> Any:

@@ -13,6 +13,7 @@ import msgspec
 
 from tickertape.payload.formats.decoded import DECODE_ERRORS, DecodedReader, taken_apart
 from tickertape.payload.limits import readers_remembered_max
+from tickertape.payload.merge import merger
 from tickertape.payload.paths import Path, Select, check_paths
 from tickertape.payload.prune import projector
 from tickertape.payload.types import unreadable
@@ -62,6 +63,10 @@ class Json:
         """See `MessageType`."""
         return projector(select, _JsonDocuments())
 
+    def merger(self) -> Callable[[bytes, bytes], bytes]:
+        """See `MessageType`."""
+        return merger(_JsonDocuments())
+
 
 class _JsonDocuments:
     """JSON documents for `prune`."""
@@ -82,6 +87,9 @@ class _JsonDocuments:
 
     def body(self, document: msgspec.Raw) -> bytes:
         return bytes(document)
+
+    def size(self, document: msgspec.Raw) -> int:
+        return memoryview(document).nbytes
 
 
 def _first(document: msgspec.Raw) -> bytes:

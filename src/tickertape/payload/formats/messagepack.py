@@ -16,6 +16,7 @@ import msgspec
 from tickertape.payload.formats.decoded import DecodedReader, taken_apart
 from tickertape.payload.formats.plain import SCALARS, plain_by, timestamp_text
 from tickertape.payload.limits import readers_remembered_max
+from tickertape.payload.merge import merger
 from tickertape.payload.paths import Path, Select, check_paths
 from tickertape.payload.prune import projector
 from tickertape.payload.types import unreadable_by
@@ -49,6 +50,10 @@ class MessagePack:
     def projector(self, select: Select) -> Callable[[bytes], bytes]:
         """See `MessageType`."""
         return projector(select, _MessagePackDocuments())
+
+    def merger(self) -> Callable[[bytes, bytes], bytes]:
+        """See `MessageType`."""
+        return merger(_MessagePackDocuments())
 
 
 class MessagePackReader:
@@ -98,6 +103,9 @@ class _MessagePackDocuments:
 
     def body(self, document: msgspec.Raw) -> bytes:
         return bytes(document)
+
+    def size(self, document: msgspec.Raw) -> int:
+        return memoryview(document).nbytes
 
 
 def _convert(value: Any) -> Any:

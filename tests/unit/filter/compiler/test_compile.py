@@ -45,6 +45,9 @@ class NeverDecoding:
     def projector(self, select: Any) -> Callable[[bytes], bytes]:
         raise AssertionError(select)
 
+    def merger(self) -> Callable[[bytes, bytes], bytes]:
+        raise AssertionError
+
 
 def test_select_returns_the_matching_indexes() -> None:
     found = compile_filter("/a > 1", JSON)
