@@ -89,6 +89,9 @@ from tickertape.engine.limits import (
     slow_memory_bytes_default,
     sow_explicit_key_characters_max,
     sow_key_bytes_max,
+    sow_delete_keys_max,
+    sow_delete_record_bytes_max,
+    sow_expiry_step_max,
     spill_file_bytes_max,
     spill_read_bytes_max,
     spill_write_bytes_max,
@@ -118,7 +121,7 @@ from tickertape.journal.limits import (
     segment_bytes_min,
     tail_cache_bytes,
 )
-from tickertape.payload.limits import paths_per_reader_max
+from tickertape.payload.limits import merge_nested_bytes_max, paths_per_reader_max
 from tickertape.server.limits import inbound_bytes_max, slow_disk_bytes_min, slow_memory_bytes_min
 
 
@@ -191,6 +194,9 @@ def test_limits_of_steps_and_memory_fit_together() -> None:
     assert queue_frame_messages_max <= queue_step_messages_max
     assert stage_frame_bytes < frame_bytes_max
     assert commits_waiting_each_max < commits_waiting_max
+    assert sow_expiry_step_max < sow_delete_keys_max
+    assert 24 * sow_expiry_step_max < sow_delete_record_bytes_max < message_bytes_max
+    assert 2 * message_bytes_max <= merge_nested_bytes_max
     assert transaction_names_each_max <= transaction_names_max
     assert 8 * transaction_publishers_max <= transaction_names_max  # others cannot evict the last 8 names
     assert topic_bytes_max + sow_explicit_key_characters_max + 16 <= sow_key_bytes_max

@@ -286,3 +286,10 @@ sow_bytes_min: Final = 64 * MIB
 """Smallest `sow_bytes_max`."""
 sow_memory_share: Final = 0.7
 """Part of the memory that all records may use, unless configured."""
+# deletes and expiry of records
+sow_delete_keys_max: Final = 250_000
+"""Keys that one delete names. The rest stays, and the answer says so."""
+sow_delete_record_bytes_max: Final = 4 * MIB
+"""Size of one delete or expiry record. A delete of long keys has fewer of them."""
+sow_expiry_step_max: Final = 16_384
+"""Records that expire in one step, and the keys of one expiry record."""

@@ -1,0 +1,570 @@
+"""Delete and expiry records: the keys that lose their record, as control records on the topic `$sow`.
+
+A delete names for each key the message that it ends. An expiry names messages whose life has ended. The
+format is documented in docs/formats/sow-records.md.
+
+Invariants:
+- A record can be applied from the log alone.
+- Keys are distinct and in order, so a record can be applied in pieces.
+- The size of a record is known exactly before it is encoded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from itertools import accumulate, pairwise
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tickertape.base.errors import JournalCorrupt
+from tickertape.base.text_format import shown
+from tickertape.batch.format import AnyArray, Bools, Int64s, UInt64s
+from tickertape.engine.limits import sow_delete_keys_max, sow_delete_record_bytes_max, sow_expiry_step_max
+from tickertape.journal.format.control_record import LogId
+
+UInt16s = npt.NDArray[np.uint16]
+UInt32s = npt.NDArray[np.uint32]
+
+_U2: Final = np.dtype("<u2")
+_U4: Final = np.dtype("<u4")
+_U8: Final = np.dtype("<u8")
+_I8: Final = np.dtype("<i8")
+
+NO_PUBLISHER: Final = 0xFFFF_FFFF
+"""Publisher number of a key for which the record names no message."""
+_NO_U2: Final = np.empty(0, _U2)
+_NO_U4: Final = np.empty(0, _U4)
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class DeleteKind(IntEnum):
+    """Why the keys of a record lose their record."""
+
+    DELETED = 1
+    """A client deleted them."""
+    EXPIRED = 2
+    """The life of the named messages has ended. This changes no other message of the key."""
+
+
+class DeleteCounts(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Counts of a delete for its answer. An expiry has zeros."""
+
+    matches: _Count
+    """Records that matched, also those that stay because of a bound."""
+    topic_matches: _Count
+    """Records of the topics that the delete selected."""
+    deleted: _Count
+    """Records that this delete ended."""
+
+
+NO_COUNTS: Final = DeleteCounts(0, 0, 0)
+
+
+class DeleteRecord(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """Keys of one delete or expiry, in columns with an entry for each key. Columns must not be changed."""
+
+    topic: str
+    """Name of the SOW topic."""
+    kind: DeleteKind
+    counts: DeleteCounts = NO_COUNTS
+    more: bool
+    """Whether more keys matched than the bounds allow. They stay."""
+    publishers: UInt64s
+    """Publisher ids, each once."""
+    sequences: UInt64s
+    """Sequence of the named message. 0: the record names no message of this key."""
+    order_stamps: Int64s
+    """Order stamp of the named message."""
+    publisher_numbers: UInt32s
+    """Index of its publisher in `publishers`. `NO_PUBLISHER` without a message."""
+    offsets: UInt32s
+    """Key i is `key_bytes[offsets[i]:offsets[i + 1]]`."""
+    key_bytes: bytes
+    """Canonical keys, ascending and distinct for each topic."""
+    logs: tuple[bytes, ...] = ()
+    """Log ids of other origins."""
+    log_numbers: UInt16s = _NO_U2
+    """Origin of the named message: n is `logs[n - 1]`, 0 the log of the record. Empty: 0 for all keys."""
+    topics: tuple[str, ...] = ()
+    """Topics of the keys, for a SOW over a pattern."""
+    topic_numbers: UInt32s = _NO_U4
+    """Index of the topic of a key in `topics`, ascending. Empty: 0 for all keys."""
+
+    @property
+    def count(self) -> int:
+        """Number of keys."""
+        return len(self.sequences)
+
+    @property
+    def encoded_bytes(self) -> int:
+        """Size of the encoded record."""
+        return _RecordLengths(
+            keys=self.count,
+            key_bytes=len(self.key_bytes),
+            publishers=len(self.publishers),
+            logs=len(self.logs),
+            topics=len(self.topics),
+            topic_bytes=sum(map(_text_bytes, self.topics)),
+            log_column=len(self.log_numbers),
+            topic_column=len(self.topic_numbers),
+        ).encoded_bytes(self.topic, self.counts)
+
+    def keys(self) -> list[bytes]:
+        """Return all keys."""
+        return self.keys_between(0, self.count)
+
+    def keys_between(self, low: int, high: int) -> list[bytes]:
+        """Return the keys `[low, high)`."""
+        body = self.key_bytes
+        return [body[start:end] for start, end in pairwise(self.offsets[low : high + 1].tolist())]
+
+    def publishers_between(self, low: int, high: int) -> UInt64s:
+        """Return the publisher ids of the messages that the keys `[low, high)` name, 0 without a message."""
+        numbers = self.publisher_numbers[low:high]
+        named = numbers != NO_PUBLISHER
+        found = np.zeros(len(numbers), _U8)
+        found[named] = self.publishers[numbers[named]]
+        return found
+
+    def topics_between(self, low: int, high: int) -> list[str]:
+        """Return the topics of the keys `[low, high)`."""
+        if len(self.topic_numbers):
+            return [self.topics[number] for number in self.topic_numbers[low:high].tolist()]
+        return [(self.topics or (self.topic,))[0]] * (min(high, self.count) - low)
+
+
+# -- encoding -----------------------------------------------------------------------------------------
+
+
+class _StoredDelete(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+    """Elements of an encoded record, in their order."""
+
+    topic: str
+    kind: DeleteKind
+    counts: DeleteCounts
+    more: bool
+    logs: list[LogId]
+    topics: list[str]
+    publishers: bytes
+    sequences: bytes
+    order_stamps: bytes
+    publisher_numbers: bytes
+    log_numbers: bytes
+    topic_numbers: bytes
+    offsets: bytes
+    key_bytes: bytes
+
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_DECODE: Final = msgspec.msgpack.Decoder(_StoredDelete).decode
+_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+
+
+def encode(record: DeleteRecord) -> bytes:
+    """Return the body of a record."""
+    return _ENCODE(
+        _StoredDelete(
+            record.topic,
+            record.kind,
+            record.counts,
+            record.more,
+            list(record.logs),
+            list(record.topics),
+            np.asarray(record.publishers, _U8).tobytes(),
+            np.asarray(record.sequences, _U8).tobytes(),
+            np.asarray(record.order_stamps, _I8).tobytes(),
+            np.asarray(record.publisher_numbers, _U4).tobytes(),
+            np.asarray(record.log_numbers, _U2).tobytes(),
+            np.asarray(record.topic_numbers, _U4).tobytes(),
+            np.asarray(record.offsets, _U4).tobytes(),
+            record.key_bytes,
+        )
+    )
+
+
+def decode(body: bytes) -> DeleteRecord:
+    """Decode a record. Raises `JournalCorrupt`, without the position, for an invalid one.
+
+    Columns are read-only. No memory beyond the size of the body is allocated before all
+    lengths are checked.
+    """
+    try:
+        if len(body) > sow_delete_record_bytes_max:
+            raise ValueError(f"{len(body)} bytes, more than {sow_delete_record_bytes_max}")
+        record = _record_of(_DECODE(body))
+        _check_numbers(record)
+        _check_keys(record)
+    except _ERRORS as error:
+        raise JournalCorrupt(f"invalid record of deleted keys: {shown(str(error))}") from None
+    return record
+
+
+def _record_of(stored: _StoredDelete) -> DeleteRecord:
+    """Return the record with the columns of `stored`. Raises `ValueError` if their lengths disagree."""
+    count = len(stored.sequences) // _U8.itemsize
+    most = sow_expiry_step_max if stored.kind is DeleteKind.EXPIRED else sow_delete_keys_max
+    if count > most:
+        raise ValueError(f"{count} keys, more than {most}")
+    return DeleteRecord(
+        topic=stored.topic,
+        kind=stored.kind,
+        counts=stored.counts,
+        more=stored.more,
+        publishers=_column("publishers", stored.publishers, _U8, len(stored.publishers) // _U8.itemsize),
+        sequences=_column("sequences", stored.sequences, _U8, count),
+        order_stamps=_column("order stamps", stored.order_stamps, _I8, count),
+        publisher_numbers=_column("publisher numbers", stored.publisher_numbers, _U4, count),
+        offsets=_column("offsets", stored.offsets, _U4, count + 1),
+        key_bytes=stored.key_bytes,
+        logs=tuple(stored.logs),
+        log_numbers=_column("log numbers", stored.log_numbers, _U2, count if stored.log_numbers else 0),
+        topics=tuple(stored.topics),
+        topic_numbers=_column(
+            "topic numbers", stored.topic_numbers, _U4, count if stored.topic_numbers else 0
+        ),
+    )
+
+
+def _column(name: str, data: bytes, kind: np.dtype[np.generic], count: int) -> AnyArray:
+    if len(data) != count * kind.itemsize:
+        raise ValueError(f"{name} have {len(data)} bytes instead of {count * kind.itemsize}")
+    return np.frombuffer(data, kind)
+
+
+def _check_numbers(record: DeleteRecord) -> None:
+    named = record.sequences != 0
+    numbers = record.publisher_numbers
+    if (numbers[named] >= len(record.publishers)).any():
+        raise ValueError("a publisher number is outside its table")
+    if (numbers[~named] != NO_PUBLISHER).any():
+        raise ValueError("a key without a message has a publisher")
+    if (record.log_numbers > len(record.logs)).any():
+        raise ValueError("a log number is outside its table")
+    if (record.topic_numbers >= len(record.topics)).any():
+        raise ValueError("a topic number is outside its table")
+    if len(set(record.topics)) < len(record.topics):
+        raise ValueError("a topic is twice in its table")
+    if record.kind is DeleteKind.EXPIRED and (not named.all() or record.counts != NO_COUNTS):
+        raise ValueError("an expiry has counts, or a key without a message")
+
+
+def _check_keys(record: DeleteRecord) -> None:
+    offsets, topics = record.offsets, record.topic_numbers
+    if offsets[0] != 0 or offsets[-1] != len(record.key_bytes) or (offsets[1:] < offsets[:-1]).any():
+        raise ValueError("offsets of keys are not ascending, or outside of the keys")
+    if (topics[1:] < topics[:-1]).any():
+        raise ValueError("topic numbers are not ascending")
+    # A key follows the one before it, unless a topic starts with it.
+    followed = np.flatnonzero(topics[1:] == topics[:-1]) if len(topics) else np.arange(record.count - 1)
+    if not _KeyWords(offsets.astype(np.int64), record.key_bytes).are_rising(followed):
+        raise ValueError("keys are not ascending, or not distinct")
+
+
+class _RecordLengths(NamedTuple):
+    """Lengths of the parts of a record."""
+
+    keys: int
+    key_bytes: int
+    publishers: int
+    topics: int
+    topic_bytes: int
+    """Size of the encoded topics."""
+    topic_column: int
+    """Topic numbers: one for each key, or none."""
+    logs: int = 0
+    log_column: int = 0
+
+    def encoded_bytes(self, topic: str, counts: DeleteCounts) -> int:
+        """Return the size of the encoded record."""
+        heads = 1 + _text_bytes(topic) + 1 + 1 + 1  # the array, kind, array of counts, more
+        numbers = sum(map(_number_bytes, (counts.matches, counts.topic_matches, counts.deleted)))
+        tables = _array_bytes(self.logs) + _binary_bytes(16) * self.logs
+        tables += _array_bytes(self.topics) + self.topic_bytes + _binary_bytes(8 * self.publishers)
+        columns = 2 * _binary_bytes(8 * self.keys) + _binary_bytes(4 * self.keys)
+        columns += _binary_bytes(2 * self.log_column) + _binary_bytes(4 * self.topic_column)
+        keys = _binary_bytes(4 * (self.keys + 1)) + _binary_bytes(self.key_bytes)
+        return heads + numbers + tables + columns + keys
+
+
+# Sizes of MessagePack values in their shortest forms.
+
+
+def _text_bytes(text: str) -> int:
+    size = len(text.encode())
+    return size + (1 if size < 32 else 2 if size < 1 << 8 else 3 if size < 1 << 16 else 5)
+
+
+def _binary_bytes(size: int) -> int:
+    return size + (2 if size < 1 << 8 else 3 if size < 1 << 16 else 5)
+
+
+def _array_bytes(count: int) -> int:
+    return 1 if count < 16 else 3 if count < 1 << 16 else 5
+
+
+def _number_bytes(value: int) -> int:
+    return (
+        1 if value < 128 else 2 if value < 1 << 8 else 3 if value < 1 << 16 else 5 if value < 1 << 32 else 9
+    )
+
+
+# -- order of keys ------------------------------------------------------------------------------------
+
+_WORD_BYTES: Final = 8
+_MASKS: Final = np.array([(1 << 64) - (1 << 64 - 8 * left) for left in range(_WORD_BYTES + 1)], np.uint64)
+"""By number of bytes: the mask of the first bytes of a word."""
+
+
+class _KeyWords:
+    """Keys as words of 8 bytes, compared without an object for each key.
+
+    A word has the bytes of a key from a depth on in big-endian order, with zeros behind the last one. The
+    number of its bytes decides between equal words, because a key may end with zeros."""
+
+    def __init__(self, offsets: Int64s, body: bytes) -> None:
+        """Key i is `body[offsets[i]:offsets[i + 1]]`."""
+        # A word starts at each byte, so words overlap.
+        self._words: UInt64s = np.ndarray(
+            len(body) + 1, np.dtype(">u8"), body + bytes(_WORD_BYTES), strides=(1,)
+        )
+        self._starts = offsets[:-1]
+        self._lengths = offsets[1:] - offsets[:-1]
+
+    def _at(self, rows: Int64s, depth: int) -> tuple[UInt64s, Int64s]:
+        """Return the words of `rows` at `depth`, and the number of bytes in each, 0 behind the end."""
+        lengths = self._lengths[rows]
+        sizes = np.clip(lengths - depth, 0, _WORD_BYTES)
+        words = self._words[self._starts[rows] + np.minimum(lengths, depth)].astype(np.uint64)
+        return words & _MASKS[sizes], sizes
+
+    def are_rising(self, rows: Int64s) -> bool:
+        """Return whether the key after each of `rows` is above it."""
+        depth = 0
+        while len(rows):
+            low, low_bytes = self._at(rows, depth)
+            high, high_bytes = self._at(rows + 1, depth)
+            same = low == high
+            ended = high_bytes < _WORD_BYTES
+            if ((low > high) | (same & ended & (low_bytes >= high_bytes))).any():
+                return False
+            rows = rows[same & (low_bytes == _WORD_BYTES) & ~ended]
+            depth += _WORD_BYTES
+        return True
+
+    def order(self, groups: Int64s) -> tuple[Int64s, Bools]:
+        """Return all rows by group and key, and which of them equal the next one. Equal keys keep their
+        order."""
+        rows = np.arange(len(groups))
+        places, order, repeated = rows, rows.copy(), np.zeros(len(groups), np.bool_)
+        depth = 0
+        while len(rows):
+            words, sizes = self._at(rows, depth)
+            by = np.lexsort((sizes, words, groups))
+            rows, groups, words, sizes = rows[by], groups[by], words[by], sizes[by]
+            order[places] = rows
+            differs = np.ones(len(rows) + 1, np.bool_)  # from the row before it
+            differs[1:-1] = (
+                (groups[1:] != groups[:-1]) | (words[1:] != words[:-1]) | (sizes[1:] != sizes[:-1])
+            )
+            ended = sizes < _WORD_BYTES
+            repeated[places[:-1][(ended[1:] & ~differs[1:-1])]] = True
+            tied = ~(ended | (differs[:-1] & differs[1:]))
+            rows, groups, places = rows[tied], differs[:-1].cumsum()[tied], places[tied]
+            depth += _WORD_BYTES
+        return order, repeated
+
+
+# -- building -----------------------------------------------------------------------------------------
+
+_ROW: Final = np.dtype(
+    [
+        ("publisher", "<u8"),
+        ("sequence", "<u8"),
+        ("order_stamp", "<i8"),
+        ("topic", "<u4"),
+        ("live", "?"),
+    ]
+)
+_ROW_BYTES: Final = 8 + 8 + 4 + 4
+"""Size of an encoded key in addition to its bytes: sequence, order stamp, publisher number and offset."""
+
+_Rows = npt.NDArray[np.void]
+
+
+class DeleteBuilder:
+    """Collects the keys of a delete or an expiry, and builds records within the bounds.
+
+    The last row of a key counts. Keys that exceed the bounds of a record stay for the next one, from the
+    highest down."""
+
+    def __init__(self, topic: str, kind: DeleteKind = DeleteKind.DELETED) -> None:
+        self._topic = topic
+        self._kind = kind
+        self._keys_max = sow_expiry_step_max if kind is DeleteKind.EXPIRED else sow_delete_keys_max
+        self._keys: list[bytes] = []
+        self._key_bytes = 0
+        self._rows: list[_Rows] = []
+        """In pieces, together one row for each key."""
+        self._topics: dict[str, int] = {}
+        """Number of each topic in rows. Empty for a SOW of one topic."""
+
+    @property
+    def count(self) -> int:
+        """Number of collected rows."""
+        return len(self._keys)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the collected rows reach a bound of one record, if their keys are distinct."""
+        size = self._key_bytes + _ROW_BYTES * self.count
+        return self.count >= self._keys_max or size >= sow_delete_record_bytes_max
+
+    def add(
+        self,
+        keys: Sequence[bytes],
+        publishers: UInt64s,
+        sequences: UInt64s,
+        order_stamps: Int64s,
+        *,
+        topics: Sequence[str] | None = None,
+        live: Bools | None = None,
+    ) -> None:
+        """Collect rows.
+
+        Args:
+            keys: Canonical keys. A key replaces an earlier row of it.
+            publishers: Publisher ids of the named messages.
+            sequences: Sequences of the named messages. 0: a key without a candidate, which names none.
+            order_stamps: Order stamps of the named messages.
+            topics: Topics of the keys of a SOW over a pattern. None for a SOW of one topic.
+            live: Which of the named messages are records. None: all of them.
+
+        Raises:
+            ValueError: Rows with and without a topic.
+        """
+        if self._keys and (topics is None) != (not self._topics):
+            raise ValueError("some rows have a topic, and others have none")
+        rows = np.zeros(len(keys), _ROW)
+        named = sequences != 0
+        rows["publisher"][named] = publishers[named]
+        rows["sequence"] = sequences
+        rows["order_stamp"][named] = order_stamps[named]
+        rows["live"] = named if live is None else named & live
+        if topics is not None:
+            numbers = self._topics
+            rows["topic"] = [numbers.setdefault(topic, len(numbers)) for topic in topics]
+        self._keys += keys
+        self._key_bytes += sum(map(len, keys))
+        self._rows.append(rows)
+
+    def build(self, matches: int = 0, topic_matches: int = 0, *, more: bool = False) -> DeleteRecord:
+        """Return a record of the lowest keys within the bounds, and keep the others.
+
+        Args:
+            matches: Records that matched, for the answer to a delete.
+            topic_matches: Records of the selected topics, for the answer to a delete.
+            more: Whether more keys match than were collected. `DeleteRecord.more` is also true if keys
+                stay in the builder.
+
+        Raises:
+            ValueError: A key is too large for a record.
+        """
+        keys, rows = self._sort()
+        prefixes = _Prefixes(self._topic, keys, rows, list(self._topics))
+        counts = DeleteCounts(matches, topic_matches, 0) if self._kind is DeleteKind.DELETED else None
+        size = prefixes.encoded_bytes(counts)
+        most = min(len(keys), self._keys_max)
+        count = bisect_right(range(1, most + 1), sow_delete_record_bytes_max, key=size)
+        if keys and not count:
+            raise ValueError(f"a key of {len(keys[0])} bytes is too large for a record")
+        self._keys, self._rows = keys[count:], [rows[count:].copy()]
+        self._key_bytes = sum(map(len, self._keys))
+        return prefixes.record(self._kind, counts, count, more=more or count < len(keys))
+
+    def _sort(self) -> tuple[list[bytes], _Rows]:
+        """Sort the rows by topic and key, each once, and return them. Topics are numbered in their order."""
+        rows = np.concatenate(self._rows) if self._rows else np.empty(0, _ROW)
+        names = sorted(self._topics)
+        if names:
+            ranks = {self._topics[name]: rank for rank, name in enumerate(names)}
+            rows["topic"] = np.array([ranks[number] for number in range(len(names))], _U4)[rows["topic"]]
+            self._topics = {name: rank for rank, name in enumerate(names)}
+        offsets = np.zeros(len(self._keys) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, self._keys), np.int64, len(self._keys)), out=offsets[1:])
+        words = _KeyWords(offsets, b"".join(self._keys))
+        order, repeated = words.order(rows["topic"].astype(np.int64))
+        order = order[~repeated]
+        self._keys, self._rows = [self._keys[row] for row in order.tolist()], [rows[order]]
+        return self._keys, self._rows[0]
+
+
+class _Prefixes:
+    """Records of the first of some sorted rows, and their sizes."""
+
+    def __init__(self, topic: str, keys: list[bytes], rows: _Rows, topics: list[str]) -> None:
+        self._topic = topic
+        self._keys = keys
+        self._rows = rows
+        self._named: Bools = rows["sequence"] != 0
+        numbers, self._topic_of = np.unique(rows["topic"], return_inverse=True)
+        self._topics = [topics[number] for number in numbers.tolist()] if topics else []
+        """Topics with a row."""
+
+    def encoded_bytes(self, counts: DeleteCounts | None) -> Callable[[int], int]:
+        """Return a function: the size of the record of the first n rows, n > 0. It rises with n."""
+        ends = list(accumulate(map(len, self._keys), initial=0))
+        texts = list(accumulate(map(_text_bytes, self._topics), initial=0))
+        first = np.zeros(len(self._keys), np.bool_)  # of its publisher
+        named = np.flatnonzero(self._named)
+        first[named[np.unique(self._rows["publisher"][named], return_index=True)[1]]] = True
+        publishers, deleted = first.cumsum(), self._rows["live"].cumsum()
+
+        def size(count: int) -> int:
+            topics = int(self._topic_of[count - 1]) + 1 if self._topics else 0
+            lengths = _RecordLengths(
+                keys=count,
+                key_bytes=ends[count],
+                publishers=int(publishers[count - 1]),
+                topics=topics,
+                topic_bytes=texts[topics],
+                topic_column=count if topics > 1 else 0,
+            )
+            done = _with_deleted(counts, int(deleted[count - 1]))
+            return lengths.encoded_bytes(self._topic, done)
+
+        return size
+
+    def record(
+        self, kind: DeleteKind, counts: DeleteCounts | None, count: int, *, more: bool
+    ) -> DeleteRecord:
+        """Return the record of the first `count` rows."""
+        rows, keys, named = self._rows[:count], self._keys[:count], self._named[:count]
+        publishers, numbers = np.unique(rows["publisher"][named], return_inverse=True)
+        publisher_numbers = np.full(count, NO_PUBLISHER, _U4)
+        publisher_numbers[named] = numbers
+        topics = self._topics[: int(self._topic_of[count - 1]) + 1] if count else []
+        return DeleteRecord(
+            topic=self._topic,
+            kind=kind,
+            counts=_with_deleted(counts, int(rows["live"].sum())),
+            more=more,
+            publishers=publishers,
+            sequences=rows["sequence"].copy(),
+            order_stamps=rows["order_stamp"].copy(),
+            publisher_numbers=publisher_numbers,
+            offsets=np.fromiter(accumulate(map(len, keys), initial=0), _U4, count + 1),
+            key_bytes=b"".join(keys),
+            topics=tuple(topics),
+            topic_numbers=self._topic_of[:count].astype(_U4) if len(topics) > 1 else _NO_U4,
+        )
+
+
+def _with_deleted(counts: DeleteCounts | None, deleted: int) -> DeleteCounts:
+    """Return counts of a delete with its deleted records. None, of an expiry: zeros."""
+    return NO_COUNTS if counts is None else msgspec.structs.replace(counts, deleted=deleted)
