@@ -19,6 +19,7 @@ from tests.fuzz.bodies import BODY_TARGETS
 from tests.fuzz.filters import FILTER_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.security import TOKENS_TARGET
+from tests.fuzz.sow import SOW_TARGETS
 from tests.fuzz.staging import STAGING_TARGETS
 from tests.fuzz.state_files import STATE_TARGETS
 from tests.fuzz.stores import STORE_TARGETS
@@ -510,6 +511,7 @@ TARGETS: Final[dict[str, Target]] = {
     "tokens": TOKENS_TARGET,
     **BODY_TARGETS,
     **FILTER_TARGETS,
+    **SOW_TARGETS,
     **STAGING_TARGETS,
     **STATE_TARGETS,
     **STORE_TARGETS,

@@ -10,6 +10,7 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 from tests.mutations.planted_archive import ARCHIVE_MUTATIONS
 from tests.mutations.planted_bounds import BOUND_MUTATIONS
+from tests.mutations.planted_deletes import DELETE_MUTATIONS
 from tests.mutations.planted_delivery import DELIVERY_MUTATIONS
 from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
@@ -386,6 +387,7 @@ MUTATIONS: Final = (
         promise="invariant 14",
         tier="unit",
     ),
+    *DELETE_MUTATIONS,
     *DELIVERY_MUTATIONS,
     *DISK_MUTATIONS,
     *FILTER_MUTATIONS,
