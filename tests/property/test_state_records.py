@@ -190,12 +190,12 @@ class RecordMachine(RuleBasedStateMachine):
         scan.pin.extend(rows.views)
         publishers = self.table.publisher_ids(rows.publishers).tolist()
         bodies = self.blocks.take(rows.views)
-        expiries = [0] * len(slots) if rows.expiries is None else rows.expiries.tolist()
+        lives = [0] * len(slots) if rows.lives is None else rows.lives.tolist()
         found = {
             low + slot: Record(self.keys[low + slot], *values)
             for slot, *values in zip(
                 slots.tolist(), bodies, rows.positions.tolist(), rows.order_stamps.tolist(), publishers,
-                rows.sequences.tolist(), expiries, strict=True,
+                rows.sequences.tolist(), lives, strict=True,
             )
         }  # fmt: skip
         assert found == {slot: record for slot, record in scan.expected.items() if low <= slot < high}

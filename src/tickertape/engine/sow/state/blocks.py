@@ -115,9 +115,12 @@ class BodyBlocks:
 
     def append(self, bodies: Buffer, offsets: Int64s) -> Views:
         """Store the n bodies between n + 1 `offsets` into `bodies`, and return their views."""
-        starts = offsets[:-1]
-        lengths = offsets[1:] - starts
-        if not len(lengths) or offsets[0] == offsets[-1]:
+        return self.append_some(bodies, offsets[:-1], offsets[1:])
+
+    def append_some(self, bodies: Buffer, starts: Int64s, ends: Int64s) -> Views:
+        """Store the n bodies from `starts` to `ends` of `bodies`, and return their views."""
+        lengths = ends - starts
+        if not lengths.any():
             return np.zeros((len(lengths), 2), U8)
         source = np.frombuffer(bodies, I1)
         short = lengths <= INLINE_BYTES_MAX

@@ -273,5 +273,5 @@ def _one_row(row: RecordRow, expires: bool) -> RecordRows:
         np.array([row.order_stamp], I8),
         np.array([row.publisher], np.uint32),
         np.array([row.sequence], np.uint64),
-        np.array([row.expiry], I8) if expires else None,
+        np.array([row.life], I8) if expires else None,
     )

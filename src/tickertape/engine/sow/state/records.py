@@ -37,8 +37,8 @@ class RecordRows(NamedTuple):
     """Microseconds since 1970 UTC."""
     publishers: PublisherNumbers
     sequences: UInt64s
-    expiries: Int64s | None = None
-    """Microseconds since 1970 UTC, 0 = none. None on a topic without expiration."""
+    lives: Int64s | None = None
+    """Lifetimes of the messages in milliseconds, 0 = none. None on a topic without expiration."""
 
     def select(self, at: Int64s | slice) -> RecordRows:
         """Return some of the rows."""
@@ -48,7 +48,7 @@ class RecordRows(NamedTuple):
             self.order_stamps[at],
             self.publishers[at],
             self.sequences[at],
-            None if self.expiries is None else self.expiries[at],
+            None if self.lives is None else self.lives[at],
         )
 
     def assign(self, at: Int64s, rows: RecordRows) -> None:
@@ -66,7 +66,7 @@ class RecordRow(NamedTuple):
     order_stamp: int
     publisher: int
     sequence: int
-    expiry: int = 0
+    life: int = 0
 
 
 class Replaced(NamedTuple):
@@ -127,7 +127,7 @@ class RecordColumns:
         columns[3][at] = row.publisher
         columns[4][at] = row.sequence
         if self.expires:
-            columns[5][at] = row.expiry
+            columns[5][at] = row.life
 
     def views(self, at: Int64s) -> Views:
         """Return the views of rows."""
@@ -152,7 +152,7 @@ class RecordTable:
     """Current records by slot. The caller chooses slots (`KeyTable`) and drops replaced bodies."""
 
     def __init__(self, blocks: BodyBlocks, *, expires: bool = False) -> None:
-        """Make an empty table. `expires`: whether records may have an expiry."""
+        """Make an empty table. `expires`: whether messages may have a lifetime."""
         self.blocks = blocks
         self.expires = expires
         self.record_count = 0

@@ -48,8 +48,8 @@ def test_put_returns_previous_views_and_sets_all_columns() -> None:
     assert stored.order_stamps.tolist() == [51_000, 50_000]
     assert stored.publishers.tolist() == [4, 4]
     assert stored.sequences.tolist() == [58, 57]
-    assert stored.expiries is not None
-    assert stored.expiries.tolist() == [1_000_051, 1_000_050]
+    assert stored.lives is not None
+    assert stored.lives.tolist() == [1_000_051, 1_000_050]
 
 
 def test_put_of_no_slots_changes_nothing() -> None:
@@ -92,10 +92,10 @@ def test_drop_empties_slots_and_returns_the_previous_views() -> None:
 def test_rows_without_an_expiry_do_not_expire() -> None:
     table = table_of(2, expires=True)
     table.put(int64s([1]), record_rows(table.blocks, [b"x"]))
-    expiries = table.rows(int64s([0, 1])).expiries
-    assert expiries is not None
-    assert expiries.tolist() == [1_000_000, 0]
-    assert table_of(2).rows(int64s([0])).expiries is None
+    lives = table.rows(int64s([0, 1])).lives
+    assert lives is not None
+    assert lives.tolist() == [1_000_000, 0]
+    assert table_of(2).rows(int64s([0])).lives is None
 
 
 def test_columns_grow_while_results_are_held() -> None:
