@@ -55,6 +55,7 @@ def place(server_and_tls: tuple[RunningServer, str, Peer], tmp_path: Path) -> Pl
 
 
 UNREACHED: dict[str, str] = {
+    "bad_sow_key": "no server starts with SOW topics yet (tests/unit/engine/sow/test_registry.py)",
     "error": "a code of a newer peer, whose text comes from that peer",
     "refused": "base class: this version raises its subclasses only",
     "peer": "base class: this version raises its subclasses only",

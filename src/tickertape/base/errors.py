@@ -90,6 +90,10 @@ class BadBody(UsageError, ValueError):
     """Message that the server rejected because its body violates the validation of its topic."""
 
 
+class BadSowKey(UsageError, ValueError):
+    """Message for a topic with a state of the world that the server rejected because it has no valid key."""
+
+
 class ConfigurationError(UsageError):
     """Invalid configuration file or command line."""
 

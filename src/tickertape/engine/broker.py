@@ -38,10 +38,11 @@ from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.delivery.shared_cursor import SharedCursor
 from tickertape.engine.log_reads.log_reads import LogReads, ReadResult, ReadTask
+from tickertape.engine.log_reads.log_scan import PersistedReader
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.checkpoints import CheckpointWriter, RecoveredQueues, beginnings
 from tickertape.engine.queues.log_records import QueueLog
-from tickertape.engine.queues.message_reader import QueueAccess, QueueReader
+from tickertape.engine.queues.message_reader import QueueAccess
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.retention import RetentionManager, RetentionTask
 from tickertape.engine.runtime.clock import EngineClock
@@ -56,6 +57,7 @@ from tickertape.engine.sessions.heartbeat import HeartbeatMonitor, heartbeat_sec
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.registry import AllowAll, LogonPolicy, SessionRegistry
 from tickertape.engine.sessions.session import Session
+from tickertape.engine.sow.registry import StateRegistry
 from tickertape.engine.transactions.coordinator import TransactionCoordinator
 from tickertape.engine.transactions.records import CommittedTransactions
 from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
@@ -110,6 +112,7 @@ class Broker:
         staging: StagingLimits | None = None,
         rights: LogonPolicy | None = None,
         limits: ClientLimits = DEFAULT,
+        hash_secret: bytes = bytes(16),
     ) -> None:
         self.journal = journal
         self._commits = journal.commits
@@ -139,23 +142,31 @@ class Broker:
         self._transient = TransientDelivery(self._outbox, self._clock, slow, throttle, close)
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
-        self.services = FeedServices(self._delivery, self._transient, self.queues)
+        context = self.compiler.filter_context
+        self.states = StateRegistry(catalog, journal, self.reads, throttle, context, hash_secret)
+        self.services = FeedServices(self._delivery, self._transient, self.queues, self.states)
         self.subscriptions = self._make_subscribe_handler()
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
-        writer, acks, lookups = self._writer, self._acks, SettlementLookups(self.reads, throttle)
-        self._publish_handler = PublishHandler(writer, acks, checks, self.services, self._outbox, lookups)
+        self._publish_handler = self._make_publish_handler(checks)
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
         self.retention = self._make_retention(retention or RetentionPolicy())
         self._unauthenticated: set[int] = set()
-        subs, services, reads = self.subscriptions.pending, self.services.pending, self.reads.pending
-        self._pending: Pending = (*subs, *services, *reads, *self._checkpoints.pending)
-        self._has_queues = bool(catalog.queues)
+        self._pending = self._all_pending()
+        self._has_queues, self._has_states = bool(catalog.queues), bool(catalog.sow)
         self.pending_effects: Sized = self._outbox.effects
         self._acknowledged: list[PersistedCommit] = []
         """Commits of the last input whose messages are not delivered yet."""
         self._step_waits = False  # whether the last `work` delivered commits instead of a step
         self._failed = self.draining = False
         self.statistics.name_topics(catalog.recorded_names)
+
+    def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:
+        lookups = SettlementLookups(self.reads, self._throttle)
+        return PublishHandler(self._writer, self._acks, checks, self.services, self._outbox, lookups)
+
+    def _all_pending(self) -> Pending:
+        subs, services, reads = self.subscriptions.pending, self.services.pending, self.reads.pending
+        return (*subs, *services, *reads, *self._checkpoints.pending)
 
     def _make_subscribe_handler(self) -> SubscribeHandler:
         return SubscribeHandler(
@@ -171,6 +182,7 @@ class Broker:
         retention = RetentionManager(self.journal, policy, self._outbox, self._clock, self.reads)
         retention.pin(self.queues.oldest_needed)
         retention.pin(self._delivery.oldest_needed)
+        retention.pin(self.states.oldest_needed)
         return retention
 
     def _make_transactions(
@@ -381,8 +393,12 @@ class Broker:
         for owner, result in results:
             if isinstance(owner, Cursor | SharedCursor):
                 self._delivery.read_done(owner, result)
-            elif isinstance(owner, QueueReader):
-                self.queues.read_done(owner, result)
+            elif isinstance(owner, PersistedReader):
+                owner.read_done(result)
+                if owner.holder is self.states.fold:
+                    self.states.wake()
+                else:
+                    self.queues.read_done(owner.holder)
             elif isinstance(owner, SettlementLookup):
                 self._settle(owner)
             elif isinstance(owner, RangeSearch):
@@ -438,11 +454,15 @@ class Broker:
             part = LogPart(commit.first_position, commit.batch)
             self._delivery.persisted(part)
             self.statistics.persisted(commit.batch)
+            if self._has_states:
+                self.states.persisted(commit.batch.nbytes)
             if self.journal.view.first is None:
                 self.retention.persisted(part)
         if any(self._delivery.pending):
             self._delivery.dispatch()
         self._delivery.settle()
+        if self._has_states:
+            self.states.step()  # before queues and any other input, so that a query finds it folded
         if self._has_queues:
             self.queues.persisted()
             self.queues.step()  # an idle consumer need not wait for the next step
@@ -460,6 +480,7 @@ class Broker:
         """Resume reading from publishers that were ahead of the disk or of delivery."""
         self._acks.resume_unless_behind()
         self._transient.resume_unless_behind()
+        self.states.resume_unless_behind()
 
     def _submit(self) -> None:
         """Pass accepted messages to live subscriptions and to the disk."""

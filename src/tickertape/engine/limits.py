@@ -293,3 +293,16 @@ sow_delete_record_bytes_max: Final = 4 * MIB
 """Size of one delete or expiry record. A delete of long keys has fewer of them."""
 sow_expiry_step_max: Final = 16_384
 """Records that expire in one step, and the keys of one expiry record."""
+fold_step_rows_max: Final = 2_048
+"""Messages of the log that all states fold in one step."""
+fold_step_parts_max: Final = 256
+"""Commits without messages of SOW topics that one step passes over."""
+state_lag_bytes_max: Final = 8 * MIB
+"""Persisted commits that the states have not folded. Above it, publishers to SOW topics are not read. It is
+half of the end of the log in memory, so that the fold rarely reads from disk."""
+state_lag_bytes_resume: Final = 4 * MIB
+"""Publishers are read again at this lag."""
+fold_scalar_rows_max: Final = 32
+"""Messages of a piece below which they are folded one by one, without arrays."""
+delete_step_keys_max: Final = 16_384
+"""Keys of a delete that one step applies."""

@@ -1,4 +1,4 @@
-"""Feed services: log delivery, transient delivery and queues, which serve all feeds.
+"""Feed services: log delivery, transient delivery, queues and states, which serve all feeds.
 
 Actions that apply to all services are implemented here once.
 """
@@ -11,6 +11,7 @@ from tickertape.engine.queues.queue_feed import QueueFeed
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.sessions.session import Session
+from tickertape.engine.sow.registry import StateRegistry
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.transient.delivery import TransientDelivery
 
@@ -18,11 +19,18 @@ from tickertape.engine.transient.delivery import TransientDelivery
 class FeedServices:
     """The services of feeds."""
 
-    def __init__(self, log: LogDelivery, transient: TransientDelivery, queues: QueueRegistry) -> None:
+    def __init__(
+        self,
+        log: LogDelivery,
+        transient: TransientDelivery,
+        queues: QueueRegistry,
+        states: StateRegistry,
+    ) -> None:
         self.log = log
         self.transient = transient
         self.queues = queues
-        self.pending: Pending = (*log.pending, *queues.pending, *transient.pending)
+        self.states = states
+        self.pending: Pending = (*log.pending, *queues.pending, *transient.pending, *states.pending)
         """Not empty while `step` has messages to deliver."""
 
     def step(self) -> None:
@@ -30,6 +38,7 @@ class FeedServices:
         self.log.step()
         self.queues.step()
         self.transient.step()
+        self.states.step()
 
     def writable(self, session: Session) -> None:
         """Resume sending to a connection that is writable again."""

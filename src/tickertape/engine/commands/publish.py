@@ -19,11 +19,13 @@ from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import PartialRejection
 from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.frame_settlements import Settlements
+from tickertape.engine.commands.key_checks import KeyChecks
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.settlement_lookups import PublishFrame, SettlementLookup, SettlementLookups
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
+from tickertape.engine.sow.registry import FrameKeys
 from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
 from tickertape.wire.settlement import QUEUE_TOPIC
 
@@ -45,6 +47,8 @@ class PublishHandler:
         self._checks = checks
         self._queues = services.queues
         self._transient = services.transient
+        self._states = services.states
+        self._key_checks = KeyChecks(services.states)
         self._outbox = outbox
         self._lookups = lookups
 
@@ -122,8 +126,17 @@ class PublishHandler:
             self._reject(session, split)
         if good is None:
             return
+        keys: FrameKeys | None = None
+        if recorded and self._states:
+            known = self._writer.known(session.publisher, good) if command.sequenced else 0
+            keys, refused = self._key_checks.check(command, good, known, numbers)
+            if refused is not None:
+                self._reject(session, refused)
+                if refused.rest is None:
+                    return
+                good, numbers = refused.rest, refused.numbers
         if not recorded or QUEUE_TOPIC not in good.topics:
-            self._accept(session, command, good, recorded=recorded)
+            self._accept(session, command, good, recorded=recorded, keys=keys)
             return
         known = self._writer.known(session.publisher, good) if command.sequenced else 0
         settlements = Settlements(self._queues, session, good, known, numbers)
@@ -191,7 +204,15 @@ class PublishHandler:
         if settled is not None:
             self._accept(session, command, settled, recorded=True)
 
-    def _accept(self, session: Session, command: Publish, batch: MessageBatch, *, recorded: bool) -> None:
+    def _accept(
+        self,
+        session: Session,
+        command: Publish,
+        batch: MessageBatch,
+        *,
+        recorded: bool,
+        keys: FrameKeys | None = None,
+    ) -> None:
         session.published(batch, recorded=recorded)
         if recorded:
             last = 0
@@ -200,6 +221,8 @@ class PublishHandler:
             else:
                 self._writer.append_derived(session.derived, session.name, batch)
             self._acks.add(session, command.frame, last)
+            if keys is not None:
+                self._states.accepted(session, keys, batch)
             self._acks.pause_if_behind(session)
             return
         self._queues.unrecorded(batch)

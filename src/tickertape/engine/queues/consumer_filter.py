@@ -18,10 +18,11 @@ from pyroaring import BitMap64
 from tickertape.base.errors import TickertapeError
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import queue_filter_scans_max, queue_step_messages_max
+from tickertape.engine.log_reads.log_scan import LogScan
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_groups import TopicFilters
 from tickertape.engine.matching.interest import Interest
-from tickertape.engine.queues.message_reader import LogScan, QueueAccess
+from tickertape.engine.queues.message_reader import QueueAccess
 from tickertape.engine.queues.queue_feed import FeedQueue, QueueFeed
 from tickertape.engine.queues.state.records import array_of, bitmap_of
 from tickertape.filter.batch_filter import piece_end
@@ -64,7 +65,7 @@ class FilterScan:
         """Start of the last examined piece."""
         self._entered = queue.considered
         """Position up to which messages had entered at the start of the scan."""
-        self._scan = LogScan(access, start, interest.topic_name, holder)
+        self._scan = LogScan(access.journal.view, access.reads, start, interest.topic_name, holder)
         self._parts: list[LogPart] = []
         self._low = 0
         """Index of the first message of the next piece in the first part."""

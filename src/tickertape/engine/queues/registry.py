@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pyroaring import BitMap64
 
 from tickertape.base.errors import NotAQueue, TickertapeError
-from tickertape.base.interfaces import Buffer, Now
+from tickertape.base.interfaces import Now
 from tickertape.base.text_format import did_you_mean, shown
 from tickertape.batch import MessageBatch
 from tickertape.engine.matching.content_filter import ContentFilter
@@ -21,7 +21,7 @@ from tickertape.engine.matching.interest import Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.browser import QueueBrowser
 from tickertape.engine.queues.dispatch import DeferredDelivery
-from tickertape.engine.queues.message_reader import QueueAccess, QueueReader
+from tickertape.engine.queues.message_reader import QueueAccess
 from tickertape.engine.queues.queue_feed import QueueFeed
 from tickertape.engine.queues.settlement import Found, look_up, settle
 from tickertape.engine.queues.snapshot import QueueSnapshot, snapshot
@@ -291,10 +291,8 @@ class QueueRegistry:
             for worker in self._workers.values():
                 self._active[worker] = None
 
-    def read_done(self, reader: QueueReader, data: Buffer | TickertapeError) -> None:
-        """Handle the answer to a read."""
-        reader.read_done(data)
-        holder = reader.holder
+    def read_done(self, holder: object) -> None:
+        """Resume a worker or browser after the answer to its read."""
         if isinstance(holder, QueueBrowser):
             self._wake_browser(holder)
         elif isinstance(holder, QueueWorker):

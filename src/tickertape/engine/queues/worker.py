@@ -13,9 +13,10 @@ from pyroaring import BitMap64
 
 from tickertape.base.errors import TickertapeError
 from tickertape.engine.limits import queue_step_messages_max, queue_step_outcomes_max, step_bytes_max
+from tickertape.engine.log_reads.log_scan import LogScan
 from tickertape.engine.queues.dead_letters import DeadLetterPublisher
 from tickertape.engine.queues.dispatch import DeferredDelivery, QueueDispatch
-from tickertape.engine.queues.message_reader import LogScan, QueueAccess
+from tickertape.engine.queues.message_reader import QueueAccess
 from tickertape.engine.queues.queue_feed import FeedQueue, QueueFeed
 from tickertape.engine.queues.state.admission import QueueAdmission
 from tickertape.engine.queues.state.leases import Lease
@@ -57,7 +58,7 @@ class QueueWorker:
         self._topic = admission.interest.topic_name
         self.dispatch = QueueDispatch(queue, access, admission.interest, self)
         self._dead_letters = DeadLetterPublisher(queue, access, self)
-        self._scan = LogScan(access, queue.considered, self._topic, self)
+        self._scan = LogScan(access.journal.view, access.reads, queue.considered, self._topic, self)
         self._parts: list[LogPart] = []
         self._low = 0
         self.is_active = True
@@ -73,7 +74,7 @@ class QueueWorker:
     def begin(self) -> None:
         """Start scanning the log after the recovery of the queue."""
         self._clock.announce(self)
-        self._scan = LogScan(self._access, self.queue.considered, self._topic, self)
+        self._scan = LogScan(self._journal.view, self._access.reads, self.queue.considered, self._topic, self)
 
     # -- inputs -----------------------------------------------------------------------------------------
 

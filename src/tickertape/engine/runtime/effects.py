@@ -58,9 +58,9 @@ class SubscriptionEnded(NamedTuple):
     error: TickertapeError
 
 
-PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging"]
+PauseReason = Literal["journal", "unrecorded", "searches", "settling", "staging", "state"]
 """Why a connection is not read. It waits for the disk, delivery of non-persistent messages, searches,
-settlements, or files of staged messages."""
+settlements, files of staged messages, or the fold of the state of the world."""
 
 
 class PauseReading(NamedTuple):

@@ -1,0 +1,118 @@
+"""Log fold: folds the persisted log into the states of all SOW topics, in bounded steps.
+
+Invariants:
+- The states have folded the log up to `folded`, which is the end of a commit and not above the persisted end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tickertape.base.errors import TickertapeError
+from tickertape.engine.limits import fold_step_parts_max
+from tickertape.engine.log_reads.log_reads import LogReads
+from tickertape.engine.log_reads.log_scan import LogScan
+from tickertape.engine.sow.accepted import AcceptedRows
+from tickertape.engine.sow.part_fold import PartFold, States
+from tickertape.engine.sow.topic import StateTopic
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.log_view import LogPart
+
+
+class LogFold:
+    """The fold of the log."""
+
+    def __init__(self, journal: Journal, reads: LogReads, accepted: AcceptedRows, states: States) -> None:
+        self._journal = journal
+        self._reads = reads
+        self._accepted = accepted
+        self._states = states
+        self.folded = 0
+        """Position up to which the log is folded."""
+        self.failure: TickertapeError | None = None
+        """Why the log cannot be folded any more."""
+        self.lag_bytes = 0
+        """Encoded bytes of the persisted commits that are not folded."""
+        self._scan = LogScan(journal.view, reads, 0, None, self)
+        self._parts: deque[LogPart] = deque()
+        self._current: PartFold | None = None
+        """Fold of the first part."""
+        self._untidy: dict[StateTopic, None] = {}
+        """SOW topics that may have care to do."""
+
+    def begin(self, folded: int) -> None:
+        """Start at a position, after the recovery."""
+        self.folded = folded
+        self._scan = LogScan(self._journal.view, self._reads, folded, None, self)
+
+    def persisted(self, nbytes: int) -> None:
+        """Count a persisted commit."""
+        self.lag_bytes += nbytes
+
+    def take(self, part: LogPart) -> None:
+        """Fold a whole part, in the recovery. Raises `JournalCorrupt`."""
+        current = PartFold(part, self._states, self._accepted)
+        while current.concerns and not current.over:
+            current.step()
+        for topic in current.topics:
+            while topic.fold.has_care:
+                topic.fold.care()
+        self.folded = part.end_position
+
+    def step(self) -> bool:
+        """Execute one bounded step. Return whether another step could do something now."""
+        if self.failure is not None:
+            return False
+        try:
+            folded = self._step()
+        except TickertapeError as error:
+            self.failure = error
+            return False
+        return self._care() or folded
+
+    def _step(self) -> bool:
+        passed = 0
+        while self._current is None:
+            if not self._parts and not self._read():
+                return False
+            if passed == fold_step_parts_max:
+                return True
+            passed += 1
+            current = PartFold(self._parts[0], self._states, self._accepted)
+            if current.concerns:
+                self._current = current
+            else:
+                self._ended()
+        self._current.step()
+        self._untidy.update(dict.fromkeys(self._current.topics))
+        if self._current.over:
+            self._current = None
+            self._ended()
+        return True
+
+    def _care(self) -> bool:
+        """Execute one step of the care of a SOW topic. Return whether it did something."""
+        while self._untidy:
+            topic = next(iter(self._untidy))
+            if topic.fold.has_care:
+                topic.fold.care()
+                return True
+            del self._untidy[topic]
+        return False
+
+    def _read(self) -> bool:
+        """Get the next parts. Return False without any."""
+        self._parts.extend(self._scan.parts())
+        if self._parts:
+            return True
+        if self._scan.failure is not None:
+            raise self._scan.failure
+        if not self._scan.waiting:
+            self.folded = max(self.folded, min(self._scan.position, self._journal.commits.persisted_end))
+            self.lag_bytes = 0
+        return False
+
+    def _ended(self) -> None:
+        part = self._parts.popleft()
+        self.folded = part.end_position
+        self.lag_bytes = max(self.lag_bytes - part.batch.nbytes, 0)

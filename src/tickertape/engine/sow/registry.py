@@ -1,0 +1,137 @@
+"""State registry: all SOW topics of a server, the keys of publish frames, and back-pressure."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import NamedTuple
+
+from tickertape.base.interfaces import Buffer
+from tickertape.batch import MessageBatch
+from tickertape.engine.limits import state_lag_bytes_max, state_lag_bytes_resume
+from tickertape.engine.log_reads.log_reads import LogReads
+from tickertape.engine.matching.filter_context import FilterContext
+from tickertape.engine.retention import RetentionPin
+from tickertape.engine.runtime.scheduling import Pending
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
+from tickertape.engine.sessions.read_throttle import ReadThrottle
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.sow.accepted import AcceptedRows, KeptKeys, TopicKeys
+from tickertape.engine.sow.log_fold import LogFold
+from tickertape.engine.sow.part_fold import States, own_rows
+from tickertape.engine.sow.topic import StateTopic
+from tickertape.journal.journal import Journal
+from tickertape.journal.reading.log_reader import LogReader
+from tickertape.journal.reading.log_view import ReadRequest
+
+
+class FrameKeys(NamedTuple):
+    """Keys of the messages of a publish frame."""
+
+    topics: list[TopicKeys]
+    bad: dict[int, str]
+    """Messages without a valid key, by index, and the reason."""
+
+
+class StateRegistry:
+    """All SOW topics. `secret` is the secret of the process for hashes of keys."""
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        journal: Journal,
+        reads: LogReads,
+        throttle: ReadThrottle,
+        filter_context: FilterContext,
+        secret: bytes,
+    ) -> None:
+        self._catalog = catalog
+        self._journal = journal
+        self._throttle = throttle
+        self._topics = {
+            definition.name: StateTopic(definition, filter_context, secret) for definition in catalog.sow
+        }
+        self._accepted = AcceptedRows()
+        states = States(self.of, self._topics.get)
+        self.fold = LogFold(journal, reads, self._accepted, states)
+        self._awake: list[LogFold] = []
+        self.pending: Pending = (self._awake,)
+        """Not empty while `step` may have something to fold."""
+
+    def __bool__(self) -> bool:
+        return bool(self._topics)
+
+    @property
+    def topics(self) -> Iterable[StateTopic]:
+        """All SOW topics."""
+        return self._topics.values()
+
+    def of(self, topic: str) -> StateTopic | None:
+        """Return the SOW topic that keeps the records of a topic, or None."""
+        definition = self._catalog.sow_of(topic)
+        return None if definition is None else self._topics[definition.name]
+
+    def recover(self) -> Generator[ReadRequest, Buffer, None]:
+        """Fold the persisted log, before any other input."""
+        reader = LogReader(self._journal.view, self._journal.view.first_position)
+        while (step := reader.poll()) is not None:
+            parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
+            for part in parts:
+                self.fold.take(part)
+        self.fold.begin(self._journal.commits.persisted_end)
+
+    # -- intake -----------------------------------------------------------------------------------------
+
+    def keys_of(self, batch: MessageBatch, known: int) -> FrameKeys | None:
+        """Read the keys of a frame, without its first `known` messages, which the log already has.
+
+        None if no message belongs to a SOW topic."""
+        states = [self.of(topic) for topic in batch.topics]
+        topics: list[TopicKeys] = []
+        bad: dict[int, str] = {}
+        for state in dict.fromkeys(states):
+            if state is None:
+                continue
+            rows = own_rows(batch, [other is state for other in states], known, batch.count)
+            if len(rows):
+                read = state.read_keys(batch, rows)
+                bad.update(read.bad)
+                topics.append(TopicKeys(state, read.rows, read.keys))
+                state.refused += len(read.bad)
+        return FrameKeys(topics, bad) if topics else None
+
+    def accepted(self, session: Session, keys: FrameKeys, batch: MessageBatch) -> None:
+        """Keep the keys of a batch that was just appended. The log may have skipped its first messages.
+
+        A publisher that is ahead of the fold is not read from."""
+        end = self._journal.commits.accepted_end
+        self._accepted.add(KeptKeys(end - batch.count, end, tuple(keys.topics)))
+        if self.fold.lag_bytes > state_lag_bytes_max:
+            self._throttle.pause(session.conn, "state")
+
+    def resume_unless_behind(self) -> None:
+        """Resume reading from publishers that were ahead of the fold."""
+        if self.fold.lag_bytes <= state_lag_bytes_resume:
+            self._throttle.resume_all("state")
+
+    # -- the log ----------------------------------------------------------------------------------------
+
+    def persisted(self, nbytes: int) -> None:
+        """Count a persisted commit."""
+        self.fold.persisted(nbytes)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let `step` look again: the log has grown, or a read was answered."""
+        if not self._awake:
+            self._awake.append(self.fold)
+
+    def step(self) -> None:
+        """Execute one bounded step of the fold."""
+        if self._awake and not self.fold.step():
+            self._awake.clear()
+
+    def oldest_needed(self) -> RetentionPin | None:
+        """Return the lowest position that a state needs in the log, as a pin."""
+        if not self._topics:
+            return None
+        return RetentionPin(self._journal.view.first_position, "state of the world")

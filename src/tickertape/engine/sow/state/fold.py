@@ -1,0 +1,232 @@
+"""State fold: applies the rows of the log to the records of one SOW topic.
+
+Rows are applied in the order of the log. With one origin this is the order of their ranks, so the last row of
+a key decides. Only rows that may be below records of a checkpoint are compared with them (`compare_below`).
+
+Invariants:
+- The keys of the index are those of the records.
+- Applying rows again changes nothing, if all rows behind them are applied again too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import I8, Bools, Int64s, UInt64s
+from tickertape.engine.limits import fold_scalar_rows_max
+from tickertape.engine.sow.state.blocks import BodyBlocks
+from tickertape.engine.sow.state.candidates import RowColumns, deleted_wins, published_wins
+from tickertape.engine.sow.state.change import DELETED, EXPIRED, ChangeEffects, ChangeLog
+from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
+from tickertape.engine.sow.state.expiry import LifeQueue, due_times
+from tickertape.engine.sow.state.key_index import KeyTable
+from tickertape.engine.sow.state.records import RecordRow, RecordRows, RecordTable
+
+
+class Source(NamedTuple):
+    """Messages of one commit."""
+
+    batch: MessageBatch
+    first_position: int
+    end: int
+    """Position after the commit."""
+
+
+class DeleteRow(NamedTuple):
+    """A delete or expiry record and its row in the log."""
+
+    record: DeleteRecord
+    publisher: int
+    sequence: int
+    order_stamp: int
+    position: int
+
+
+class StateFold:
+    """The records of one SOW topic. `secret` is the secret of the process for hashes of keys.
+
+    `expires`: whether records may have an end of life. `life_ms`: life of messages without their own, 0 for
+    none."""
+
+    def __init__(self, secret: bytes, *, expires: bool = False, life_ms: int = 0) -> None:
+        self.keys = KeyTable(secret)
+        self.records = RecordTable(BodyBlocks(), expires=expires)
+        self.changes = ChangeLog(self.records)
+        self.lives = LifeQueue() if expires else None
+        self._life_ms = life_ms
+        self.compare_below = 0
+        """Rows below this position may be older than the records."""
+        self.unkeyed = 0
+        """Messages of the log without a valid key. They are in no state."""
+        self.deleted = 0
+        """Records that were deleted."""
+        self.expired = 0
+        """Records that expired."""
+        self.ended_scans: list[int] = []
+        """Scans that were ended, because kept changes exceeded their memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of records, keys, bodies and kept changes."""
+        blocks = self.records.blocks
+        return (
+            self.keys.nbytes + self.records.nbytes + blocks.nbytes + blocks.held_bytes + self.changes.nbytes
+        )
+
+    # -- messages ---------------------------------------------------------------------------------------
+
+    def publish(self, keys: list[bytes], source: Source, rows: Int64s) -> None:
+        """Apply messages: `rows` of a commit, ascending, and their keys."""
+        if len(keys) < fold_scalar_rows_max and source.end > self.compare_below:
+            self._publish_few(keys, source, rows)
+            return
+        latest = dict(zip(keys, range(len(keys)), strict=True))
+        if len(latest) < len(keys):
+            chosen = np.fromiter(latest.values(), I8, len(latest))
+            order = np.argsort(chosen)
+            distinct = [*latest]
+            keys, rows = [distinct[at] for at in order.tolist()], rows[chosen[order]]
+        slots = self.keys.find(keys)
+        if source.first_position < self.compare_below:
+            wins = self._wins(source, rows, slots)
+            if not wins.all():
+                keys = [key for key, win in zip(keys, wins.tolist(), strict=True) if win]
+                rows, slots = rows[wins], slots[wins]
+                if not keys:
+                    return
+        absent = np.flatnonzero(slots < 0)
+        if len(absent):
+            slots[absent] = self.keys.insert([keys[at] for at in absent.tolist()])
+        records = self._rows_of(source, rows)
+        if self.lives is not None and records.lives is not None:
+            self.lives.add(slots, due_times(records.order_stamps, records.lives, self._life_ms))
+        self._applied(self.changes.put(source.first_position, source.end, slots, records))
+
+    def _publish_few(self, keys: list[bytes], source: Source, rows: Int64s) -> None:
+        batch, first = source.batch, source.first_position
+        stamps = None if batch.order_stamps is None else np.repeat(batch.order_stamps, batch.runs["count"])
+        for key, row in zip(keys, rows.tolist(), strict=True):
+            slot = int(self.keys.find([key])[0])
+            if slot < 0:
+                slot = int(self.keys.insert([key])[0])
+            stamp = batch.timestamp(row) if stamps is None else int(stamps[row])
+            life = batch.expiration(row) or 0
+            if self.lives is not None:
+                due = due_times(np.array([stamp], I8), np.array([life], I8), self._life_ms)
+                self.lives.add_one(slot, int(due[0]))
+            record = RecordRow(
+                self.records.blocks.append_one(batch.body(row)),
+                first + row,
+                stamp,
+                self.records.publisher_number(batch.publisher(row)),
+                batch.sequence(row),
+                life,
+            )
+            self._applied(self.changes.put_one(first, source.end, slot, record))
+
+    def _rows_of(self, source: Source, rows: Int64s) -> RecordRows:
+        """Return records with the messages `rows`, and store their bodies."""
+        batch = source.batch
+        starts, ends = batch.offsets[rows].astype(I8), batch.offsets[rows + 1].astype(I8)
+        views = self.records.blocks.append_some(batch.bodies, starts, ends)
+        numbers = [self.records.publisher_number(int(one)) for one in batch.runs["publisher"].tolist()]
+        runs = np.searchsorted(batch.run_starts, rows, side="right") - 1
+        lives = None
+        if self.lives is not None:
+            lives = np.zeros(len(rows), I8) if batch.expirations is None else batch.expirations[rows]
+        return RecordRows(
+            views,
+            rows + source.first_position,
+            self._stamps(batch, rows),
+            np.array(numbers, np.uint32)[runs],
+            batch.sequences[rows],
+            lives,
+        )
+
+    def _wins(self, source: Source, rows: Int64s, slots: Int64s) -> Bools:
+        """Return which messages become the record of their key."""
+        wins = np.ones(len(rows), np.bool_)
+        known = np.flatnonzero(slots >= 0)
+        batch, mine = source.batch, rows[known]
+        new = RowColumns(self._stamps(batch, mine), batch.publishers[mine], batch.sequences[mine])
+        wins[known] = published_wins(new, self._columns_of(slots[known]))
+        return wins
+
+    @staticmethod
+    def _stamps(batch: MessageBatch, rows: Int64s) -> Int64s:
+        if batch.order_stamps is None:
+            return batch.timestamps[rows]
+        stamps: Int64s = np.repeat(batch.order_stamps, batch.runs["count"])[rows]
+        return stamps
+
+    def _columns_of(self, slots: Int64s) -> RowColumns:
+        records = self.records.rows(slots)
+        return RowColumns(
+            records.order_stamps, self.records.publisher_ids(records.publishers), records.sequences
+        )
+
+    # -- deletes and expiries ---------------------------------------------------------------------------
+
+    def delete(self, row: DeleteRow, low: int, high: int) -> None:
+        """Apply the keys `[low, high)` of a delete or expiry record."""
+        record = row.record
+        keys = record.keys_between(low, high)
+        slots = self.keys.find(keys)
+        known = np.flatnonzero(slots >= 0)
+        if not len(known):
+            return
+        slots = slots[known]
+        current = self._columns_of(slots)
+        named = self._named(record, known + low)
+        if record.kind is DeleteKind.EXPIRED:
+            ends = (named.publishers == current.publishers) & (named.sequences == current.sequences)
+        else:
+            ends = deleted_wins(_repeated(row, len(slots)), named, current)
+        slots = slots[ends]
+        if not len(slots):
+            return
+        kind = EXPIRED if record.kind is DeleteKind.EXPIRED else DELETED
+        self.keys.remove(slots)
+        self._applied(self.changes.drop(row.position, row.position + 1, slots, kind))
+        if record.kind is DeleteKind.EXPIRED:
+            self.expired += len(slots)
+        else:
+            self.deleted += len(slots)
+
+    @staticmethod
+    def _named(record: DeleteRecord, at: Int64s) -> RowColumns:
+        numbers = record.publisher_numbers[at].astype(I8)
+        ids: UInt64s = np.append(record.publishers, np.uint64(0))
+        numbers[numbers >= len(record.publishers)] = len(record.publishers)
+        return RowColumns(record.order_stamps[at], ids[numbers], record.sequences[at])
+
+    # -- care -------------------------------------------------------------------------------------------
+
+    @property
+    def has_care(self) -> bool:
+        """Whether `care` has work."""
+        return self.changes.has_forgettable or self.records.blocks.emptiest() is not None
+
+    def care(self) -> None:
+        """Execute one bounded step: forget changes that no scan needs, or compact a block."""
+        if self.changes.has_forgettable:
+            self.keys.release(self.changes.forget())
+        else:
+            self.records.compact_step()
+
+    def _applied(self, effects: ChangeEffects) -> None:
+        if len(effects.released):
+            self.keys.release(effects.released)
+        if effects.ended:
+            self.ended_scans.extend(effects.ended)
+
+
+def _repeated(row: DeleteRow, count: int) -> RowColumns:
+    return RowColumns(
+        np.full(count, row.order_stamp, I8),
+        np.full(count, row.publisher, np.uint64),
+        np.full(count, row.sequence, np.uint64),
+    )

@@ -1,0 +1,117 @@
+"""Engine with SOW topics on a simulated disk, for tests that need many starts.
+
+Must never judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
+from tests.simulation.journal_world import drive
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.engine.broker import Broker
+from tickertape.engine.runtime.publisher_ids import PublisherDirectory
+from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.runtime.topic_catalog import TopicCatalog
+from tickertape.engine.sow.state.delete import DeleteRecord, encode
+from tickertape.engine.sow.topic import StateTopic
+from tickertape.journal.format.segment import SOW_TOPIC
+from tickertape.journal.journal import Journal
+from tickertape.wire.commands import Publish, Rejected
+
+
+class SowEngine(EngineWorld):
+    """One engine with SOW topics."""
+
+    def __init__(self, *sow: SowDefinition, segment_bytes: int = 32_768, seed: int = 7, **more: Any) -> None:
+        """`more` is as for `EngineWorld`."""
+        self.sow: Sequence[SowDefinition] = sow
+        super().__init__(seed, segment_bytes=segment_bytes, **more)
+
+    def make_broker(
+        self,
+        journal: Journal,
+        registry: PublisherDirectory,
+        queues: Sequence[QueueDefinition] = (),
+        **more: Any,
+    ) -> Broker:
+        return Broker(
+            journal,
+            registry,
+            instance="test",
+            software="test",
+            catalog=TopicCatalog(self.recorded, self.validated, self.topic_types, queues, self.sow),
+            retention=self.retention,
+            slow_clients=self.slow_clients,
+            hash_secret=bytes(range(16)),
+            **more,
+        )
+
+    def open(self) -> None:
+        """Start the engine on the contents of the disk, as a server does."""
+        super().open()
+        drive(self.disk, self.broker.states.recover())
+        self.collect()
+        self.settle()
+
+    def reopen(self, *sow: SowDefinition) -> None:
+        """Kill the process, and start another, with these SOW topics if given."""
+        self.sow = sow or self.sow
+        self.disk = self.disk.kill_clone()
+        self.open()
+
+    def state(self, name: str) -> StateTopic:
+        """Return one SOW topic."""
+        (found,) = [topic for topic in self.broker.states.topics if topic.name == name]
+        return found
+
+    def append_delete(self, record: DeleteRecord) -> None:
+        """Append a delete or expiry record to the log."""
+        builder = BatchBuilder()
+        builder.add(SOW_TOPIC, encode(record), kind=1)
+        self.broker._writer.append_control(MessageBatch.parse(builder.build().encode()))
+
+    def write_delete(self, record: DeleteRecord) -> None:
+        """Append a delete or expiry record, and run until idle."""
+        self.append_delete(record)
+        self.wake()
+        self.settle()
+
+    def records(self, name: str) -> dict[bytes, bytes]:
+        """Return the bodies of all records of a SOW topic by canonical key."""
+        fold = self.state(name).fold
+        slots = fold.records.live_slots(0, fold.records.slot_end)
+        bodies = fold.records.blocks.take(fold.records.rows(slots).views)
+        return dict(zip(fold.keys.keys_of(slots), bodies, strict=True))
+
+
+def publish(
+    peer: Peer,
+    messages: Sequence[tuple[str, bytes]],
+    *,
+    keys: Sequence[str] = (),
+    expirations: Sequence[int] = (),
+) -> None:
+    """Publish one sequenced frame with messages on any topics."""
+    builder = BatchBuilder()
+    for at, (topic, body) in enumerate(messages):
+        builder.add(
+            topic,
+            body,
+            key=keys[at] if keys else "",
+            expiration_ms=expirations[at] if expirations else 0,
+        )
+    peer.frames += 1
+    assert peer.logged_on is not None
+    batch = builder.build(peer.logged_on.publisher, first_sequence=peer.next_sequence)
+    peer.next_sequence += len(messages)
+    peer.send(Publish(frame=peer.frames, sequenced=True), MessageBatch.parse(batch.encode()))
+
+
+def rejected(peer: Peer) -> list[Rejected]:
+    """Return the rejections that a client received."""
+    return [command for command, _ in peer.received if isinstance(command, Rejected)]

@@ -1,0 +1,80 @@
+"""Planted defects of the keys of publish frames and of the fold of the log.
+
+Must never hold one without an effect that a user could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_REGISTRY = "unit/engine/sow/test_registry.py"
+_PROGRAMS = "property/test_sow_fold.py"
+
+SOW_FOLD_MUTATIONS: Final = (
+    Mutation(
+        "a resent message is refused for its key",
+        "engine/commands/publish.py",
+        "            known = self._writer.known(session.publisher, good) if command.sequenced else 0\n"
+        "            keys, refused",
+        "            known = 0\n            keys, refused",
+        (_REGISTRY,),
+        promise="invariant 5",
+        tier="unit",
+    ),
+    Mutation(
+        "publishers outrun the fold",
+        "engine/sow/registry.py",
+        "        if self.fold.lag_bytes > state_lag_bytes_max:\n",
+        "        if self.fold.lag_bytes < 0:\n",
+        (_REGISTRY,),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "the first of equal keys in a step wins",
+        "engine/sow/state/fold.py",
+        "        latest = dict(zip(keys, range(len(keys)), strict=True))\n",
+        "        latest = dict(zip(keys[::-1], range(len(keys))[::-1], strict=True))\n",
+        (_PROGRAMS,),
+        promise="invariant 1",
+        tier="property",
+    ),
+    Mutation(
+        "keys of a frame with a refused message belong to the messages behind it",
+        "engine/commands/key_checks.py",
+        "TopicKeys(topic, places[rows], names)",
+        "TopicKeys(topic, rows, names)",
+        (_REGISTRY, _PROGRAMS),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "messages behind a delete in one commit are applied before it",
+        "engine/sow/part_fold.py",
+        "        stop = self._records[0] if self._records else self._batch.count\n",
+        "        stop = self._batch.count\n",
+        (_REGISTRY,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a step folds a whole commit",
+        "engine/sow/part_fold.py",
+        "        high = min(low + fold_step_rows_max, stop)\n",
+        "        high = stop\n",
+        (_REGISTRY,),
+        promise="invariant 22",
+        tier="unit",
+    ),
+    Mutation(
+        "the expiry of a message ends a later one of its key",
+        "engine/sow/state/fold.py",
+        "(named.publishers == current.publishers) & (named.sequences == current.sequences)\n",
+        "named.publishers == current.publishers\n",
+        (_REGISTRY,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+)
