@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.helpers.wire import joined
-from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies
+from tickertape.batch import BatchBuilder, MessageBatch, batch_from_bodies, slice_batch
 from tickertape.wire.commands import (
     PREFACE,
     Abort,
@@ -21,10 +21,13 @@ from tickertape.wire.commands import (
     Completed,
     Credit,
     Credits,
+    Deleted,
     Deliver,
     Ended,
     Flush,
     Goodbye,
+    GroupBegin,
+    GroupEnd,
     Heartbeat,
     LoggedOn,
     Logon,
@@ -34,10 +37,12 @@ from tickertape.wire.commands import (
     Prepare,
     Processed,
     Publish,
+    Records,
     Rejected,
     Resolve,
     Resolved,
     Resume,
+    Sow,
     Stage,
     Staged,
     Subscribe,
@@ -46,6 +51,7 @@ from tickertape.wire.commands import (
 )
 from tickertape.wire.frames import encode_frame
 from tickertape.wire.settlement import QUEUE_TOPIC, Settlement, encode_settlement, runs_of
+from tickertape.wire.sow_command import SOW_TOPIC, SowDelete, encode_delete, encode_marks
 
 GOLDEN: Final = Path(__file__).parent.parent / "golden"
 
@@ -75,10 +81,35 @@ def _settlements() -> MessageBatch:
     return builder.build(publisher=12472216704108904515, first_sequence=44)
 
 
+def deletes() -> list[SowDelete]:
+    """Return one delete of records of each form."""
+    return [
+        SowDelete(topic="positions", keys=("NbXHQCJdGp0mUfhIuVbnPA", "k-2")),
+        SowDelete(topic="positions", canonical=(b"\x92\xa3IBM\x07",)),
+        SowDelete(topic="positions", filter="/quantity = 0"),
+        SowDelete(topic="positions", data=b'{"account":7,"symbol":"IBM"}'),
+    ]
+
+
+def _deletes() -> MessageBatch:
+    builder = BatchBuilder()
+    for delete in deletes():
+        builder.add(SOW_TOPIC, encode_delete(delete))
+    return builder.build(publisher=12472216704108904515, first_sequence=48)
+
+
+def _records() -> MessageBatch:
+    builder = BatchBuilder()
+    builder.add("positions", b'{"account":7,"symbol":"IBM","quantity":5}', correlation_id="c-1", key="k-1")
+    builder.add("positions", b'{"account":8,"symbol":"MSFT","quantity":1}', key="k-2")
+    builder.add("positions", b"")
+    return slice_batch(builder.build(), 0, 2)
+
+
 def examples() -> dict[str, tuple[str, Command, MessageBatch | None]]:
     """File name to (role that sends it, command, batch)."""
-    client = {name: ("client", *sent) for name, sent in _from_clients().items()}
-    return client | {name: ("server", *sent) for name, sent in _from_servers().items()}
+    client = {name: ("client", *sent) for name, sent in (_from_clients() | _queries()).items()}
+    return client | {name: ("server", *sent) for name, sent in (_from_servers() | _results()).items()}
 
 
 def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
@@ -140,6 +171,40 @@ def _from_clients() -> dict[str, tuple[Command, MessageBatch | None]]:
         ),
         "heartbeat": (Heartbeat(), None),
         "heartbeat-interval": (Heartbeat(interval_ms=3000), None),
+    }
+
+
+def _queries() -> dict[str, tuple[Command, MessageBatch | None]]:
+    return {
+        "sow": (
+            Sow(
+                id=14,
+                sub_id="q",
+                topic="positions",
+                filter="/quantity > 0",
+                keys=("NbXHQCJdGp0mUfhIuVbnPA", "k-2"),
+                order_by="/quantity DESC",
+                top_n=0,
+                skip_n=20,
+                batch_size=100,
+                options="timestamp",
+                credit=2097152,
+            ),
+            None,
+        ),
+        "sow-follow": (
+            Sow(
+                id=15,
+                sub_id="f",
+                topic="^positions/",
+                canonical=(b"\x92\xa3IBM\x07",),
+                credit=2097152,
+                follow=True,
+                bookmark="12472216704108904515|42|",
+            ),
+            None,
+        ),
+        "publish-deletes": (Publish(frame=4, sequenced=True), _deletes()),
     }
 
 
@@ -223,6 +288,42 @@ def _from_servers() -> dict[str, tuple[Command, MessageBatch | None]]:
         "ended": (Ended(sub_id="s"), None),
         "persisted_notice": (PersistedNotice(sub_ids=("a", "b"), publisher=7, sequence=9), None),
         "goodbye": (Goodbye(code="bad_frame", text="no"), None),
+    }
+
+
+def _results() -> dict[str, tuple[Command, MessageBatch | None]]:
+    marks = encode_marks([12472216704108904515, 7], [42, 1], [1623783153126619, 1623783153126620])
+    return {
+        "group-begin": (
+            GroupBegin(
+                sub_id="q",
+                topic="positions",
+                as_of="12472216704108904515|47|",
+                position=2**40,
+                key=("/symbol", "/account"),
+                domain="positions",
+            ),
+            None,
+        ),
+        "group-begin-pattern": (
+            GroupBegin(
+                sub_id="f",
+                topic="positions",
+                as_of="0",
+                position=0,
+                explicit=True,
+                pattern="^positions/",
+                types={"fix": ("positions/fix",)},
+            ),
+            None,
+        ),
+        "records": (Records(sub_id="q", marks=marks), _records()),
+        "group-end": (GroupEnd(sub_id="q", matches=3, topic_matches=5, records=2), None),
+        "deleted": (Deleted(frame=4, sequence=50, matches=2, topic_matches=5, deleted=2), None),
+        "deleted-more": (
+            Deleted(frame=5, matches=300_000, topic_matches=400_000, deleted=250_000, more=True),
+            None,
+        ),
     }
 
 

@@ -27,6 +27,9 @@ from tickertape.base.limits import (
     receive_buffer_bytes,
     settlement_bytes_max,
     settlement_runs_max,
+    sow_keys_bytes_max,
+    sow_keys_per_command_max,
+    sow_records_per_frame_max,
     subscription_id_bytes_max,
     topic_bytes_max,
     unread_bytes_unsure,
@@ -123,6 +126,7 @@ from tickertape.journal.limits import (
 )
 from tickertape.payload.limits import merge_nested_bytes_max, paths_per_reader_max
 from tickertape.server.limits import inbound_bytes_max, slow_disk_bytes_min, slow_memory_bytes_min
+from tickertape.wire.sow_command import record_mark_bytes
 
 
 def test_limits_that_can_be_configured_fit_frames_and_stores() -> None:
@@ -143,6 +147,8 @@ def test_limits_of_all_packages_fit_together() -> None:
     assert credentials_bytes_max + client_name_bytes_max + 2 * KIB < frame_bytes_before_logon_max
     assert 9 * refused_per_command_messages_max < header_bytes_max // 2
     assert topic_names_bytes_max <= header_bytes_max * 3 // 4
+    assert sow_records_per_frame_max * record_mark_bytes + 2 * subscription_id_bytes_max <= header_bytes_max
+    assert sow_keys_bytes_max + 5 * sow_keys_per_command_max + 2 * topic_bytes_max < message_bytes_max
     assert frame_bytes_before_logon_max < frame_in_place_bytes_max < receive_buffer_bytes
     assert 2 * frame_bytes_max <= inbound_bytes_max
     assert segment_bytes_min <= segment_bytes_first <= segment_bytes_default

@@ -106,3 +106,11 @@ transaction_parts_max: Final = 1_024
 """Parts of one transaction that are committed together."""
 transaction_name_bytes_max: Final = 255
 """Longest text that names a transaction or a part of one, in bytes of UTF-8."""
+
+# state of the world
+sow_keys_per_command_max: Final = 100_000
+"""Keys in one query or delete of records."""
+sow_keys_bytes_max: Final = 1 * MIB
+"""Total length of the keys in one query or delete of records, in bytes of UTF-8."""
+sow_records_per_frame_max: Final = 10_900
+"""Records in one frame of a query result. The header of the frame has 24 bytes for each of them."""

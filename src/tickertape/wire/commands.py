@@ -10,7 +10,12 @@ from typing import Annotated, Final
 
 import msgspec
 
-from tickertape.base.limits import filter_bytes_max, message_bytes_max, subscriptions_per_connection_max
+from tickertape.base.limits import (
+    filter_bytes_max,
+    message_bytes_max,
+    sow_keys_per_command_max,
+    subscriptions_per_connection_max,
+)
 
 WIRE_VERSION: Final = 0
 PREFACE: Final = b"tktape/" + bytes([48 + WIRE_VERSION])
@@ -18,6 +23,10 @@ PREFACE: Final = b"tktape/" + bytes([48 + WIRE_VERSION])
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 """Non-negative number. A receiver refuses a command with a negative one."""
+Keys = Annotated[tuple[str, ...], msgspec.Meta(max_length=sow_keys_per_command_max)]
+"""Keys of records: generated or explicit ones. A receiver refuses too many before it decodes them."""
+CanonicalKeys = Annotated[tuple[bytes, ...], msgspec.Meta(max_length=sow_keys_per_command_max)]
+"""Canonical keys of records, for clients that compute them."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="c"):
@@ -198,6 +207,34 @@ class Abort(Command, tag="abt", frozen=True, kw_only=True):
     transaction: Transaction
 
 
+class Sow(Command, tag="sow", frozen=True, kw_only=True):
+    """Query the records of a topic or pattern. The answers are `Ack`, `GroupBegin`, `Records`, `GroupEnd`.
+
+    `sub_id` is the id of the query, a subscription id. `keys` or `canonical` select records by key, together
+    with `filter`: a record must match both. `top_n` and `skip_n` select a part of the result in the order of
+    `order_by`. `batch_size` is the number of records of a frame, 0: the server decides. `options` and
+    `credit` are those of `Subscribe`.
+
+    With `follow` the subscription continues with the messages after the result, without a gap. `bookmark`
+    requests the records at an earlier time.
+    """
+
+    id: Count
+    sub_id: str
+    topic: str
+    filter: str | None = None
+    keys: Keys = ()
+    canonical: CanonicalKeys = ()
+    order_by: str = ""
+    top_n: Count | None = None
+    skip_n: Count = 0
+    batch_size: Count = 0
+    options: str = ""
+    credit: Count
+    follow: bool = False
+    bookmark: str | None = None
+
+
 # -- from the server ----------------------------------------------------------------------------------
 
 
@@ -365,6 +402,71 @@ class PersistedNotice(Command, tag="pn", frozen=True, kw_only=True):
     sequence: Count
 
 
+class GroupBegin(Command, tag="gb", frozen=True, kw_only=True):
+    """Start of the result of query `sub_id` for one SOW topic: its records as of one position of the log.
+
+    The records include all messages before `position` and no later ones. `as_of` is the bookmark of the last
+    message before it, `0` without one.
+
+    With `key`, a client computes the generated key of a record from the values of these fields in the body
+    and from `domain`. With `pattern` the topic of the record is the first value.
+    """
+
+    sub_id: str
+    topic: str
+    """Name of the SOW topic."""
+    as_of: str
+    position: Count
+    key: tuple[str, ...] = ()
+    """Paths of the key fields."""
+    domain: str = ""
+    explicit: bool = False
+    """Whether the key column of `Records` has the keys."""
+    pattern: str = ""
+    """Pattern of further topics of the SOW topic."""
+    types: dict[str, tuple[str, ...]] = {}
+    """Topics that are not JSON, by message type."""
+
+
+class Records(Command, tag="rec", frozen=True, kw_only=True):
+    """Records of query `sub_id`: a batch of one run by the server, with one message for each record.
+
+    `marks` has publisher, sequence and timestamp of each message, which the run cannot have.
+    """
+
+    sub_id: str
+    marks: bytes
+
+
+class GroupEnd(Command, tag="ge", frozen=True, kw_only=True):
+    """End of the result of query `sub_id`.
+
+    `matches` counts the records that match the query, `topic_matches` all records of the queried topics, and
+    `records` the records that were sent.
+    """
+
+    sub_id: str
+    matches: Count
+    topic_matches: Count
+    records: Count
+
+
+class Deleted(Command, tag="del", frozen=True, kw_only=True):
+    """Result of a delete of records in publish `frame`: it is persisted.
+
+    `sequence` is its sequence number, or its index in a frame without sequence numbers. `matches` counts the
+    records that match the delete, `topic_matches` all records of the topic. With `more`, a bound of the
+    delete left matching records. Repeat the delete for them.
+    """
+
+    frame: Count
+    sequence: Count = 0
+    matches: Count
+    topic_matches: Count
+    deleted: Count
+    more: bool = False
+
+
 class Goodbye(Command, tag="bye", frozen=True, kw_only=True):
     """Last frame of the server before it closes the connection, with the reason."""
 
@@ -401,6 +503,7 @@ ClientCommand = (
     | Prepare
     | Commit
     | Abort
+    | Sow
     | Heartbeat
 )
 ServerCommand = (
@@ -416,8 +519,12 @@ ServerCommand = (
     | Completed
     | Ended
     | PersistedNotice
+    | GroupBegin
+    | Records
+    | GroupEnd
+    | Deleted
     | Goodbye
     | Heartbeat
 )
 
-CARRIES_BATCH: Final = (Publish, Deliver, Stage)
+CARRIES_BATCH: Final = (Publish, Deliver, Stage, Records)
