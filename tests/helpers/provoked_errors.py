@@ -61,6 +61,7 @@ from tickertape.wire.commands import (
     Logon,
     Prepare,
     Publish,
+    Sow,
     Stage,
     Subscribe,
     Transaction,
@@ -437,6 +438,17 @@ def batch_frame(batch: bytes) -> bytes:
     return prefix + whole[16:begin] + batch
 
 
+def refused(command: Command) -> Provoke:
+    """Return a provocation by a command that a client does not send."""
+
+    def provoke(place: Place) -> TickertapeError:
+        with Peer(place.server.uri, "fields") as peer:
+            peer.send(frame(command))
+            return reported(peer.until(Ack)[-1])
+
+    return provoke
+
+
 GOOD = bytes(batch_from_bodies("orders", [b"12345678"]).encode())
 LOGON = frame(Logon(name="again"))
 
@@ -463,6 +475,7 @@ PROVOKED: dict[str, Provoke] = {
     "publisher_taken_over": over,
     "wrong_journal": of_place(other_instance),
     "timed_out": of_client(lambda c: c.subscribe("orders", sub_id="a-stream").get(timeout=0)),
+    "not_built": refused(Sow(id=1, sub_id="s", topic="positions", credit=4096)),
     "stream_ended": of_client(ended),
     "transaction_busy": busy,
     "transaction_too_large": staged(1_000, 9_000),
@@ -523,17 +536,6 @@ def silent_client(_: Place) -> TickertapeError:
     return error
 
 
-def refused_subscribe(command: Subscribe) -> Provoke:
-    """Return a provocation by a command that a client does not send."""
-
-    def provoke(place: Place) -> TickertapeError:
-        with Peer(place.server.uri, "fields") as peer:
-            peer.send(frame(command))
-            return reported(peer.until(Ack)[-1])
-
-    return provoke
-
-
 def lost_recovery_point(place: Place) -> None:
     queue = '[[queue]]\nname = "orders"\nrecovery_point = "1|2|"\n'
     file = place.path / "c.toml"
@@ -561,12 +563,12 @@ FURTHER: dict[str, tuple[str, Provoke, str | None]] = {
     ),
     "pause without a subscription": ("usage", of_client(lambda c: c.pause()), None),
     "positions of another journal": (
-        "wrong_journal", refused_subscribe(
+        "wrong_journal", refused(
             Subscribe(id=1, sub_id="s", topic="orders", credit=4096, positions=(0, 1), journal="ab" * 16)
         ), "ab" * 16
     ),
     "credit out of range": (
-        "bad_command", refused_subscribe(Subscribe(id=1, sub_id="s", topic="orders", credit=1)), None
+        "bad_command", refused(Subscribe(id=1, sub_id="s", topic="orders", credit=1)), None
     ),
     "recovery point that is not in the log": ("bookmark_unknown", of_place(lost_recovery_point), "1|2|"),
     "scheme of an archive": (

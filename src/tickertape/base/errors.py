@@ -167,6 +167,10 @@ class StreamEnded(UsageError):
     """Message stream that has ended. The `end_reason` of the stream gives the cause."""
 
 
+class NotBuilt(UsageError):
+    """Request that is part of the protocol, but that this version of the server does not execute yet."""
+
+
 class Closed(UsageError):
     """Use of a client or server object after it was closed."""
 

@@ -19,6 +19,7 @@ from tickertape.base.errors import (
     BadCommand,
     LogonRequired,
     NameInUse,
+    NotBuilt,
     NotReady,
     SlowClient,
     TickertapeError,
@@ -86,6 +87,7 @@ from tickertape.wire.commands import (
     Publish,
     Resolve,
     Resume,
+    Sow,
     Stage,
     Subscribe,
     Unsubscribe,
@@ -563,6 +565,8 @@ class Broker:
             self.transactions.log_advanced()
         elif isinstance(command, Flush):
             self._publish_handler.flush(session, command)
+        elif isinstance(command, Sow):
+            self._outbox.reject(session.conn, command.id, _not_built(command))
         elif isinstance(command, Logon):
             raise AlreadyLoggedOn(
                 "Cannot log on: the connection is already logged on. Open another connection."
@@ -581,3 +585,10 @@ class Broker:
     def _close_slow_consumer(self, session: Session, why: str) -> None:
         if not session.ended:
             self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}"))
+
+
+def _not_built(command: Sow) -> NotBuilt:
+    return NotBuilt(
+        f"Cannot query records of {shown(command.topic)}: this version of the server cannot answer sow. "
+        "Subscribe with a bookmark to read the messages of the topic."
+    )
