@@ -448,7 +448,8 @@ class ClientProtocol:
             self._calls.answered(command)
         else:
             raise BadCommand(
-                f"Invalid command {type(command).__name__}: a server does not send it. Update the server."
+                f"Unexpected {type(command).__name__} from the server: this client never requests it. "
+                "Report the defect of the server."
             )
 
     def _published(self, command: commands.Persisted | commands.Processed | commands.Rejected) -> None:

@@ -13,7 +13,19 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import DeliverBatch, DeliverShared, EndConnection, ResolveCall
 from tickertape.client.common.subscribe_arguments import make_request, resolve_command
 from tickertape.wire import commands
-from tickertape.wire.commands import Ack, Command, Committed, Deliver, Resolved, Staged, Transaction
+from tickertape.wire.commands import (
+    Ack,
+    Command,
+    Committed,
+    Deleted,
+    Deliver,
+    GroupBegin,
+    GroupEnd,
+    Records,
+    Resolved,
+    Staged,
+    Transaction,
+)
 
 BODY = b"x" * 68  # with its 32 bytes of cost, 100
 TRANSACTION = Transaction(publisher="pricing-1", name="1")
@@ -186,6 +198,24 @@ def test_error_answer_is_valid_for_every_command(what: str) -> None:
     peer.say(Ack(id=command.id, code="not_ready", text="later"))  # type: ignore[attr-defined]
     assert not peer.took(EndConnection)
     assert getattr(peer.outcome("t"), "code", None) == "not_ready"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        GroupBegin(sub_id="sub", topic="orders", as_of="0", position=0),
+        Records(sub_id="sub", marks=bytes(24)),
+        GroupEnd(sub_id="sub", matches=1, topic_matches=1, records=1),
+        Deleted(frame=1, matches=1, topic_matches=1, deleted=1),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+def test_answer_to_a_query_that_no_client_sends_ends_connection(command: Command) -> None:
+    peer = subscribed("sub")
+    peer.say(command, messages(1) if isinstance(command, Records) else None)
+    reason = hang_up_reason(peer)
+    assert reason.startswith(f"Unexpected {type(command).__name__} from the server: ")
+    assert not peer.took(DeliverBatch)
 
 
 def test_resubscribe_answered_with_wrong_kind_ends_connection() -> None:
