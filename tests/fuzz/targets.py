@@ -16,6 +16,7 @@ import numpy as np
 from crc32c import crc32c
 
 from tests.fuzz.bodies import BODY_TARGETS
+from tests.fuzz.deletes import DELETE_TARGETS
 from tests.fuzz.filters import FILTER_TARGETS
 from tests.fuzz.mutations import mended_frames, mended_segment
 from tests.fuzz.security import TOKENS_TARGET
@@ -509,6 +510,7 @@ TARGETS: Final[dict[str, Target]] = {
         allowed=(BadBookmark,),
     ),
     "tokens": TOKENS_TARGET,
+    **DELETE_TARGETS,
     **BODY_TARGETS,
     **FILTER_TARGETS,
     **SOW_TARGETS,

@@ -21,6 +21,7 @@ from tests.mutations.planted_sow_fold import SOW_FOLD_MUTATIONS
 from tests.mutations.planted_sow_keys import SOW_KEY_MUTATIONS
 from tests.mutations.planted_sow_rule import SOW_RULE_MUTATIONS
 from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
+from tests.mutations.planted_sow_wire import SOW_WIRE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 from tests.mutations.planted_worlds import WORLD_MUTATIONS
@@ -393,6 +394,7 @@ MUTATIONS: Final = (
     *DISK_MUTATIONS,
     *FILTER_MUTATIONS,
     *BOUND_MUTATIONS,
+    *SOW_WIRE_MUTATIONS,
     *STORE_MUTATIONS,
     *TRANSACTION_MUTATIONS,
     *QUEUE_MUTATIONS,
