@@ -19,9 +19,9 @@ from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sow.state.delete import DeleteRecord, encode
 from tickertape.engine.sow.topic import StateTopic
-from tickertape.journal.format.segment import SOW_TOPIC
 from tickertape.journal.journal import Journal
 from tickertape.wire.commands import Publish, Rejected
+from tickertape.wire.sow_command import SOW_TOPIC
 
 
 class SowEngine(EngineWorld):

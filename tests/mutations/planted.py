@@ -20,8 +20,8 @@ from tests.mutations.planted_sow_config import SOW_CONFIG_MUTATIONS
 from tests.mutations.planted_sow_fold import SOW_FOLD_MUTATIONS
 from tests.mutations.planted_sow_keys import SOW_KEY_MUTATIONS
 from tests.mutations.planted_sow_rule import SOW_RULE_MUTATIONS
-from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
 from tests.mutations.planted_sow_wire import SOW_WIRE_MUTATIONS
+from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
 from tests.mutations.planted_stores import STORE_MUTATIONS
 from tests.mutations.planted_transactions import TRANSACTION_MUTATIONS
 from tests.mutations.planted_worlds import WORLD_MUTATIONS

@@ -25,8 +25,9 @@ from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.topic_catalog import DEFAULT_TYPE, TopicCatalog
 from tickertape.engine.sessions.session import Subscriber
 from tickertape.filter.language.parse_counter import PARSES
-from tickertape.journal.format.segment import CONTROL_TOPIC, SOW_TOPIC
+from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
+from tickertape.wire.sow_command import SOW_TOPIC
 
 _NAME_OVERHEAD_BYTES: Final = 3
 """Maximum overhead of MessagePack for a name."""

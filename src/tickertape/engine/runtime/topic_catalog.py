@@ -11,9 +11,10 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.filter import TopicSet, compile_topic_pattern
 from tickertape.filter.compiler.regex import PatternSet
-from tickertape.journal.format.segment import CONTROL_TOPIC, SOW_TOPIC
+from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.payload import message_type
 from tickertape.wire.settlement import QUEUE_TOPIC
+from tickertape.wire.sow_command import SOW_TOPIC
 
 DEFAULT_TYPE: Final = "json"
 

@@ -20,8 +20,8 @@ from tickertape.engine.sow.accepted import AcceptedRows, TopicKeys
 from tickertape.engine.sow.state.delete import decode
 from tickertape.engine.sow.state.fold import DeleteRow, Source
 from tickertape.engine.sow.topic import StateTopic
-from tickertape.journal.format.segment import SOW_TOPIC
 from tickertape.journal.reading.log_view import LogPart
+from tickertape.wire.sow_command import SOW_TOPIC
 
 
 class States(NamedTuple):

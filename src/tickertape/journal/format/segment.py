@@ -29,8 +29,6 @@ SPILL_DIRECTORY: Final = "spill"
 """Default directory for backlogs of slow clients. It is emptied at every start and is not part of the log."""
 CONTROL_TOPIC: Final = "$control"
 """Topic of control records. Publishers cannot use it because of the `$`."""
-SOW_TOPIC: Final = "$sow"
-"""Topic of deletes and expiries of records of SOW topics. It is reserved, as `CONTROL_TOPIC` is."""
 _NAME = re.compile(r"[0-9]{10}\.segment")
 
 _SEGMENT = struct.Struct("<8sHHI16sQQQQQIIQq")

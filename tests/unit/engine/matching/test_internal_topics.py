@@ -9,8 +9,9 @@ from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Subscriber
-from tickertape.journal.format.segment import CONTROL_TOPIC, SOW_TOPIC
+from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
+from tickertape.wire.sow_command import SOW_TOPIC
 
 
 @pytest.mark.parametrize("topic", [CONTROL_TOPIC, QUEUE_TOPIC, SOW_TOPIC])

@@ -9,8 +9,9 @@ from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.filter.compiler.regex import PatternSet
-from tickertape.journal.format.segment import CONTROL_TOPIC, SOW_TOPIC
+from tickertape.journal.format.segment import CONTROL_TOPIC
 from tickertape.wire.settlement import QUEUE_TOPIC
+from tickertape.wire.sow_command import SOW_TOPIC
 
 NAMED = SowDefinition("positions")
 ORDERS = SowDefinition("orders", pattern="^orders/")

@@ -9,7 +9,7 @@ from tickertape.engine.limits import fold_step_rows_max, state_lag_bytes_max
 from tickertape.engine.runtime.effects import PauseReading, ResumeReading
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind, DeleteRecord
-from tickertape.journal.format.segment import SOW_TOPIC
+from tickertape.wire.sow_command import SOW_TOPIC
 
 ORDERS = SowDefinition("orders", key=("/id",))
 _ENCODE = msgspec.msgpack.encode
