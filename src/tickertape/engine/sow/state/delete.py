@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from typing import Annotated, Final, NamedTuple
@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.text_format import shown
-from tickertape.batch.format import AnyArray, Bools, Int64s, UInt64s
+from tickertape.batch.format import I8, U8, AnyArray, Bools, Int64s, UInt64s
 from tickertape.engine.limits import sow_delete_keys_max, sow_delete_record_bytes_max, sow_expiry_step_max
+from tickertape.engine.sow.state.key_order import PackedKeys
 from tickertape.journal.format.control_record import LogId
 
 UInt16s = npt.NDArray[np.uint16]
@@ -32,8 +33,6 @@ UInt32s = npt.NDArray[np.uint32]
 
 _U2: Final = np.dtype("<u2")
 _U4: Final = np.dtype("<u4")
-_U8: Final = np.dtype("<u8")
-_I8: Final = np.dtype("<i8")
 
 NO_PUBLISHER: Final = 0xFFFF_FFFF
 """Publisher number of a key for which the record names no message."""
@@ -128,7 +127,7 @@ class DeleteRecord(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         """Return the publisher ids of the messages that the keys `[low, high)` name, 0 without a message."""
         numbers = self.publisher_numbers[low:high]
         named = numbers != NO_PUBLISHER
-        found = np.zeros(len(numbers), _U8)
+        found = np.zeros(len(numbers), U8)
         found[named] = self.publishers[numbers[named]]
         return found
 
@@ -176,9 +175,9 @@ def encode(record: DeleteRecord) -> bytes:
             record.more,
             list(record.logs),
             list(record.topics),
-            np.asarray(record.publishers, _U8).tobytes(),
-            np.asarray(record.sequences, _U8).tobytes(),
-            np.asarray(record.order_stamps, _I8).tobytes(),
+            np.asarray(record.publishers, U8).tobytes(),
+            np.asarray(record.sequences, U8).tobytes(),
+            np.asarray(record.order_stamps, I8).tobytes(),
             np.asarray(record.publisher_numbers, _U4).tobytes(),
             np.asarray(record.log_numbers, _U2).tobytes(),
             np.asarray(record.topic_numbers, _U4).tobytes(),
@@ -207,7 +206,7 @@ def decode(body: bytes) -> DeleteRecord:
 
 def _record_of(stored: _StoredDelete) -> DeleteRecord:
     """Return the record with the columns of `stored`. Raises `ValueError` if their lengths disagree."""
-    count = len(stored.sequences) // _U8.itemsize
+    count = len(stored.sequences) // U8.itemsize
     most = sow_expiry_step_max if stored.kind is DeleteKind.EXPIRED else sow_delete_keys_max
     if count > most:
         raise ValueError(f"{count} keys, more than {most}")
@@ -216,9 +215,9 @@ def _record_of(stored: _StoredDelete) -> DeleteRecord:
         kind=stored.kind,
         counts=stored.counts,
         more=stored.more,
-        publishers=_column("publishers", stored.publishers, _U8, len(stored.publishers) // _U8.itemsize),
-        sequences=_column("sequences", stored.sequences, _U8, count),
-        order_stamps=_column("order stamps", stored.order_stamps, _I8, count),
+        publishers=_column("publishers", stored.publishers, U8, len(stored.publishers) // U8.itemsize),
+        sequences=_column("sequences", stored.sequences, U8, count),
+        order_stamps=_column("order stamps", stored.order_stamps, I8, count),
         publisher_numbers=_column("publisher numbers", stored.publisher_numbers, _U4, count),
         offsets=_column("offsets", stored.offsets, _U4, count + 1),
         key_bytes=stored.key_bytes,
@@ -262,7 +261,7 @@ def _check_keys(record: DeleteRecord) -> None:
         raise ValueError("topic numbers are not ascending")
     # A key follows the one before it, unless a topic starts with it.
     followed = np.flatnonzero(topics[1:] == topics[:-1]) if len(topics) else np.arange(record.count - 1)
-    if not _KeyWords(offsets.astype(np.int64), record.key_bytes).are_rising(followed):
+    if not PackedKeys(offsets.astype(np.int64), record.key_bytes).are_rising(followed):
         raise ValueError("keys are not ascending, or not distinct")
 
 
@@ -314,115 +313,83 @@ def _number_bytes(value: int) -> int:
     )
 
 
-# -- order of keys ------------------------------------------------------------------------------------
-
-_WORD_BYTES: Final = 8
-_MASKS: Final = np.array([(1 << 64) - (1 << 64 - 8 * left) for left in range(_WORD_BYTES + 1)], np.uint64)
-"""By number of bytes: the mask of the first bytes of a word."""
-
-
-class _KeyWords:
-    """Keys as words of 8 bytes, compared without an object for each key.
-
-    A word has the bytes of a key from a depth on in big-endian order, with zeros behind the last one. The
-    number of its bytes decides between equal words, because a key may end with zeros."""
-
-    def __init__(self, offsets: Int64s, body: bytes) -> None:
-        """Key i is `body[offsets[i]:offsets[i + 1]]`."""
-        # A word starts at each byte, so words overlap.
-        self._words: UInt64s = np.ndarray(
-            len(body) + 1, np.dtype(">u8"), body + bytes(_WORD_BYTES), strides=(1,)
-        )
-        self._starts = offsets[:-1]
-        self._lengths = offsets[1:] - offsets[:-1]
-
-    def _at(self, rows: Int64s, depth: int) -> tuple[UInt64s, Int64s]:
-        """Return the words of `rows` at `depth`, and the number of bytes in each, 0 behind the end."""
-        lengths = self._lengths[rows]
-        sizes = np.clip(lengths - depth, 0, _WORD_BYTES)
-        words = self._words[self._starts[rows] + np.minimum(lengths, depth)].astype(np.uint64)
-        return words & _MASKS[sizes], sizes
-
-    def are_rising(self, rows: Int64s) -> bool:
-        """Return whether the key after each of `rows` is above it."""
-        depth = 0
-        while len(rows):
-            low, low_bytes = self._at(rows, depth)
-            high, high_bytes = self._at(rows + 1, depth)
-            same = low == high
-            ended = high_bytes < _WORD_BYTES
-            if ((low > high) | (same & ended & (low_bytes >= high_bytes))).any():
-                return False
-            rows = rows[same & (low_bytes == _WORD_BYTES) & ~ended]
-            depth += _WORD_BYTES
-        return True
-
-    def order(self, groups: Int64s) -> tuple[Int64s, Bools]:
-        """Return all rows by group and key, and which of them equal the next one. Equal keys keep their
-        order."""
-        rows = np.arange(len(groups))
-        places, order, repeated = rows, rows.copy(), np.zeros(len(groups), np.bool_)
-        depth = 0
-        while len(rows):
-            words, sizes = self._at(rows, depth)
-            by = np.lexsort((sizes, words, groups))
-            rows, groups, words, sizes = rows[by], groups[by], words[by], sizes[by]
-            order[places] = rows
-            differs = np.ones(len(rows) + 1, np.bool_)  # from the row before it
-            differs[1:-1] = (
-                (groups[1:] != groups[:-1]) | (words[1:] != words[:-1]) | (sizes[1:] != sizes[:-1])
-            )
-            ended = sizes < _WORD_BYTES
-            repeated[places[:-1][(ended[1:] & ~differs[1:-1])]] = True
-            tied = ~(ended | (differs[:-1] & differs[1:]))
-            rows, groups, places = rows[tied], differs[:-1].cumsum()[tied], places[tied]
-            depth += _WORD_BYTES
-        return order, repeated
-
-
 # -- building -----------------------------------------------------------------------------------------
 
-_ROW: Final = np.dtype(
-    [
-        ("publisher", "<u8"),
-        ("sequence", "<u8"),
-        ("order_stamp", "<i8"),
-        ("topic", "<u4"),
-        ("live", "?"),
-    ]
-)
 _ROW_BYTES: Final = 8 + 8 + 4 + 4
 """Size of an encoded key in addition to its bytes: sequence, order stamp, publisher number and offset."""
 
-_Rows = npt.NDArray[np.void]
+
+class _Rows(NamedTuple):
+    """Columns of collected rows."""
+
+    key_bytes: bytes
+    lengths: Int64s
+    """Sizes of the keys."""
+    publishers: Int64s
+    """Numbers in the table of the builder. 0 without a message."""
+    sequences: UInt64s
+    order_stamps: Int64s
+    topics: Int64s
+    """Numbers in the table of the builder."""
+    live: Bools
+
+    def select(self, rows: Int64s) -> _Rows:
+        """Return copies of some rows, in this order."""
+        lengths = self.lengths[rows]
+        return _Rows(
+            self._keys_of(rows, lengths),
+            lengths,
+            self.publishers[rows],
+            self.sequences[rows],
+            self.order_stamps[rows],
+            self.topics[rows],
+            self.live[rows],
+        )
+
+    def _keys_of(self, rows: Int64s, lengths: Int64s) -> bytes:
+        size = int(self.lengths[0]) if len(rows) else 0
+        if size and (self.lengths == size).all():
+            return np.frombuffer(self.key_bytes, f"V{size}")[rows].tobytes()
+        starts = (self.lengths.cumsum() - self.lengths)[rows]
+        body = self.key_bytes
+        return b"".join(
+            [body[low:high] for low, high in zip(starts.tolist(), (starts + lengths).tolist(), strict=True)]
+        )
+
+    def sort(self) -> _Rows:
+        """Return the last row of each key, by topic and key."""
+        keys = PackedKeys(_offsets_of(self.lengths), self.key_bytes)
+        order, repeated = keys.order(self.topics)
+        return self.select(order[~repeated])
 
 
 class DeleteBuilder:
     """Collects the keys of a delete or an expiry, and builds records within the bounds.
 
     The last row of a key counts. Keys that exceed the bounds of a record stay for the next one, from the
-    highest down."""
+    highest down. Topics are in the order in which they were added. Add rows in pieces of some thousand,
+    because each piece is sorted at once, and `build` merges them."""
 
     def __init__(self, topic: str, kind: DeleteKind = DeleteKind.DELETED) -> None:
         self._topic = topic
         self._kind = kind
         self._keys_max = sow_expiry_step_max if kind is DeleteKind.EXPIRED else sow_delete_keys_max
-        self._keys: list[bytes] = []
-        self._key_bytes = 0
-        self._rows: list[_Rows] = []
-        """In pieces, together one row for each key."""
+        self._parts: list[_Rows] = []
+        """Sorted pieces."""
+        self._publishers: dict[int, int] = {}
+        """Number of each publisher."""
         self._topics: dict[str, int] = {}
-        """Number of each topic in rows. Empty for a SOW of one topic."""
+        """Number of each topic. Empty for a SOW of one topic."""
 
     @property
     def count(self) -> int:
         """Number of collected rows."""
-        return len(self._keys)
+        return sum(len(part.lengths) for part in self._parts)
 
     @property
     def is_full(self) -> bool:
         """Whether the collected rows reach a bound of one record, if their keys are distinct."""
-        size = self._key_bytes + _ROW_BYTES * self.count
+        size = sum(len(part.key_bytes) for part in self._parts) + _ROW_BYTES * self.count
         return self.count >= self._keys_max or size >= sow_delete_record_bytes_max
 
     def add(
@@ -448,20 +415,25 @@ class DeleteBuilder:
         Raises:
             ValueError: Rows with and without a topic.
         """
-        if self._keys and (topics is None) != (not self._topics):
+        if self._parts and (topics is None) != (not self._topics):
             raise ValueError("some rows have a topic, and others have none")
-        rows = np.zeros(len(keys), _ROW)
+        if not len(keys):
+            return
         named = sequences != 0
-        rows["publisher"][named] = publishers[named]
-        rows["sequence"] = sequences
-        rows["order_stamp"][named] = order_stamps[named]
-        rows["live"] = named if live is None else named & live
-        if topics is not None:
-            numbers = self._topics
-            rows["topic"] = [numbers.setdefault(topic, len(numbers)) for topic in topics]
-        self._keys += keys
-        self._key_bytes += sum(map(len, keys))
-        self._rows.append(rows)
+        table, numbers = self._publishers, self._topics
+        ids, ids_of = np.unique(publishers, return_inverse=True)
+        rows = _Rows(
+            b"".join(keys),
+            np.fromiter(map(len, keys), I8, len(keys)),
+            np.array([table.setdefault(publisher, len(table)) for publisher in ids.tolist()], I8)[ids_of],
+            sequences,
+            np.where(named, order_stamps, 0),
+            np.zeros(len(keys), I8)
+            if topics is None
+            else np.array([numbers.setdefault(topic, len(numbers)) for topic in topics], I8),
+            named if live is None else named & live,
+        )
+        self._parts.append(rows.sort())
 
     def build(self, matches: int = 0, topic_matches: int = 0, *, more: bool = False) -> DeleteRecord:
         """Return a record of the lowest keys within the bounds, and keep the others.
@@ -475,96 +447,95 @@ class DeleteBuilder:
         Raises:
             ValueError: A key is too large for a record.
         """
-        keys, rows = self._sort()
-        prefixes = _Prefixes(self._topic, keys, rows, list(self._topics))
-        counts = DeleteCounts(matches, topic_matches, 0) if self._kind is DeleteKind.DELETED else None
-        size = prefixes.encoded_bytes(counts)
-        most = min(len(keys), self._keys_max)
-        count = bisect_right(range(1, most + 1), sow_delete_record_bytes_max, key=size)
-        if keys and not count:
-            raise ValueError(f"a key of {len(keys[0])} bytes is too large for a record")
-        self._keys, self._rows = keys[count:], [rows[count:].copy()]
-        self._key_bytes = sum(map(len, self._keys))
-        return prefixes.record(self._kind, counts, count, more=more or count < len(keys))
+        rows = _joined(self._parts)
+        if len(self._parts) > 1:
+            rows = rows.sort()
+            self._parts = [rows]
+        total = len(rows.lengths)
+        counts = NO_COUNTS if self._kind is DeleteKind.EXPIRED else DeleteCounts(matches, topic_matches, 0)
+        prefixes = _Prefixes(self._topic, counts, rows, list(self._topics))
+        count = most = min(total, self._keys_max)
+        if most and prefixes.encoded_bytes(most) > sow_delete_record_bytes_max:
+            count = bisect_right(range(1, most), sow_delete_record_bytes_max, key=prefixes.encoded_bytes)
+            if not count:
+                raise ValueError(f"a key of {rows.lengths[0]} bytes is too large for a record")
+        self._parts = [rows.select(np.arange(count, total))] if count < total else []
+        return prefixes.record(self._kind, list(self._publishers), count, more=more or count < total)
 
-    def _sort(self) -> tuple[list[bytes], _Rows]:
-        """Sort the rows by topic and key, each once, and return them. Topics are numbered in their order."""
-        rows = np.concatenate(self._rows) if self._rows else np.empty(0, _ROW)
-        names = sorted(self._topics)
-        if names:
-            ranks = {self._topics[name]: rank for rank, name in enumerate(names)}
-            rows["topic"] = np.array([ranks[number] for number in range(len(names))], _U4)[rows["topic"]]
-            self._topics = {name: rank for rank, name in enumerate(names)}
-        offsets = np.zeros(len(self._keys) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, self._keys), np.int64, len(self._keys)), out=offsets[1:])
-        words = _KeyWords(offsets, b"".join(self._keys))
-        order, repeated = words.order(rows["topic"].astype(np.int64))
-        order = order[~repeated]
-        self._keys, self._rows = [self._keys[row] for row in order.tolist()], [rows[order]]
-        return self._keys, self._rows[0]
+
+def _joined(parts: Sequence[_Rows]) -> _Rows:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        none = np.empty(0, I8)
+        return _Rows(b"", none, none, np.empty(0, U8), none, none, np.empty(0, np.bool_))
+    keys, *columns = zip(*parts, strict=True)
+    return _Rows(b"".join(keys), *map(np.concatenate, columns))
+
+
+def _offsets_of(lengths: Int64s) -> Int64s:
+    offsets = np.zeros(len(lengths) + 1, I8)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
 
 
 class _Prefixes:
     """Records of the first of some sorted rows, and their sizes."""
 
-    def __init__(self, topic: str, keys: list[bytes], rows: _Rows, topics: list[str]) -> None:
+    def __init__(self, topic: str, counts: DeleteCounts, rows: _Rows, topics: list[str]) -> None:
         self._topic = topic
-        self._keys = keys
+        self._counts = counts
         self._rows = rows
-        self._named: Bools = rows["sequence"] != 0
-        numbers, self._topic_of = np.unique(rows["topic"], return_inverse=True)
+        self._offsets = _offsets_of(rows.lengths)
+        numbers, self._topic_of = np.unique(rows.topics, return_inverse=True)
         self._topics = [topics[number] for number in numbers.tolist()] if topics else []
         """Topics with a row."""
+        self._texts = list(accumulate(map(_text_bytes, self._topics), initial=0))
+        named = np.flatnonzero(rows.sequences)
+        self._firsts = named[np.unique(rows.publishers[named], return_index=True)[1]]
+        self._firsts.sort()
+        """First row of each publisher."""
+        self._deleted = _offsets_of(rows.live.astype(I8))
 
-    def encoded_bytes(self, counts: DeleteCounts | None) -> Callable[[int], int]:
-        """Return a function: the size of the record of the first n rows, n > 0. It rises with n."""
-        ends = list(accumulate(map(len, self._keys), initial=0))
-        texts = list(accumulate(map(_text_bytes, self._topics), initial=0))
-        first = np.zeros(len(self._keys), np.bool_)  # of its publisher
-        named = np.flatnonzero(self._named)
-        first[named[np.unique(self._rows["publisher"][named], return_index=True)[1]]] = True
-        publishers, deleted = first.cumsum(), self._rows["live"].cumsum()
+    def encoded_bytes(self, count: int) -> int:
+        """Return the size of the record of the first `count` rows, which rises with them."""
+        topics = self._topic_count(count)
+        lengths = _RecordLengths(
+            keys=count,
+            key_bytes=int(self._offsets[count]),
+            publishers=int(self._firsts.searchsorted(count)),
+            topics=topics,
+            topic_bytes=self._texts[topics],
+            topic_column=count if topics > 1 else 0,
+        )
+        return lengths.encoded_bytes(self._topic, self._counts_of(count))
 
-        def size(count: int) -> int:
-            topics = int(self._topic_of[count - 1]) + 1 if self._topics else 0
-            lengths = _RecordLengths(
-                keys=count,
-                key_bytes=ends[count],
-                publishers=int(publishers[count - 1]),
-                topics=topics,
-                topic_bytes=texts[topics],
-                topic_column=count if topics > 1 else 0,
-            )
-            done = _with_deleted(counts, int(deleted[count - 1]))
-            return lengths.encoded_bytes(self._topic, done)
-
-        return size
-
-    def record(
-        self, kind: DeleteKind, counts: DeleteCounts | None, count: int, *, more: bool
-    ) -> DeleteRecord:
-        """Return the record of the first `count` rows."""
-        rows, keys, named = self._rows[:count], self._keys[:count], self._named[:count]
-        publishers, numbers = np.unique(rows["publisher"][named], return_inverse=True)
+    def record(self, kind: DeleteKind, publishers: list[int], count: int, *, more: bool) -> DeleteRecord:
+        """Return the record of the first `count` rows. `publishers` are the ids by number."""
+        rows, topics = self._rows, self._topic_count(count)
+        named = rows.sequences[:count] != 0
+        used, numbers = np.unique(rows.publishers[:count][named], return_inverse=True)
         publisher_numbers = np.full(count, NO_PUBLISHER, _U4)
         publisher_numbers[named] = numbers
-        topics = self._topics[: int(self._topic_of[count - 1]) + 1] if count else []
         return DeleteRecord(
             topic=self._topic,
             kind=kind,
-            counts=_with_deleted(counts, int(rows["live"].sum())),
+            counts=self._counts_of(count),
             more=more,
-            publishers=publishers,
-            sequences=rows["sequence"].copy(),
-            order_stamps=rows["order_stamp"].copy(),
+            publishers=np.array([publishers[number] for number in used.tolist()], U8),
+            sequences=rows.sequences[:count].copy(),
+            order_stamps=rows.order_stamps[:count].copy(),
             publisher_numbers=publisher_numbers,
-            offsets=np.fromiter(accumulate(map(len, keys), initial=0), _U4, count + 1),
-            key_bytes=b"".join(keys),
-            topics=tuple(topics),
-            topic_numbers=self._topic_of[:count].astype(_U4) if len(topics) > 1 else _NO_U4,
+            offsets=self._offsets[: count + 1].astype(_U4),
+            key_bytes=rows.key_bytes[: int(self._offsets[count])],
+            topics=tuple(self._topics[:topics]),
+            topic_numbers=self._topic_of[:count].astype(_U4) if topics > 1 else _NO_U4,
         )
 
+    def _topic_count(self, count: int) -> int:
+        return int(self._topic_of[count - 1]) + 1 if self._topics and count else 0
 
-def _with_deleted(counts: DeleteCounts | None, deleted: int) -> DeleteCounts:
-    """Return counts of a delete with its deleted records. None, of an expiry: zeros."""
-    return NO_COUNTS if counts is None else msgspec.structs.replace(counts, deleted=deleted)
+    def _counts_of(self, count: int) -> DeleteCounts:
+        if self._counts is NO_COUNTS:
+            return NO_COUNTS
+        return msgspec.structs.replace(self._counts, deleted=int(self._deleted[count]))

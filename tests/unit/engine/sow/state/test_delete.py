@@ -54,12 +54,12 @@ def numbered(count: int, size: int = 8) -> list[bytes]:
 def of_pattern() -> DeleteRecord:
     builder = DeleteBuilder("all")
     builder.add(
-        [b"b", b"a", b"a", b"c"],
-        u8(9, 0, 4, 9),
-        u8(1, 0, 3, 2),
-        i8(100, 0, 300, 200),
-        topics=["y", "y", "x", "x"],
-        live=np.array([True, False, True, False]),
+        [b"c", b"a", b"b", b"a"],
+        u8(9, 4, 9, 0),
+        u8(2, 3, 1, 0),
+        i8(200, 300, 100, 0),
+        topics=["x", "x", "y", "y"],
+        live=np.array([False, True, True, False]),
     )
     return builder.build(5, 6, more=True)
 

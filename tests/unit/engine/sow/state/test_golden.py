@@ -35,7 +35,7 @@ def delete() -> DeleteRecord:
         live=np.array([True, False, False, True]),
     )
     record = builder.build(300, 1_000, more=True)
-    return msgspec.structs.replace(record, logs=(LOG,), log_numbers=np.array([0, 1, 0, 0], np.uint16))
+    return msgspec.structs.replace(record, logs=(LOG,), log_numbers=np.array([0, 0, 1, 0], np.uint16))
 
 
 def expiry() -> DeleteRecord:
@@ -82,15 +82,15 @@ def test_golden_delete_matches_the_documented_layout() -> None:
     )
     numbers, log_numbers, topic_numbers, offsets, keys = rest
     assert (topic, kind, counts, more) == ("all orders", 1, [300, 1_000, 2], True)
-    assert (logs, topics) == ([LOG], ["orders/a", "orders/b"])
+    assert (logs, topics) == ([LOG], ["orders/b", "orders/a"])
     assert struct.unpack("<2Q", publishers) == (7, 12472216704108904515)
-    assert struct.unpack("<4Q", sequences) == (2**40, 44, 42, 0)
-    assert struct.unpack("<4q", stamps) == (TIME + 2, TIME + 1, TIME, 0)
-    assert struct.unpack("<4I", numbers) == (0, 0, 1, 0xFFFF_FFFF)
-    assert struct.unpack("<4H", log_numbers) == (0, 1, 0, 0)
+    assert struct.unpack("<4Q", sequences) == (42, 0, 2**40, 44)
+    assert struct.unpack("<4q", stamps) == (TIME, 0, TIME + 2, TIME + 1)
+    assert struct.unpack("<4I", numbers) == (1, 0xFFFF_FFFF, 0, 0)
+    assert struct.unpack("<4H", log_numbers) == (0, 0, 1, 0)
     assert struct.unpack("<4I", topic_numbers) == (0, 0, 1, 1)
-    assert struct.unpack("<5I", offsets) == (0, 4, 9, 11, 15)
-    assert keys == b"\xa3IBM\xa4MSFT\x81\x07\xa3IBM"
+    assert struct.unpack("<5I", offsets) == (0, 2, 6, 10, 15)
+    assert keys == b"\x81\x07\xa3IBM\xa3IBM\xa4MSFT"
 
 
 def test_golden_expiry_matches_the_documented_layout() -> None:
