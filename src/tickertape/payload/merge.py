@@ -22,17 +22,21 @@ def merger(documents: Documents) -> Callable[[bytes, bytes], bytes]:
     """Return a function that merges bodies (see `MessageType.merger`)."""
 
     def merge(old: bytes, delta: bytes) -> bytes:
-        changes = documents.opened(delta)
-        new = documents.members(changes)
+        new = documents.fields(delta)
         if new is None:
             return delta
         try:
-            fields = documents.members(documents.opened(old))
+            fields = documents.fields(old)
         except Unreadable:
             return delta
         if fields is None:
             return delta
-        return documents.body(_merged(dict(fields), iter(new.items()), documents)) if new else old
+        if not new:
+            return old
+        if documents.may_nest(delta):
+            return documents.body(_merged(fields, iter(new.items()), documents))
+        fields.update(new)
+        return documents.body(documents.assemble(fields))
 
     return merge
 

@@ -33,6 +33,12 @@ class Documents(Protocol):
     def size(self, document: Any) -> int:
         """Return the size of a document in bytes."""
 
+    def fields(self, body: bytes) -> dict[Any, Any] | None:
+        """Return `members` of a body in a new dict. Raises `Unreadable` if the body is invalid."""
+
+    def may_nest(self, body: bytes) -> bool:
+        """Return whether a field of a valid object may be an object. False is certain, and found fast."""
+
 
 _NOTHING: Final = object()
 """Marks a removed value. None is a value (null) in some formats."""

@@ -89,7 +89,7 @@ class BsonReader:
 
 
 class _BsonDocuments:
-    """BSON documents for `prune`. Nested documents keep their encoding."""
+    """BSON documents for `prune` and `merge`. Nested documents keep their encoding."""
 
     def opened(self, body: bytes) -> Any:
         _decode(body)
@@ -111,6 +111,12 @@ class _BsonDocuments:
 
     def size(self, document: Any) -> int:
         return len(document.raw)
+
+    def fields(self, body: bytes) -> dict[str, Any] | None:
+        return dict(self.opened(body))
+
+    def may_nest(self, body: bytes) -> bool:
+        return b"\x03" in body  # the type of a document
 
 
 def _decode(body: bytes) -> dict[str, Any]:

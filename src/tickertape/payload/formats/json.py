@@ -69,7 +69,7 @@ class Json:
 
 
 class _JsonDocuments:
-    """JSON documents for `prune`."""
+    """JSON documents for `prune` and `merge`."""
 
     def opened(self, body: bytes) -> msgspec.Raw:
         if not body.isascii():
@@ -90,6 +90,21 @@ class _JsonDocuments:
 
     def size(self, document: msgspec.Raw) -> int:
         return memoryview(document).nbytes
+
+    def fields(self, body: bytes) -> dict[str, msgspec.Raw] | None:
+        try:
+            if not body.isascii():
+                body.decode()
+            try:
+                return _members(body)
+            except msgspec.ValidationError:
+                _walk(body)
+                return None
+        except DECODE_ERRORS as error:
+            raise unreadable(error) from None
+
+    def may_nest(self, body: bytes) -> bool:
+        return body.find(b"{", body.find(b"{") + 1) >= 0
 
 
 def _first(document: msgspec.Raw) -> bytes:

@@ -84,7 +84,7 @@ class MessagePackReader:
 
 
 class _MessagePackDocuments:
-    """MessagePack documents for `prune`. The first byte of a value encodes its type."""
+    """MessagePack documents for `prune` and `merge`. The first byte of a value encodes its type."""
 
     def opened(self, body: bytes) -> msgspec.Raw:
         taken_apart(_document, body)
@@ -106,6 +106,12 @@ class _MessagePackDocuments:
 
     def size(self, document: msgspec.Raw) -> int:
         return memoryview(document).nbytes
+
+    def fields(self, body: bytes) -> dict[Any, msgspec.Raw] | None:
+        return self.members(self.opened(body))
+
+    def may_nest(self, body: bytes) -> bool:  # noqa: ARG002
+        return True
 
 
 def _convert(value: Any) -> Any:
