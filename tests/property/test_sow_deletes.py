@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tickertape.engine.sow.state import delete
+from tickertape.engine.sow.state import delete, key_order
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind, DeleteRecord, decode, encode
 
 KEYS = st.binary(max_size=3) | st.lists(st.sampled_from([b"\0", b"a", b"\xff"]), max_size=20).map(b"".join)
@@ -68,9 +68,10 @@ def rows_of(record: DeleteRecord, *, topics: bool) -> list[tuple[str, bytes, int
     st.integers(1, 8),
     st.integers(200, 600),
     st.sampled_from(DeleteKind),
+    st.sampled_from([0, 1, 2, 8]),
 )
 def test_builder_equals_a_dict_of_the_last_rows(
-    pieces: list[list[Row]], topics: bool, keys_max: int, bytes_max: int, kind: DeleteKind
+    pieces: list[list[Row]], topics: bool, keys_max: int, bytes_max: int, kind: DeleteKind, words_max: int
 ) -> None:
     if kind is DeleteKind.EXPIRED:
         pieces = [[row for row in piece if row.sequence] for piece in pieces]
@@ -82,6 +83,7 @@ def test_builder_equals_a_dict_of_the_last_rows(
     ]
     deleted = sum(row.live and row.sequence > 0 for row in last.values())
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_order, "_WORDS_MAX", words_max)
         patch.setattr(delete, "sow_delete_keys_max", keys_max)
         patch.setattr(delete, "sow_expiry_step_max", keys_max)
         builder = DeleteBuilder("all", kind)

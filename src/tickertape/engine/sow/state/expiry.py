@@ -216,7 +216,8 @@ class LifeQueue:
 
 
 def _distinct(slots: Int64s) -> Int64s:
-    """Return the slots, ascending and each once. The first call of `np.unique` would take 15 ms for imports."""
+    """Return the slots, ascending and each once."""
+    # The first call of np.unique would take 15 ms for imports.
     slots = np.sort(slots)
     first = np.ones(len(slots), np.bool_)
     first[1:] = slots[1:] != slots[:-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -303,6 +304,19 @@ def test_invalid_record_is_refused_with_a_reason(name: str) -> None:
     text = str(raised.value)
     assert text.startswith("invalid record of deleted keys: ")
     assert reason.lower() in text.lower()
+
+
+@pytest.mark.parametrize("index", [4, 5, 6, 7, 12, 13])
+def test_declared_length_of_a_part_allocates_no_memory(index: int) -> None:
+    declared = {4: b"\xdd", 5: b"\xdd"}.get(index, b"\xc6") + b"\xff\xff\xff\xff"
+    body = b"\x9e" + b"".join(msgspec.msgpack.encode(part) for part in parts(VALID)[:index]) + declared
+    tracemalloc.start()
+    try:
+        with pytest.raises(JournalCorrupt):
+            decode(body + bytes(100))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("shared", [0, 1, 7, 8, 9, 16, 4000])
