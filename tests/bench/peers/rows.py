@@ -110,7 +110,7 @@ ROWS: Final = (
     ),
     Row(
         "batches",
-        "calls of 256 messages, at most 1,024 without an acknowledgement, synced",
+        "calls of 256 messages, at most 1,024 unacknowledged, synced",
         "publish",
         (RATE,),
         depth=1_024,
@@ -119,7 +119,7 @@ ROWS: Final = (
     ),
     Row(
         "batches-written",
-        "calls of 256 messages, at most 1,024 without an acknowledgement, written but not synced",
+        "calls of 256 messages, at most 1,024 unacknowledged, written but not synced",
         "publish",
         (RATE,),
         survives=PROCESS,
