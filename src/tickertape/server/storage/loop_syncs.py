@@ -47,5 +47,5 @@ def loop_syncs(loop: asyncio.AbstractEventLoop, disk: Disk) -> LoopSyncs | None:
 def log_absent(error: OSError) -> None:
     """Log that a thread writes and syncs the log, because the system cannot do it in the background."""
     reason = error.strerror or error
-    text = f"Cannot write and sync the log in the background: {reason}. A thread does it."
+    text = f"A thread writes and syncs the log. The kernel cannot do it in the background: {reason}."
     event("sync_thread", text=text)
