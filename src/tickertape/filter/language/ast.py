@@ -48,7 +48,9 @@ class Node:
         return tuple(found)
 
     def with_parts(self, change: Callable[[Node], Node], **changes: Any) -> Node:
-        """Return the node with `change` applied to each child, in text order, and with other `changes`."""
+        """Return a copy of the node with `change(child)` in place of each child, in text order.
+
+        `changes` are new values of other fields of the node, by the name of the field."""
         kind: Any = self.__class__
         for name in _part_names(kind):
             part = getattr(self, name)
