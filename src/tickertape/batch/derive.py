@@ -103,7 +103,9 @@ def select(batch: MessageBatch, mask_or_indices: AnyArray) -> MessageBatch:
 
 
 def reorder(batch: MessageBatch, order: Int64s) -> MessageBatch:
-    """Return all messages in a new order. `order` has each index exactly once.
+    """Return all messages in a new order: message `i` of the result is message `order[i]` of `batch`.
+
+    `order` has each index exactly once.
 
     A run is split where another run comes between its messages, or where its sequences no longer increase.
     All runs get new checksums, marked as computed by the server. Raises `UsageError` if `order` is not a

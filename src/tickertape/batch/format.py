@@ -220,7 +220,8 @@ def check_head(head: Buffer, nbytes: int) -> Checked:
     checked = _check(source, nbytes)
     if checked[3] != len(source):
         raise BadBatch(
-            f"Invalid batch: its head claims {checked[3]} bytes, but has {len(source)}. Report the defect."
+            f"Invalid batch: its head claims {checked[3]} bytes, but has {len(source)}. "
+            "Report the defect of its sender."
         )
     return checked
 
@@ -230,7 +231,9 @@ def _check(source: memoryview, size: int) -> Checked:
         HEADER.unpack_from(source)
     )
     if total != size:
-        raise BadBatch(f"Invalid batch: it claims {total} bytes, but has {size}. Report the defect.")
+        raise BadBatch(
+            f"Invalid batch: it claims {total} bytes, but has {size}. Report the defect of its sender."
+        )
     if version != VERSION or codec != CODEC_NONE or columns & ~COLUMNS_KNOWN or reserved:
         raise BadBatch(
             f"Unsupported batch of version {version}, codec {codec}, columns {columns:#x}, reserved "
@@ -239,12 +242,13 @@ def _check(source: memoryview, size: int) -> Checked:
     if head_bytes & 7 or (head_bytes + body_bytes + 7) & ~7 != size:
         raise BadBatch(
             f"Invalid batch of {size} bytes: head of {head_bytes} and bodies of "
-            f"{body_bytes} do not fill it. Report the defect."
+            f"{body_bytes} do not fill it. Report the defect of its sender."
         )
     if not 1 <= run_count <= count or not topic_count:
         raise BadBatch(
             f"Invalid batch: it has {count} messages in {run_count} runs and "
-            f"{topic_count} topics. Report the defect."
+            f"{topic_count} topics, but needs a topic, and a message for each run. "
+            "Report the defect of its sender."
         )
     offsets_at = HEADER_BYTES + RUN_BYTES * run_count
     topics_at = (offsets_at + 4 * (count + 1) + 7) & ~7
@@ -252,13 +256,13 @@ def _check(source: memoryview, size: int) -> Checked:
     if names_at > head_bytes or head_bytes > len(source):
         raise BadBatch(
             f"Invalid batch head of {head_bytes} bytes: too short for {count} "
-            f"messages in {run_count} runs. Report the defect."
+            f"messages in {run_count} runs. Report the defect of its sender."
         )
     if count == 1:
         if PAIR.unpack_from(source, offsets_at) != (0, body_bytes) or body_bytes > message_bytes_max:
             raise BadBatch(
                 f"Invalid batch: a message of {body_bytes} bytes is too large or "
-                "contradicts its offsets. Report the defect."
+                "contradicts its offsets. Report the defect of its sender."
             )
     else:
         _check_offsets(_frombuffer(source, I4, count + 1, offsets_at), body_bytes, message_bytes_max, "body")
@@ -274,7 +278,7 @@ def _check(source: memoryview, size: int) -> Checked:
     if (end + 7) & ~7 != head_bytes:
         raise BadBatch(
             f"Invalid batch: its head has {head_bytes} bytes, but its "
-            f"sections end at {end}. Report the defect."
+            f"sections end at {end}. Report the defect of its sender."
         )
     return source, count, run_count, head_bytes, body_bytes, columns, topics, places
 
@@ -306,13 +310,14 @@ def _check_offsets(offsets: Int32s, end: int, entry_max: int, noun: str) -> None
     if offsets[0] != 0 or offsets[-1] != end:
         raise BadBatch(
             f"Invalid batch: {noun} offsets go from {offsets[0]} to "
-            f"{offsets[-1]}, not from 0 to {end}. Report the defect."
+            f"{offsets[-1]}, not from 0 to {end}. Report the defect of its sender."
         )
     falls = offsets[1:] < offsets[:-1]  # comparison instead of subtraction, which could overflow
     at = falls.argmax()
     if falls[at]:
         raise BadBatch(
-            f"Invalid batch: {noun} offset {at + 1} is below the previous offset. Report the defect."
+            f"Invalid batch: {noun} offset {at + 1} is below the previous offset. "
+            "Report the defect of its sender."
         )
     if end > entry_max:
         longest = int(lengths_of(offsets).max())
@@ -340,14 +345,14 @@ def _check_runs(source: memoryview, run_count: int, count: int) -> None:
     if wrong:
         raise BadBatch(
             f"Invalid batch: runs have {messages} of {count} messages, or a run is "
-            "empty or exceeds 64 bits. Report the defect."
+            "empty or exceeds 64 bits. Report the defect of its sender."
         )
     if flags & ~RUN_FLAGS_KNOWN:
         raise BadBatch(f"Unsupported batch: a run has flags {flags:#x}. Use version {VERSION}.")
     if unfounded:
         raise BadBatch(
             "Invalid batch: a run has merged bodies, but its checksum is not flagged as the server's. "
-            "Report the defect."
+            "Report the defect of its sender."
         )
 
 
@@ -358,12 +363,14 @@ def _one_topic(source: memoryview, at: int, head_bytes: int) -> tuple[tuple[str,
     if first or not 0 <= size <= topic_bytes_max or end > head_bytes:
         raise BadBatch(
             f"Invalid batch: a topic name has offsets {first} to {size} in a head "
-            f"of {head_bytes} bytes. Report the defect."
+            f"of {head_bytes} bytes. Report the defect of its sender."
         )
     try:
         return (str(source[begin:end], "utf-8"),), end
     except UnicodeDecodeError as error:
-        raise BadBatch(f"Invalid batch: a topic name is not UTF-8: {error}. Report the defect.") from None
+        raise BadBatch(
+            f"Invalid batch: a topic name is not UTF-8: {error}. Report the defect of its sender."
+        ) from None
 
 
 def _many_topics(source: memoryview, at: int, n: int, head_bytes: int) -> tuple[tuple[str, ...], int]:
@@ -378,9 +385,13 @@ def _many_topics(source: memoryview, at: int, n: int, head_bytes: int) -> tuple[
         else:
             topics = tuple([text[a:b].decode("utf-8") for a, b in pairs])
     except UnicodeDecodeError as error:
-        raise BadBatch(f"Invalid batch: a topic name is not UTF-8: {error}. Report the defect.") from None
+        raise BadBatch(
+            f"Invalid batch: a topic name is not UTF-8: {error}. Report the defect of its sender."
+        ) from None
     if len(set(topics)) != n:
-        raise BadBatch(f"Invalid batch: two of its {n} topic names are equal. Report the defect.")
+        raise BadBatch(
+            f"Invalid batch: two of its {n} topic names are equal. Report the defect of its sender."
+        )
     return topics, end
 
 
@@ -391,13 +402,15 @@ def _text_table(
     begin = at + 4 * (n + 1)
     if begin > head_bytes:
         raise BadBatch(
-            f"Invalid batch: {noun} offsets end at {begin}, its head at {head_bytes}. Report the defect."
+            f"Invalid batch: {noun} offsets end at {begin}, its head at {head_bytes}. "
+            "Report the defect of its sender."
         )
     offsets = _frombuffer(source, I4, n + 1, at)
     size = int(offsets[-1])
     if not 0 <= size <= head_bytes - begin:
         raise BadBatch(
-            f"Invalid batch: {noun}s have {size} bytes in a head of {head_bytes}. Report the defect."
+            f"Invalid batch: {noun}s have {size} bytes in a head of {head_bytes}. "
+            "Report the defect of its sender."
         )
     _check_offsets(offsets, size, entry_max, noun)
     return offsets, begin, begin + size
@@ -438,7 +451,7 @@ def _places(
     if end > head_bytes:
         raise BadBatch(
             f"Invalid batch: its head has {head_bytes} bytes, but its "
-            f"columns end at {end}. Report the defect."
+            f"columns end at {end}. Report the defect of its sender."
         )
     return Places(**begins), end
 
@@ -450,11 +463,14 @@ def _check_label_text(text: bytes, offsets: Int32s, noun: str) -> None:
     try:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadBatch(f"Invalid batch: a {noun} is not UTF-8: {error}. Report the defect.") from None
+        raise BadBatch(
+            f"Invalid batch: a {noun} is not UTF-8: {error}. Report the defect of its sender."
+        ) from None
     begins = offsets[offsets < len(text)]
     if ((_frombuffer(text, I1)[begins] & _CONTINUATION_MASK) == _CONTINUATION).any():
         raise BadBatch(
-            f"Invalid batch: a {noun} is not UTF-8: it starts inside a character. Report the defect."
+            f"Invalid batch: a {noun} is not UTF-8: it starts inside a character. "
+            "Report the defect of its sender."
         )
 
 
@@ -463,19 +479,24 @@ def _check_columns(source: memoryview, n: int, run_count: int, topic_count: int,
         index = _frombuffer(source, I4, n, places.topic_index)
         if int(index.min()) < 0 or int(index.max()) >= topic_count:
             raise BadBatch(
-                f"Invalid batch: a topic index is outside 0 to {topic_count - 1}. Report the defect."
+                f"Invalid batch: a topic index is outside 0 to {topic_count - 1}. "
+                "Report the defect of its sender."
             )
     if places.sequences:
         _check_sequences(source, n, _frombuffer(source, RUN_DTYPE, run_count, HEADER_BYTES), places.sequences)
     if places.expirations and int(_frombuffer(source, I8, n, places.expirations).min()) < 0:
-        raise BadBatch("Invalid batch: an expiration is below 0. Report the defect.")
+        raise BadBatch("Invalid batch: an expiration is below 0. Report the defect of its sender.")
     if places.kinds and int(_frombuffer(source, I1, n, places.kinds).max()) > KIND_RESTATED:
-        raise BadBatch(f"Invalid batch: a message kind is above {KIND_RESTATED}. Report the defect.")
+        raise BadBatch(
+            f"Invalid batch: a message kind is above {KIND_RESTATED}. Report the defect of its sender."
+        )
     if (
         places.message_flags
         and int(_frombuffer(source, I1, n, places.message_flags).max()) > MESSAGE_FLAGS_KNOWN
     ):
-        raise BadBatch(f"Invalid batch: message flags are above {MESSAGE_FLAGS_KNOWN}. Report the defect.")
+        raise BadBatch(
+            f"Invalid batch: message flags are above {MESSAGE_FLAGS_KNOWN}. Report the defect of its sender."
+        )
 
 
 def _check_sequences(source: memoryview, n: int, runs: Runs, at: int) -> None:
@@ -484,7 +505,7 @@ def _check_sequences(source: memoryview, n: int, runs: Runs, at: int) -> None:
     if (sequences[starts] != runs["first_sequence"]).any():
         raise BadBatch(
             "Invalid batch: the sequence column does not start with the first "
-            "sequence of its run. Report the defect."
+            "sequence of its run. Report the defect of its sender."
         )
     if n == 1:
         return
@@ -493,5 +514,5 @@ def _check_sequences(source: memoryview, n: int, runs: Runs, at: int) -> None:
     if stays.any():
         raise BadBatch(
             f"Invalid batch: sequence {sequences[1:][stays][0]} is not above the "
-            "previous one in its run. Report the defect."
+            "previous one in its run. Report the defect of its sender."
         )

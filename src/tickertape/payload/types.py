@@ -30,8 +30,8 @@ class FieldReader(Protocol):
 
     @property
     def access(self) -> tuple[str, ...]:
-        """Python source that reads each path from the result of `decode`: `.f0`, `[3]`, `.f1.f0[2]`. It has
-        only attributes and constant subscripts, which never raise."""
+        """For each path, Python source to append to the name of a result of `decode`: `.f0`, `[3]`,
+        `.f1.f0[2]`. It has only attributes and constant subscripts, which never raise."""
 
     @property
     def decode(self) -> Callable[[bytes], Any]:

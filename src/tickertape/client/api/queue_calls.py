@@ -81,10 +81,10 @@ class QueueCalls(ABC, Generic[Done]):
 
         - Handler: if it returns, the message is acknowledged. If it raises, the message is released to the
           queue.
-        - Stream: the request for the next message or batch acknowledges the last one. The last one is
-          released to the queue if the `with` block of the stream ends with an exception, or if a second
-          `for` loop starts after a `break` of the first. It returns to the queue at the end of the
-          subscription.
+        - Stream: the request for the next message or batch acknowledges the one before it. So after a
+          `break`, the last message is not acknowledged: call `ack` before the `break`. Otherwise it returns
+          to the queue at the end of the subscription, or at once if the `with` block of the stream ends with
+          an exception or a second `for` loop starts.
 
         An explicit `ack`, `cancel` or `expire` of the message takes precedence. A `sow_delete` with a filter
         does not.

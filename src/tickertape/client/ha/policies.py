@@ -206,7 +206,9 @@ def plainly(who: str) -> Iterator[None]:
     except (Exception, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        raise UsageError(f"Cannot use {who}: it raised {type(error).__name__}. Correct it.") from error
+        raise UsageError(
+            f"Cannot use {who}: it raised {type(error).__name__}. Raise subclasses of Exception only."
+        ) from error
 
 
 def _is_whole(stored: object) -> bool:

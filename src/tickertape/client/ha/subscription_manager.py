@@ -37,7 +37,8 @@ class SubscriptionManager(Protocol):
     """Remembers the subscriptions of an HA client whose messages go to handlers.
 
     The client itself resubscribes when it reconnects. A custom manager may keep subscriptions beyond the
-    process. The client does not report commands with `until_caught_up=True`.
+    process. The client does not call the manager for subscriptions with
+    `until_caught_up=True`.
 
     At the first logon the client calls `stored`, then `bind` for each subscription, and subscribes them
     before any other subscription. Calls are sequential, and the client holds no lock meanwhile. A manager

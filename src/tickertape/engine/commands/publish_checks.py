@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from tickertape.base.errors import BadBatch, BadCommand, BadTopic
 from tickertape.base.limits import last_persisted_max, publish_messages_max, publish_topics_max
 from tickertape.base.names import check_topic
@@ -193,12 +195,17 @@ class PublishChecks:
 
 
 def _check_rising(batch: MessageBatch) -> None:
-    rises = True
+    if batch.first_run.first_sequence == 0:
+        raise BadBatch("Invalid sequence 0. Number the messages of a publisher from 1.")
     if batch.has_sequences:
         sequences = batch.sequences
-        rises = not bool((sequences[1:] <= sequences[:-1]).any())
-    if batch.first_run.first_sequence == 0 or not rises:
-        raise BadBatch("Invalid sequences. Start at 1 and increase them within a run.")
+        falls = np.flatnonzero(sequences[1:] <= sequences[:-1])
+        if len(falls):
+            at = int(falls[0])
+            raise BadBatch(
+                f"Invalid sequences: {sequences[at]} precedes {sequences[at + 1]} in a frame. Use increasing "
+                "sequences."
+            )
     last = last_sequence(batch)
     if last > last_persisted_max:
         # A higher sequence would lock its clients out: they reject a server that persisted it.
