@@ -94,6 +94,14 @@ class BadSowKey(UsageError, ValueError):
     """Message for a topic with a state of the world that the server rejected because it has no valid key."""
 
 
+class BadOrderBy(UsageError, ValueError):
+    """Sort order of a query of records that is invalid, or has fields that the messages cannot have."""
+
+
+class QueryTooSlow(UsageError):
+    """Query of records that the server ended, because too many records changed or too many bytes waited."""
+
+
 class ConfigurationError(UsageError):
     """Invalid configuration file or command line."""
 

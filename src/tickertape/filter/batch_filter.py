@@ -6,7 +6,7 @@ that type matches. Callers filter a batch in bounded pieces (`piece_end`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from tickertape.base.errors import BadFilter
 from tickertape.base.limits import filter_bytes_max
 from tickertape.batch import MessageBatch, bodies_between
-from tickertape.batch.format import Int64s
+from tickertape.batch.format import I8, Int64s
 from tickertape.filter.compiler.compile import Filter, FilterInputs, compile_filter, inputs_of
 from tickertape.filter.limits import filter_piece_bytes_max
 from tickertape.payload import message_type
@@ -70,6 +70,17 @@ class BatchFilter:
             self.prepare(type_name)
             compiled = self._filters[type_name]
         return compiled
+
+    def passing(self, bodies: Sequence[bytes], type_name: str, inputs: FilterInputs | None = None) -> Int64s:
+        """Return the indices of the matching bodies of one message type, ascending.
+
+        `inputs` has the inputs in `needs`: columns with one value for each body, and constants.
+        """
+        compiled = self.filter_of(type_name)
+        before = compiled.unreadable
+        found = np.array(compiled.select(bodies, inputs if compiled.needs else None), I8)
+        self.unreadable += compiled.unreadable - before
+        return found
 
     def matching_rows(
         self, batch: MessageBatch, rows: Int64s, constants: FilterInputs | None = None

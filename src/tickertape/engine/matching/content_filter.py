@@ -6,7 +6,7 @@ it. A type that cannot have the fields of the select list is sent with whole bod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 
@@ -105,6 +105,28 @@ class ContentFilter:
         return passed
 
     @property
+    def needs(self) -> frozenset[str]:
+        """Fields of `FilterInputs` that the filter reads."""
+        return frozenset() if self._filter is None else self._filter.needs
+
+    def constants(self) -> FilterInputs:
+        """Return the inputs of filter functions that are equal for all messages."""
+        return self._filter_context.constants_for(self._subscriber)
+
+    def passing(self, bodies: Sequence[bytes], type_name: str, inputs: FilterInputs | None) -> Int64s:
+        """Return the indices of the bodies of one message type that pass the filter, ascending.
+
+        `inputs` has the inputs in `needs`, one value of each column for each body.
+        """
+        matcher = self._filter
+        if matcher is None:
+            return np.arange(len(bodies), dtype=I8)
+        before = matcher.unreadable
+        passed = matcher.passing(bodies, type_name, inputs)
+        self._filter_context.count_unreadable(matcher.unreadable - before)
+        return passed
+
+    @property
     def types(self) -> list[str]:
         """Message types for which the filter is compiled."""
         return [] if self._filter is None else self._filter.types
@@ -128,12 +150,19 @@ class ContentFilter:
             return batch
         bodies = batch.bodies_list()
         for name, which in self.by_type(batch, np.arange(batch.count, dtype=I8)):
-            if name not in self._projects:
-                self._prepare_select(name)
-            project = self._projects[name]
+            project = self._project_of(name)
             for i in which.tolist():
                 bodies[i] = project(bodies[i])
         return with_bodies(batch, bodies)
+
+    def project_bodies(self, bodies: Sequence[bytes], type_name: str) -> list[bytes]:
+        """Return the bodies of one message type projected to the select list, which is not None."""
+        return list(map(self._project_of(type_name), bodies))
+
+    def _project_of(self, name: str) -> Project:
+        if name not in self._projects:
+            self._prepare_select(name)
+        return self._projects[name]
 
     def by_type(self, batch: MessageBatch, indices: Int64s) -> list[tuple[str, Int64s]]:
         """Group the messages `indices` by the message types of their topics."""

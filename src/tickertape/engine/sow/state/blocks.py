@@ -366,6 +366,13 @@ class BlockPin:
                 self._buffers[number] = self._source[number]
                 self._pins.add(number)
 
+    def narrow(self, views: Views) -> None:
+        """Release the blocks without a body of `views`, which are pinned."""
+        kept = set(_distinct(_block_numbers(views)[lengths_in(views) > INLINE_BYTES_MAX]))
+        for number in self._buffers.keys() - kept:
+            del self._buffers[number]
+            self._pins.remove(number)
+
     def take(self, views: Views) -> list[bytes]:
         """Return the bodies of pinned views."""
         return _take(views, self._buffers)

@@ -1,0 +1,244 @@
+"""Sorted runs: rows of a result in a total order, in runs of bounded size, and their lazy merge.
+
+Invariants:
+- A call sorts at most one run, or the rows at the start of each run.
+- With a limit, only rows that can be among the first ones are kept.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+
+from tickertape.batch.format import I8, Int64s
+from tickertape.engine.limits import (
+    query_best_rows_min,
+    query_merge_rows_max,
+    query_run_keys_max,
+    query_run_rows_max,
+)
+
+Keys = TypeVar("Keys", "list[str]", Int64s)
+Key = TypeVar("Key", str, int)
+
+_NUMBER_BYTES: Final = 4
+_KEY_BYTES: Final = 57
+"""Memory of a text without its characters, and of its place in a list."""
+
+
+class _SortedRuns(Generic[Keys, Key]):
+    """Rows with distinct keys. A key contains the number of its row."""
+
+    def __init__(self, rows_max: int, limit: int | None) -> None:
+        """`limit`: rows that are needed at most. None: all."""
+        self._rows_max = rows_max
+        self._limit = limit if limit is not None and 2 * limit <= rows_max else None
+        if self._limit is not None:
+            self._rows_max = min(rows_max, max(2 * self._limit, query_best_rows_min))
+        self._pending: list[Keys] = []
+        self._pending_rows = 0
+        self._threshold: Key | None = None
+        """Rows from it on are not among the first ones."""
+        self._runs: list[Keys] = []
+        self._heap: list[tuple[Key, int, int]] = []
+        """Lowest key of each run that is not in the pool, number of the run, and index of the key."""
+        self._pool: list[Keys] = []
+        """At most one part: sorted keys that were taken from the runs."""
+        self.sorted_rows_most = 0
+        """Most rows that one call has sorted."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether rows may be dropped. They keep their numbers until `renumber`."""
+        return self._limit is not None
+
+    def add(self, keys: Keys) -> bool:
+        """Add at most a run of rows. Return whether the rows before them were sorted."""
+        ends = bool(self._pending_rows) and self._pending_rows + len(keys) > self._rows_max
+        if ends:
+            self._end_run()
+        self._pending.append(keys)
+        self._pending_rows += len(keys)
+        return ends
+
+    def _end_run(self) -> None:
+        if not self._pending_rows:
+            return
+        self.sorted_rows_most = max(self.sorted_rows_most, self._pending_rows)
+        keys = self._joined(self._pending)
+        self._pending, self._pending_rows = [], 0
+        if self._limit is None:
+            self._runs.append(keys)
+            return
+        keys = keys[: self._limit]
+        if len(keys) == self._limit:
+            self._threshold = self._key(keys, len(keys) - 1)
+        self._pending.append(keys)
+        self._pending_rows = len(keys)
+
+    def finish(self) -> None:
+        """Sort the last run. No rows are added afterwards."""
+        self._end_run()
+        self._runs += self._pending
+        self._pending = []
+        self._heap = [(self._key(keys, 0), number, 0) for number, keys in enumerate(self._runs)]
+        heapify(self._heap)
+
+    def take(self, count: int) -> Int64s:
+        """Return the numbers of the next rows, at most `count`. Call `finish` before."""
+        taken: list[Keys] = []
+        while count:
+            if not self._pool:
+                if not self._heap:
+                    break
+                self._refill()
+            pool = self._pool[0]
+            ready = len(pool) if not self._heap else self._place(pool, self._heap[0][0])
+            if not ready:
+                self._refill()
+                continue
+            some = min(ready, count)
+            taken.append(pool[:some])
+            count -= some
+            self._pool = [pool[some:]] if some < len(pool) else []
+        return np.concatenate([self._numbers(keys) for keys in taken]) if taken else np.zeros(0, I8)
+
+    def _refill(self) -> None:
+        """Add rows from the run with the lowest key, and from all runs with keys below the last of them."""
+        last: Key | None = None
+        waiting: list[tuple[Key, int, int]] = []
+        while self._heap and (last is None or self._heap[0][0] <= last):
+            _, number, low = heappop(self._heap)
+            keys = self._runs[number]
+            high = min(low + query_merge_rows_max, len(keys))
+            self._pool.append(keys[low:high])
+            if last is None:
+                last = self._key(keys, high - 1)
+            if high < len(keys):
+                waiting.append((self._key(keys, high), number, high))
+            else:
+                self._runs[number] = keys[:0]
+        for entry in waiting:
+            heappush(self._heap, entry)
+        pool = self._joined(self._pool)
+        self.sorted_rows_most = max(self.sorted_rows_most, len(pool))
+        self._pool = [pool]
+
+    def renumber(self) -> Int64s:
+        """Number the kept rows from 0 on, in any order, and return their numbers before."""
+        parts = [self._numbers(keys) for keys in self._pending]
+        old = np.concatenate(parts) if parts else np.zeros(0, I8)
+        first = 0
+        for at, keys in enumerate(self._pending):
+            self._pending[at] = self._renumbered(keys, first)
+            first += len(keys)
+        return old
+
+    # -- forms of keys ----------------------------------------------------------------------------------
+
+    def _joined(self, parts: list[Keys]) -> Keys:
+        """Return the keys of all parts, sorted."""
+        raise NotImplementedError
+
+    def _place(self, keys: Keys, bound: Key) -> int:
+        """Return the number of sorted keys below `bound`."""
+        raise NotImplementedError
+
+    def _key(self, keys: Keys, at: int) -> Key:
+        raise NotImplementedError
+
+    def _numbers(self, keys: Keys) -> Int64s:
+        raise NotImplementedError
+
+    def _renumbered(self, keys: Keys, first: int) -> Keys:
+        """Return the keys with numbers from `first` on."""
+        raise NotImplementedError
+
+
+class PositionRuns(_SortedRuns[Int64s, int]):
+    """Rows by their positions in the log: arrays of shape (n, 2) with position and number."""
+
+    def __init__(self, limit: int | None = None, rows_max: int = query_run_rows_max) -> None:
+        super().__init__(rows_max, limit)
+        self.nbytes = 0
+        """Memory of the keys."""
+
+    def candidates(self, positions: Int64s) -> Int64s | None:
+        """Return the indices of the rows to add, None for all."""
+        if self._threshold is None:
+            return None
+        return (positions < self._threshold).nonzero()[0]
+
+    def add_rows(self, positions: Int64s, first: int) -> bool:
+        """Add rows with numbers from `first` on. See `add`."""
+        numbers = np.arange(first, first + len(positions), dtype=I8)
+        self.nbytes += 16 * len(positions)
+        return self.add(np.column_stack((positions, numbers)))
+
+    def _joined(self, parts: list[Int64s]) -> Int64s:
+        keys = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return keys[keys[:, 0].argsort()]
+
+    def _place(self, keys: Int64s, bound: int) -> int:
+        return int(keys[:, 0].searchsorted(bound))
+
+    def _key(self, keys: Int64s, at: int) -> int:
+        return int(keys[at, 0])
+
+    def _numbers(self, keys: Int64s) -> Int64s:
+        return keys[:, 1]
+
+    def _renumbered(self, keys: Int64s, first: int) -> Int64s:
+        self.nbytes = 16 * (first + len(keys))
+        return np.column_stack((keys[:, 0], np.arange(first, first + len(keys), dtype=I8)))
+
+
+class KeyRuns(_SortedRuns["list[str]", str]):
+    """Rows by sort keys: texts of characters below 256 that end with the number of the row."""
+
+    def __init__(self, limit: int | None = None, rows_max: int = query_run_keys_max) -> None:
+        super().__init__(rows_max, limit)
+        self.nbytes = 0
+        """Memory of the keys."""
+
+    def candidates(self, keys: list[str]) -> Int64s | None:
+        """Return the indices of the rows to add, None for all. `keys` have no numbers."""
+        threshold = self._threshold
+        if threshold is None:
+            return None
+        return np.array([at for at, key in enumerate(keys) if key < threshold], I8)
+
+    def add_rows(self, keys: list[str], first: int) -> bool:
+        """Add rows with distinct keys, and numbers from `first` on. See `add`."""
+        self.nbytes += sum(map(len, keys)) + (_KEY_BYTES + _NUMBER_BYTES) * len(keys)
+        return self.add(list(map("".join, zip(keys, _numbers_from(first, len(keys)), strict=True))))
+
+    def _joined(self, parts: list[list[str]]) -> list[str]:
+        # Python's sort finds the parts that are sorted already, and merges them.
+        keys = [key for part in parts for key in part]
+        keys.sort()
+        return keys
+
+    def _place(self, keys: list[str], bound: str) -> int:
+        return bisect_left(keys, bound)
+
+    def _key(self, keys: list[str], at: int) -> str:
+        return keys[at]
+
+    def _numbers(self, keys: list[str]) -> Int64s:
+        joined = "".join([key[-_NUMBER_BYTES:] for key in keys]).encode("latin-1")
+        return np.frombuffer(joined, ">u4").astype(I8)
+
+    def _renumbered(self, keys: list[str], first: int) -> list[str]:
+        numbers = _numbers_from(first, len(keys))
+        renumbered = [key[:-_NUMBER_BYTES] + number for key, number in zip(keys, numbers, strict=True)]
+        self.nbytes = (0 if not first else self.nbytes) + sum(map(len, keys)) + _KEY_BYTES * len(keys)
+        return renumbered
+
+
+def _numbers_from(first: int, count: int) -> list[str]:
+    joined = np.arange(first, first + count, dtype=">u4").tobytes().decode("latin-1")
+    return [joined[at : at + _NUMBER_BYTES] for at in range(0, len(joined), _NUMBER_BYTES)]
