@@ -276,8 +276,10 @@ query_run_keys_max: Final = 16_384
 """Records that a query sorts by fields in one step. It takes about 2 ms."""
 query_best_rows_min: Final = 4_096
 """Records that a query with `top_n` keeps until it sorts them, or more for a large `top_n`."""
-query_merge_rows_max: Final = 256
-"""Records that a merge takes from one sorted run at a time."""
+query_merge_rows_max: Final = 8_192
+"""Records that a merge takes from all sorted runs at a time, unless there are more than 512."""
+query_merge_rows_min: Final = 16
+"""Records that a merge takes from one of very many sorted runs."""
 query_skip_rows_max: Final = 4_096
 """Records that one step of a query skips."""
 result_frame_bytes_max: Final = 256 * KIB

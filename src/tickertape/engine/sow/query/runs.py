@@ -17,6 +17,7 @@ from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import (
     query_best_rows_min,
     query_merge_rows_max,
+    query_merge_rows_min,
     query_run_keys_max,
     query_run_rows_max,
 )
@@ -45,6 +46,8 @@ class _SortedRuns(Generic[Keys, Key]):
         self._runs: list[Keys] = []
         self._heap: list[tuple[Key, int, int]] = []
         """Lowest key of each run that is not in the pool, number of the run, and index of the key."""
+        self._block_rows = query_merge_rows_min
+        """Rows that are taken from a run at a time."""
         self._pool: list[Keys] = []
         """At most one part: sorted keys that were taken from the runs."""
         self.sorted_rows_most = 0
@@ -79,13 +82,16 @@ class _SortedRuns(Generic[Keys, Key]):
         self._pending.append(keys)
         self._pending_rows = len(keys)
 
-    def finish(self) -> None:
-        """Sort the last run. No rows are added afterwards."""
+    def finish(self) -> Int64s | None:
+        """Sort the last run. No rows are added afterwards. With a limit, do and return as `renumber`."""
         self._end_run()
-        self._runs += self._pending
+        kept = self.renumber() if self.is_limited else None
+        self._runs += [keys for keys in self._pending if len(keys)]
         self._pending = []
+        self._block_rows = max(query_merge_rows_min, query_merge_rows_max // max(1, len(self._runs)))
         self._heap = [(self._key(keys, 0), number, 0) for number, keys in enumerate(self._runs)]
         heapify(self._heap)
+        return kept
 
     def take(self, count: int) -> Int64s:
         """Return the numbers of the next rows, at most `count`. Call `finish` before."""
@@ -113,7 +119,7 @@ class _SortedRuns(Generic[Keys, Key]):
         while self._heap and (last is None or self._heap[0][0] <= last):
             _, number, low = heappop(self._heap)
             keys = self._runs[number]
-            high = min(low + query_merge_rows_max, len(keys))
+            high = min(low + self._block_rows, len(keys))
             self._pool.append(keys[low:high])
             if last is None:
                 last = self._key(keys, high - 1)
@@ -167,10 +173,15 @@ class PositionRuns(_SortedRuns[Int64s, int]):
         """Memory of the keys."""
 
     def candidates(self, positions: Int64s) -> Int64s | None:
-        """Return the indices of the rows to add, None for all."""
-        if self._threshold is None:
-            return None
-        return (positions < self._threshold).nonzero()[0]
+        """Return the indices of the rows to add, None for all. With a limit these are not more than it."""
+        at: Int64s | None = None
+        if self._threshold is not None:
+            at = (positions < self._threshold).nonzero()[0]
+            positions = positions[at]
+        if self._limit is not None and len(positions) > self._limit:
+            first = positions.argpartition(self._limit)[: self._limit]
+            at = first if at is None else at[first]
+        return at
 
     def add_rows(self, positions: Int64s, first: int) -> bool:
         """Add rows with numbers from `first` on. See `add`."""
