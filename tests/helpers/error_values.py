@@ -14,6 +14,7 @@ VALUES: dict[str, Value] = {
     "bad_topic": "a.*",
     "bad_name": "",
     "bad_path": "",
+    "bad_order_by": "price DESC",
     "bad_body": "checked",
     "topic_not_recorded": "odrers",
     "bookmark_unknown": "1|2|",

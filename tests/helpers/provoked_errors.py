@@ -35,6 +35,7 @@ from tickertape.client.publishing.store_checks import taken_over
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.effects import StagingJob
 from tickertape.engine.sessions.heartbeat import HeartbeatMonitor
+from tickertape.engine.sow.query.order import SortOrder
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.identity import open_identity
@@ -461,6 +462,7 @@ PROVOKED: dict[str, Provoke] = {
     "bad_name": of_place(lambda p: tt.Client("", p.server.uri)),
     "bad_filter": of_client(lambda c: c.subscribe("orders", filter="/price >")),
     "bad_path": of_place(lambda _: parse_path("")),
+    "bad_order_by": of_place(lambda _: SortOrder.parse("price DESC")),
     "message_too_large": of_client(lambda c: c.publish("orders", bytes(17 * MIB))),
     "bad_message": of_client(lambda c: c.publish("orders", object())),
     "bad_body": cause_of(lambda c: c.publish("checked", b"{")),

@@ -108,7 +108,7 @@ def query(
 ) -> list[Published]:
     """Return the records that pass, by the fields of `order_by` (name, descending), then by rank.
 
-    Absent and null fields are before numbers, and numbers before texts.
+    Absent, null and empty fields are before numbers, and numbers before texts.
     """
     found = sorted((m for m in records.values() if passes(m.body)), key=lambda message: message.rank)
     for name, descending in reversed(order_by):
@@ -119,7 +119,7 @@ def query(
 def _place_by(name: str) -> Callable[[Published], tuple[int, float, bytes]]:
     def place(message: Published) -> tuple[int, float, bytes]:
         value = message.body.get(name)
-        if value is None:
+        if value is None or value == "":
             return 0, 0, b""
         return (2, 0, value.encode()) if isinstance(value, str) else (1, value, b"")
 

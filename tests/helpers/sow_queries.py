@@ -172,17 +172,16 @@ def place_of(value: Any, *, as_text: bool = False) -> Place:
     return Place(1, value if isinstance(value, float) and abs(value) == float("inf") else Fraction(value))
 
 
-def _text_of(value: float) -> bytes:
+def _text_of(value: int | float) -> bytes:
     if value != value:
         return b"NaN"
     if value in (float("inf"), float("-inf")):
         return b"Infinity" if value > 0 else b"-Infinity"
     if value == 0:
         return b"0"
-    if not isinstance(value, float):
-        exact = -(2**63) <= value < 2**64
-        return str(int(value)).encode() if exact else _text_of(float(value))
-    return repr(value).removesuffix(".0").encode()
+    if isinstance(value, int) and -(2**63) <= value < 2**64:
+        return str(int(value)).encode()
+    return repr(float(value)).removesuffix(".0").encode()
 
 
 def sorted_by(

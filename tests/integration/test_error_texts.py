@@ -55,6 +55,7 @@ def place(server_and_tls: tuple[RunningServer, str, Peer], tmp_path: Path) -> Pl
 
 
 UNREACHED: dict[str, str] = {
+    "query_too_slow": "no server answers queries yet (tests/unit/engine/sow/query/test_query.py)",
     "bad_sow_key": "no server starts with SOW topics yet (tests/unit/engine/sow/test_registry.py)",
     "error": "a code of a newer peer, whose text comes from that peer",
     "refused": "base class: this version raises its subclasses only",
@@ -67,6 +68,7 @@ UNREACHED: dict[str, str] = {
 SUBSTITUTES: dict[str, str] = {
     "bookmark_expired": "needs a log of several segments (tests/integration/test_retention.py)",
     "publisher_taken_over": "needs two processes (tests/faults)",
+    "bad_order_by": "no server answers queries yet",
     "bad_path": "the wire reports a path in a filter or option as an error of these",
     "forked": "needs a fork (tests/conformance/test_client_forks.py)",
     "heartbeat": "needs a silent server for seconds (tests/conformance/test_client_heartbeats.py)",

@@ -19,6 +19,7 @@ from tests.mutations.planted_records import RECORD_MUTATIONS
 from tests.mutations.planted_sow_config import SOW_CONFIG_MUTATIONS
 from tests.mutations.planted_sow_fold import SOW_FOLD_MUTATIONS
 from tests.mutations.planted_sow_keys import SOW_KEY_MUTATIONS
+from tests.mutations.planted_sow_query import SOW_QUERY_MUTATIONS
 from tests.mutations.planted_sow_rule import SOW_RULE_MUTATIONS
 from tests.mutations.planted_sow_wire import SOW_WIRE_MUTATIONS
 from tests.mutations.planted_state_files import STATE_FILE_MUTATIONS
@@ -404,6 +405,7 @@ MUTATIONS: Final = (
     *SOW_CONFIG_MUTATIONS,
     *RECORD_MUTATIONS,
     *ARCHIVE_MUTATIONS,
+    *SOW_QUERY_MUTATIONS,
     *SOW_RULE_MUTATIONS,
     *WORLD_MUTATIONS,
 )

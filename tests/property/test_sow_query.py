@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -63,14 +64,13 @@ class QueryMachine(RuleBasedStateMachine):
         self.world = QueryWorld()
         self.records: dict[int, Record] = {}
         self.running: list[Running] = []
-        self.sizes = query_module.query_step_slots_max, query_module.query_piece_rows_max
-        setattr(query_module, "query_step_slots_max", 5)  # noqa: B010 - a constant of the module
-        setattr(query_module, "query_piece_rows_max", 3)  # noqa: B010
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(query_module, "query_step_slots_max", 5)
+        self.patches.setattr(query_module, "query_piece_rows_max", 3)
 
     def teardown(self) -> None:
-        if hasattr(self, "sizes"):
-            setattr(query_module, "query_step_slots_max", self.sizes[0])  # noqa: B010
-            setattr(query_module, "query_piece_rows_max", self.sizes[1])  # noqa: B010
+        if hasattr(self, "patches"):
+            self.patches.undo()
 
     @rule(
         rows=st.lists(

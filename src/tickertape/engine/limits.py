@@ -247,19 +247,6 @@ transaction_spaces_max: Final = 65_536
 """Spaces with a stored highest committed number."""
 
 # state of the world
-fold_step_rows_max: Final = 2_048
-"""Messages of the log that all states fold in one step."""
-fold_step_parts_max: Final = 256
-"""Commits without messages of SOW topics that one step passes over."""
-state_lag_bytes_max: Final = 8 * MIB
-"""Persisted commits that the states have not folded. Above it, publishers to SOW topics are not read. It is
-half of the end of the log in memory, so that the fold rarely reads from disk."""
-state_lag_bytes_resume: Final = 4 * MIB
-"""Publishers are read again at this lag."""
-fold_scalar_rows_max: Final = 32
-"""Messages of a piece below which they are folded one by one, without arrays."""
-delete_step_keys_max: Final = 16_384
-"""Keys of a delete that one step applies."""
 query_step_slots_max: Final = 65_536
 """Slots of a state that one step of a query copies. It takes about 2 ms."""
 query_piece_rows_max: Final = 1_024
@@ -277,7 +264,7 @@ query_run_keys_max: Final = 16_384
 query_best_rows_min: Final = 4_096
 """Records that a query with `top_n` keeps until it sorts them, or more for a large `top_n`."""
 query_merge_rows_max: Final = 8_192
-"""Records that a merge takes from all sorted runs at a time, unless there are more than 512."""
+"""Records that a merge takes from all sorted runs at a time, for up to 512 runs."""
 query_merge_rows_min: Final = 16
 """Records that a merge takes from one of very many sorted runs."""
 query_skip_rows_max: Final = 4_096

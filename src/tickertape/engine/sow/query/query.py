@@ -1,7 +1,7 @@
-"""State query: the records of one SOW topic at one position of the log, filtered and sorted in bounded steps.
+"""State query: the records of one SOW topic at one position of the log, in bounded steps.
 
 Invariants:
-- The result has the records at `position`, whatever the fold applies meanwhile.
+- The result has the records at `position`, also while the fold continues.
 - The fold never waits for a query.
 - A step copies at most `query_step_slots_max` slots, or filters and reads one piece of bodies, or sorts one
   run. The first one looks up at most `query_keys_direct_max` keys.

@@ -27,7 +27,9 @@ NUMBERS = st.one_of(
     ),
 )
 SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS, st.binary(max_size=8))
-VALUES = st.one_of(SCALARS, st.lists(SCALARS, max_size=2), st.just({}), st.just([[1]]))
+VALUES: st.SearchStrategy[Any] = st.one_of(
+    SCALARS, st.lists(SCALARS, max_size=2), st.just({}), st.just([[1]])
+)
 
 
 def keys_of(order_by: str, values: list[Any], type_name: str = "messagepack") -> list[str]:
@@ -74,7 +76,7 @@ def test_invalid_text_is_refused_with_the_position(order_by: str, text: str) -> 
 def test_number_of_fields_is_bounded() -> None:
     fields = ["/a"] * order_by_fields_max
     assert len(SortOrder.parse(",".join(fields)).fields) == order_by_fields_max
-    with pytest.raises(BadOrderBy, match="Cannot sort by 17 fields: they are too many. Use at most 16"):
+    with pytest.raises(BadOrderBy, match=r"Cannot sort by 17 fields: they are too many. Use at most 16"):
         SortOrder.parse(",".join([*fields, "/b"]))
 
 
@@ -82,7 +84,7 @@ def test_fields_that_no_type_can_have_are_refused() -> None:
     order = SortOrder.parse("/a/b, /c")
     order.check(["fix", "json"])
     order.check([])
-    with pytest.raises(BadOrderBy, match="^Cannot sort by '/a/b, /c': .* Use other fields.$"):
+    with pytest.raises(BadOrderBy, match=r"^Cannot sort by '/a/b, /c': .* Use other fields.$"):
         order.check(["fix", "binary"])
     assert order.values("binary")([b"1", b"2"]) == ["\0\0"] * 2
 

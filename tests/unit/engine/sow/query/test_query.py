@@ -29,9 +29,9 @@ def body(number: int, **fields: object) -> bytes:
 
 
 def filled(count: int, seed: int = 1) -> tuple[QueryWorld, dict[int, bytes]]:
-    """Return a world with records in another order of positions than of slots."""
+    """Return a state with records in another order of positions than of slots."""
     world, random = QueryWorld(), Random(seed)
-    bodies = {}
+    bodies: dict[int, bytes] = {}
     numbers = [*range(count)]
     for _ in range(2):
         random.shuffle(numbers)
@@ -81,7 +81,7 @@ def test_result_without_order_has_the_order_of_positions() -> None:
     assert len(positions) == 2_000
 
 
-def test_query_ends_when_its_changes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_ends_when_necessary_changes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     world, _ = filled(100)
     monkeypatch.setattr(query_module, "query_step_slots_max", 10)
     world.fold.changes = ChangeLog(world.fold.records, bytes_max=1)
@@ -97,8 +97,8 @@ def test_query_ends_when_its_changes_are_forgotten(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("more", [0, query_keys_direct_max])
-def test_keys_select_their_records(more: int) -> None:
-    world, bodies = filled(300)
+def test_keys_select_records(more: int) -> None:
+    world, _ = filled(300)
     wanted = [encode_key(one) for one in (*range(5, 400, 7), 5, *range(1_000, 1_000 + more))]
     answer = world.query(keys=wanted)
     assert sorted(ids(answer.bodies)) == [*range(5, 300, 7)]
@@ -149,9 +149,9 @@ def test_ties_of_equal_stamps_have_the_order_of_publisher_then_sequence() -> Non
 )
 def test_top_and_skip_are_a_part_of_the_whole_result(order_by: str, top_n: int, skip_n: int) -> None:
     world, _ = filled(10_000)
-    for filter, count in ((None, 10_000), ("/t = 'x'", None)):
-        whole = world.query(filter, order_by)
-        part = world.query(filter, order_by, top_n=top_n, skip_n=skip_n)
+    for content, count in ((None, 10_000), ("/t = 'x'", None)):
+        whole = world.query(content, order_by)
+        part = world.query(content, order_by, top_n=top_n, skip_n=skip_n)
         assert part.bodies == whole.bodies[skip_n : skip_n + top_n]
         assert part.matches == whole.matches == (count or whole.matches)
 
@@ -160,12 +160,10 @@ def test_top_and_skip_are_a_part_of_the_whole_result(order_by: str, top_n: int, 
 
 
 def table_of(count: int) -> QueryWorld:
-    """Return a world with many records of equal bodies, without the time of a fold."""
+    """Return a state with many records of equal bodies, without the time of a fold."""
     world = QueryWorld()
     records = world.fold.records
-    positions = np.arange(count, dtype=np.int64)
-    Random(3).shuffle(memory := memoryview(positions))
-    del memory
+    positions = np.random.default_rng(3).permutation(count)
     for low in range(0, count, 100_000):
         slots = np.arange(low, min(count, low + 100_000), dtype=np.int64)
         view = records.blocks.append(b'{"v":1}', np.array([0, 7]))

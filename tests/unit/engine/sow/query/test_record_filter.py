@@ -27,7 +27,7 @@ def mixed_world() -> QueryWorld:
     return world
 
 
-def test_topics_of_different_types_are_filtered_by_their_types() -> None:
+def test_topics_are_filtered_by_message_type() -> None:
     world = mixed_world()
     answer = world.query("/a >= 48")
     assert answer.topics == ["p/x", "p/fix"] * 2

@@ -70,7 +70,7 @@ def test_header_marks_fit_the_header_limit() -> None:
     assert [batch.count for batch in world.query(batch_size=1 << 40).batches] == [10_900, 10_900, 2_200]
 
 
-def test_records_over_a_pattern_have_their_topics() -> None:
+def test_records_over_a_pattern_have_topics() -> None:
     world = QueryWorld(PATTERN)
     long = "p/" + "é" * 300
     world.publish(

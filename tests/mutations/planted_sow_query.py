@@ -1,0 +1,112 @@
+"""Planted defects of queries of records: position, order, filter and frames.
+
+Must never hold one without an effect that a user could see.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_PROGRAMS = "property/test_sow_query.py"
+_UNIT = "unit/engine/sow/query/"
+
+
+def _of_query(name: str, module: str, old: str, new: str, *tests: str, promise: str = "invariant 1") -> Mutation:
+    """Return a defect of a module of queries."""
+    files = tuple(_UNIT + test for test in tests)
+    return Mutation(name, f"engine/sow/query/{module}.py", old, new, (*files, _PROGRAMS), promise, "unit")
+
+
+SOW_QUERY_MUTATIONS: Final = (
+    _of_query(
+        "a query has changes above its position",
+        "query",
+        "        fold.changes.undo(self._scan, piece)\n",
+        "",
+        "test_query.py",
+    ),
+    _of_query(
+        "records with equal values have no order",
+        "order",
+        '        return list(map("".join, zip(values, self._ranks(rows), strict=True)))\n',
+        "        return values\n",
+        "test_query.py",
+    ),
+    _of_query(
+        "ties are ordered by sequence before the publisher",
+        "order",
+        "        columns[:, 1] = self._records.publisher_ids(rows.publishers)\n"
+        "        columns[:, 2] = rows.sequences\n",
+        "        columns[:, 2] = self._records.publisher_ids(rows.publishers)\n"
+        "        columns[:, 1] = rows.sequences\n",
+        "test_query.py",
+    ),
+    _of_query(
+        "texts compare by UTF-16",
+        "order",
+        'value.encode("utf-8", "surrogatepass")',
+        'value.encode("utf-16-be", "surrogatepass")',
+        "test_order.py",
+    ),
+    _of_query(
+        "integers compare as the nearest floats",
+        "order",
+        "        key += _difference(int(value) - int(nearest))\n",
+        "        key += _difference(0)\n",
+        "test_order.py",
+    ),
+    _of_query(
+        "a text is before each text that starts with it and a NUL",
+        "order",
+        'data.replace(b"\\x00", b"\\x00\\xff")',
+        "data",
+        "test_order.py",
+    ),
+    _of_query(
+        "the filter sees the selected body",
+        "query",
+        "passed = terms.filter.passing(piece.rows, bodies, piece.keys)",
+        "passed = terms.filter.passing(piece.rows, [body[:9] + b'}' for body in bodies], piece.keys)",
+        "test_record_filter.py",
+    ),
+    _of_query(
+        "a merge returns rows before lower ones of other runs are known",
+        "runs",
+        "            ready = len(pool) if not self._heap else self._place(pool, self._heap[0][0])\n",
+        "            ready = len(pool)\n",
+        "test_runs.py",
+    ),
+    _of_query(
+        "a small part of the result keeps the last rows",
+        "runs",
+        "        keys = keys[: self._limit]\n",
+        "        keys = keys[-self._limit :]\n",
+        "test_runs.py",
+        "test_query.py",
+    ),
+    _of_query(
+        "a merge sorts more rows with each run",
+        "runs",
+        "        self._block_rows = max(query_merge_rows_min, query_merge_rows_max // max(1, len(self._runs)))\n",
+        "        self._block_rows = query_merge_rows_max\n",
+        "test_query.py",
+        promise="R14",
+    ),
+    _of_query(
+        "a query pins blocks of records that do not match",
+        "query",
+        "            pin.narrow(found.get(np.arange(found.count)).rows.views)\n",
+        "            pass\n",
+        "test_query.py",
+        promise="R14",
+    ),
+    _of_query(
+        "records of a frame above the limit are dropped",
+        "result",
+        "            self._waiting = found.part(end, None)\n",
+        "            self._waiting = None\n",
+        "test_result.py",
+    ),
+)
