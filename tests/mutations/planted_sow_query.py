@@ -13,7 +13,9 @@ _PROGRAMS = "property/test_sow_query.py"
 _UNIT = "unit/engine/sow/query/"
 
 
-def _of_query(name: str, module: str, old: str, new: str, *tests: str, promise: str = "invariant 1") -> Mutation:
+def _of_query(
+    name: str, module: str, old: str, new: str, *tests: str, promise: str = "invariant 1"
+) -> Mutation:
     """Return a defect of a module of queries."""
     files = tuple(_UNIT + test for test in tests)
     return Mutation(name, f"engine/sow/query/{module}.py", old, new, (*files, _PROGRAMS), promise, "unit")

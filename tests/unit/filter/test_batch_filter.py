@@ -83,3 +83,15 @@ def test_rows_by_type_and_bodies_of_rows_with_gaps() -> None:
     found = {name: rows.tolist() for name, rows in rows_by_type(type_of, batch, np.arange(4))}
     assert found == {"json": [0, 2], "fix": [1, 3]}
     assert bodies_of(batch, np.array([0, 2, 3])) == [b"0", b"22", b"333"]
+
+
+def test_passing_bodies_of_one_type_ascend_and_unreadable_ones_are_counted() -> None:
+    matcher = BatchFilter("/35 = 'D' AND TOPIC_NAME() LIKE '^o'", type_of)
+    inputs = FilterInputs(topics=["o1", "x", "o2", "o3"])
+    bodies = [b'{"35":"D"}', b'{"35":"D"}', b'{"35":"D"}', b"no json"]
+    assert matcher.passing(bodies, "json", inputs).tolist() == [0, 2]
+    assert matcher.unreadable == 1
+    assert matcher.passing([b"35=D\x01"], "fix", FilterInputs(topics=["o1"])).tolist() == [0]
+    plain = BatchFilter("/35 = 'D'", type_of)
+    assert plain.passing(bodies[:2], "json").tolist() == [0, 1]
+    assert plain.passing([], "json").tolist() == []

@@ -229,6 +229,23 @@ def test_pin_has_only_the_blocks_of_pinned_views() -> None:
     assert empty.take(appended(blocks, [b"short"])) == [b"short"]
 
 
+def test_narrow_pin_has_only_the_blocks_of_the_remaining_views() -> None:
+    blocks = BodyBlocks(SMALL)
+    bodies = [body(number, 60) for number in range(3)]
+    views = appended(blocks, [*bodies, body(9, 8)])
+    pin, other = blocks.pin(views), blocks.pin(views[:1])
+    blocks.drop(views)
+    pin.narrow(views[1:2])
+    assert (pin.nbytes, blocks.held_bytes) == (SMALL, 2 * SMALL)
+    assert pin.take(views[1:2]) == bodies[1:2]
+    assert other.take(views[:1]) == bodies[:1]
+    other.release()
+    pin.narrow(views[3:])
+    assert blocks.held_bytes == 0
+    assert pin.take(views[3:]) == [body(9, 8)]
+    pin.release()
+
+
 def test_pin_of_blocks_with_distant_numbers_has_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_DISTINCT_SPAN_MAX", 3)
     blocks = BodyBlocks(SMALL)
