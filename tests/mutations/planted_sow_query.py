@@ -91,8 +91,8 @@ SOW_QUERY_MUTATIONS: Final = (
     _of_query(
         "a merge sorts more rows with each run",
         "runs",
-        "        self._block_rows = max(query_merge_rows_min, query_merge_rows_max // max(1, len(self._runs)))\n",
-        "        self._block_rows = query_merge_rows_max\n",
+        "query_merge_rows_max // max(1, len(self._runs)))",
+        "query_merge_rows_max)",
         "test_query.py",
         promise="R14",
     ),

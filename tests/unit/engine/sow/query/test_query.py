@@ -54,13 +54,17 @@ def test_query_of_an_empty_state_is_empty() -> None:
     assert (answer.bodies, answer.matches, answer.topic_matches) == ([], 0, 0)
 
 
-def test_result_is_the_state_at_the_position_while_the_fold_continues() -> None:
+def test_result_is_the_state_at_the_position_while_the_fold_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(query_module, "query_step_slots_max", 500)
     world, bodies = filled(3_000)
     before = world.query().bodies
     query = world.start(world.terms("/v >= 0"))
     for number in stepped(query):
         world.publish([(number % 7, body(number, v=-1)), (10_000 + number, body(number, v=5))])
-        world.delete([encode_key(100 + number)])
+        world.publish([(2_990 + number, body(number, v=-1))])
+        world.delete([encode_key(100 + number), encode_key(2_900 + number)])
         while world.fold.has_care:
             world.fold.care()
     assert number > 3
