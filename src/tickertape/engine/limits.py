@@ -263,8 +263,8 @@ query_run_keys_max: Final = 16_384
 """Records that a query sorts by fields in one step. It takes about 2 ms."""
 query_best_rows_min: Final = 4_096
 """Records that a query with `top_n` keeps until it sorts them, or more for a large `top_n`."""
-query_merge_rows_max: Final = 8_192
-"""Records that a merge takes from all sorted runs at a time, for up to 512 runs."""
+query_merge_rows_max: Final = 2_048
+"""Records that a merge takes from all sorted runs at a time, for up to 128 runs."""
 query_merge_rows_min: Final = 16
 """Records that a merge takes from one of very many sorted runs."""
 query_skip_rows_max: Final = 4_096

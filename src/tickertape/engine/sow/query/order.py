@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +32,7 @@ from tickertape.engine.sow.state.records import RecordRows, RecordTable
 from tickertape.filter.functions.values import scalar, text, text_number
 from tickertape.payload import Unreadable, message_type, parse_path
 from tickertape.payload.paths import Path, path_reason
+from tickertape.payload.types import FieldReader
 
 SortValues = Callable[[Sequence[bytes]], "list[str]"]
 """Function that returns the sort key of each body of one message type."""
@@ -113,40 +115,53 @@ class SortOrder:
 
         In a type that cannot have the fields, and in unreadable bodies, they are NULL.
         """
+        nothing = "".join(_inverted([_NULL])[0] if field.descending else _NULL for field in self.fields)
         try:
             reader = message_type(type_name).reader([field.path for field in self.fields])
         except BadPath:
-            nothing = "".join(_inverted([_NULL])[0] if field.descending else _NULL for field in self.fields)
             return lambda bodies: [nothing] * len(bodies)
-        quick, decode = reader.quick, reader.decode
-        doubts: tuple[type[Exception], ...] = (*reader.doubts, Unreadable)
-        pick: Callable[[Any], tuple[Any, ...]]
-        pick = eval("lambda it: (" + "".join(f"it{place}," for place in reader.access) + ")")
-        nulls = (None,) * len(self.fields)
+        getters = [_getter(place) for place in reader.access]
         from_text = type_name in _TEXT_TYPES
 
-        def rows_of(bodies: Sequence[bytes]) -> list[tuple[Any, ...]]:
-            rows: list[tuple[Any, ...]] = []
-            waiting = iter(bodies)
-            while len(rows) < len(bodies):
-                try:
-                    # On an error the rows before it are in the list, and the iterator is behind the body.
-                    rows.extend(map(pick, map(quick, waiting)))
-                except doubts:
-                    try:
-                        rows.append(pick(decode(bodies[len(rows)])))
-                    except Unreadable:
-                        rows.append(nulls)
-            return rows
-
         def keys_of(bodies: Sequence[bytes]) -> list[str]:
-            columns = zip(*rows_of(bodies), strict=True)
-            keys = [
-                _column(field, values, from_text) for field, values in zip(self.fields, columns, strict=False)
+            unreadable: list[int] = []
+            decoded = _decoded(reader, bodies, unreadable)
+            columns = [
+                _column(field, list(map(getter, decoded)), from_text)
+                for field, getter in zip(self.fields, getters, strict=True)
             ]
-            return list(map("".join, zip(*keys, strict=True))) if len(keys) > 1 else keys[0] if keys else []
+            keys = list(map("".join, zip(*columns, strict=True))) if len(columns) > 1 else columns[0]
+            for at in unreadable:
+                keys.insert(at, nothing)
+            return keys
 
         return keys_of
+
+
+def _decoded(reader: FieldReader, bodies: Sequence[bytes], unreadable: list[int]) -> list[Any]:
+    """Return the decoded bodies. Adds the indices of unreadable ones to `unreadable`."""
+    doubts: tuple[type[Exception], ...] = (*reader.doubts, Unreadable)
+    decoded: list[Any] = []
+    waiting = iter(bodies)
+    while len(decoded) + len(unreadable) < len(bodies):
+        try:
+            # On an error the list has the bodies before it, and the iterator continues behind the body.
+            decoded.extend(map(reader.quick, waiting))
+        except doubts:
+            at = len(decoded) + len(unreadable)
+            try:
+                decoded.append(reader.decode(bodies[at]))
+            except Unreadable:
+                unreadable.append(at)
+    return decoded
+
+
+def _getter(place: str) -> Callable[[Any], Any]:
+    """Return a function that returns the value at one access (see `FieldReader`)."""
+    if place.startswith(".") and "[" not in place:
+        return attrgetter(place[1:])
+    getter: Callable[[Any], Any] = eval(f"lambda it: it{place}")
+    return getter
 
 
 def _field(item: str, start: int, order_by: str) -> SortField:
@@ -180,6 +195,7 @@ def _field(item: str, start: int, order_by: str) -> SortField:
 
 
 def _column(field: SortField, values: Sequence[Any], from_text: bool) -> list[str]:
+    """Return the sort keys of the values of one field."""
     kinds = set(map(type, values))
     keys = None
     if not field.as_text and kinds <= _NUMBERS:

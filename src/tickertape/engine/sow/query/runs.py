@@ -44,8 +44,8 @@ class _SortedRuns(Generic[Keys, Key]):
         self._threshold: Key | None = None
         """Rows from it on are not among the first ones."""
         self._runs: list[Keys] = []
-        self._heap: list[tuple[Key, int, int]] = []
-        """Lowest key of each run that is not in the pool, number of the run, and index of the key."""
+        self._heap: list[tuple[Key, int]] = []
+        """Lowest key of each run that is not in the pool, and number of the run."""
         self._block_rows = query_merge_rows_min
         """Rows that are taken from a run at a time."""
         self._pool: list[Keys] = []
@@ -89,7 +89,7 @@ class _SortedRuns(Generic[Keys, Key]):
         self._runs += [keys for keys in self._pending if len(keys)]
         self._pending = []
         self._block_rows = max(query_merge_rows_min, query_merge_rows_max // max(1, len(self._runs)))
-        self._heap = [(self._key(keys, 0), number, 0) for number, keys in enumerate(self._runs)]
+        self._heap = [(self._key(keys, 0), number) for number, keys in enumerate(self._runs)]
         heapify(self._heap)
         return kept
 
@@ -115,18 +115,17 @@ class _SortedRuns(Generic[Keys, Key]):
     def _refill(self) -> None:
         """Add rows from the run with the lowest key, and from all runs with keys below the last of them."""
         last: Key | None = None
-        waiting: list[tuple[Key, int, int]] = []
+        waiting: list[tuple[Key, int]] = []
         while self._heap and (last is None or self._heap[0][0] <= last):
-            _, number, low = heappop(self._heap)
+            _, number = heappop(self._heap)
             keys = self._runs[number]
-            high = min(low + self._block_rows, len(keys))
-            self._pool.append(keys[low:high])
+            block = keys[: self._block_rows]
+            self._pool.append(block)
             if last is None:
-                last = self._key(keys, high - 1)
-            if high < len(keys):
-                waiting.append((self._key(keys, high), number, high))
-            else:
-                self._runs[number] = keys[:0]
+                last = self._key(block, len(block) - 1)
+            keys = self._runs[number] = self._rest(keys, len(block))
+            if len(keys):
+                waiting.append((self._key(keys, 0), number))
         for entry in waiting:
             heappush(self._heap, entry)
         pool = self._joined(self._pool)
@@ -161,6 +160,10 @@ class _SortedRuns(Generic[Keys, Key]):
 
     def _renumbered(self, keys: Keys, first: int) -> Keys:
         """Return the keys with numbers from `first` on."""
+        raise NotImplementedError
+
+    def _rest(self, keys: Keys, low: int) -> Keys:
+        """Return the keys from `low` on. The others are not needed in this run."""
         raise NotImplementedError
 
 
@@ -206,6 +209,9 @@ class PositionRuns(_SortedRuns[Int64s, int]):
         self.nbytes = 16 * (first + len(keys))
         return np.column_stack((keys[:, 0], np.arange(first, first + len(keys), dtype=I8)))
 
+    def _rest(self, keys: Int64s, low: int) -> Int64s:
+        return keys[low:]
+
 
 class KeyRuns(_SortedRuns["list[str]", str]):
     """Rows by sort keys: texts of characters below 256 that end with the number of the row."""
@@ -248,6 +254,10 @@ class KeyRuns(_SortedRuns["list[str]", str]):
         renumbered = [key[:-_NUMBER_BYTES] + number for key, number in zip(keys, numbers, strict=True)]
         self.nbytes = (0 if not first else self.nbytes) + sum(map(len, keys)) + _KEY_BYTES * len(keys)
         return renumbered
+
+    def _rest(self, keys: list[str], low: int) -> list[str]:
+        del keys[:low]  # in place, so that texts are freed a few at a time
+        return keys
 
 
 def _numbers_from(first: int, count: int) -> list[str]:
