@@ -16,6 +16,7 @@ from tests.mutations.planted_disks import DISK_MUTATIONS
 from tests.mutations.planted_filters import FILTER_MUTATIONS
 from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
+from tests.mutations.planted_sow_checkpoints import SOW_CHECKPOINT_MUTATIONS
 from tests.mutations.planted_sow_config import SOW_CONFIG_MUTATIONS
 from tests.mutations.planted_sow_fold import SOW_FOLD_MUTATIONS
 from tests.mutations.planted_sow_keys import SOW_KEY_MUTATIONS
@@ -400,6 +401,7 @@ MUTATIONS: Final = (
     *TRANSACTION_MUTATIONS,
     *QUEUE_MUTATIONS,
     *STATE_FILE_MUTATIONS,
+    *SOW_CHECKPOINT_MUTATIONS,
     *SOW_FOLD_MUTATIONS,
     *SOW_KEY_MUTATIONS,
     *SOW_CONFIG_MUTATIONS,

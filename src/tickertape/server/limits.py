@@ -104,6 +104,14 @@ lease_seconds_min: Final = 0.01
 queue_expiration_seconds_max: Final = 36_600 * 86_400.0
 """Longest `expiration` of a queue."""
 
+# state of the world
+sow_checkpoint_bytes_per_second: Final = 64_000_000
+"""Bytes of checkpoints that are written in a second."""
+commit_owed_seconds_max: Final = 0.005
+"""Age of an unanswered commit above which the next piece of a checkpoint waits."""
+checkpoint_yield_seconds_max: Final = 1.0
+"""Longest wait of a piece for commits. A disk that is always slow still gets checkpoints."""
+
 # security
 handshake_bytes_max: Final = frame_bytes_before_logon_max
 """Largest TLS handshake, with the same limit as a logon frame."""

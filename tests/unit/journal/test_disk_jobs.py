@@ -20,11 +20,13 @@ from tickertape.journal.commit.jobs import (
     DiskJobExecutor,
     JournalJob,
     PrepareSegment,
+    PublishState,
     RollSegment,
     SealSegment,
     StartSegment,
     SyncSegment,
     WriteCommit,
+    WriteState,
 )
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.log_end import read_last_segment
@@ -55,6 +57,21 @@ LAZY = WriteCommit(segment=1, offset=514, buffers=[b"c"], bytes=1, sync=False, n
 SYNC = SyncSegment(segment=1, number=2)
 SEAL = SealSegment(segment=1, seal_offset=515, seal=[b"s"], end=516)
 ROLL = RollSegment(old=1, seal_offset=515, seal=[b"s"], old_end=516, new=2, header=b"i" * 512)
+
+NEW = "sow/ab/file.new"
+PIECE = WriteState(topic="t", path=NEW, offset=0, buffers=[b"a", b"b"], bytes=2, durable=False)
+LAST_PIECE = WriteState(topic="t", path=NEW, offset=2, buffers=[b"c"], bytes=1, durable=True)
+MANIFEST = "sow/ab/manifest"
+PUBLISH = PublishState(
+    topic="t",
+    written=NEW,
+    named="sow/ab/base-1.sow",
+    path=MANIFEST,
+    manifest=b"m",
+    drop=("sow/ab/base-0.sow", "sow/ab/gone.sow"),
+)
+ADVANCE = PublishState(topic="t", written="", named="", path=MANIFEST, manifest=b"n", drop=())
+REPLACED = ["create", "truncate", "write", "sync", "rename", "sync_directory"]
 
 NOTED = ["create", "preallocate", "write"]
 """Creation of the file that names the last started segment, once for each directory."""
@@ -250,3 +267,53 @@ def test_prepared_segment_with_an_unsynced_name_is_synced_after_a_restart() -> N
     DiskJobExecutor(restarted, lambda: 2).run(PREPARE)
     for seed in range(40):
         assert segment_path(PREPARE.number) in restarted.crash_clone(Random(seed)).contents()
+
+
+def test_state_jobs_make_files_and_directories_durable_before_the_manifest() -> None:
+    _, executor, trace = bench()
+    executor.run(PIECE)
+    assert trace.made == ["make_directory", "make_directory", "remove", "create", "write"]
+    trace.made.clear()
+    executor.run(LAST_PIECE)
+    assert trace.made == ["write", "sync"]
+    trace.made.clear()
+    executor.run(PUBLISH)
+    assert trace.made == ["rename", *["sync_directory"] * 3, *REPLACED, "remove", "remove"]
+    trace.made.clear()
+    executor.run(ADVANCE)
+    assert trace.made == [*["sync_directory"] * 3, *REPLACED]
+
+
+def test_first_piece_of_a_state_file_replaces_the_file_of_an_earlier_attempt() -> None:
+    disk, executor, _ = bench()
+    for job in (PIECE, LAST_PIECE, PIECE, ADVANCE):
+        executor.run(job)
+    assert disk.contents() == {NEW: b"ab", MANIFEST: b"n"}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_power_loss_at_each_call_leaves_the_earlier_or_the_new_checkpoint(seed: int) -> None:
+    """The manifest never names a file that power loss may take."""
+    operations = 0
+    while True:
+        disk, executor, _ = bench()
+        for job in (PIECE, LAST_PIECE, PUBLISH):
+            executor.run(job)
+        failing = FailingDisk(disk, operations)
+        later = DiskJobExecutor(failing, lambda: 1)
+        finished = False
+        with suppress(PowerLost):
+            later.run(msgspec.structs.replace(PIECE, buffers=[b"x", b"y"]))
+            later.run(msgspec.structs.replace(LAST_PIECE, buffers=[b"z"]))
+            named, drop = "sow/ab/base-2.sow", ("sow/ab/base-1.sow",)
+            later.run(msgspec.structs.replace(PUBLISH, named=named, manifest=b"2", drop=drop))
+            finished = True
+        left = disk.crash_clone(Random(seed)).contents()
+        if left[MANIFEST] == b"m":
+            assert left["sow/ab/base-1.sow"] == b"abc"
+            assert not finished
+        else:
+            assert (left[MANIFEST], left["sow/ab/base-2.sow"]) == (b"2", b"xyz")
+        if finished:
+            return
+        operations += 1

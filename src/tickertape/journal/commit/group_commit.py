@@ -67,6 +67,11 @@ class PersistedCommit(NamedTuple):
     segment: int
     end: int
     """Offset after the commit in its segment."""
+    number: int
+    """Number of the commit."""
+    epoch: int
+    checksum: int
+    """Checksum of its header, the `chain` of the next commit."""
     chained: bool = False
     """It is part of a chain. Its bodies may be in a memory-mapped file."""
 
@@ -393,7 +398,16 @@ class GroupCommit:
         end = active.offset + commit_header_bytes + body_bytes
         persisted = None
         if batch is not None:
-            persisted = PersistedCommit(first, batch, active.header.number, end, chained=flags != 0)
+            persisted = PersistedCommit(
+                first,
+                batch,
+                active.header.number,
+                end,
+                number=self._commit,
+                epoch=active.header.epoch,
+                checksum=crc,
+                chained=flags != 0,
+            )
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         chain_continues = bool(flags & FLAG_CONTINUES)

@@ -15,10 +15,11 @@ from typing import Final
 import msgspec
 
 from tickertape.base.interfaces import Buffer, Disk, SyncDone, SyncStarter
+from tickertape.journal.format.files import replace_file
 from tickertape.journal.format.log_end import LAST_SEGMENT_FILE, reserve_last_segment, write_last_segment
 from tickertape.journal.format.queue_checkpoint import write_queues
 from tickertape.journal.format.retired_state import RetiredState, write_retired
-from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, segment_path
+from tickertape.journal.format.segment import AGAIN, JOURNAL_DIRECTORY, SOW_DIRECTORY, segment_path
 
 NO_ROOM: Final = {
     errno.ENOSPC: "Free disk space",
@@ -119,6 +120,40 @@ class WriteQueues(JournalJob, frozen=True, kw_only=True):
     encode: Callable[[], bytes]
 
 
+class WriteState(JournalJob, frozen=True, kw_only=True):
+    """Write one piece of a base or delta file of a SOW topic. May run concurrently with all others.
+
+    Pieces of a file run in order. The piece at offset 0 replaces a file of an earlier attempt."""
+
+    topic: str
+    """SOW name."""
+    path: str
+    offset: int
+    buffers: list[Buffer]
+    bytes: int
+    """Size of `buffers`."""
+    durable: bool
+    """Make all pieces up to this one durable. The last piece of each file has it."""
+
+
+class PublishState(JournalJob, frozen=True, kw_only=True):
+    """Name a written file of a SOW topic, replace the manifest, and then remove older files.
+
+    The names of the files are durable before the manifest. The job may run concurrently with all others."""
+
+    topic: str
+    """SOW name."""
+    written: str
+    """Path of the file that `WriteState` wrote, or empty for a manifest without a new file."""
+    named: str
+    """Path of this file in the manifest, never used before."""
+    path: str
+    """Path of the manifest."""
+    manifest: bytes
+    drop: tuple[str, ...]
+    """Paths of the files that the manifest no longer names."""
+
+
 # -- executor -----------------------------------------------------------------------------------------
 
 
@@ -163,6 +198,10 @@ class DiskJobExecutor:
             self._retire(job)
         elif isinstance(job, WriteQueues):
             write_queues(self._disk, job.journal_id, job.encode())
+        elif isinstance(job, WriteState):
+            self._write_state(job)
+        elif isinstance(job, PublishState):
+            self._publish_state(job)
         return 0
 
     def write(self, job: WriteCommit) -> None:
@@ -248,6 +287,35 @@ class DiskJobExecutor:
             with contextlib.suppress(FileNotFoundError):  # an earlier attempt removed it
                 self._disk.remove(segment_path(number))
         self._disk.sync_directory(JOURNAL_DIRECTORY)
+
+    def _write_state(self, job: WriteState) -> None:
+        if job.offset == 0:
+            directory = job.path.rpartition("/")[0]
+            self._disk.make_directory(SOW_DIRECTORY)
+            self._disk.make_directory(directory)
+            with contextlib.suppress(FileNotFoundError):
+                # Created again, because the name of an earlier attempt may have failed to become durable.
+                self._disk.remove(job.path)
+            handle = self._disk.open(job.path, create=True)
+        else:
+            handle = self._disk.open(job.path)
+        try:
+            self._disk.write(handle, job.offset, job.buffers)
+            if job.durable:
+                self._disk.sync(handle)
+        finally:
+            self._disk.close(handle)
+
+    def _publish_state(self, job: PublishState) -> None:
+        directory = job.path.rpartition("/")[0]
+        if job.written:
+            self._disk.rename(job.written, job.named)
+        for one in (".", SOW_DIRECTORY, directory):
+            self._disk.sync_directory(one)
+        replace_file(self._disk, job.path, [job.manifest])
+        for path in job.drop:
+            with contextlib.suppress(FileNotFoundError):  # an earlier attempt removed it
+                self._disk.remove(path)
 
     def _reserve(self, job: PrepareSegment) -> int:
         path = segment_path(job.number)

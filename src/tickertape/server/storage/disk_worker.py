@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from threading import Event
 from typing import Final
 
 from tickertape.base.histogram import Histogram
@@ -23,13 +24,16 @@ from tickertape.journal.commit.jobs import (
     DiskJobExecutor,
     JournalJob,
     PrepareSegment,
+    PublishState,
     RetireSegments,
     SyncSegment,
     WriteCommit,
     WriteQueues,
+    WriteState,
 )
 from tickertape.server.events import event
 from tickertape.server.limits import loop_commit_bytes_max, sync_slow_seconds
+from tickertape.server.storage.checkpoint_pace import CheckpointPace
 from tickertape.server.storage.loop_syncs import log_absent
 from tickertape.server.storage.worker_thread import Worker, Workers
 
@@ -39,11 +43,14 @@ Post = Callable[..., object]
 _ABSENT: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 """Errors of systems without background syncs, or without writes that cannot wait. Nothing was lost."""
 
+_ASIDE: Final = (PrepareSegment, RetireSegments, WriteQueues, WriteState, PublishState)
+"""Jobs that run beside commits, on threads of their own."""
+
 
 class DiskWorker:
     """Executor of journal jobs: the event loop or a thread for commits, threads for other jobs.
 
-    Separate threads keep preallocation, removal and queue checkpoints from delaying commits.
+    Separate threads keep preallocation, removal and checkpoints from delaying commits.
     `answer(job, error, salt)` is called on the event loop. `post(function, *arguments)` schedules a call on
     the event loop from any thread."""
 
@@ -66,6 +73,9 @@ class DiskWorker:
         self._commits: Worker[JournalJob] = workers.make(self._do, "journal-commit")
         self._prepares: Worker[JournalJob] = workers.make(self._do, "journal-prepare")
         self._removals: Worker[JournalJob] = workers.make(self._do, "journal-remove")
+        self._states: Worker[JournalJob] = workers.make(self._do, "journal-checkpoint")
+        self._pace = CheckpointPace()
+        self._stopping = Event()
 
     def submit(self, job: JournalJob) -> None:
         """Start a job. At most one job that writes the active segment is in progress at a time."""
@@ -73,10 +83,13 @@ class DiskWorker:
             self._prepares.submit(job)
         elif isinstance(job, RetireSegments | WriteQueues):
             self._removals.submit(job)
+        elif isinstance(job, WriteState | PublishState):
+            self._states.submit(job)
         elif isinstance(job, WriteCommit | SyncSegment) and (syncs := self._background) is not None:
             if not self._begin(job, syncs):
                 self._commits.submit(job)
         else:
+            self._pace.commit_began(time.monotonic())
             self._commits.submit(job)
 
     def run_inline(self, job: JournalJob) -> OSError | None:
@@ -93,7 +106,8 @@ class DiskWorker:
             if syncs is not None:
                 syncs.stop()
         self._background = self._unused = None
-        for worker in (self._commits, self._prepares, self._removals):
+        self._stopping.set()
+        for worker in (self._commits, self._prepares, self._removals, self._states):
             worker.stop()
 
     # -- on the event loop ----------------------------------------------------------------------------
@@ -101,17 +115,20 @@ class DiskWorker:
     def _begin(self, job: WriteCommit | SyncSegment, syncs: SyncStarter) -> bool:
         """Write a commit now and start its sync. Return False if a thread must run the job."""
         began = time.perf_counter()
+        self._pace.commit_began(time.monotonic())
         try:
             if isinstance(job, WriteCommit):
                 if job.bytes > loop_commit_bytes_max or not self._executor.write_nowait(job):
                     return False
                 if not job.sync:
+                    self._pace.commit_done()
                     self._post(self._answer, job, None, 0)
                     return True
         except OSError as error:
             if error.errno in _ABSENT:
                 self._give_up(error)
                 return False
+            self._pace.commit_done()
             self._post(self._answer, job, error, 0)
             return True
         try:
@@ -126,6 +143,7 @@ class DiskWorker:
             self._give_up(error)
             self._commits.submit(job)
             return
+        self._pace.commit_done()
         self._measure(began)
         self._answer(job, error, 0)
 
@@ -139,6 +157,8 @@ class DiskWorker:
 
     def _do(self, job: JournalJob) -> None:
         salt, error = 0, None
+        if isinstance(job, WriteState):
+            self._await_turn(job.bytes)
         began = time.perf_counter()
         try:
             salt = self._executor.run(job)
@@ -148,7 +168,16 @@ class DiskWorker:
             error = OSError(errno.EIO, f"Internal error: {defect!r}")
         if isinstance(job, SyncSegment) or (isinstance(job, WriteCommit) and job.sync):
             self._measure(began)
+        if not isinstance(job, _ASIDE):
+            self._pace.commit_done()
         self._post(self._answer, job, error, salt)
+
+    def _await_turn(self, nbytes: int) -> None:
+        """Wait until the pace allows the next piece of a checkpoint, or until the stop."""
+        while seconds := self._pace.wait_seconds(time.monotonic()):
+            if self._stopping.wait(seconds):
+                return
+        self._pace.written(nbytes, time.monotonic())
 
     def _measure(self, began: float) -> None:
         seconds = time.perf_counter() - began

@@ -477,3 +477,16 @@ def test_close_on_a_full_disk_without_a_segment_persists_nothing() -> None:
     bench.full()
     assert bench.is_closed()
     assert bench.persisted == []
+
+
+def test_persisted_commit_names_the_header_on_disk() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.append()
+        job = bench.ok(WriteCommit)
+        assert isinstance(job, WriteCommit)
+        header = decode_commit(bytes(job.buffers[0]))
+        assert header is not None
+        commit = bench.persisted[-1]
+        assert (commit.number, commit.epoch, commit.checksum) == (header.number, 3, header.crc)
+    assert bench.persisted[0].number == 8

@@ -20,6 +20,7 @@ from tickertape.journal.commit.jobs import (
     SyncSegment,
     WriteCommit,
     WriteQueues,
+    WriteState,
 )
 from tickertape.journal.format.segment import segment_path
 from tickertape.server.events import logging_to
@@ -240,3 +241,42 @@ def test_commit_while_a_checkpoint_is_encoded_is_not_delayed() -> None:
     worker.submit(SYNCED)
     worker.stop()
     assert in_time == [True]
+
+
+def test_commit_while_a_checkpoint_of_records_is_written_is_not_delayed() -> None:
+    committed = Event()
+    in_time: list[bool] = []
+
+    class Executing:
+        def run(self, job: JournalJob) -> int:
+            if isinstance(job, WriteState):
+                in_time.append(committed.wait(timeout=ANSWER_SECONDS_MAX))
+            else:
+                committed.set()
+            return 0
+
+    worker = DiskWorker(cast("DiskJobExecutor", Executing()), lambda _job, _error, _salt: None, run_at_once)
+    worker.submit(WriteState(topic="t", path="sow/x/y", offset=0, buffers=[], bytes=0, durable=True))
+    worker.submit(SYNCED)
+    worker.stop()
+    assert in_time == [True]
+
+
+@pytest.mark.parametrize("job", [WRITE, SYNC, SYNCED])
+@pytest.mark.parametrize("background", [False, True])
+def test_answered_commit_no_longer_delays_checkpoints(job: JournalJob, background: bool) -> None:
+    disk = WaitingDisk(Random(1))
+    disk.make_directory("journal")
+    executor = DiskJobExecutor(disk, lambda: 1)
+    executor.run(PrepareSegment(number=1, bytes=4096))
+    syncs = HeldSyncs() if background else None
+    answered = Event()
+    worker = DiskWorker(executor, lambda *_: answered.set(), run_at_once, syncs=syncs)
+    worker.submit(job)
+    if syncs is not None:
+        for done in syncs.held:
+            assert worker._pace.commit_owed
+            done(None)
+    assert answered.wait(ANSWER_SECONDS_MAX)
+    assert not worker._pace.commit_owed
+    worker.stop()
