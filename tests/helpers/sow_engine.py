@@ -17,9 +17,11 @@ from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
+from tickertape.engine.sow.recovery import StateFiles, plan_states
 from tickertape.engine.sow.state.delete import DeleteRecord, encode
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.journal.journal import Journal
+from tickertape.journal.recovery.state_files import find_states, read_states, set_aside_state
 from tickertape.wire.commands import Publish, Rejected
 from tickertape.wire.sow_command import SOW_TOPIC
 
@@ -30,6 +32,7 @@ class SowEngine(EngineWorld):
     def __init__(self, *sow: SowDefinition, segment_bytes: int = 32_768, seed: int = 7, **more: Any) -> None:
         """`more` is as for `EngineWorld`."""
         self.sow: Sequence[SowDefinition] = sow
+        self.rebuild = frozenset[str]()
         super().__init__(seed, segment_bytes=segment_bytes, **more)
 
     def make_broker(
@@ -54,7 +57,20 @@ class SowEngine(EngineWorld):
     def open(self) -> None:
         """Start the engine on the contents of the disk, as a server does."""
         super().open()
-        drive(self.disk, self.broker.states.recover())
+        broker, journal = self.broker, self.broker.journal
+        found = find_states(self.disk, journal.journal_id)
+        stored = {
+            name: read_states(self.disk, one.manifest)
+            for name, one in found.items()
+            if one.manifest is not None
+        }
+        files = StateFiles(found, stored)
+        self.plan = plan = drive(self.disk, plan_states(journal.view, self.sow, files, self.rebuild))
+        for directory in plan.quarantine:
+            set_aside_state(self.disk, directory)
+        recovered = drive(self.disk, broker.states.recover(plan))
+        self.report = recovered.report
+        broker.begin_states(plan, recovered, self.now())
         self.collect()
         self.settle()
 

@@ -10,6 +10,9 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _JOBS = "unit/journal/test_disk_jobs.py"
+_RECOVERY = "unit/engine/sow/test_recovery.py"
+_CHECKPOINTS = "unit/engine/sow/test_checkpoints.py"
+_WORLD = "simulation/test_sow_checkpoints.py"
 
 SOW_CHECKPOINT_MUTATIONS: Final = (
     Mutation(
@@ -59,6 +62,136 @@ SOW_CHECKPOINT_MUTATIONS: Final = (
         "                return header\n",
         ("unit/journal/reading/test_commit_search.py",),
         promise="invariant 6",
+        tier="unit",
+    ),
+    Mutation(
+        "a start folds the log from the end of the last scan",
+        "engine/sow/registry.py",
+        "                    begin = planned.manifest.start\n",
+        "                    begin = planned.manifest.end\n",
+        (_WORLD,),
+        promise="invariant 1",
+        tier="simulation",
+    ),
+    Mutation(
+        "deleted keys are forgotten up to the end of the last scan",
+        "engine/sow/checkpoints.py",
+        "        state.topic.fold.deleted_keys.forget(state.since)\n",
+        "        state.topic.fold.deleted_keys.forget(attempt.manifest.end)\n",
+        (_WORLD,),
+        promise="invariant 1",
+        tier="simulation",
+    ),
+    Mutation(
+        "a delta has the records from the end of the last scan on",
+        "engine/sow/checkpoints.py",
+        "StateCopy(topic.fold, file, state.since)",
+        "StateCopy(topic.fold, file, state.named_end)",
+        (_WORLD,),
+        promise="invariant 1",
+        tier="simulation",
+    ),
+    Mutation(
+        "keys of an earlier delta are deleted once more",
+        "engine/sow/state/deleted_keys.py",
+        "for key, position in self._positions.items() if position >= since]",
+        "for key, position in self._positions.items() if position >= 0 * since]",
+        (_WORLD, "unit/engine/sow/state/test_deleted_keys.py"),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "dead keys of a delta are applied behind its records",
+        "engine/sow/recovery.py",
+        "    for blocks in files:\n        for block in blocks:\n",
+        "    for blocks in files:\n"
+        "        for block in sorted(blocks, key=lambda block: isinstance(block, DeadKeys)):\n",
+        (_WORLD,),
+        promise="invariant 1",
+        tier="simulation",
+    ),
+    Mutation(
+        "a slot that is reused during a scan keeps its earlier key in the file",
+        "engine/sow/checkpoint_writer.py",
+        "        keys = self._fold.keys.keys_of(slots)\n        count",
+        "        own = self._fold.keys\n        old = table.live_slots(0, table.slot_end)\n"
+        "        names = vars(self).setdefault('_names', dict(zip(old.tolist(), own.keys_of(old))))\n"
+        "        keys = [names.get(s, k) for s, k in zip(slots.tolist(), own.keys_of(slots))]\n        count",
+        (_WORLD,),
+        promise="invariant 1",
+        tier="simulation",
+    ),
+    Mutation(
+        "a checkpoint counts without a look at the chain of the log",
+        "engine/sow/recovery.py",
+        "(header.number, header.epoch, header.crc) == end.commit\n",
+        "header.number == end.commit[0]\n",
+        (_RECOVERY, _WORLD),
+        promise="invariant 6",
+        tier="unit",
+    ),
+    Mutation(
+        "a manifest is written before the log is synced up to its end",
+        "engine/sow/checkpoints.py",
+        "        if self._journal.commits.synced_end < manifest.end:\n",
+        "        if self._journal.commits.synced_end < 0:\n",
+        (_CHECKPOINTS,),
+        promise="R1",
+        tier="unit",
+    ),
+    Mutation(
+        "the pin of a checkpoint is one too high",
+        "engine/sow/checkpoints.py",
+        "        return state.manifest.start if state.checksum is not None",
+        "        return state.manifest.start + 1 if state.checksum is not None",
+        (_CHECKPOINTS,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a removal names a checkpoint that is not durable",
+        "engine/sow/checkpoints.py",
+        "            manifest = state.manifest\n            if manifest",
+        "            manifest = self._attempt.manifest if self._attempt else state.manifest\n"
+        "            if manifest",
+        (_CHECKPOINTS, _WORLD),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a removal names no checkpoints",
+        "engine/retention.py",
+        "manifests={**retired.manifests, **self._states.manifests()}",
+        "manifests=dict(retired.manifests)",
+        (_CHECKPOINTS, _RECOVERY),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a quiet topic holds segments for ever",
+        "engine/retention.py",
+        "                self._states.hasten(held[-1].end_position)\n",
+        "                self._states.hasten(0)\n",
+        (_CHECKPOINTS,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "an older copy of a checkpoint is loaded",
+        "engine/sow/recovery.py",
+        "    if named.position > at.end:\n        return True\n",
+        "    if named.position > at.end:\n        return False\n",
+        (_RECOVERY,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a delta without all deleted keys is written",
+        "engine/sow/checkpoints.py",
+        "self.forced or self.topic.fold.deleted_keys.lost_below:",
+        "self.forced:",
+        (_CHECKPOINTS,),
+        promise="invariant 1",
         tier="unit",
     ),
 )

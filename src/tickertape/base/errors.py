@@ -318,6 +318,10 @@ class JournalCorrupt(JournalError):
         """Place of the damage in the file, in bytes."""
 
 
+class SowIncomplete(JournalError):
+    """A SOW topic without a usable checkpoint, whose older messages retention has removed from the log."""
+
+
 class JournalFailed(JournalError):
     """A write or sync failed. The server acknowledges nothing more until a restart."""
 

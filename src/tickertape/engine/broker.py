@@ -58,14 +58,16 @@ from tickertape.engine.sessions.heartbeat import HeartbeatMonitor, heartbeat_sec
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.registry import AllowAll, LogonPolicy, SessionRegistry
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.sow.registry import StateRegistry
+from tickertape.engine.sow.checkpoints import StateCheckpoints
+from tickertape.engine.sow.recovery import StatePlan
+from tickertape.engine.sow.registry import RecoveredStates, StateRegistry
 from tickertape.engine.transactions.coordinator import TransactionCoordinator
 from tickertape.engine.transactions.records import CommittedTransactions
 from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
 from tickertape.engine.transient.delivery import TransientDelivery
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
 from tickertape.journal.commit.group_commit import PersistedCommit
-from tickertape.journal.commit.jobs import JournalJob, RetireSegments, WriteQueues
+from tickertape.journal.commit.jobs import JournalJob, PublishState, RetireSegments, WriteQueues, WriteState
 from tickertape.journal.format.staging_file import PreparedPart
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import ArchiveAnswer
@@ -148,6 +150,9 @@ class Broker:
         self.states = StateRegistry(catalog, journal, self.reads, throttle, context, hash_secret)
         self.services = FeedServices(self._delivery, self._transient, self.queues, self.states)
         self.subscriptions = self._make_subscribe_handler()
+        self.state_checkpoints = StateCheckpoints(
+            self.states.topics, self.states.fold, journal, self._outbox, self._clock
+        )
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
         self._publish_handler = self._make_publish_handler(checks)
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
@@ -168,7 +173,8 @@ class Broker:
 
     def _all_pending(self) -> Pending:
         subs, services, reads = self.subscriptions.pending, self.services.pending, self.reads.pending
-        return (*subs, *services, *reads, *self._checkpoints.pending)
+        checkpoints = *self._checkpoints.pending, *self.state_checkpoints.pending
+        return (*subs, *services, *reads, *checkpoints)
 
     def _make_subscribe_handler(self) -> SubscribeHandler:
         return SubscribeHandler(
@@ -184,7 +190,7 @@ class Broker:
         retention = RetentionManager(self.journal, policy, self._outbox, self._clock, self.reads)
         retention.pin(self.queues.oldest_needed)
         retention.pin(self._delivery.oldest_needed)
-        retention.pin(self.states.oldest_needed)
+        retention.pin_states(self.state_checkpoints)
         return retention
 
     def _make_transactions(
@@ -279,6 +285,10 @@ class Broker:
             self.retention.done(job, error)
         elif isinstance(job, WriteQueues):
             self._checkpoints.done(error)
+        elif isinstance(job, WriteState | PublishState):
+            self.state_checkpoints.done(job, error)
+            if self.state_checkpoints.take_freed():
+                self.retention.freed()
         else:
             self._commits.done(job, error, salt, now)
         self._after_disk()
@@ -315,6 +325,7 @@ class Broker:
         self._transient.settle()
         self.queues.wake()
         self._checkpoints.wake()
+        self.state_checkpoints.wake()
         self._commits.wake(now)
         for session, why in self._delivery.overdue().items():
             self._close_slow_consumer(session, why)
@@ -338,6 +349,8 @@ class Broker:
             self.subscriptions.step()
             self._hand_out(self.reads.step())
             self._checkpoints.step()
+            self.state_checkpoints.log_advanced()
+            self.state_checkpoints.step()
             self._after_input()
 
     def close(self, now: Now) -> None:
@@ -372,6 +385,11 @@ class Broker:
             self._writer.append_control(beginnings(recovered.begun))
             self._after_disk()
         self.queues.begin()
+
+    def begin_states(self, plan: StatePlan, recovered: RecoveredStates, now: Now) -> None:
+        """Start the checkpoints of recovered SOW topics. Called once, before any other input."""
+        self._begin(now)
+        self.state_checkpoints.begin(plan.topics, recovered.last)
 
     def begin_staged(self, found: Iterable[PreparedPart], now: Now) -> None:
         """Add the parts of transactions that recovery found on disk."""
@@ -458,6 +476,7 @@ class Broker:
             self.statistics.persisted(commit.batch)
             if self._has_states:
                 self.states.persisted(commit.batch.nbytes)
+                self.state_checkpoints.persisted(commit)
             if self.journal.view.first is None:
                 self.retention.persisted(part)
         if any(self._delivery.pending):
@@ -477,6 +496,8 @@ class Broker:
             self.retention.log_advanced()
         if self._has_queues:
             self._checkpoints.log_advanced()
+        if self._has_states:
+            self.state_checkpoints.log_advanced()
 
     def _resume_reading(self) -> None:
         """Resume reading from publishers that were ahead of the disk or of delivery."""

@@ -330,3 +330,19 @@ fold_scalar_rows_max: Final = 32
 """Messages of a piece below which they are folded one by one, without arrays."""
 delete_step_keys_max: Final = 16_384
 """Keys of a delete that one step applies."""
+# checkpoints of records
+sow_deleted_keys_bytes_max: Final = 64 * MIB
+"""Memory of the keys of one SOW topic that were deleted since the last file of its checkpoint. Above it, the
+next file has all records."""
+sow_forget_keys_step_max: Final = 16_384
+"""Deleted keys that one step forgets after a checkpoint."""
+sow_piece_bytes: Final = 1 * MIB
+"""Keys, bodies and columns that one step of a checkpoint copies. The last record may exceed it."""
+sow_piece_slots: Final = 16_384
+"""Slots that one step of a checkpoint examines."""
+sow_record_bytes: Final = 64
+"""Bytes of a record in a checkpoint file beside its key and body, at most."""
+sow_sync_bytes: Final = 8 * MIB
+"""Bytes of a checkpoint file that are written between two syncs."""
+sow_advance_messages_min: Final = 1 << 20
+"""Messages of the log by which the checkpoint of a topic without changes is behind before it follows."""

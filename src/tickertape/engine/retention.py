@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tickertape.base.errors import TickertapeError
 from tickertape.engine.limits import retention_check_seconds, retention_retry_seconds, retention_segments_max
@@ -20,6 +20,7 @@ from tickertape.engine.log_reads.log_reads import LogReads, ReadTask, Steps
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.outbox import NO_CONNECTION, Outbox
 from tickertape.journal.commit.jobs import RetireSegments
+from tickertape.journal.format.retired_state import RetiredManifest, RetiredState
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import ArchiveAnswer, CheckArchived
 from tickertape.journal.reading.log_view import LogPart
@@ -33,6 +34,19 @@ from tickertape.journal.retention import (
     removable,
     unneeded,
 )
+
+
+class HeldBy(Protocol):
+    """Owner of a pin that can move it."""
+
+    def oldest_needed(self) -> RetentionPin | None:
+        """Return the lowest position that it needs, as a pin."""
+
+    def hasten(self, position: int) -> None:
+        """Move the pin above a position soon, because it holds segments below it."""
+
+    def manifests(self) -> dict[str, RetiredManifest]:
+        """Return the checkpoints to name with a removal, by SOW topic. All are durable."""
 
 
 class RetentionTask(ReadTask[RetiredFacts | int]):
@@ -66,6 +80,7 @@ class RetentionManager:
         self._clock = clock
         self._reads = reads
         self._pins: list[Callable[[], RetentionPin | None]] = []
+        self._states: HeldBy | None = None
         self._task: RetentionTask | None = None
         self._archive = journal.view.archive if policy.archive_required else None
         """The archive that must contain deleted messages, or None."""
@@ -97,6 +112,11 @@ class RetentionManager:
     def pin(self, needed: Callable[[], RetentionPin | None]) -> None:
         """Register a function that returns a pin. It is called before each removal."""
         self._pins.append(needed)
+
+    def pin_states(self, states: HeldBy) -> None:
+        """Register the checkpoints of SOW topics, whose pin moves on request."""
+        self._states = states
+        self._pins.append(states.oldest_needed)
 
     def log_advanced(self) -> None:
         """Check whether segments can be deleted, after `sealed_through` of the journal has changed."""
@@ -213,6 +233,8 @@ class RetentionManager:
         else:
             self._put_off_since = None
             held = segments[free:wanted]
+            if held and self._states is not None:
+                self._states.hasten(held[-1].end_position)
             self._hold(len(held), sum(s.file_bytes for s in held), pin.who if pin and held else "")
         return min(free, retention_segments_max)
 
@@ -265,7 +287,7 @@ class RetentionManager:
 
     def _remove(self, gathered: RetiredFacts) -> None:
         """Remove the segments from the view, unless a new pin needs them."""
-        journal, retired = self._journal, gathered.retired
+        journal, retired = self._journal, self._with_manifests(gathered.retired)
         pin = self._needed()
         if pin is not None and pin.position < retired.first_position:
             self._at = self._clock.mono + retention_retry_seconds
@@ -277,6 +299,14 @@ class RetentionManager:
         journal.view.retire(retired, gathered.first, first_unknown=gathered.first_unknown)
         self._job = RetireSegments(retired=retired, numbers=tuple(gone))
         self._send(self._job)
+
+    def _with_manifests(self, retired: RetiredState) -> RetiredState:
+        """Add the durable checkpoints, whose commits may be removed with the segments.
+
+        Entries of topics that are not configured are kept."""
+        if self._states is None:
+            return retired
+        return retired._replace(manifests={**retired.manifests, **self._states.manifests()})
 
     def _send(self, job: RetireSegments) -> None:
         self._with_disk = True

@@ -40,6 +40,11 @@ class LogFold:
         self._untidy: dict[StateTopic, None] = {}
         """SOW topics that may have care to do."""
 
+    @property
+    def applied_end(self) -> int:
+        """End of the last commit whose messages may already be in the states, at or above `folded`."""
+        return self.folded if self._current is None else self._parts[0].end_position
+
     def begin(self, folded: int) -> None:
         """Start at a position, after the recovery."""
         self.folded = folded
@@ -48,6 +53,10 @@ class LogFold:
     def persisted(self, nbytes: int) -> None:
         """Count a persisted commit."""
         self.lag_bytes += nbytes
+
+    def stop(self, failure: TickertapeError) -> None:
+        """Fold nothing more, because the log is damaged."""
+        self.failure = failure
 
     def take(self, part: LogPart) -> None:
         """Fold a whole part, in the recovery. Raises `JournalCorrupt`."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
+from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.engine.limits import state_lag_bytes_max, state_lag_bytes_resume
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.filter_context import FilterContext
-from tickertape.engine.retention import RetentionPin
 from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.read_throttle import ReadThrottle
@@ -18,8 +18,11 @@ from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.accepted import AcceptedRows, KeptKeys, TopicKeys
 from tickertape.engine.sow.log_fold import LogFold
 from tickertape.engine.sow.part_fold import States, own_rows
+from tickertape.engine.sow.recovery import StatePlan, load_files
 from tickertape.engine.sow.topic import StateTopic
+from tickertape.journal.format.segment import CommitHeader
 from tickertape.journal.journal import Journal
+from tickertape.journal.reading.commit_search import find_commit
 from tickertape.journal.reading.log_reader import LogReader
 from tickertape.journal.reading.log_view import ReadRequest
 
@@ -30,6 +33,15 @@ class FrameKeys(NamedTuple):
     topics: list[TopicKeys]
     bad: dict[int, str]
     """Messages without a valid key, by index, and the reason."""
+
+
+class RecoveredStates(NamedTuple):
+    """Result of the recovery of all SOW topics."""
+
+    last: CommitHeader | None
+    """The last commit of messages, or None if it is unknown."""
+    report: list[str]
+    """Lines for the log of the server."""
 
 
 class StateRegistry:
@@ -70,14 +82,42 @@ class StateRegistry:
         definition = self._catalog.sow_of(topic)
         return None if definition is None else self._topics[definition.name]
 
-    def recover(self) -> Generator[ReadRequest, Buffer, None]:
-        """Fold the persisted log, before any other input."""
-        reader = LogReader(self._journal.view, self._journal.view.first_position)
+    def recover(self, plan: StatePlan) -> Generator[ReadRequest, Buffer, RecoveredStates]:
+        """Load the checkpoints and fold the persisted log, before any other input.
+
+        Damage of the log ends the fold, and everything else is served (row 16 of ADR 44)."""
+        view = self._journal.view
+        start = view.end_position
+        for topic in self._topics.values():
+            planned = plan.topics.get(topic.name)
+            begin = view.first_position
+            if planned is not None:
+                topic.set_incomplete(planned.incomplete_because)
+                if planned.manifest is not None:
+                    load_files(topic.fold, planned.files)
+                    topic.fold.begin_at(planned.manifest.end)
+                    begin = planned.manifest.start
+            if not topic.definition.transient:
+                start = min(start, begin)
+        report = list(plan.report)
+        try:
+            yield from self._fold_from(start)
+            self.fold.begin(self._journal.commits.persisted_end)
+        except JournalCorrupt as error:
+            self.fold.stop(error)
+            report.append(f"SOW topics are not served: {str(error).rstrip('.')}.")
+        try:
+            last = yield from find_commit(view, view.end_position)
+        except JournalCorrupt:
+            last = None  # checkpoints start with the next commit
+        return RecoveredStates(last, report)
+
+    def _fold_from(self, position: int) -> Generator[ReadRequest, Buffer, None]:
+        reader = LogReader(self._journal.view, position)
         while (step := reader.poll()) is not None:
             parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
             for part in parts:
                 self.fold.take(part)
-        self.fold.begin(self._journal.commits.persisted_end)
 
     # -- intake -----------------------------------------------------------------------------------------
 
@@ -129,9 +169,3 @@ class StateRegistry:
         """Execute one bounded step of the fold."""
         if self._awake and not self.fold.step():
             self._awake.clear()
-
-    def oldest_needed(self) -> RetentionPin | None:
-        """Return the lowest position that a state needs in the log, as a pin."""
-        if not self._topics:
-            return None
-        return RetentionPin(self._journal.view.first_position, "state of the world")

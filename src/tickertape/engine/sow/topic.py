@@ -33,12 +33,18 @@ class StateTopic:
         self.name = definition.name
         life = definition.expiration
         self.fold = StateFold(secret, expires=life is not None, life_ms=life if isinstance(life, int) else 0)
+        self.incomplete_because = ""
+        """Why the state does not include all messages of the topic, or empty."""
         self.refused = 0
         """Messages that the intake refused, because they had no valid key."""
         self._patterned = definition.pattern is not None
         self._type_of = filter_context.type_of
         self._readers: dict[str, KeyReader] = {}
         self._explicit = ExplicitKeys(topic_in_key=self._patterned)
+
+    def set_incomplete(self, reason: str) -> None:
+        """Note that the state does not include all messages."""
+        self.incomplete_because = reason
 
     def read_keys(self, batch: MessageBatch, rows: Int64s) -> RowKeys:
         """Read the keys of the messages `rows` (ascending, at least one) of a batch, all of this state."""

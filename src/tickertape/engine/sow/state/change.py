@@ -74,6 +74,11 @@ class ChangeLog:
         """Whether the next change starts a new piece."""
 
     @property
+    def end(self) -> int:
+        """Return the end of the last commit with a change."""
+        return self._end
+
+    @property
     def has_scans(self) -> bool:
         """Return whether a scan is open."""
         return bool(self._scans)

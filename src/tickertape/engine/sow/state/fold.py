@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tickertape.base.interfaces import Buffer
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import I8, Bools, Int64s, UInt64s
 from tickertape.engine.limits import fold_scalar_rows_max
@@ -21,6 +22,7 @@ from tickertape.engine.sow.state.blocks import BodyBlocks
 from tickertape.engine.sow.state.candidates import RowColumns, deleted_wins, published_wins
 from tickertape.engine.sow.state.change import DELETED, EXPIRED, ChangeEffects, ChangeLog
 from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
+from tickertape.engine.sow.state.deleted_keys import DeletedKeys
 from tickertape.engine.sow.state.expiry import LifeQueue, due_times
 from tickertape.engine.sow.state.key_index import KeyTable
 from tickertape.engine.sow.state.records import RecordRow, RecordRows, RecordTable
@@ -33,6 +35,22 @@ class Source(NamedTuple):
     first_position: int
     end: int
     """Position after the commit."""
+
+
+class StoredRecords(NamedTuple):
+    """Records of a checkpoint, in columns."""
+
+    keys: list[bytes]
+    """Distinct."""
+    positions: Int64s
+    order_stamps: Int64s
+    publishers: UInt64s
+    """Publisher ids."""
+    sequences: UInt64s
+    lives: Int64s | None
+    bodies: Buffer
+    body_offsets: Int64s
+    """n + 1 offsets into `bodies`."""
 
 
 class DeleteRow(NamedTuple):
@@ -59,6 +77,8 @@ class StateFold:
         self._life_ms = life_ms
         self.compare_below = 0
         """Rows below this position may be older than the records."""
+        self.deleted_keys = DeletedKeys()
+        self.highest_order_stamp = 0
         self.unkeyed = 0
         """Messages of the log without a valid key. They are in no state."""
         self.deleted = 0
@@ -70,11 +90,54 @@ class StateFold:
 
     @property
     def nbytes(self) -> int:
-        """Memory of records, keys, bodies and kept changes."""
+        """Memory of records, keys, bodies, kept changes and deleted keys."""
         blocks = self.records.blocks
         return (
-            self.keys.nbytes + self.records.nbytes + blocks.nbytes + blocks.held_bytes + self.changes.nbytes
+            self.keys.nbytes
+            + self.records.nbytes
+            + blocks.nbytes
+            + blocks.held_bytes
+            + self.changes.nbytes
+            + self.deleted_keys.nbytes
         )
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def begin_at(self, compare_below: int) -> None:
+        """Compare the following rows below a position with the records, which may be newer."""
+        self.compare_below = compare_below
+
+    def load(self, stored: StoredRecords) -> None:
+        """Add records of a checkpoint, which replace records of their keys."""
+        slots = self.keys.find(stored.keys)
+        absent = np.flatnonzero(slots < 0)
+        if len(absent):
+            slots[absent] = self.keys.insert([stored.keys[at] for at in absent.tolist()])
+        table = self.records
+        ids, rows = np.unique(stored.publishers, return_inverse=True)
+        numbers = np.array([table.publisher_number(one) for one in ids.tolist()], np.uint32)
+        lives = None
+        if self.lives is not None:
+            lives = np.zeros(len(slots), I8) if stored.lives is None else stored.lives
+            self.lives.add(slots, due_times(stored.order_stamps, lives, self._life_ms))
+        self.highest_order_stamp = max(self.highest_order_stamp, int(stored.order_stamps.max()))
+        records = RecordRows(
+            table.blocks.append(stored.bodies, stored.body_offsets),
+            stored.positions,
+            stored.order_stamps,
+            numbers[rows],
+            stored.sequences,
+            lives,
+        )
+        self._applied(self.changes.put(0, 0, slots, records))
+
+    def unload(self, keys: list[bytes]) -> None:
+        """Remove records of keys that a later file of a checkpoint no longer has."""
+        slots = self.keys.find(keys)
+        slots = slots[slots >= 0]
+        if len(slots):
+            self.keys.remove(slots)
+            self._applied(self.changes.drop(0, 0, slots, DELETED))
 
     # -- messages ---------------------------------------------------------------------------------------
 
@@ -101,6 +164,7 @@ class StateFold:
         if len(absent):
             slots[absent] = self.keys.insert([keys[at] for at in absent.tolist()])
         records = self._rows_of(source, rows)
+        self.highest_order_stamp = max(self.highest_order_stamp, int(records.order_stamps.max()))
         if self.lives is not None and records.lives is not None:
             self.lives.add(slots, due_times(records.order_stamps, records.lives, self._life_ms))
         self._applied(self.changes.put(source.first_position, source.end, slots, records))
@@ -113,6 +177,7 @@ class StateFold:
             if slot < 0:
                 slot = int(self.keys.insert([key])[0])
             stamp = batch.timestamp(row) if stamps is None else int(stamps[row])
+            self.highest_order_stamp = max(self.highest_order_stamp, stamp)
             life = batch.expiration(row) or 0
             if self.lives is not None:
                 due = due_times(np.array([stamp], I8), np.array([life], I8), self._life_ms)
@@ -188,6 +253,7 @@ class StateFold:
         slots = slots[ends]
         if not len(slots):
             return
+        self.deleted_keys.add([keys[at] for at in known[ends].tolist()], row.position)
         kind = EXPIRED if record.kind is DeleteKind.EXPIRED else DELETED
         self.keys.remove(slots)
         self._applied(self.changes.drop(row.position, row.position + 1, slots, kind))

@@ -1,0 +1,104 @@
+"""State files: reads the checkpoints of all SOW topics at a start, and moves unusable ones to quarantine.
+
+Reading changes nothing. A file is read to its end, so that no part of a damaged file is used.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tickertape.base.errors import JournalCorrupt
+from tickertape.base.interfaces import Disk
+from tickertape.journal.format.files import open_file, set_aside
+from tickertape.journal.format.segment import SOW_DIRECTORY
+from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock
+from tickertape.journal.format.sow_checkpoint import (
+    MANIFEST_NAME,
+    StateFileEntry,
+    StateManifest,
+    decode_manifest,
+    manifest_checksum,
+    read_file,
+    state_path,
+)
+from tickertape.journal.limits import sow_file_block_bytes_max, sow_manifest_bytes_max
+
+StateBlocks = list[RecordBlock | DeadKeys]
+
+
+class FoundState(NamedTuple):
+    """The directory of one SOW topic in `sow/`."""
+
+    directory: str
+    """Name inside `sow/`."""
+    names: tuple[str, ...]
+    """Names of all files in it."""
+    manifest: StateManifest | None = None
+    checksum: int = 0
+    """Checksum of the manifest."""
+    damage: str = ""
+    """Why the manifest cannot be read, or empty."""
+
+
+class ReadableFiles(NamedTuple):
+    """The intact files of a manifest, up to the first damaged one."""
+
+    files: list[StateBlocks]
+    damage: str = ""
+    """Why the next file cannot be read, or empty."""
+
+
+def find_states(disk: Disk, journal_id: bytes) -> dict[str, FoundState]:
+    """Return all directories in `sow/` by their names. Raises `JournalVersion` or `OSError`."""
+    if SOW_DIRECTORY not in disk.names("."):
+        return {}
+    found = {}
+    for directory in disk.names(SOW_DIRECTORY):
+        try:
+            names = tuple(disk.names(f"{SOW_DIRECTORY}/{directory}"))
+        except NotADirectoryError:
+            continue
+        found[directory] = _found(disk, directory, names, journal_id)
+    return found
+
+
+def read_states(disk: Disk, manifest: StateManifest) -> ReadableFiles:
+    """Read the files of a manifest. Raises `JournalVersion` for a file of a newer format."""
+    files: list[StateBlocks] = []
+    for entry in manifest.files:
+        try:
+            files.append(_read(disk, manifest, entry))
+        except (JournalCorrupt, OSError) as error:
+            return ReadableFiles(files, str(error))
+    return ReadableFiles(files)
+
+
+def set_aside_state(disk: Disk, directory: str) -> str:
+    """Move the directory of a SOW topic to quarantine, and return its new path. Raises `OSError`."""
+    aside = set_aside(disk, f"{SOW_DIRECTORY}/{directory}", f"{SOW_DIRECTORY}-{directory}", "")
+    disk.sync_directory(SOW_DIRECTORY)
+    return aside
+
+
+def _found(disk: Disk, directory: str, names: tuple[str, ...], journal_id: bytes) -> FoundState:
+    if MANIFEST_NAME not in names:
+        return FoundState(directory, names)
+    path = f"{SOW_DIRECTORY}/{directory}/{MANIFEST_NAME}"
+    try:
+        with open_file(disk, path) as handle:
+            data = disk.read(handle, 0, sow_manifest_bytes_max + 1)
+        manifest = decode_manifest(data, directory, journal_id)
+    except (JournalCorrupt, OSError) as error:
+        return FoundState(directory, names, damage=str(error))
+    return FoundState(directory, names, manifest, manifest_checksum(data))
+
+
+def _read(disk: Disk, manifest: StateManifest, entry: StateFileEntry) -> StateBlocks:
+    path = state_path(manifest.topic, entry.name)
+    with open_file(disk, path) as handle:
+        size = disk.size(handle)
+        # An unreadable byte of a mapped file would kill the process, but a read reports it.
+        for offset in range(0, size, sow_file_block_bytes_max):
+            disk.read(handle, offset, sow_file_block_bytes_max)
+        data = disk.map(handle) if size else memoryview(b"")
+    return list(read_file(data, manifest, entry))

@@ -1,0 +1,50 @@
+"""Simulation of checkpoints: after each start the records are those of all persisted messages."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.sow_checkpoint_world import CheckpointWorld
+from tickertape.engine.sow import checkpoint_writer
+from tickertape.journal.commit.group_commit import SyncPolicy
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_writer, "sow_piece_slots", 3)
+    monkeypatch.setattr(checkpoint_writer, "sow_piece_bytes", 400)
+
+
+def run(seed: int, counts: Counter[str]) -> None:
+    policy = (SyncPolicy.ALWAYS, SyncPolicy.INTERVAL)[seed % 2]
+    world = CheckpointWorld(seed, policy=policy)
+    for _ in range(5):
+        operations = world.rng.choice((40, 150, 400, 10**9))
+        finished = world.live(world.rng.choice((30, 80)), operations)
+        counts["crashes"] += not finished
+        counts["removed segments"] += world.removed
+        counts["checkpoints"] += world.broker.state_checkpoints.written
+        world.restart(power=world.rng.random() < 0.6)
+        for name, plan in world.plan.topics.items():
+            if plan.manifest is not None:
+                counts[f"{name} loaded"] += 1
+                counts["deltas loaded"] += len(plan.files) - 1
+                counts["moved manifests"] += plan.manifest.end != plan.manifest.files[-1].end
+
+
+def test_records_after_each_start_are_those_of_all_persisted_messages() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(50):
+        run(seed, counts)
+    assert min(counts[name] for name in ("crashes", "removed segments", "checkpoints")) > 50
+    assert min(counts[name] for name in ("orders loaded", "rates loaded", "deltas loaded")) > 20
+    assert counts["moved manifests"] > 5
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(100, 1_000, 30))
+def test_records_after_many_schedules_are_those_of_all_persisted_messages(seed: int) -> None:
+    for one in range(seed, seed + 30):
+        run(one, Counter())

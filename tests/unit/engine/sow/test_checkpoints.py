@@ -1,0 +1,228 @@
+"""Checkpoints of SOW topics in the engine: files, pins, syncs, failures and bounds."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from tests.helpers.sow_engine import SowEngine, publish
+from tests.simulation.engine_peer import Peer
+from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.sow import checkpoint_writer, checkpoints
+from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind
+from tickertape.journal.commit.group_commit import SyncPolicy
+from tickertape.journal.commit.jobs import PublishState, SyncSegment, WriteState
+from tickertape.journal.format.sow_checkpoint import MANIFEST_NAME, state_path
+from tickertape.journal.retention import RetentionPolicy
+
+ORDERS = SowDefinition("orders", key=("/id",), checkpoint_interval=10.0)
+QUIET = SowDefinition("quiet", key=("/id",), checkpoint_interval=10.0)
+
+
+def body(key: object, value: object = 0) -> bytes:
+    return msgspec.json.encode({"id": key, "v": value})
+
+
+def names(world: SowEngine, topic: str = "orders") -> list[str]:
+    """Return the kinds of files of a topic, in order."""
+    found = world.disk.names(state_path(topic, "").rstrip("/"))
+    return [name.partition("-")[0] for name in found]
+
+
+def interval(world: SowEngine) -> None:
+    """Let an interval pass, and everything that is due."""
+    world.wake(10.1)
+    world.settle()
+
+
+def filled(*, count: int = 50) -> tuple[SowEngine, Peer]:
+    """Return an engine with a base."""
+    world = SowEngine(ORDERS, QUIET, segment_bytes=1 << 20)
+    peer = world.connect("p")
+    publish(peer, [("orders", body(key)) for key in range(count)])
+    world.settle()
+    interval(world)
+    assert names(world) == ["base", "manifest"]
+    return world, peer
+
+
+def delete(world: SowEngine, *keys: int) -> None:
+    fold = world.state("orders").fold
+    packed = [msgspec.msgpack.encode(key) for key in keys]
+    rows = fold.records.rows(fold.keys.find(packed))
+    builder = DeleteBuilder("orders", DeleteKind.DELETED)
+    builder.add(packed, fold.records.publisher_ids(rows.publishers), rows.sequences, rows.order_stamps)
+    world.write_delete(builder.build(len(keys), len(keys)))
+
+
+def test_interval_without_changes_writes_nothing() -> None:
+    world, peer = filled()
+    written = world.broker.state_checkpoints.written
+    publish(peer, [("unkept", b"x")])
+    world.settle()
+    interval(world)
+    interval(world)
+    assert world.broker.state_checkpoints.written == written
+
+
+def test_deltas_have_changes_only_and_become_a_base_above_half_of_the_base() -> None:
+    world, peer = filled()
+    kinds = []
+    for value in range(1, 9):
+        publish(peer, [("orders", body(value, value))])
+        delete(world, 40 + value)
+        interval(world)
+        kinds.append(names(world))
+    assert kinds[0] == ["base", "delta", "manifest"]
+    assert ["base", "manifest"] in kinds
+    assert max(map(len, kinds)) < 8
+    before = world.records("orders")
+    assert len(before) == 42
+    world.reopen()
+    assert world.records("orders") == before
+
+
+def test_deleted_keys_above_the_memory_make_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, _ = filled()
+    monkeypatch.setattr(world.state("orders").fold.deleted_keys, "_bytes_max", 500)
+    delete(world, 1, 2, 3, 4)
+    interval(world)
+    assert names(world) == ["base", "manifest"]
+    assert world.broker.state_checkpoints.written == 3
+    before = world.records("orders")
+    world.reopen()
+    assert world.records("orders") == before
+    assert len(before) == 46
+
+
+@pytest.mark.parametrize("kind", [WriteState, PublishState])
+def test_failed_write_of_a_checkpoint_is_reported_and_repeated(kind: type) -> None:
+    world, peer = filled()
+    publish(peer, [("orders", body(1, 1))])
+    world.settle()
+    world.wake(10.1)
+    run_until(world, lambda: isinstance(world.jobs[0], kind) if world.jobs else False)
+    world.disk.fail("sync" if kind is PublishState else "write", 1, errno.EIO)
+    world.settle()
+    assert world.broker.state_checkpoints.failures == 1
+    (event,) = [event for event in world.told if event.name == "sow_checkpoint_failed"]
+    assert event.fields["topic"] == "orders"
+    publish(peer, [("orders", body(2, 2))])
+    world.settle()
+    interval(world)
+    found = world.disk.names(state_path("orders", "").rstrip("/"))
+    manifest = world.broker.state_checkpoints._states["orders"].manifest
+    assert manifest is not None
+    assert {*found} - {"manifest.new"} == {MANIFEST_NAME, *(entry.name for entry in manifest.files)}
+    before = world.records("orders")
+    world.reopen()
+    assert world.records("orders") == before
+
+
+def run_until(world: SowEngine, reached: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if reached():
+            return
+        if world.jobs:
+            world.run_job()
+        else:
+            assert world.broker.has_work
+            world.work()
+    raise AssertionError("the engine does not reach it")
+
+
+def test_manifest_waits_for_the_sync_of_the_log() -> None:
+    world = SowEngine(ORDERS, segment_bytes=1 << 20, policy=SyncPolicy.NEVER)
+    publish(world.connect("p"), [("orders", body(key)) for key in range(50)])
+    world.settle()
+    world.wake(10.1)
+    order = []
+    while world.jobs or world.broker.has_work:
+        if not world.jobs:
+            world.work()
+            continue
+        job = world.jobs[0]
+        order.append(type(job))
+        if isinstance(job, PublishState):
+            assert world.broker.journal.commits.synced_end == world.broker.journal.commits.persisted_end
+        world.run_job()
+    assert order.index(SyncSegment) < order.index(PublishState)
+    assert world.broker.state_checkpoints.written == 1
+
+
+def test_pieces_are_bounded_and_synced_regularly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_writer, "sow_piece_bytes", 1_000)
+    monkeypatch.setattr(checkpoints, "sow_sync_bytes", 5_000)
+    world = SowEngine(ORDERS, segment_bytes=1 << 20)
+    publish(world.connect("p"), [("orders", body(key, "x" * 100)) for key in range(500)])
+    world.settle()
+    world.wake(10.1)
+    pieces: list[WriteState] = []
+    while world.jobs or world.broker.has_work:
+        if world.jobs:
+            pieces += [job for job in [world.jobs[0]] if isinstance(job, WriteState)]
+            world.run_job()
+        else:
+            world.work()
+    assert len(pieces) > 40
+    assert max(piece.bytes for piece in pieces) < 2_000
+    unsynced = 0
+    for piece in pieces:
+        unsynced = 0 if piece.durable else unsynced + piece.bytes
+        assert unsynced < 5_000
+    assert pieces[-1].durable
+
+
+def test_quiet_topic_holds_no_segment_of_a_pruned_log() -> None:
+    world = SowEngine(
+        ORDERS, QUIET, segment_bytes=8_192, retention=RetentionPolicy(size_bytes=30_000), seed=3
+    )
+    peer = world.connect("p")
+    publish(peer, [("quiet", body(key)) for key in range(5)])
+    for _ in range(60):
+        publish(peer, [("orders", body(key, "x" * 200)) for key in range(10)])
+        world.settle()
+        world.wake(3.0)
+        world.settle()
+    first = world.broker.journal.view.first_position
+    assert world.broker.journal.commits.persisted_end - first < 300
+    assert names(world, "quiet") == ["base", "manifest"]
+    retired = world.broker.journal.view.retired
+    assert retired is not None
+    assert {*retired.manifests} == {"orders", "quiet"}
+    before = world.records("quiet"), world.records("orders")
+    world.reopen()
+    assert (world.records("quiet"), world.records("orders")) == before
+    assert len(before[0]) == 5
+
+
+def test_transient_topic_has_no_checkpoint_and_no_pin() -> None:
+    world = SowEngine(SowDefinition("orders", key=("/id",), durability="transient"))
+    assert world.broker.state_checkpoints.oldest_needed() is None
+    interval(world)
+    assert "sow" not in world.disk.names(".")
+
+
+def test_pin_and_named_checkpoint_are_those_of_the_durable_manifest() -> None:
+    world, peer = filled()
+    interval(world)
+    states = world.broker.state_checkpoints
+    durable = states.manifests()
+    publish(peer, [("orders", body(1, 1))])
+    world.settle()
+    world.wake(10.1)
+    run_until(world, lambda: isinstance(world.jobs[0], PublishState) if world.jobs else False)
+    assert states.manifests() == durable
+    world.settle()
+    later = states.manifests()["orders"]
+    assert later.position > durable["orders"].position
+    world.reopen(ORDERS)
+    manifest = world.plan.topics["orders"].manifest
+    assert manifest is not None
+    assert (manifest.end, manifest.chain) == (later.position, later.chain)
+    pin = world.broker.state_checkpoints.oldest_needed()
+    assert pin is not None
+    assert pin.position == manifest.start
