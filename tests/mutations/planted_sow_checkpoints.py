@@ -12,6 +12,7 @@ from tests.mutations.mutation import Mutation
 _JOBS = "unit/journal/test_disk_jobs.py"
 _RECOVERY = "unit/engine/sow/test_recovery.py"
 _CHECKPOINTS = "unit/engine/sow/test_checkpoints.py"
+_STATE_CHECK = "unit/journal/offline/test_state_check.py"
 _WORLD = "simulation/test_sow_checkpoints.py"
 
 SOW_CHECKPOINT_MUTATIONS: Final = (
@@ -192,6 +193,42 @@ SOW_CHECKPOINT_MUTATIONS: Final = (
         "self.forced:",
         (_CHECKPOINTS,),
         promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "a start relies on a manifest that power loss may take",
+        "journal/recovery/state_files.py",
+        '        disk.sync_directory(f"{SOW_DIRECTORY}/{state.directory}")\n',
+        "        disk.sync_directory(SOW_DIRECTORY)\n",
+        ("unit/journal/recovery/test_state_files.py",),
+        promise="invariant 4",
+        tier="unit",
+    ),
+    Mutation(
+        "the offline removal ignores the checkpoints of SOW topics",
+        "server/offline_prune.py",
+        "        pin = min([*self._pins(), *self._state_pins()], default=None)\n",
+        "        pin = min(self._pins(), default=None)\n",
+        (_STATE_CHECK,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "the offline removal names no checkpoints",
+        "server/offline_prune.py",
+        "manifests={**retired.manifests, **self._manifests}",
+        "manifests=dict(retired.manifests)",
+        (_STATE_CHECK,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "verify does not read the files of checkpoints",
+        "journal/offline/state_check.py",
+        "        if not reason and through and state.manifest is not None:\n",
+        "        if reason and through and state.manifest is not None:\n",
+        (_STATE_CHECK,),
+        promise="invariant 17",
         tier="unit",
     ),
 )

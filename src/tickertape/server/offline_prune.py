@@ -1,8 +1,8 @@
 """Offline prune: removes archived segments of a stopped instance, like retention.
 
 Invariants:
-- A segment is removed only if the archive has all its messages, this run has verified them, and no queue
-  needs the segment.
+- A segment is removed only if the archive has all its messages, this run has verified them, and no queue and
+  no checkpoint of a SOW topic needs the segment.
 - The directory is locked, so no server runs on it.
 - `retired.bin` is durable before the first segment is removed, so a server can start after a crash.
 """
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.verify import Sums, sums_of
-from tickertape.base.errors import ArchiveFailed, JournalLocked
+from tickertape.base.errors import ArchiveFailed, JournalCorrupt, JournalLocked
 from tickertape.base.text_format import shown
 from tickertape.engine.limits import retention_segments_max
 from tickertape.engine.queues.state.checkpoint import decode_covered, needed_from
@@ -25,9 +25,16 @@ from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.files import open_file
 from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.queue_checkpoint import read_queues
+from tickertape.journal.format.retired_state import RetiredManifest
 from tickertape.journal.format.segment import CONTROL_TOPIC, JOURNAL_DIRECTORY, segment_number, segment_path
 from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 from tickertape.journal.reading.log_view import LogSegment, LogView
+from tickertape.journal.recovery.state_files import (
+    find_states,
+    make_durable,
+    read_states,
+    retired_manifest,
+)
 from tickertape.journal.retention import (
     RetentionPolicy,
     due,
@@ -70,6 +77,8 @@ class OfflinePrune:
 
     def __init__(self, directory: str, open_archive: Callable[[str], ArchiveWriter]) -> None:
         self._disk = SystemDisk(directory)
+        self._manifests: dict[str, RetiredManifest] = {}
+        """Checkpoints of SOW topics, which are durable."""
         try:
             self.journal_id, self._view = self._opened()
             self._reader = SnapshotReader(self._disk, self._view)
@@ -100,7 +109,7 @@ class OfflinePrune:
             total = sum(segment.file_bytes for segment in view.segments)
             wanted = min(archived, due(sealed, policy, wall, total))
             why = "--keep-age or --keep-size" if wanted < archived else ""
-        pin = min(self._pins(), default=None)
+        pin = min([*self._pins(), *self._state_pins()], default=None)
         free = wanted if pin is None else unneeded(sealed[:wanted], pin.position)
         if pin is not None and free < wanted:
             why = f"{pin.who}, which needs the log from position {pin.position:,}"
@@ -137,13 +146,15 @@ class OfflinePrune:
         while left:
             count = min(left, retention_segments_max)
             gathered = read_all(self._disk, gather(self._view, self.journal_id, count))
-            through = gathered.retired.through
+            retired = gathered.retired
+            retired = retired._replace(manifests={**retired.manifests, **self._manifests})
+            through = retired.through
             # Make the new start of the log durable before older segments are removed.
             self._sync(through + 1)
             numbers = self._numbers(through)
             self._reader.close()
-            self._view.retire(gathered.retired, gathered.first, first_unknown=gathered.first_unknown)
-            executor.run(RetireSegments(retired=gathered.retired, numbers=numbers))
+            self._view.retire(retired, gathered.first, first_unknown=gathered.first_unknown)
+            executor.run(RetireSegments(retired=retired, numbers=numbers))
             left -= count
 
     # -- internals ------------------------------------------------------------------------------------
@@ -186,6 +197,27 @@ class OfflinePrune:
         return [
             RetentionPin(begun.position, f"queue {shown(begun.queue)}") for begun in begun_in(self._control())
         ]
+
+    def _state_pins(self) -> list[RetentionPin]:
+        """Return P0 of the checkpoints of all SOW topics, and make them durable.
+
+        Raises `JournalCorrupt` for one that cannot be read, because the log may be needed instead."""
+        pins: list[RetentionPin] = []
+        found = find_states(self._disk, self.journal_id)
+        for state in found.values():
+            manifest = state.manifest
+            damage = state.damage or ("" if manifest is None else read_states(self._disk, manifest).damage)
+            if damage:
+                raise JournalCorrupt(f"Cannot prune: {damage} Nothing was removed.")
+            if manifest is None:
+                pins.append(RetentionPin(0, f"a SOW topic without a checkpoint in sow/{state.directory}"))
+            else:
+                pins.append(RetentionPin(manifest.start, f"SOW topic {shown(manifest.topic)}"))
+                named = retired_manifest(state)
+                assert named is not None
+                self._manifests[manifest.topic] = named
+        make_durable(self._disk, found.values())
+        return pins
 
     def _control(self) -> list[bytes]:
         """Return the control records of the log, starting with the own ones of removed segments."""

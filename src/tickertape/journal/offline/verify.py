@@ -36,6 +36,7 @@ from tickertape.journal.format.staging_file import STAGING_DIRECTORY
 from tickertape.journal.limits import segment_header_bytes
 from tickertape.journal.offline.report import RetiredSummary, SegmentSummary, VerifyFinding, VerifyReport
 from tickertape.journal.offline.segment_check import Progress, SegmentChecker, opened
+from tickertape.journal.offline.state_check import check_states
 from tickertape.journal.recovery.recovery import check_retired_link
 from tickertape.journal.recovery.survey import SegmentHead, SegmentSurvey, leftovers, survey_segments
 
@@ -114,6 +115,9 @@ class _Verifier:
             journal_id = self._journal_id(names)
             begun = self._last_segment(journal_id)
             self._segments(journal_id)
+            states = check_states(self._disk, journal_id, self._retired, through=self._through)
+            self._report.damage.extend(states.damage)
+            self._report.notes.extend(states.notes)
             self._check_clean_shutdown(shutdown)
             self._check_last_segment(begun)
         else:

@@ -5,11 +5,13 @@ Reading changes nothing. A file is read to its end, so that no part of a damaged
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tickertape.base.errors import JournalCorrupt
 from tickertape.base.interfaces import Disk
 from tickertape.journal.format.files import open_file, set_aside
+from tickertape.journal.format.retired_state import RetiredManifest
 from tickertape.journal.format.segment import SOW_DIRECTORY
 from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock
 from tickertape.journal.format.sow_checkpoint import (
@@ -71,6 +73,31 @@ def read_states(disk: Disk, manifest: StateManifest) -> ReadableFiles:
         except (JournalCorrupt, OSError) as error:
             return ReadableFiles(files, str(error))
     return ReadableFiles(files)
+
+
+def make_durable(disk: Disk, found: Iterable[FoundState]) -> None:
+    """Sync all manifests, their files and their names. Raises `OSError`.
+
+    An earlier process may have been killed before its syncs, and a removal of segments relies on them."""
+    kept = [state for state in found if state.manifest is not None]
+    for state in kept:
+        assert state.manifest is not None
+        named = {MANIFEST_NAME, *(entry.name for entry in state.manifest.files)}
+        for name in sorted(named.intersection(state.names)):
+            with open_file(disk, f"{SOW_DIRECTORY}/{state.directory}/{name}", write=True) as handle:
+                disk.sync(handle)
+        disk.sync_directory(f"{SOW_DIRECTORY}/{state.directory}")
+    if kept:
+        disk.sync_directory(SOW_DIRECTORY)
+        disk.sync_directory(".")
+
+
+def retired_manifest(state: FoundState) -> RetiredManifest | None:
+    """Return the entry of `retired.bin` for a checkpoint, or None without a manifest."""
+    manifest = state.manifest
+    if manifest is None:
+        return None
+    return RetiredManifest(manifest.end, manifest.commit, manifest.epoch, manifest.chain, state.checksum)
 
 
 def set_aside_state(disk: Disk, directory: str) -> str:

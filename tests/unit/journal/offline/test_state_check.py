@@ -1,0 +1,136 @@
+"""Checkpoints of SOW topics in `verify`, in `ls` and in the offline removal of segments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.helpers.sow_engine import SowEngine, publish
+from tickertape.base.errors import JournalCorrupt
+from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.journal.disk import SystemDisk
+from tickertape.journal.format.retired_state import read_retired
+from tickertape.journal.format.sow_checkpoint import MANIFEST_NAME, state_path
+from tickertape.journal.offline.verify import survey, verify
+from tickertape.journal.retention import RetentionPolicy
+from tickertape.server.offline_prune import OfflinePrune
+
+ORDERS = SowDefinition("orders", key=("/id",), checkpoint_interval=1.0)
+QUIET = SowDefinition("quiet", key=("/id",), checkpoint_interval=1.0)
+MANIFEST = state_path("orders", MANIFEST_NAME)
+
+
+def stored() -> SowEngine:
+    """Return an engine with several segments, and a checkpoint in the middle of the log."""
+    world = SowEngine(ORDERS, segment_bytes=8_192)
+    peer = world.connect("p")
+    for value in range(8):
+        publish(
+            peer,
+            [("orders", msgspec.json.encode({"id": key, "v": value, "x": "x" * 200})) for key in range(20)],
+        )
+        world.settle()
+        if value == 4:
+            world.wake(1.1)
+            world.settle()
+    return world
+
+
+def files_of(world: SowEngine) -> list[str]:
+    return [path for path in world.disk.contents() if path.startswith("sow/") and path.endswith(".sow")]
+
+
+def test_verify_and_ls_name_the_checkpoint() -> None:
+    world = stored()
+    start = world.broker.state_checkpoints.manifests()["orders"].position
+    for report in (verify(world.disk), survey(world.disk)):
+        assert report.whole
+        (note,) = [note for note in report.notes if note.file.startswith("sow/")]
+        assert note.what.startswith("checkpoint of SOW topic 'orders': 20 records, ")
+        assert note.what.endswith(f"in 1 files, for the log from position {start} on")
+
+
+def test_verify_reports_a_damaged_file_and_a_damaged_manifest() -> None:
+    world = stored()
+    (path,) = files_of(world)
+    world.disk.harm(path, "zeros")
+    assert survey(world.disk).whole
+    (found,) = verify(world.disk).damage
+    assert path in found.what
+    world.disk.mend()
+    world.disk.harm(MANIFEST, "zeros")
+    for report in (verify(world.disk), survey(world.disk)):
+        (found,) = report.damage
+        assert "does not start like such a file" in found.what
+
+
+def test_verify_reports_a_checkpoint_that_removed_segments_require() -> None:
+    world = SowEngine(ORDERS, segment_bytes=8_192, retention=RetentionPolicy(size_bytes=20_000))
+    peer = world.connect("p")
+    for value in range(8):
+        publish(
+            peer,
+            [("orders", msgspec.json.encode({"id": key, "v": value, "x": "x" * 200})) for key in range(20)],
+        )
+        world.settle()
+        world.wake(61.0)
+        world.settle()
+    assert world.broker.retention.removed_segments
+    assert verify(world.disk).whole
+    world.disk.remove(MANIFEST)
+    (found,) = verify(world.disk).damage
+    assert found.file == MANIFEST
+    assert "the removed segments require a checkpoint of SOW topic 'orders'" in found.what
+
+
+def pruning(world: SowEngine, directory: Path) -> OfflinePrune:
+    """Write the data directory, and open it with an archive that has the whole log."""
+    for path, data in world.disk.contents().items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(data)
+    end = world.broker.journal.view.end_position
+    archive: Any = SimpleNamespace(
+        coverage=SimpleNamespace(begin=0, end=end, topics=()), place=SimpleNamespace(location="archive")
+    )
+    return OfflinePrune(str(directory), lambda _: archive)
+
+
+def test_offline_removal_keeps_the_later_log_and_names_the_checkpoint(tmp_path: Path) -> None:
+    world = stored()
+    manifest = world.broker.state_checkpoints.manifests()["orders"]
+    prune = pruning(world, tmp_path)
+    plan = prune.plan(RetentionPolicy(), 0)
+    assert plan.segments
+    assert plan.segments[-1].end_position <= manifest.position
+    assert plan.kept_by == f"SOW topic 'orders', which needs the log from position {manifest.position}"
+    prune.remove(plan)
+    prune.close()
+    retired = read_retired(SystemDisk(tmp_path), world.broker.journal.journal_id)
+    assert retired is not None
+    assert retired.manifests == {"orders": manifest}
+
+
+@pytest.mark.parametrize("harmed", ["manifest", "base"])
+def test_offline_removal_is_refused_with_an_unreadable_checkpoint(tmp_path: Path, harmed: str) -> None:
+    world = stored()
+    contents = world.disk.contents()
+    prune = pruning(world, tmp_path)
+    path = tmp_path / (MANIFEST if harmed == "manifest" else files_of(world)[0])
+    path.write_bytes(bytes(len(contents[path.relative_to(tmp_path).as_posix()])))
+    with pytest.raises(JournalCorrupt, match=r"Cannot prune: .* Nothing was removed"):
+        prune.plan(RetentionPolicy(), 0)
+    prune.close()
+
+
+def test_offline_removal_keeps_everything_for_an_interrupted_first_checkpoint(tmp_path: Path) -> None:
+    world = stored()
+    world.disk.remove(MANIFEST)
+    prune = pruning(world, tmp_path)
+    plan = prune.plan(RetentionPolicy(), 0)
+    assert not plan.segments
+    assert plan.kept_by.startswith("a SOW topic without a checkpoint in sow/")
+    prune.close()
