@@ -19,6 +19,7 @@ from tests.mutations.planted_records import RECORD_MUTATIONS
 from tests.mutations.planted_sow_checkpoints import SOW_CHECKPOINT_MUTATIONS
 from tests.mutations.planted_sow_config import SOW_CONFIG_MUTATIONS
 from tests.mutations.planted_sow_fold import SOW_FOLD_MUTATIONS
+from tests.mutations.planted_sow_intake import SOW_INTAKE_MUTATIONS
 from tests.mutations.planted_sow_keys import SOW_KEY_MUTATIONS
 from tests.mutations.planted_sow_query import SOW_QUERY_MUTATIONS
 from tests.mutations.planted_sow_rule import SOW_RULE_MUTATIONS
@@ -403,6 +404,7 @@ MUTATIONS: Final = (
     *STATE_FILE_MUTATIONS,
     *SOW_CHECKPOINT_MUTATIONS,
     *SOW_FOLD_MUTATIONS,
+    *SOW_INTAKE_MUTATIONS,
     *SOW_KEY_MUTATIONS,
     *SOW_CONFIG_MUTATIONS,
     *RECORD_MUTATIONS,

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tickertape.base.errors import BadBatch, BadCommand, BadTopic
+from tickertape.base.errors import BadBatch, BadCommand, BadOption, BadTopic
 from tickertape.base.limits import last_persisted_max, publish_messages_max, publish_topics_max
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
@@ -20,6 +20,7 @@ from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
 from tickertape.wire.commands import Publish
 from tickertape.wire.settlement import QUEUE_TOPIC
+from tickertape.wire.sow_command import SOW_TOPIC
 
 
 def reject_unroutable(
@@ -135,12 +136,18 @@ class PublishChecks:
 
     def check_staged(self, batch: MessageBatch) -> None:
         """Validate a batch to be staged. Raises `BadBatch` or `CorruptBatch` for protocol violations, and
-        `BadTopic` for invalid names and non-persistent topics."""
+        `BadTopic` for invalid names and non-persistent topics, and `BadOption` for SOW topics and deletes of
+        records."""
         check_from_client(batch)
         if batch.has_sequences:
             raise BadBatch(
                 "Cannot stage a batch with sequences: the server assigns them at the commit. Remove the "
                 "sequences."
+            )
+        if SOW_TOPIC in batch.topics:
+            raise BadOption(
+                "Cannot stage a delete of records: a transaction cannot change a SOW topic. Delete the "
+                "records without a transaction."
             )
         for topic in batch.topics:
             check_topic(topic)
@@ -148,6 +155,17 @@ class PublishChecks:
                 raise BadTopic(
                     f"Cannot stage messages for {shown(topic)}: the topic is not persistent. "
                     "Use persistent topics in a transaction."
+                )
+
+    def check_stateless(self, topics: Iterable[str]) -> None:
+        """Raise `BadOption` for messages of a transaction on topics of a SOW.
+
+        A transaction is accepted in one step, and none of its messages can be refused at its commit."""
+        for topic in topics:
+            if self._catalog.sow_of(topic) is not None:
+                raise BadOption(
+                    f"Cannot add messages for {shown(topic)} to a transaction: it is a SOW topic, and a "
+                    "transaction cannot change its records. Publish them without a transaction."
                 )
 
     def check_still_recorded(self, topics: Iterable[str]) -> None:

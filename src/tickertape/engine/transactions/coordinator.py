@@ -180,6 +180,7 @@ class TransactionCoordinator:
             )
         self._check_free(command.transaction)
         batch = self._admitted(batch)
+        self._checks.check_stateless(batch.topics)
         self.staging.write(session, command.transaction, command.part, batch, command.id)
 
     def _admitted(self, batch: MessageBatch) -> MessageBatch:
@@ -335,9 +336,11 @@ class TransactionCoordinator:
     def _opened(self, current: _CommitInProgress) -> None:
         """Compute the space that the opened parts need."""
         batches = [batch for name in current.parts for batch in current.opened[name]]
+        topics = {topic for batch in batches for topic in batch.topics}
         try:
-            self._checks.check_still_recorded({topic for batch in batches for topic in batch.topics})
-        except BadTopic as error:
+            self._checks.check_still_recorded(topics)
+            self._checks.check_stateless(sorted(topics))
+        except (BadTopic, BadOption) as error:
             self._refuse(error)
             return
         record = record_batch(self._committed.record(current.transaction, sum(b.count for b in batches)))
