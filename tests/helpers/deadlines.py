@@ -9,6 +9,7 @@ from tickertape.engine.delivery.cursor_scheduler import CursorScheduler
 from tickertape.engine.delivery.log_delivery import LogDelivery
 from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.clock import TimedPart
+from tickertape.engine.sow.expiry import RecordExpiry
 
 _CLOCK_CHECK_SECONDS: Final = 1.0
 """The wall clock may be set forward. The engine checks it at this interval."""
@@ -30,13 +31,14 @@ def timed_parts(broker: Broker) -> list[TimedPart]:
         delivery._notices,
         delivery.cursors,
         delivery.live,
+        broker.states.expiry,
     ]
     return [*parts, *(broker.queues.workers if broker.queues._begun else ())]
 
 
 def waits_for_wall_clock(part: TimedPart) -> bool:
     """Return whether a part may wait for a time of the wall clock."""
-    return isinstance(part, LogDelivery | CursorScheduler | QueueWorker)
+    return isinstance(part, LogDelivery | CursorScheduler | QueueWorker | RecordExpiry)
 
 
 def check_deadlines(broker: Broker, mono: float, *, woken: bool = False) -> None:

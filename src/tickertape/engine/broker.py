@@ -60,7 +60,7 @@ from tickertape.engine.sessions.registry import AllowAll, LogonPolicy, SessionRe
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.checkpoints import StateCheckpoints
 from tickertape.engine.sow.recovery import StatePlan
-from tickertape.engine.sow.registry import RecoveredStates, StateRegistry
+from tickertape.engine.sow.registry import RecoveredStates, StateAccess, StateRegistry
 from tickertape.engine.transactions.coordinator import TransactionCoordinator
 from tickertape.engine.transactions.records import CommittedTransactions
 from tickertape.engine.transactions.staging_area import StagingArea, StagingLimits
@@ -146,8 +146,8 @@ class Broker:
         self._transient = TransientDelivery(self._outbox, self._clock, slow, throttle, close)
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
-        context = self.compiler.filter_context
-        self.states = StateRegistry(catalog, journal, self.reads, throttle, context, hash_secret)
+        states = StateAccess(journal, self.reads, self._writer, self._clock)
+        self.states = StateRegistry(catalog, states, throttle, self.compiler.filter_context, hash_secret)
         self.services = FeedServices(self._delivery, self._transient, self.queues, self.states)
         self.subscriptions = self._make_subscribe_handler()
         self.state_checkpoints = StateCheckpoints(
@@ -324,6 +324,7 @@ class Broker:
         self.transactions.wake()
         self._transient.settle()
         self.queues.wake()
+        self.states.expiry.wake()
         self._checkpoints.wake()
         self.state_checkpoints.wake()
         self._commits.wake(now)

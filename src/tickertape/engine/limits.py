@@ -346,3 +346,5 @@ sow_sync_bytes: Final = 8 * MIB
 """Bytes of a checkpoint file that are written between two syncs."""
 sow_advance_messages_min: Final = 1 << 20
 """Messages of the log by which the checkpoint of a topic without changes is behind before it follows."""
+overlay_seconds: Final = 60.0
+"""Time after the last delta or delete of a SOW topic for which its accepted rows are kept by key."""

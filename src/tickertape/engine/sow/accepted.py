@@ -1,17 +1,28 @@
-"""Accepted rows: keys of messages that are on their way to the disk, until they are folded.
+"""Accepted rows: keys of messages, deletes and expiries on the way to the disk, until they are folded.
 
-Each key is read once: at the intake, where a message without a key is refused.
+Each key is read once: at the intake, where a message without a key is refused. The overlay of a SOW topic has
+the latest accepted row of each of its keys, from its first delta or delete on.
+
+Invariants:
+- A batch is kept until its whole commit is folded, so the overlay and the records together have each accepted
+  row.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
-
-if TYPE_CHECKING:
-    from tickertape.engine.sow.topic import StateTopic
+from tickertape.engine.limits import overlay_seconds
+from tickertape.engine.runtime.clock import EngineClock
+from tickertape.engine.sow.accepted_row import NO_CANDIDATE, AcceptedRow
+from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
+from tickertape.engine.sow.topic import StateTopic
+from tickertape.journal.journal import Journal
 
 
 class TopicKeys(NamedTuple):
@@ -23,30 +34,190 @@ class TopicKeys(NamedTuple):
     keys: list[bytes]
 
 
+class TopicDelete(NamedTuple):
+    """A delete or expiry of records in a batch."""
+
+    topic: StateTopic
+    row: int
+    """Index in the batch."""
+    record: DeleteRecord
+
+
 class KeptKeys(NamedTuple):
-    """Keys of an accepted batch at the positions `[first, end)`."""
+    """Keys of an accepted batch at the positions `[first, end)`. The log may lack its first messages."""
 
     first: int
     end: int
     topics: tuple[TopicKeys, ...]
+    deletes: tuple[TopicDelete, ...]
+    """In the order of their rows."""
+    batch: MessageBatch
+    publisher: int
+    order_stamp: int
+    first_sequence: int
+    """Sequence of the first message, unless the batch has sequences."""
+
+    def sequence(self, index: int) -> int:
+        """Return the sequence of a message."""
+        if self.batch.has_sequences:
+            return int(self.batch.sequences[index])
+        return self.first_sequence + index
+
+
+class Overlay:
+    """Latest accepted rows of one SOW topic that are not folded, by key."""
+
+    def __init__(self, topic: StateTopic, used: float) -> None:
+        self.rows: dict[bytes, AcceptedRow] = {}
+        self.used = used
+        """Monotonic time (seconds) of the last use."""
+        self._topic = topic
+
+    def add(self, kept: KeptKeys) -> None:
+        """Add the rows of a batch that was accepted after all others, in their order."""
+        rows, keys = _rows_of(kept, self._topic)
+        at = 0
+        for delete in kept.deletes:
+            if delete.topic is self._topic:
+                stop = bisect_left(rows, delete.row)
+                self._publish(kept, rows[at:stop], keys[at:stop])
+                self._end(delete.record, kept.first + delete.row)
+                at = stop
+        self._publish(kept, rows[at:], keys[at:])
+
+    def _publish(self, kept: KeptKeys, rows: Sequence[int], keys: Sequence[bytes]) -> None:
+        batch, publisher, stamp = kept.batch, kept.publisher, kept.order_stamp
+        for row, key in zip(rows, keys, strict=True):
+            self.rows[key] = AcceptedRow(
+                True, publisher, kept.sequence(row), stamp, batch, row, kept.first + row
+            )
+
+    def _end(self, record: DeleteRecord, position: int) -> None:
+        """Apply a delete or an expiry. An expiry ends only the message that it names."""
+        keys = record.keys()
+        named = zip(
+            record.publishers_between(0, record.count).tolist(),
+            record.sequences.tolist(),
+            record.order_stamps.tolist(),
+            strict=True,
+        )
+        expiry = record.kind is DeleteKind.EXPIRED
+        before = self.latest(keys) if expiry else []
+        for at, (key, (publisher, sequence, stamp)) in enumerate(zip(keys, named, strict=True)):
+            if not expiry or (before[at].publisher, before[at].sequence) == (publisher, sequence):
+                self.rows[key] = AcceptedRow(False, publisher, sequence, stamp, None, 0, position)
+
+    def latest(self, keys: Sequence[bytes]) -> list[AcceptedRow]:
+        """Return the latest accepted candidate of each key."""
+        found = [self.rows.get(key) for key in keys]
+        absent = [at for at, row in enumerate(found) if row is None]
+        if absent:
+            for at, row in zip(absent, self._topic.recorded([keys[at] for at in absent]), strict=True):
+                found[at] = row
+        return [NO_CANDIDATE if row is None else row for row in found]
+
+    def forget(self, kept: KeptKeys) -> None:
+        """Remove the rows of a batch that is folded."""
+        rows, end = self.rows, kept.end
+        for key in _keys_of(kept, self._topic):
+            row = rows.get(key)
+            if row is not None and row.position < end:
+                del rows[key]
 
 
 class AcceptedRows:
-    """Keys of accepted batches, in the order of their positions."""
+    """Accepted batches that are not folded, in the order of their positions, and the overlays."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal, clock: EngineClock) -> None:
+        self._journal = journal
+        self._clock = clock
         self._kept: deque[KeptKeys] = deque()
+        self._overlays: dict[StateTopic, Overlay] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, kept: KeptKeys) -> None:
-        """Keep the keys of a batch that was appended after all others."""
+    def appended(
+        self, batch: MessageBatch, topics: Sequence[TopicKeys], deletes: Sequence[TopicDelete] = ()
+    ) -> None:
+        """Keep the keys of a batch that was just appended. The log may have skipped its first messages."""
+        last = self._journal.accepted[-1]
+        assert last.batch is not None
+        assert last.stamp is not None
+        end, stamp, skipped = self._journal.commits.accepted_end, last.stamp, batch.count - last.batch.count
+        kept = KeptKeys(
+            end - batch.count,
+            end,
+            tuple(topics),
+            tuple(deletes),
+            batch,
+            stamp.publisher,
+            stamp.timestamp,
+            stamp.first_sequence - skipped,
+        )
         self._kept.append(kept)
+        if self._overlays:
+            self._add_to_overlays(kept)
 
     def at(self, position: int) -> KeptKeys | None:
-        """Return the first batch that ends above `position`, and forget those before it."""
+        """Return the first batch that ends above `position`, and forget those before it.
+
+        The rows below `position` are folded in the same step."""
+        self.forget(position)
+        return self._kept[0] if self._kept else None
+
+    def forget(self, folded: int) -> None:
+        """Forget batches that end at or below the position `folded`."""
         kept = self._kept
-        while kept and kept[0].end <= position:
-            kept.popleft()
-        return kept[0] if kept else None
+        while kept and kept[0].end <= folded:
+            old = kept.popleft()
+            for overlay in self._overlays.values():
+                overlay.forget(old)
+
+    # -- overlays ---------------------------------------------------------------------------------------
+
+    @property
+    def armed(self) -> list[StateTopic]:
+        """SOW topics with an overlay."""
+        return [*self._overlays]
+
+    def overlay(self, topic: StateTopic) -> Overlay:
+        """Return the overlay of a SOW topic for a use now."""
+        overlay = self._overlays.get(topic)
+        if overlay is None:
+            overlay = self._overlays[topic] = Overlay(topic, self._clock.mono)
+            for kept in self._kept:
+                overlay.add(kept)
+        overlay.used = self._clock.mono
+        return overlay
+
+    def delete_of(self, publisher: int, sequence: int) -> DeleteRecord | None:
+        """Return the kept record of a delete, or None."""
+        for kept in self._kept:
+            if kept.publisher == publisher:
+                for delete in kept.deletes:
+                    if kept.sequence(delete.row) == sequence:
+                        return delete.record
+        return None
+
+    def _add_to_overlays(self, kept: KeptKeys) -> None:
+        unused = self._clock.mono - overlay_seconds
+        for topic, overlay in [*self._overlays.items()]:
+            if overlay.used < unused:
+                del self._overlays[topic]
+            else:
+                overlay.add(kept)
+
+
+def _rows_of(kept: KeptKeys, topic: StateTopic) -> tuple[list[int], list[bytes]]:
+    for own in kept.topics:
+        if own.topic is topic:
+            return own.rows.tolist(), own.keys
+    return [], []
+
+
+def _keys_of(kept: KeptKeys, topic: StateTopic) -> Iterator[bytes]:
+    yield from _rows_of(kept, topic)[1]
+    for delete in kept.deletes:
+        if delete.topic is topic:
+            yield from delete.record.keys()

@@ -118,10 +118,12 @@ class LogFold:
             raise self._scan.failure
         if not self._scan.waiting:
             self.folded = max(self.folded, min(self._scan.position, self._journal.commits.persisted_end))
+            self._accepted.forget(self.folded)
             self.lag_bytes = 0
         return False
 
     def _ended(self) -> None:
         part = self._parts.popleft()
         self.folded = part.end_position
+        self._accepted.forget(self.folded)
         self.lag_bytes = max(self.lag_bytes - part.batch.nbytes, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 from tickertape.base.errors import JournalCorrupt
@@ -11,11 +11,14 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.limits import state_lag_bytes_max, state_lag_bytes_resume
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.filter_context import FilterContext
+from tickertape.engine.runtime.clock import EngineClock
+from tickertape.engine.runtime.log_writer import LogWriter
 from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.read_throttle import ReadThrottle
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.sow.accepted import AcceptedRows, KeptKeys, TopicKeys
+from tickertape.engine.sow.accepted import AcceptedRows, TopicDelete, TopicKeys
+from tickertape.engine.sow.expiry import RecordExpiry
 from tickertape.engine.sow.log_fold import LogFold
 from tickertape.engine.sow.part_fold import States, own_rows
 from tickertape.engine.sow.recovery import StatePlan, load_files
@@ -33,6 +36,17 @@ class FrameKeys(NamedTuple):
     topics: list[TopicKeys]
     bad: dict[int, str]
     """Messages without a valid key, by index, and the reason."""
+    deletes: Sequence[TopicDelete] = ()
+    """Deletes of records, in the order of their rows."""
+
+
+class StateAccess(NamedTuple):
+    """Journal, clock, and reads and appends of the log."""
+
+    journal: Journal
+    reads: LogReads
+    writer: LogWriter
+    clock: EngineClock
 
 
 class RecoveredStates(NamedTuple):
@@ -50,24 +64,25 @@ class StateRegistry:
     def __init__(
         self,
         catalog: TopicCatalog,
-        journal: Journal,
-        reads: LogReads,
+        access: StateAccess,
         throttle: ReadThrottle,
         filter_context: FilterContext,
         secret: bytes,
     ) -> None:
+        journal, reads, writer, clock = access
         self._catalog = catalog
         self._journal = journal
         self._throttle = throttle
         self._topics = {
             definition.name: StateTopic(definition, filter_context, secret) for definition in catalog.sow
         }
-        self._accepted = AcceptedRows()
+        self.accepted_rows = AcceptedRows(journal, clock)
         states = States(self.of, self._topics.get)
-        self.fold = LogFold(journal, reads, self._accepted, states)
+        self.fold = LogFold(journal, reads, self.accepted_rows, states)
+        self.expiry = RecordExpiry(self._topics.values(), writer, clock, self.accepted_rows)
         self._awake: list[LogFold] = []
-        self.pending: Pending = (self._awake,)
-        """Not empty while `step` may have something to fold."""
+        self.pending: Pending = (self._awake, self.expiry.active)
+        """Not empty while `step` may have something to fold or to expire."""
 
     def __bool__(self) -> bool:
         return bool(self._topics)
@@ -118,6 +133,7 @@ class StateRegistry:
             parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
             for part in parts:
                 self.fold.take(part)
+        self.expiry.announce()
 
     # -- intake -----------------------------------------------------------------------------------------
 
@@ -143,8 +159,7 @@ class StateRegistry:
         """Keep the keys of a batch that was just appended. The log may have skipped its first messages.
 
         A publisher that is ahead of the fold is not read from."""
-        end = self._journal.commits.accepted_end
-        self._accepted.add(KeptKeys(end - batch.count, end, tuple(keys.topics)))
+        self.accepted_rows.appended(batch, keys.topics, keys.deletes)
         if self.fold.lag_bytes > state_lag_bytes_max:
             self._throttle.pause(session.conn, "state")
 
@@ -166,6 +181,10 @@ class StateRegistry:
             self._awake.append(self.fold)
 
     def step(self) -> None:
-        """Execute one bounded step of the fold."""
-        if self._awake and not self.fold.step():
-            self._awake.clear()
+        """Execute one bounded step of the fold, and one of the expiry."""
+        if self._awake:
+            if not self.fold.step():
+                self._awake.clear()
+            self.expiry.announce()
+        if self.expiry.active:
+            self.expiry.step()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import I8, Int64s
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.sow.accepted_row import AcceptedRow
+from tickertape.engine.sow.state.expiry import due_times
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.state.keys import ExplicitKeys, KeyColumn, KeyReader
 from tickertape.filter.batch_filter import bodies_of, rows_by_type
+
+_TOPIC_OF: Final[Callable[[bytes], list[Any]]] = msgspec.msgpack.Decoder(list[Any]).decode
+"""Function that returns the topic and the values of a key of a SOW over a pattern."""
 
 
 class RowKeys(NamedTuple):
@@ -63,6 +70,31 @@ class StateTopic:
         order = np.argsort(joined)
         bad = {row: reason for part in parts for row, reason in part.bad.items()}
         return RowKeys(joined[order], [keys[at] for at in order.tolist()], bad)
+
+    def recorded(self, keys: Sequence[bytes]) -> list[AcceptedRow | None]:
+        """Return the folded record of each key, or None without one."""
+        table = self.fold.records
+        slots = self.fold.keys.find(keys)
+        rows = table.rows(np.maximum(slots, 0))
+        publishers = table.publisher_ids(rows.publishers).tolist()
+        columns = zip(
+            slots.tolist(), publishers, rows.sequences.tolist(), rows.order_stamps.tolist(), strict=True
+        )
+        return [
+            None if slot < 0 else AcceptedRow(True, publisher, sequence, stamp, None, slot)
+            for slot, publisher, sequence, stamp in columns
+        ]
+
+    def ends_of(self, slots: Int64s) -> Int64s:
+        """Return the ends of the lives of records in microseconds, 0 without a record or an end."""
+        rows = self.fold.records.rows(slots)
+        ends = due_times(rows.order_stamps, rows.lives, self.fold.life_ms)
+        ends[~self.fold.records.live(slots)] = 0
+        return ends
+
+    def topics_of(self, keys: Sequence[bytes]) -> list[str] | None:
+        """Return the topic of each key. None for a SOW of one topic."""
+        return [_TOPIC_OF(key)[0] for key in keys] if self._patterned else None
 
     def _reader(self, kind: str) -> KeyReader:
         reader = self._readers.get(kind)

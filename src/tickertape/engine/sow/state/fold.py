@@ -74,7 +74,8 @@ class StateFold:
         self.records = RecordTable(BodyBlocks(), expires=expires)
         self.changes = ChangeLog(self.records)
         self.lives = LifeQueue() if expires else None
-        self._life_ms = life_ms
+        self.life_ms = life_ms
+        """Life of messages without their own in milliseconds, 0 for none."""
         self.compare_below = 0
         """Rows below this position may be older than the records."""
         self.deleted_keys = DeletedKeys()
@@ -166,7 +167,7 @@ class StateFold:
         records = self._rows_of(source, rows)
         self.highest_order_stamp = max(self.highest_order_stamp, int(records.order_stamps.max()))
         if self.lives is not None and records.lives is not None:
-            self.lives.add(slots, due_times(records.order_stamps, records.lives, self._life_ms))
+            self.lives.add(slots, due_times(records.order_stamps, records.lives, self.life_ms))
         self._applied(self.changes.put(source.first_position, source.end, slots, records))
 
     def _publish_few(self, keys: list[bytes], source: Source, rows: Int64s) -> None:
@@ -180,7 +181,7 @@ class StateFold:
             self.highest_order_stamp = max(self.highest_order_stamp, stamp)
             life = batch.expiration(row) or 0
             if self.lives is not None:
-                due = due_times(np.array([stamp], I8), np.array([life], I8), self._life_ms)
+                due = due_times(np.array([stamp], I8), np.array([life], I8), self.life_ms)
                 self.lives.add_one(slot, int(due[0]))
             record = RecordRow(
                 self.records.blocks.append_one(batch.body(row)),
