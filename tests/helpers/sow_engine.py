@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.helpers.reserved_batches import with_reserved
 from tests.simulation.engine_peer import Peer
 from tests.simulation.engine_world import EngineWorld
 from tests.simulation.journal_world import drive
 from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.batch.format import FLAG_DELTA
 from tickertape.engine.broker import Broker
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.queue_definition import QueueDefinition
@@ -24,6 +26,8 @@ from tickertape.journal.journal import Journal
 from tickertape.journal.recovery.state_files import find_states, make_durable, read_states, set_aside_state
 from tickertape.wire.commands import Publish, Rejected
 from tickertape.wire.sow_command import SOW_TOPIC
+from tickertape.wire.commands import Deleted, Publish, Rejected
+from tickertape.wire.sow_command import SOW_TOPIC, SowDelete, encode_delete
 
 
 class SowEngine(EngineWorld):
@@ -132,3 +136,54 @@ def publish(
 def rejected(peer: Peer) -> list[Rejected]:
     """Return the rejections that a client received."""
     return [command for command, _ in peer.received if isinstance(command, Rejected)]
+
+
+def delta_rows(batch: MessageBatch, deltas: Sequence[bool]) -> MessageBatch:
+    """Return a batch with the flag of deltas on some messages."""
+    if not any(deltas):
+        return batch
+    return with_reserved(batch, message_flags=[FLAG_DELTA * delta for delta in deltas])
+
+
+def send(
+    peer: Peer,
+    rows: Sequence[tuple[str, bytes] | SowDelete],
+    *,
+    deltas: Sequence[int] = (),
+    keys: Sequence[str] = (),
+    first: int | None = None,
+    sequenced: bool = True,
+) -> int:
+    """Send one frame of messages and deletes, and return its first sequence. `deltas` are indices of messages
+    that are deltas. `first` is the first sequence of a repeated frame."""
+    builder = BatchBuilder()
+    for at, row in enumerate(rows):
+        topic, body = (SOW_TOPIC, encode_delete(row)) if isinstance(row, SowDelete) else row
+        builder.add(topic, body, key=keys[at] if keys else "")
+    peer.frames += 1
+    assert peer.logged_on is not None
+    at = peer.next_sequence if first is None else first
+    if sequenced:
+        batch = builder.build(peer.logged_on.publisher, first_sequence=at)
+        peer.next_sequence = max(peer.next_sequence, at + len(rows))
+    else:
+        batch = builder.build()
+    flagged = delta_rows(batch, [row in deltas for row in range(len(rows))])
+    peer.send(Publish(frame=peer.frames, sequenced=sequenced), MessageBatch.parse(flagged.encode()))
+    return at
+
+
+def deleted(peer: Peer) -> list[Deleted]:
+    """Return the answers to deletes that a client received."""
+    return [command for command, _ in peer.received if isinstance(command, Deleted)]
+
+
+def expiry_in_flight(world: SowEngine) -> None:
+    """Let 40 seconds pass, and write an expiry that is not persisted yet."""
+    commits = world.broker.journal.commits
+    end = commits.accepted_end
+    world.wake(40)
+    while commits.accepted_end == end:
+        assert world.broker.has_work
+        world.work()
+    assert commits.persisted_end == end

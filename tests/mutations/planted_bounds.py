@@ -186,8 +186,8 @@ BOUND_MUTATIONS: Final = (
     Mutation(
         "clients may write message flags",
         "engine/commands/publish_checks.py",
-        "    if batch.columns & ~_COLUMNS_OF_CLIENTS:\n",
-        "    if batch.columns & ~_COLUMNS_OF_CLIENTS & ~32:\n",
+        "    columns = batch.columns & ~_COLUMNS_OF_CLIENTS\n",
+        "    columns = batch.columns & ~_COLUMNS_OF_CLIENTS & ~32\n",
         ("unit/engine/commands/test_client_batches.py",),
         promise="R12",
         tier="unit",

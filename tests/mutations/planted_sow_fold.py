@@ -16,8 +16,7 @@ SOW_FOLD_MUTATIONS: Final = (
     Mutation(
         "a resent message is refused for its key",
         "engine/commands/publish.py",
-        "            known = self._writer.known(session.publisher, good) if command.sequenced else 0\n"
-        "            keys, refused",
+        "            known = self._known(session, command, good)\n            keys, refused",
         "            known = 0\n            keys, refused",
         (_REGISTRY,),
         promise="invariant 5",

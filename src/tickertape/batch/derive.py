@@ -551,9 +551,15 @@ def _labels(columns: list[Labels | None], counts: list[int]) -> Labels:
 
 
 def with_bodies(
-    batch: MessageBatch, bodies: Sequence[bytes], kinds: Bytes8 | None = None, *, merged: bool = False
+    batch: MessageBatch,
+    bodies: Sequence[bytes],
+    kinds: Bytes8 | None = None,
+    *,
+    merged: bool = False,
+    flags: bool = True,
 ) -> MessageBatch:
-    """Return the messages of `batch` with new bodies, and with new `kinds` unless None.
+    """Return the messages of `batch` with new bodies, with new `kinds` unless None, and without message flags
+    unless `flags`.
 
     Runs get new checksums, marked as computed by the server, and as merged if `merged`. Raises `UsageError`
     unless `bodies` has one per message, `MessageTooLarge` for 2 GiB or more in total.
@@ -575,7 +581,7 @@ def with_bodies(
         offsets=offsets.tobytes(),
         bodies=joined,
         topics=batch.topics,
-        optional=_columns(batch, batch.topic_index, batch.kinds if kinds is None else kinds),
+        optional=_columns(batch, batch.topic_index, batch.kinds if kinds is None else kinds, flags=flags),
     )
     made.context = batch.context
     return made
@@ -600,7 +606,9 @@ def with_topics(batch: MessageBatch, names: Mapping[str, str]) -> MessageBatch:
     return made
 
 
-def _columns(batch: MessageBatch, index: Int32s | None, kinds: Bytes8 | None) -> Columns | None:
+def _columns(
+    batch: MessageBatch, index: Int32s | None, kinds: Bytes8 | None, *, flags: bool = True
+) -> Columns | None:
     if not batch.columns and index is None and kinds is None:
         return None
     return Columns(
@@ -610,7 +618,7 @@ def _columns(batch: MessageBatch, index: Int32s | None, kinds: Bytes8 | None) ->
         correlation_ids=batch.correlation_ids,
         keys=batch.keys,
         kinds=kinds,
-        message_flags=batch.message_flags,
+        message_flags=batch.message_flags if flags else None,
         order_stamps=batch.order_stamps,
         headers=batch.headers,
     )

@@ -30,10 +30,10 @@ from tickertape.batch import MessageBatch
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import BodyValidation
 from tickertape.engine.commands.feed_services import FeedServices
+from tickertape.engine.commands.frame_requests import RequestLookup, RequestLookups
 from tickertape.engine.commands.publish import PublishHandler
 from tickertape.engine.commands.publish_checks import PublishChecks
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
-from tickertape.engine.commands.settlement_lookups import SettlementLookup, SettlementLookups
 from tickertape.engine.commands.subscribe import Request, SubscribeHandler
 from tickertape.engine.delivery.cursor import Cursor
 from tickertape.engine.delivery.log_delivery import LogDelivery
@@ -146,7 +146,7 @@ class Broker:
         self._transient = TransientDelivery(self._outbox, self._clock, slow, throttle, close)
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
-        states = StateAccess(journal, self.reads, self._writer, self._clock)
+        states = StateAccess(journal, self.reads, self._writer, self._clock, limits.message_bytes_max)
         self.states = StateRegistry(catalog, states, throttle, self.compiler.filter_context, hash_secret)
         self.services = FeedServices(self._delivery, self._transient, self.queues, self.states)
         self.subscriptions = self._make_subscribe_handler()
@@ -168,7 +168,7 @@ class Broker:
         self.statistics.name_topics(catalog.recorded_names)
 
     def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:
-        lookups = SettlementLookups(self.reads, self._throttle)
+        lookups = RequestLookups(self.reads, self._throttle)
         return PublishHandler(self._writer, self._acks, checks, self.services, self._outbox, lookups)
 
     def _all_pending(self) -> Pending:
@@ -420,7 +420,7 @@ class Broker:
                     self.states.wake()
                 else:
                     self.queues.read_done(owner.holder)
-            elif isinstance(owner, SettlementLookup):
+            elif isinstance(owner, RequestLookup):
                 self._settle(owner)
             elif isinstance(owner, RangeSearch):
                 self.subscriptions.searched(owner)
@@ -431,7 +431,7 @@ class Broker:
             else:
                 self._outbox.put(ReadTaskDone(owner))
 
-    def _settle(self, lookup: SettlementLookup) -> None:
+    def _settle(self, lookup: RequestLookup) -> None:
         try:
             self._publish_handler.looked_up(lookup)
         except TickertapeError as error:

@@ -346,5 +346,9 @@ sow_sync_bytes: Final = 8 * MIB
 """Bytes of a checkpoint file that are written between two syncs."""
 sow_advance_messages_min: Final = 1 << 20
 """Messages of the log by which the checkpoint of a topic without changes is behind before it follows."""
+sow_delete_round_rows: Final = 2_048
+"""Records that one step of a search tests, and the largest last round of a delete by filter."""
+sow_delete_rounds_max: Final = 8
+"""Rounds of a delete by filter over keys that were accepted meanwhile, before the last one."""
 overlay_seconds: Final = 60.0
 """Time after the last delta or delete of a SOW topic for which its accepted rows are kept by key."""

@@ -2,7 +2,7 @@
 
 Invariants:
 - Messages are acknowledged only after they are persisted.
-- Each session gets one cumulative `Persisted` per commit, before other answers.
+- Each session gets one cumulative `Persisted` per commit, after outcomes and before other answers.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class PendingAck(NamedTuple):
     sequence: int
     answer: Callable[[], Command] | None
     """Creates the command to send. None: a `Persisted`."""
+    precedes: bool = False
+    """Whether the answer is sent before the `Persisted` of its session."""
 
 
 class AckTracker:
@@ -46,6 +48,12 @@ class AckTracker:
         """Send `answer()` once everything accepted until now is persisted."""
         self.pending.append(PendingAck(self._journal.commits.accepted_end, session, 0, 0, answer))
 
+    def add_outcome(self, session: Session, outcome: Command) -> None:
+        """Send the outcome of a request once everything accepted until now is persisted, before the
+        `Persisted` of its frame."""
+        end = self._journal.commits.accepted_end
+        self.pending.append(PendingAck(end, session, 0, 0, lambda: outcome, precedes=True))
+
     def pause_if_behind(self, session: Session) -> None:
         """Stop reading from a publisher if too many bytes or answers wait for the disk."""
         if len(self.pending) > owed_max or self._journal.commits.congested:
@@ -62,18 +70,18 @@ class AckTracker:
         if not self.pending or self.pending[0].end > end:
             return []
         reached: dict[int, tuple[Session, int, int]] = {}
+        due: list[tuple[Session, Command]] = []
         others: list[tuple[Session, Command]] = []
         while self.pending and self.pending[0].end <= end:
-            _, session, frame, sequence, answer = self.pending.popleft()
+            _, session, frame, sequence, answer, precedes = self.pending.popleft()
             if answer is not None:
-                others.append((session, answer()))
+                (due if precedes else others).append((session, answer()))
                 continue
             before = reached.get(session.conn)
             if before is not None:
                 sequence = max(sequence, before[2])
             reached[session.conn] = session, frame, sequence
         level = self._journal.level
-        due: list[tuple[Session, Command]] = []
         for session, frame, sequence in reached.values():
             due.append((session, Persisted(frame=frame, sequence=sequence, level=level)))
         return due + others

@@ -6,7 +6,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -14,15 +14,13 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tickertape.base.errors import BadBatch, TickertapeError
-from tickertape.batch import MessageBatch, with_bodies
-from tickertape.batch.format import I1
-from tickertape.engine.commands.body_validation import PartialRejection, refusing
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import Bytes8
 from tickertape.engine.limits import settlement_runs_per_frame_max, settlements_per_frame_max
 from tickertape.engine.log_reads.log_reads import Steps
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.queues.state.records import QueueRecord, encode_record
 from tickertape.engine.sessions.session import Session
-from tickertape.wire.commands import Publish
 from tickertape.wire.settlement import QUEUE_TOPIC, Runs, Settlement, decode_settlement
 
 
@@ -36,8 +34,7 @@ class _Asked(NamedTuple):
 class Settlements:
     """Settlements of a batch.
 
-    The log already has the first `known` messages. `numbers` are the numbers of the messages in the frame.
-    None: all."""
+    The log already has the first `known` messages."""
 
     def __init__(
         self,
@@ -45,16 +42,15 @@ class Settlements:
         session: Session,
         batch: MessageBatch,
         known: int,
-        numbers: Sequence[int] | None,
     ) -> None:
         self._queues = queues
         self._session = session
         self._batch = batch
         self._known = known
-        self._numbers = numbers
         self._asked: list[_Asked] = []
         self._found: dict[int, BitMap64] = {}
-        self._bad: dict[int, TickertapeError] = {}
+        self.bad: dict[int, TickertapeError] = {}
+        """Refused settlements by index."""
         indices = self._indices()
         if len(indices) > settlements_per_frame_max:
             raise BadBatch(
@@ -65,7 +61,7 @@ class Settlements:
             try:
                 self._asked.append(_Asked(index, *decode_settlement(bytes(batch.body(index)))))
             except TickertapeError as error:
-                self._bad[index] = error
+                self.bad[index] = error
 
         runs = sum(len(asked.runs) for asked in self._asked)
         if runs > settlement_runs_per_frame_max:
@@ -88,13 +84,10 @@ class Settlements:
             try:
                 self._found[index] = yield from self._queues.look_up(self._session, settlement, runs)
             except TickertapeError as error:
-                self._bad[index] = error
+                self.bad[index] = error
 
-    def settle(self, command: Publish) -> tuple[MessageBatch | None, list[PartialRejection]]:
-        """Execute the settlements. Return the frame with the outcomes, and the rejections."""
-        batch = self._batch
-        bodies = batch.bodies_list()
-        kinds = np.zeros(batch.count, I1)
+    def settle(self, bodies: list[bytes], kinds: Bytes8) -> None:
+        """Execute the settlements. Writes the outcomes into the bodies and kinds of the frame."""
         nothing = BitMap64()
         for first, *others in self._alike():
             together = _together([first, *others])
@@ -104,20 +97,19 @@ class Settlements:
             try:
                 body = self._queues.settle(self._session, together.settlement, together.runs, found)
             except TickertapeError as error:
-                self._bad.update((asked.at, error) for asked in (first, *others))
+                self.bad.update((asked.at, error) for asked in (first, *others))
                 continue
             bodies[first.at] = body
             for asked in others:
                 # Its outcome is in the record of the first.
                 bodies[asked.at] = encode_record(QueueRecord(asked.settlement.queue, []))
         kinds[self._indices()] = 1
-        return self._without_bad(command, with_bodies(batch, bodies, kinds))
 
     def _alike(self) -> Iterator[list[_Asked]]:
         """Yield sequences of settlements that differ only in their bookmarks and are settled together."""
         alike: list[_Asked] = []
         for asked in self._asked:
-            if asked.at in self._bad:
+            if asked.at in self.bad:
                 continue
             if alike and (asked.settlement.filter is not None or _kind(asked) != _kind(alike[0])):
                 yield alike
@@ -125,25 +117,6 @@ class Settlements:
             alike.append(asked)
         if alike:
             yield alike
-
-    def _without_bad(
-        self, command: Publish, settled: MessageBatch
-    ) -> tuple[MessageBatch | None, list[PartialRejection]]:
-        refused: list[PartialRejection] = []
-        numbers = range(settled.count) if self._numbers is None else self._numbers
-        places = {index: numbers[index] for index in self._bad}
-        rest: MessageBatch | None = settled
-        left: Sequence[int] | None = self._numbers
-        for code in dict.fromkeys(error.code for error in self._bad.values()):
-            assert rest is not None
-            now = range(rest.count) if left is None else left
-            wanted = {places[index] for index, error in self._bad.items() if error.code == code}
-            bad = [index for index, number in enumerate(now) if number in wanted]
-            error = next(error for error in self._bad.values() if error.code == code)
-            split = refusing(command, rest, bad, error, left)
-            refused.append(split)
-            rest, left = split.rest, split.numbers
-        return rest, refused
 
 
 def _kind(asked: _Asked) -> tuple[object, ...]:

@@ -10,24 +10,37 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from tickertape.base.errors import BadBatch, BadCommand, BadTopic, CorruptBatch, JournalFull, TickertapeError
+from tickertape.base.errors import (
+    BadBatch,
+    BadCommand,
+    BadOption,
+    BadTopic,
+    CorruptBatch,
+    JournalFull,
+    TickertapeError,
+)
 from tickertape.base.text_format import shown
-from tickertape.batch import MessageBatch
+from tickertape.batch import MessageBatch, with_bodies
 from tickertape.engine.commands.ack_tracker import AckTracker
-from tickertape.engine.commands.body_validation import PartialRejection
+from tickertape.engine.commands.body_validation import PartialRejection, refusing
 from tickertape.engine.commands.feed_services import FeedServices
-from tickertape.engine.commands.frame_settlements import Settlements
+from tickertape.engine.commands.frame_requests import (
+    FrameParts,
+    FrameRequests,
+    PublishFrame,
+    RequestLookup,
+    RequestLookups,
+    has_requests,
+)
 from tickertape.engine.commands.key_checks import KeyChecks
 from tickertape.engine.commands.publish_checks import PublishChecks
-from tickertape.engine.commands.settlement_lookups import PublishFrame, SettlementLookup, SettlementLookups
 from tickertape.engine.runtime.log_writer import LogWriter, last_sequence
 from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.registry import FrameKeys
-from tickertape.wire.commands import Ack, Flush, Processed, Publish, Rejected
-from tickertape.wire.settlement import QUEUE_TOPIC
+from tickertape.wire.commands import Ack, Deleted, Flush, Processed, Publish, Rejected
 
 
 class PublishHandler:
@@ -40,11 +53,12 @@ class PublishHandler:
         checks: PublishChecks,
         services: FeedServices,
         outbox: Outbox,
-        lookups: SettlementLookups,
+        lookups: RequestLookups,
     ) -> None:
         self._writer = writer
         self._acks = acks
         self._checks = checks
+        self._services = services
         self._queues = services.queues
         self._transient = services.transient
         self._states = services.states
@@ -100,15 +114,18 @@ class PublishHandler:
         Frames are dropped from the first sequenced settlement on: the client sends them again, and
         deduplication must not drop them then."""
         held = self._lookups.drop(session.conn)
-        if held is None or self._writer.commits.stopping:
+        if held is None:
+            return
+        held.requests.close()
+        if self._writer.commits.stopping:
             return
         try:
             if held.frame.command.sequenced:
                 return
-            self._settle(session, held.frame, held.settlements)
+            self._execute(session, held.frame, held.requests)
             for waiting in held.waiting:
                 if isinstance(waiting, PublishFrame):
-                    if waiting.command.sequenced and QUEUE_TOPIC in waiting.batch.topics:
+                    if waiting.command.sequenced and has_requests(waiting.batch):
                         return
                     self._take(session, waiting, look_up=False)
         except TickertapeError:
@@ -128,22 +145,45 @@ class PublishHandler:
             return
         keys: FrameKeys | None = None
         if recorded and self._states:
-            known = self._writer.known(session.publisher, good) if command.sequenced else 0
+            known = self._known(session, command, good)
             keys, refused = self._key_checks.check(command, good, known, numbers)
             if refused is not None:
                 self._reject(session, refused)
                 if refused.rest is None:
                     return
                 good, numbers = refused.rest, refused.numbers
-        if not recorded or QUEUE_TOPIC not in good.topics:
+        outcomes = has_requests(good)
+        if not outcomes and good.message_flags is None:
             self._accept(session, command, good, recorded=recorded, keys=keys)
             return
-        known = self._writer.known(session.publisher, good) if command.sequenced else 0
-        settlements = Settlements(self._queues, session, good, known, numbers)
-        if look_up:
-            self._resolve_settlements(session, PublishFrame(command, good), settlements)
+        if not recorded:
+            self._publish_deltas(session, command, good, numbers)
+            return
+        parts = FrameParts(command, good, self._known(session, command, good), numbers, keys)
+        requests = FrameRequests(self._services, self._writer, session, parts)
+        if outcomes and look_up:
+            self._resolve_requests(session, PublishFrame(command, good), requests)
         else:
-            self._settle(session, PublishFrame(command, good), settlements)
+            self._execute(session, PublishFrame(command, good), requests)
+
+    def _known(self, session: Session, command: Publish, batch: MessageBatch) -> int:
+        """Return how many messages at the start of a frame the log already has."""
+        return self._writer.known(session.publisher, batch) if command.sequenced else 0
+
+    def _publish_deltas(
+        self, session: Session, command: Publish, batch: MessageBatch, numbers: Sequence[int] | None
+    ) -> None:
+        """Deliver a frame with deltas for non-persistent topics, as if they were whole messages."""
+        states = [topic for topic in batch.topics if self._states.of(topic) is not None]
+        if states:
+            error = BadOption(
+                f"Cannot publish a delta for {shown(states[0])}: the topic is not persistent. "
+                "Publish the whole message."
+            )
+            self._reject(session, refusing(command, batch, list(range(batch.count)), error, numbers))
+            return
+        plain = with_bodies(batch, batch.bodies_list(), flags=False)
+        self._accept(session, command, plain, recorded=False)
 
     def _checked(self, session: Session, command: Publish, batch: MessageBatch) -> bool | None:
         """Return whether the topics are persistent. None: the frame was rejected."""
@@ -163,21 +203,22 @@ class PublishHandler:
             return None
         return recorded
 
-    def _resolve_settlements(self, session: Session, frame: PublishFrame, settlements: Settlements) -> None:
-        """Look up the messages that the settlements name."""
-        lookup = SettlementLookup(session, frame, settlements)
+    def _resolve_requests(self, session: Session, frame: PublishFrame, requests: FrameRequests) -> None:
+        """Look up the messages that settlements name, and search for the records of deletes."""
+        lookup = RequestLookup(session, frame, requests)
         if self._lookups.begin(lookup):
             self.looked_up(lookup)
         else:
             self._lookups.pause_or_resume(session.conn)
 
-    def looked_up(self, lookup: SettlementLookup) -> None:
+    def looked_up(self, lookup: RequestLookup) -> None:
         """Continue after a look-up. Raises errors that end the connection."""
         session = lookup.session
         self._lookups.done(lookup)
         if self._writer.commits.stopping:
+            lookup.requests.close()
             return  # no writes any more: without an acknowledgement, the client sends the frame again
-        self._settle(session, lookup.frame, lookup.settlements)
+        self._execute(session, lookup.frame, lookup.requests)
         self._resume(session, lookup.waiting)
 
     def _resume(self, session: Session, waiting: deque[PublishFrame | Callable[[], None]]) -> None:
@@ -194,15 +235,20 @@ class PublishHandler:
                 return
         self._lookups.pause_or_resume(session.conn)
 
-    def _settle(self, session: Session, frame: PublishFrame, settlements: Settlements) -> None:
-        """Execute the settlements, and append the frame with the outcomes."""
+    def _execute(self, session: Session, frame: PublishFrame, requests: FrameRequests) -> None:
+        """Execute the requests of a frame, and append it with the outcomes."""
         command, batch = frame
         self._writer.check_room(batch)
-        settled, refusals = settlements.settle(command)
-        for split in refusals:
-            self._reject(session, split)
-        if settled is not None:
-            self._accept(session, command, settled, recorded=True)
+        try:
+            executed = requests.execute()
+            for split in executed.rejections:
+                self._reject(session, split)
+            if executed.batch is not None:
+                self._writer.check_room(executed.batch)
+                keys, answers = executed.keys, executed.answers
+                self._accept(session, command, executed.batch, recorded=True, keys=keys, answers=answers)
+        finally:
+            self._writer.end_run()
 
     def _accept(
         self,
@@ -212,6 +258,7 @@ class PublishHandler:
         *,
         recorded: bool,
         keys: FrameKeys | None = None,
+        answers: Sequence[Deleted] = (),
     ) -> None:
         session.published(batch, recorded=recorded)
         if recorded:
@@ -220,6 +267,8 @@ class PublishHandler:
                 last = self._writer.append_from(session.publisher, session.name, batch)
             else:
                 self._writer.append_derived(session.derived, session.name, batch)
+            for answer in answers:
+                self._acks.add_outcome(session, answer)
             self._acks.add(session, command.frame, last)
             if keys is not None:
                 self._states.accepted(session, keys, batch)

@@ -12,7 +12,15 @@ from tickertape.base.limits import last_persisted_max, publish_messages_max, pub
 from tickertape.base.names import check_topic
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_topics
-from tickertape.batch.format import CORRELATION_IDS, EXPIRATIONS, KEYS, RUN_BY_SERVER, SEQUENCES
+from tickertape.batch.format import (
+    CORRELATION_IDS,
+    EXPIRATIONS,
+    FLAG_DELTA,
+    KEYS,
+    MESSAGE_FLAGS,
+    RUN_BY_SERVER,
+    SEQUENCES,
+)
 from tickertape.engine.commands.body_validation import BodyValidation, PartialRejection, refusing
 from tickertape.engine.limits import known_topics_bytes_max
 from tickertape.engine.runtime.log_writer import last_sequence
@@ -48,18 +56,26 @@ def redirect(catalog: TopicCatalog, batch: MessageBatch) -> MessageBatch:
 _COLUMNS_OF_CLIENTS: Final = SEQUENCES | EXPIRATIONS | CORRELATION_IDS | KEYS
 
 
-def check_from_client(batch: MessageBatch) -> None:
+def check_from_client(batch: MessageBatch, *, deltas: bool = False) -> None:
     """Validate a batch that a client sent to be stored or staged: its limits, and that it has nothing that
-    only the server writes.
+    only the server writes. `deltas`: whether messages may be deltas.
 
     Raises `BadBatch` or `CorruptBatch`.
     """
     if batch.run_count != 1:
         raise BadBatch(f"Cannot store a batch of a client: it has {batch.run_count} runs. Send one run.")
-    if batch.columns & ~_COLUMNS_OF_CLIENTS:
+    columns = batch.columns & ~_COLUMNS_OF_CLIENTS
+    if deltas and batch.message_flags is not None and int(batch.message_flags.max()) == FLAG_DELTA:
+        if (batch.message_flags | FLAG_DELTA != FLAG_DELTA).any():
+            raise BadBatch(
+                f"Cannot store a batch of a client: only the server writes message flags below {FLAG_DELTA}. "
+                "Send no flag, or the flag of deltas."
+            )
+        columns &= ~MESSAGE_FLAGS
+    if columns:
         raise BadBatch(
             f"Cannot store a batch of a client: only the server writes columns "
-            f"{batch.columns & ~_COLUMNS_OF_CLIENTS:#x}. "
+            f"{columns:#x}. "
             "Send only sequences, expirations, correlation ids and keys."
         )
     run = batch.first_run
@@ -110,7 +126,7 @@ class PublishChecks:
                 "Number frames consecutively."
             )
         session.frames = command.frame
-        check_from_client(batch)
+        check_from_client(batch, deltas=True)
         if command.sequenced:
             if batch.first_run.publisher != session.publisher:
                 raise BadBatch(
@@ -201,7 +217,7 @@ class PublishChecks:
         return Admission(split.rest, split.numbers, [*rejections, split])
 
     def _check_name(self, topic: str) -> None:
-        if topic == QUEUE_TOPIC:
+        if topic in (QUEUE_TOPIC, SOW_TOPIC):
             return
         check_topic(topic)
         size = topic.__sizeof__() + _NAME_BYTES

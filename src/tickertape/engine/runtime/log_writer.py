@@ -35,8 +35,22 @@ class LogWriter:
         self._registry = registry
         self._clock = clock
         self._assigned_spaces: set[int] = set()
+        self._begun: Stamp | None = None
         self.duplicates = 0
         """Messages dropped by deduplication since the start."""
+
+    def begin_run(self, publisher: int, name: str, *, derived: bool) -> Stamp:
+        """Return the stamp of the run that is appended next, by `append_from` or `append_derived`. `end_run`
+        must follow in the same step, also without a run."""
+        if not self._registry.is_bound(publisher):
+            self._bind(publisher, name, derived=derived)
+        first = self._next_sequence(publisher) if derived else 0
+        self._begun = Stamp(publisher, first, self._journal.next_stamp(self._clock.now))
+        return self._begun
+
+    def end_run(self) -> None:
+        """End `begin_run`."""
+        self._begun = None
 
     def append_from(self, publisher: int, name: str, batch: MessageBatch) -> int:
         """Append messages with sequences of the client, without those that the log already has. Return the
@@ -53,7 +67,7 @@ class LogWriter:
             self.duplicates += known
             # A copy: a slice would keep the whole frame in memory until the end of the log moves past it.
             batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
-        stamp = Stamp(publisher, batch.first_run.first_sequence, self._journal.next_stamp(self._clock.now))
+        stamp = Stamp(publisher, batch.first_run.first_sequence, self._timestamp(publisher))
         self._journal.append(batch, stamp, last, self._clock.now)
         return last
 
@@ -108,8 +122,15 @@ class LogWriter:
 
     def _append(self, publisher: int, batch: MessageBatch) -> None:
         first = self._next_sequence(publisher)
-        stamp = Stamp(publisher, first, self._journal.next_stamp(self._clock.now))
+        stamp = Stamp(publisher, first, self._timestamp(publisher))
         self._journal.append(batch, stamp, first + batch.count - 1, self._clock.now)
+
+    def _timestamp(self, publisher: int) -> int:
+        """Return the timestamp of a run, from `begin_run` if nothing was appended since."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.publisher == publisher:
+            return begun.timestamp
+        return self._journal.next_stamp(self._clock.now)
 
     def _bind(self, publisher: int, name: str, *, derived: bool) -> None:
         """Append the record that binds a publisher id to a client name, before its first message."""

@@ -72,6 +72,30 @@ class Overlay:
         self.used = used
         """Monotonic time (seconds) of the last use."""
         self._topic = topic
+        self._watched: list[set[bytes]] = []
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a search needs the keys that are accepted."""
+        return bool(self._watched)
+
+    def watch(self) -> set[bytes]:
+        """Return a set of the keys in the overlay, which gets each key that is accepted later."""
+        watched = set(self.rows)
+        self._watched.append(watched)
+        return watched
+
+    def end_watch(self, watched: set[bytes]) -> None:
+        """End `watch`."""
+        self._watched = [one for one in self._watched if one is not watched]
+
+    def body(self, row: AcceptedRow) -> bytes:
+        """Return the body of a live row of `latest`, in the same step."""
+        if row.batch is not None:
+            return row.batch.body(row.place)
+        body = self._topic.fold.records.body(row.place)
+        assert body is not None
+        return body
 
     def add(self, kept: KeptKeys) -> None:
         """Add the rows of a batch that was accepted after all others, in their order."""
@@ -84,6 +108,8 @@ class Overlay:
                 self._end(delete.record, kept.first + delete.row)
                 at = stop
         self._publish(kept, rows[at:], keys[at:])
+        for watched in self._watched:
+            watched.update(_keys_of(kept, self._topic))
 
     def _publish(self, kept: KeptKeys, rows: Sequence[int], keys: Sequence[bytes]) -> None:
         batch, publisher, stamp = kept.batch, kept.publisher, kept.order_stamp
@@ -203,7 +229,7 @@ class AcceptedRows:
     def _add_to_overlays(self, kept: KeptKeys) -> None:
         unused = self._clock.mono - overlay_seconds
         for topic, overlay in [*self._overlays.items()]:
-            if overlay.used < unused:
+            if overlay.used < unused and not overlay.is_watched:
                 del self._overlays[topic]
             else:
                 overlay.add(kept)

@@ -47,6 +47,7 @@ class StateAccess(NamedTuple):
     reads: LogReads
     writer: LogWriter
     clock: EngineClock
+    message_bytes_max: int
 
 
 class RecoveredStates(NamedTuple):
@@ -69,7 +70,8 @@ class StateRegistry:
         filter_context: FilterContext,
         secret: bytes,
     ) -> None:
-        journal, reads, writer, clock = access
+        journal, reads, writer, clock, self.message_bytes_max = access
+        self.view = journal.view
         self._catalog = catalog
         self._journal = journal
         self._throttle = throttle

@@ -8,15 +8,19 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from tickertape.batch import MessageBatch
-from tickertape.batch.format import I8, Int64s
+from tickertape.batch import BatchBuilder, MessageBatch
+from tickertape.batch.format import I8, Bools, Int64s
+from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.sessions.session import Subscriber
 from tickertape.engine.sow.accepted_row import AcceptedRow
 from tickertape.engine.sow.state.expiry import due_times
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.state.keys import ExplicitKeys, KeyColumn, KeyReader
+from tickertape.engine.sow.state.merge import Merger
 from tickertape.filter.batch_filter import bodies_of, rows_by_type
+from tickertape.payload.canonical import encode_canonical, generated_key
 
 _TOPIC_OF: Final[Callable[[bytes], list[Any]]] = msgspec.msgpack.Decoder(list[Any]).decode
 """Function that returns the topic and the values of a key of a SOW over a pattern."""
@@ -46,6 +50,8 @@ class StateTopic:
         """Messages that the intake refused, because they had no valid key."""
         self._patterned = definition.pattern is not None
         self._type_of = filter_context.type_of
+        self._filter_context = filter_context
+        self._mergers: dict[str, Merger] = {}
         self._readers: dict[str, KeyReader] = {}
         self._explicit = ExplicitKeys(topic_in_key=self._patterned)
 
@@ -84,6 +90,65 @@ class StateTopic:
             None if slot < 0 else AcceptedRow(True, publisher, sequence, stamp, None, slot)
             for slot, publisher, sequence, stamp in columns
         ]
+
+    # -- deltas and deletes ------------------------------------------------------------------------------
+
+    def merger(self, topic: str) -> Merger:
+        """Return the merger for deltas of a topic."""
+        kind = self._type_of(topic)
+        merger = self._mergers.get(kind)
+        if merger is None:
+            merger = self._mergers[kind] = Merger(kind)
+        return merger
+
+    def key_of(self, topic: str, body: bytes) -> bytes | str:
+        """Return the key of a message on `topic` with this body, or the reason why it has none."""
+        if not self.definition.key:
+            return "its messages have explicit keys, and the data has none. Name the keys"
+        topics = [topic] if self._patterned else None
+        column = self._reader(self._type_of(topic)).read([body], topics)
+        return column.bad.get(0) or column.keys[0]
+
+    def explicit_keys(self, topic: str, names: Sequence[str]) -> list[bytes]:
+        """Return the keys of messages on `topic` with explicit keys."""
+        return [encode_canonical([topic, name] if self._patterned else name) for name in names]
+
+    def name_test(self, names: Sequence[str]) -> Callable[[list[bytes], list[bytes]], Bools]:
+        """Return a test for records whose generated keys have these names."""
+        wanted, domain = frozenset(names), self.definition.key_domain
+
+        def test(keys: list[bytes], _bodies: list[bytes]) -> Bools:
+            return np.array([generated_key(domain, key) in wanted for key in keys], np.bool_)
+
+        return test
+
+    def filter_test(
+        self, topic: str, filter: str, subscriber: Subscriber
+    ) -> Callable[[list[bytes], list[bytes]], Bools]:
+        """Return a test for records that pass a filter. For a SOW over a pattern, `topic` may be one of its
+        topics. Raises `BadFilter`."""
+        content = ContentFilter(filter, None, [self._type_of(topic)], self._filter_context, subscriber)
+        one = topic != self.name
+
+        def test(keys: list[bytes], bodies: list[bytes]) -> Bools:
+            topics = self.topics_of(keys) or [topic] * len(keys)
+            builder = BatchBuilder()
+            for name, body in zip(topics, bodies, strict=True):
+                builder.add(name, body)
+            batch = builder.build()
+            passed = np.zeros(len(keys), np.bool_)
+            low = 0
+            while low < batch.count:
+                high = content.piece_end(batch, low)
+                passed[content.matching_rows(batch, np.arange(low, high))] = True
+                low = high
+            if one and self._patterned:
+                passed &= np.array([name == topic for name in topics])
+            return passed
+
+        return test
+
+    # -- columns ------------------------------------------------------------------------------------------
 
     def ends_of(self, slots: Int64s) -> Int64s:
         """Return the ends of the lives of records in microseconds, 0 without a record or an end."""

@@ -434,6 +434,17 @@ def message_at(view: LogView, position: int) -> Generator[ReadRequest, Buffer, S
     return StoredMessage(Bookmark(one.publisher(0), one.sequence(0)), one.timestamp(0))
 
 
+def row_at(view: LogView, position: int) -> Generator[ReadRequest, Buffer, MessageBatch | None]:
+    """Return a batch of the persisted message or control record at `position`. None if the log has none
+    there."""
+    if position < view.first_position:
+        return None
+    part = yield from _part_with(view, position)
+    if part is None or part.index_at(position) == part.index_at(position + 1):
+        return None
+    return slice_batch(part.batch, part.index_at(position), part.index_at(position) + 1)
+
+
 def _part_with(view: LogView, position: int) -> Generator[ReadRequest, Buffer, LogPart | None]:
     """Return the part that holds a persisted position."""
     reader = LogReader(view, position)

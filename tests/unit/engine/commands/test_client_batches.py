@@ -57,7 +57,8 @@ _RESERVED: dict[str, Callable[[MessageBatch], MessageBatch]] = {
     "control": lambda batch: with_reserved(batch, kinds=[0, 1]),
     "restated": lambda batch: with_reserved(batch, kinds=[0, 2]),
     "superseded": lambda batch: with_reserved(batch, message_flags=[1, 0]),
-    "delta": lambda batch: with_reserved(batch, message_flags=[0, 2]),
+    "superseded delta": lambda batch: with_reserved(batch, message_flags=[0, 3]),
+    "superseded beside a delta": lambda batch: with_reserved(batch, message_flags=[1, 2]),
     "flags of zero": lambda batch: with_reserved(batch, message_flags=[0, 0]),
     "order stamp": lambda batch: with_reserved(batch, order_stamps=[1 << 62]),
     "order stamp of zero": lambda batch: with_reserved(batch, order_stamps=[0]),
@@ -83,10 +84,16 @@ def test_publish_frame_with_a_part_of_the_server_is_refused(name: str) -> None:
     assert _sent(Publish(frame=1), _RESERVED[name](_batch())).log() == []
 
 
-@pytest.mark.parametrize("name", _RESERVED)
+_STAGED: dict[str, Callable[[MessageBatch], MessageBatch]] = {
+    **_RESERVED,
+    "delta": lambda batch: with_reserved(batch, message_flags=[0, 2]),
+}
+
+
+@pytest.mark.parametrize("name", _STAGED)
 def test_staged_batch_with_a_part_of_the_server_is_refused(name: str) -> None:
     command = Stage(id=1, transaction=Transaction(publisher="pub", name="t"), part="0")
-    assert _sent(command, _RESERVED[name](_batch())).log() == []
+    assert _sent(command, _STAGED[name](_batch())).log() == []
 
 
 def test_publish_frame_with_every_column_of_clients_is_stored() -> None:

@@ -39,6 +39,6 @@ def test_frame_with_too_many_settlements_or_runs_is_rejected(
     peer = world.connect("worker")
     world.settle()
     session = world.broker.sessions[peer.conn]
-    Settlements(world.broker.queues, session, allowed, 0, None)
+    Settlements(world.broker.queues, session, allowed, 0)
     with pytest.raises(BadBatch, match="Send at most"):
-        Settlements(world.broker.queues, session, refused, 0, None)
+        Settlements(world.broker.queues, session, refused, 0)

@@ -43,7 +43,7 @@ def test_subscription_may_use_the_id_of_a_refused_query() -> None:
 
 
 @pytest.mark.parametrize("sequenced", [True, False])
-def test_delete_of_records_is_refused_as_a_reserved_topic(sequenced: bool) -> None:
+def test_delete_of_records_of_another_topic_is_refused(sequenced: bool) -> None:
     world = EngineWorld(1)
     peer = world.connect("writer")
     assert peer.logged_on is not None
@@ -54,6 +54,6 @@ def test_delete_of_records_is_refused_as_a_reserved_topic(sequenced: bool) -> No
     world.settle()
     (rejected,) = [command for command, _ in peer.received if isinstance(command, Rejected)]
     assert (rejected.frame, rejected.code, rejected.refused) == (1, "bad_topic", ())
-    assert "'$sow'" in rejected.text
+    assert "'positions': it is not a SOW topic" in rejected.text
     assert peer.goodbye is None
     assert world.log() == []

@@ -6,7 +6,7 @@ import errno
 
 import msgspec
 
-from tests.helpers.sow_engine import SowEngine, publish
+from tests.helpers.sow_engine import SowEngine, expiry_in_flight, publish
 from tests.simulation.journal_world import read_log
 from tickertape.engine.limits import sow_expiry_step_max
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
@@ -120,9 +120,7 @@ def test_record_is_visible_until_the_expiry_is_persisted() -> None:
     world = SowEngine(ORDERS)
     publish(world.connect("p"), [("orders", body(1))])
     world.settle()
-    world.wake(40)
-    while not world.jobs:
-        world.work()
+    expiry_in_flight(world)
     assert keys_of(world) == {1}
     crashed = world.disk.kill_clone()
     world.settle()
@@ -137,9 +135,7 @@ def test_message_behind_an_expiry_in_flight_stays() -> None:
     peer = world.connect("p")
     publish(peer, [("orders", body(1, "old")), ("orders", body(2))])
     world.settle()
-    world.wake(40)
-    while not world.jobs:
-        world.work()
+    expiry_in_flight(world)
     publish(peer, [("orders", body(1, "new"))])
     world.settle()
     assert world.records("orders") == {_ENCODE(1): body(1, "new")}

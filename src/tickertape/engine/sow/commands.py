@@ -1,0 +1,300 @@
+"""State commands: deltas and deletes of a publish frame, resolved at the accepted state of their keys.
+
+Deltas become whole messages, and deletes become records of their keys, before the log.
+
+Invariants:
+- Rows of a frame count in their order: a delta or delete sees the rows before it.
+- Duplicates are neither merged nor resolved.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tickertape.base.client_limits import message_too_large
+from tickertape.base.errors import BadBody, BadOption, BadSowKey, BadTopic, TickertapeError
+from tickertape.base.text_format import shown
+from tickertape.batch import MessageBatch, Stamp
+from tickertape.batch.format import FLAG_DELTA, I8, U8, Bytes8
+from tickertape.engine.log_reads.log_reads import Steps
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.sow.accepted import Overlay, TopicDelete, TopicKeys
+from tickertape.engine.sow.accepted_row import AcceptedRow
+from tickertape.engine.sow.record_search import RecordSearch
+from tickertape.engine.sow.registry import StateRegistry
+from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteRecord, decode, encode
+from tickertape.engine.sow.topic import StateTopic
+from tickertape.journal.reading.log_reader import find_bookmark, row_at
+from tickertape.payload import Unreadable
+from tickertape.wire.sow_command import SOW_TOPIC, SowDelete, decode_delete
+
+
+class FrameDelete(NamedTuple):
+    """Outcome of a delete of a frame."""
+
+    row: int
+    """Index in the batch."""
+    record: DeleteRecord | None
+    """None: a duplicate whose record is not in the log any more."""
+
+
+class _Request(NamedTuple):
+    row: int
+    topic: StateTopic
+    delete: SowDelete
+    search: RecordSearch | None
+
+
+class StateCommands:
+    """Deltas and deletes of a batch. The log already has the first `known` messages.
+
+    `topics` are the keys of the other messages for SOW topics."""
+
+    def __init__(
+        self,
+        states: StateRegistry,
+        session: Session,
+        batch: MessageBatch,
+        known: int,
+        topics: list[TopicKeys],
+    ) -> None:
+        self._states = states
+        self._batch = batch
+        self._known = known
+        self._keys = {own.topic: dict(zip(own.rows.tolist(), own.keys, strict=True)) for own in topics}
+        self._session = session
+        self.bad: dict[int, TickertapeError] = {}
+        """Refused messages by index."""
+        self.deletes: list[FrameDelete] = []
+        """Outcomes of the deletes in order, also of duplicates."""
+        self.merged = False
+        """Whether a delta was merged."""
+        self._repeated, self._requests = self._asked()
+        self._frames: dict[StateTopic, _FrameRows] = {}
+
+    @property
+    def deltas(self) -> set[int]:
+        """Indices of deltas that are not duplicates."""
+        flags = self._batch.message_flags
+        if flags is None:
+            return set()
+        rows = (flags[self._known :] & FLAG_DELTA).nonzero()[0] + self._known
+        return set(rows.tolist())
+
+    def _asked(self) -> tuple[list[int], list[_Request]]:
+        batch = self._batch
+        if SOW_TOPIC not in batch.topics:
+            return [], []
+        if batch.topic_index is None:
+            rows = list(range(batch.count))
+        else:
+            rows = (batch.topic_index == batch.topics.index(SOW_TOPIC)).nonzero()[0].tolist()
+        requests = []
+        for row in rows:
+            if row >= self._known:
+                try:
+                    requests.append(self._request(row, decode_delete(bytes(batch.body(row)))))
+                except TickertapeError as error:
+                    self.bad[row] = error
+        return [row for row in rows if row < self._known], requests
+
+    def _request(self, row: int, delete: SowDelete) -> _Request:
+        """Return a delete after its checks. Raises its refusal."""
+        topic = self._states.of(delete.topic)
+        if topic is None:
+            raise BadTopic(
+                f"Cannot delete records of {shown(delete.topic)}: it is not a SOW topic. Name a SOW topic."
+            )
+        if topic.definition.transient:
+            raise BadOption(
+                f"Cannot delete records of {shown(delete.topic)}: the topic is not persistent. "
+                "Let its records expire, or make it persistent."
+            )
+        search = None
+        if delete.filter is not None:
+            test = topic.filter_test(delete.topic, delete.filter, self._session.subscriber)
+            search = RecordSearch(topic, test)
+        elif delete.keys and topic.definition.key:
+            search = RecordSearch(topic, topic.name_test(delete.keys))
+        return _Request(row, topic, delete, search)
+
+    # -- steps before the frame is accepted ---------------------------------------------------------------
+
+    def look_up(self) -> Steps[None]:
+        """Find the records of repeated deletes, and search for the records of deletes by filter or name."""
+        for row in self._repeated:
+            self.deletes.append(FrameDelete(row, (yield from self._stored(row))))
+        for request in self._requests:
+            if request.search is not None:
+                for _ in request.search.scan(self._overlay(request.topic)):
+                    yield None
+
+    def close(self) -> None:
+        """End the searches of deletes."""
+        for request in self._requests:
+            if request.search is not None:
+                request.search.close()
+
+    def _stored(self, row: int) -> Steps[DeleteRecord | None]:
+        publisher, sequence = self._session.publisher, int(self._batch.sequences[row])
+        kept = self._states.accepted_rows.delete_of(publisher, sequence)
+        if kept is not None:
+            return kept
+        view = self._states.view
+        position = yield from find_bookmark(view, publisher, sequence)
+        if position is None:
+            return None
+        stored = yield from row_at(view, position)
+        return None if stored is None else decode(stored.body(0))
+
+    def _overlay(self, topic: StateTopic) -> Overlay:
+        return self._states.accepted_rows.overlay(topic)
+
+    # -- the step that accepts the frame ------------------------------------------------------------------
+
+    def execute(self, bodies: list[bytes], kinds: Bytes8, stamp: Stamp) -> list[TopicDelete]:
+        """Merge deltas and resolve deletes, in the order of the frame. Changes `bodies` and `kinds`.
+
+        `stamp` is the stamp of the frame in the log. Returns the resolved deletes."""
+        requests = {request.row: request for request in self._requests}
+        deltas = self.deltas
+        used = {request.topic for request in self._requests}
+        used.update(topic for topic, keys in self._keys.items() if not deltas.isdisjoint(keys))
+        for topic in used:
+            self._frames[topic] = _FrameRows(self._overlay(topic), bodies)
+            self._frames[topic].expect(
+                [key for row, key in self._keys.get(topic, {}).items() if row in deltas]
+            )
+        rows = {row: (topic, key) for topic in used for row, key in self._keys.get(topic, {}).items()}
+        found: list[TopicDelete] = []
+        for row in sorted({*rows, *requests}):
+            stamped = Stamp(stamp.publisher, self._sequence(row, stamp), stamp.timestamp)
+            request = requests.get(row)
+            try:
+                if request is not None:
+                    record = self._resolve(request)
+                    bodies[row], kinds[row] = encode(record), 1
+                    found.append(TopicDelete(request.topic, row, record))
+                    self.deletes.append(FrameDelete(row, record))
+                    self._frames[request.topic].end(record)
+                else:
+                    topic, key = rows[row]
+                    if row in deltas:
+                        self._merge(topic, key, row, bodies)
+                    self._frames[topic].publish(key, row, stamped)
+            except TickertapeError as error:
+                self.bad[row] = error
+        return found
+
+    def _sequence(self, row: int, stamp: Stamp) -> int:
+        """Return the sequence that a message of the frame has in the log."""
+        if stamp.first_sequence == 0:  # the sequences are those of the client
+            return int(self._batch.sequences[row])
+        return stamp.first_sequence + row - sum(bad < row for bad in self.bad)
+
+    def _merge(self, topic: StateTopic, key: bytes, row: int, bodies: list[bytes]) -> None:
+        name = self._batch.topic(row)
+        merger = topic.merger(name)
+        frame = self._frames[topic]
+        (latest,) = frame.latest([key])
+        if not latest.live or not merger.merges:
+            return
+        try:
+            merged = merger.merge(frame.body(latest), bodies[row])
+        except Unreadable as error:
+            raise BadBody(
+                f"Cannot merge a delta for {shown(name)}: {str(error).rstrip('.')}. "
+                "Publish the whole message."
+            ) from None
+        most = self._states.message_bytes_max
+        if len(merged) > most:
+            raise message_too_large(len(merged), most)
+        bodies[row] = merged
+        self.merged = True
+
+    def _resolve(self, request: _Request) -> DeleteRecord:
+        """Return the record of a delete."""
+        topic, frame = request.topic, self._frames[request.topic]
+        if request.search is None:
+            keys = list(dict.fromkeys(self._keys_of(request)))
+        else:
+            request.search.finish(*frame.bodies())
+            keys = request.search.matching
+        latest = frame.latest(keys)
+        builder = DeleteBuilder(topic.name)
+        builder.add(
+            keys,
+            np.array([row.publisher for row in latest], U8),
+            np.array([row.sequence for row in latest], U8),
+            np.array([row.order_stamp for row in latest], I8),
+            topics=topic.topics_of(keys),
+            live=np.array([row.live for row in latest], np.bool_),
+        )
+        matches = sum(row.live for row in latest)
+        return builder.build(matches, max(matches, topic.fold.records.record_count))
+
+    def _keys_of(self, request: _Request) -> list[bytes]:
+        """Return the canonical keys of a delete by keys or by data. Raises `BadSowKey`."""
+        delete, topic = request.delete, request.topic
+        if delete.canonical:
+            return list(delete.canonical)
+        if delete.data is None:
+            return topic.explicit_keys(delete.topic, delete.keys)
+        read = topic.key_of(delete.topic, delete.data)
+        if isinstance(read, bytes):
+            return [read]
+        raise BadSowKey(
+            f"Cannot delete the record of {shown(delete.topic)}: {read.rstrip('.')}. Correct the data."
+        )
+
+
+class _FrameRows:
+    """Latest rows of one SOW topic, with those of a frame before the current one."""
+
+    def __init__(self, overlay: Overlay, bodies: list[bytes]) -> None:
+        self.overlay = overlay
+        self._bodies = bodies
+        self._rows: dict[bytes, AcceptedRow] = {}
+        self._before: dict[bytes, AcceptedRow] = {}
+
+    def expect(self, keys: list[bytes]) -> None:
+        """Look up keys at once for later calls of `latest`."""
+        self._before.update(zip(keys, self.overlay.latest(keys), strict=True))
+
+    def publish(self, key: bytes, row: int, stamp: Stamp) -> None:
+        self._rows[key] = AcceptedRow(
+            True, stamp.publisher, stamp.first_sequence, stamp.timestamp, None, row, _IN_FRAME
+        )
+
+    def end(self, record: DeleteRecord) -> None:
+        for key, publisher, sequence, stamp in zip(
+            record.keys(),
+            record.publishers_between(0, record.count).tolist(),
+            record.sequences.tolist(),
+            record.order_stamps.tolist(),
+            strict=True,
+        ):
+            self._rows[key] = AcceptedRow(False, publisher, sequence, stamp, None, 0, _IN_FRAME)
+
+    def latest(self, keys: list[bytes]) -> list[AcceptedRow]:
+        """Return the latest candidate of each key."""
+        found = [self._rows.get(key) or self._before.get(key) for key in keys]
+        absent = [at for at, row in enumerate(found) if row is None]
+        if absent:
+            for at, row in zip(absent, self.overlay.latest([keys[at] for at in absent]), strict=True):
+                found[at] = row
+        return [row for row in found if row is not None]
+
+    def body(self, row: AcceptedRow) -> bytes:
+        """Return the body of a live row."""
+        return self._bodies[row.place] if row.position == _IN_FRAME else self.overlay.body(row)
+
+    def bodies(self) -> tuple[list[bytes], list[bytes | None]]:
+        """Return the keys of the frame and their bodies, None for ended ones."""
+        return [*self._rows], [self.body(row) if row.live else None for row in self._rows.values()]
+
+
+_IN_FRAME = -1
+"""Position of rows of the frame, which are not accepted yet."""

@@ -1,0 +1,287 @@
+"""Tests of deletes of records: selection, order, answers, resends, refusals and bounds."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.helpers.sow_engine import SowEngine, deleted, publish, rejected, send
+from tests.simulation.engine_peer import Peer
+from tickertape.engine.limits import sow_delete_round_rows
+from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.sow.state import delete as delete_module
+from tickertape.engine.sow.state.delete import decode
+from tickertape.payload.canonical import generated_key
+from tickertape.wire.commands import Deleted, Persisted
+from tickertape.wire.sow_command import SOW_TOPIC, SowDelete
+
+ORDERS = SowDefinition("orders", key=("/id",))
+_ENCODE = msgspec.msgpack.encode
+_DECODE = msgspec.msgpack.decode
+
+
+def body(key: object, value: object = 0) -> bytes:
+    return msgspec.json.encode({"id": key, "v": value})
+
+
+def by_keys(*keys: object, topic: str = "orders") -> SowDelete:
+    return SowDelete(topic=topic, canonical=tuple(map(_ENCODE, keys)))
+
+
+def filled(world: SowEngine, count: int, name: str = "p") -> Peer:
+    """Return a client that published records with keys and values below `count`."""
+    peer = world.connect(name)
+    publish(peer, [("orders", body(key, key)) for key in range(count)])
+    world.settle()
+    return peer
+
+
+def left(world: SowEngine) -> set[object]:
+    """Return the key values of all records."""
+    return {_DECODE(key) for key in world.records("orders")}
+
+
+def test_delete_by_keys_removes_records_and_is_answered_before_the_acknowledgement() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 5)
+    sequence = send(peer, [by_keys(1, 3, "unknown", 3)])
+    assert not deleted(peer)
+    assert left(world) == {0, 1, 2, 3, 4}
+    world.settle()
+    assert left(world) == {0, 2, 4}
+    assert deleted(peer) == [Deleted(frame=2, sequence=sequence, matches=2, topic_matches=5, deleted=2)]
+    assert [type(command) for command, _ in peer.received[-2:]] == [Deleted, Persisted]
+    (stored,) = world.log(SOW_TOPIC)
+    assert stored.sequence == sequence
+    assert decode(stored.body).sequences.tolist() == [2, 4, 0]
+
+
+def test_delete_without_sequences_is_answered_by_the_number_in_the_frame() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 3)
+    send(peer, [("orders", body(7)), by_keys(7), by_keys(1)], sequenced=False)
+    world.settle()
+    assert left(world) == {0, 2}
+    assert [(answer.frame, answer.sequence, answer.deleted) for answer in deleted(peer)] == [
+        (2, 1, 1), (2, 2, 1)
+    ]  # fmt: skip
+
+
+def test_delete_by_data_removes_the_record_that_the_data_would_replace() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 3)
+    send(peer, [SowDelete(topic="orders", data=body(1.0, "any"))])
+    world.settle()
+    assert left(world) == {0, 2}
+
+
+def test_delete_by_names_finds_generated_keys_of_records_and_of_messages_in_flight() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 5_000)
+    names = tuple(generated_key("orders", _ENCODE(key)) for key in (7, 4_999, "new", "none"))
+    publish(peer, [("orders", body("new"))])
+    send(peer, [SowDelete(topic="orders", keys=names)])
+    world.settle()
+    assert left(world) == set(range(5_000)) - {7, 4_999}
+    assert [answer.deleted for answer in deleted(peer)] == [3]
+
+
+def test_delete_by_explicit_keys_removes_these_records() -> None:
+    world = SowEngine(SowDefinition("orders"))
+    peer = world.connect("p")
+    publish(peer, [("orders", b"1"), ("orders", b"2")], keys=["k1", "k2"])
+    send(peer, [SowDelete(topic="orders", keys=("k2", "k3"))])
+    world.settle()
+    assert left(world) == {"k1"}
+
+
+def test_delete_over_a_pattern_selects_one_topic_or_all() -> None:
+    world = SowEngine(SowDefinition("all", key=("/id",), pattern="^p/"))
+    peer = world.connect("p")
+    publish(peer, [("p/a", body(1)), ("p/b", body(1)), ("p/a", body(2)), ("all", body(1))])
+    send(peer, [SowDelete(topic="p/a", data=body(1)), SowDelete(topic="p/b", filter="/id = 1")])
+    world.settle()
+    assert [_DECODE(key) for key in sorted(world.records("all"))] == [["all", 1], ["p/a", 2]]
+    send(peer, [SowDelete(topic="all", filter="/id > 0")])
+    world.settle()
+    assert world.records("all") == {}
+
+
+def test_delete_sees_earlier_rows_of_the_frame_and_no_later_rows() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 1)
+    send(
+        peer,
+        [
+            ("orders", body(1, 50)),
+            SowDelete(topic="orders", filter="/v >= 0"),
+            ("orders", body(1, 60)),
+            by_keys(2),
+            ("orders", body(2, 70)),
+        ],
+    )
+    world.settle()
+    assert world.records("orders") == {_ENCODE(1): body(1, 60), _ENCODE(2): body(2, 70)}
+    assert [answer.deleted for answer in deleted(peer)] == [2, 0]
+
+
+def test_delete_by_filter_is_exact_at_the_position_of_the_record() -> None:
+    world = SowEngine(ORDERS)
+    count = 3 * sow_delete_round_rows
+    peer, other = filled(world, count), world.connect("other")
+    send(peer, [SowDelete(topic="orders", filter=f"/v < {count}")])
+    world.work()
+    # Its search has begun. These publishes precede it in the log.
+    changed = [("orders", body(1, count)), ("orders", body("new", 0)), ("orders", body("other", count))]
+    publish(other, changed)
+    publish(peer, [("orders", body(2, 0))])
+    world.settle()
+    assert left(world) == {1, "other", 2}
+    assert [(answer.deleted, answer.more) for answer in deleted(peer)] == [(count, False)]
+
+
+def test_delete_by_filter_tests_many_changed_records_in_rounds() -> None:
+    world = SowEngine(ORDERS, segment_bytes=16 << 20)
+    count = 3 * sow_delete_round_rows
+    peer, other = filled(world, count), world.connect("other")
+    send(peer, [SowDelete(topic="orders", filter="/v < 0")])
+    for number in range(3):
+        publish(other, [("orders", body(key, -1 if number == 1 else key)) for key in range(count)])
+        world.work()
+    publish(other, [("orders", body(5, -1))])
+    world.settle()
+    assert left(world) == set(range(count)) - {5}
+
+
+def test_delete_without_matches_keeps_everything_and_takes_a_sequence() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 3)
+    send(peer, [SowDelete(topic="orders", filter="/v > 100")])
+    world.settle()
+    assert left(world) == {0, 1, 2}
+    assert deleted(peer) == [Deleted(frame=2, sequence=4, matches=0, topic_matches=3, deleted=0)]
+    assert peer.acked_sequence == 4
+
+
+def test_delete_beyond_the_bound_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delete_module, "sow_delete_keys_max", 10)
+    world = SowEngine(ORDERS)
+    peer = filled(world, 25)
+    answers = []
+    for _ in range(3):
+        send(peer, [SowDelete(topic="orders", filter="/v >= 0")])
+        world.settle()
+        answer = deleted(peer)[-1]
+        answers.append((answer.matches, answer.deleted, answer.more))
+    assert answers == [(25, 10, True), (15, 10, True), (5, 5, False)]
+    assert left(world) == set()
+
+
+def test_resent_delete_is_answered_from_the_log() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 5)
+    delete = by_keys(1, 2)
+    sequence = send(peer, [delete])
+    publish(peer, [("orders", body(1, "later"))])
+    world.settle()
+    first = deleted(peer)[0]
+    send(peer, [delete, ("orders", body(1, "later"))], first=sequence)
+    world.settle()
+    world.reopen()
+    again = world.connect("p")
+    again.next_sequence = sequence
+    send(again, [delete, ("orders", body(1, "later")), ("orders", body(9))])
+    world.settle()
+    assert left(world) == {0, 1, 3, 4, 9}
+    for answer in (deleted(peer)[1], deleted(again)[0]):
+        assert msgspec.structs.replace(answer, frame=first.frame) == first
+    assert first.deleted == 2
+    assert len(world.log(SOW_TOPIC)) == 1
+
+
+def test_delete_resent_before_the_commit_is_answered_once_persisted() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 5)
+    sequence = send(peer, [by_keys(1, 2)])
+    send(peer, [by_keys(1, 2)], first=sequence)
+    assert not deleted(peer)
+    world.settle()
+    assert [answer.deleted for answer in deleted(peer)] == [2, 2]
+    assert len(world.log(SOW_TOPIC)) == 1
+
+
+def test_publish_of_another_client_behind_a_delete_stays() -> None:
+    world = SowEngine(ORDERS)
+    peer, other = filled(world, 2), world.connect("other")
+    send(peer, [by_keys(0, 1)])
+    publish(other, [("orders", body(0, "other"))])
+    world.settle()
+    assert world.records("orders") == {_ENCODE(0): body(0, "other")}
+
+
+def test_delete_removes_an_earlier_message_in_flight_of_another_client() -> None:
+    world = SowEngine(ORDERS)
+    peer, other = filled(world, 2), world.connect("other")
+    publish(other, [("orders", body(0, "other"))])
+    send(peer, [by_keys(0)])
+    world.settle()
+    assert left(world) == {1}
+    world.reopen()
+    assert left(world) == {1}
+
+
+@pytest.mark.parametrize(
+    ("delete", "code", "text"),
+    [
+        (by_keys(1, topic="other"), "bad_topic", "'other': it is not a SOW topic"),
+        (by_keys(1, topic="fast"), "bad_option", "'fast': the topic is not persistent"),
+        (SowDelete(topic="orders", filter="/v >"), "bad_filter", "/v >"),
+        (SowDelete(topic="orders", data=b'{"v":1}'), "bad_sow_key", "'/id' is missing"),
+    ],
+)
+def test_invalid_delete_is_refused_and_the_rest_of_the_frame_stored(
+    delete: SowDelete, code: str, text: str
+) -> None:
+    fast = SowDefinition("fast", key=("/id",), durability="transient")
+    world = SowEngine(ORDERS, fast, recorded=frozenset({"orders"}))
+    peer = filled(world, 2)
+    send(peer, [("orders", body(7)), delete, by_keys(0)])
+    world.settle()
+    (refusal,) = rejected(peer)
+    assert (refusal.code, refusal.refused) == (code, (4,))
+    assert text in refusal.text
+    assert left(world) == {1, 7}
+    assert peer.acked_sequence == 5
+    assert [(answer.sequence, answer.deleted) for answer in deleted(peer)] == [(5, 1)]
+
+
+def test_malformed_delete_is_refused() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 2)
+    send(peer, [(SOW_TOPIC, b"\x81\xa5topic\xa1x"), (SOW_TOPIC, b"")])
+    world.settle()
+    assert [refusal.code for refusal in rejected(peer)] == ["bad_command"]
+    assert peer.goodbye is None
+    assert left(world) == {0, 1}
+
+
+@pytest.mark.parametrize("sequenced", [True, False])
+def test_delete_of_a_connection_that_closes_during_the_search_has_no_effect(sequenced: bool) -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 3 * sow_delete_round_rows)
+    send(peer, [SowDelete(topic="orders", filter="/v >= 0")], sequenced=sequenced)
+    world.work()
+    world.broker.disconnected(peer.conn)
+    world.collect()
+    world.settle()
+    assert len(left(world)) == 3 * sow_delete_round_rows
+    assert not world.broker.states.accepted_rows.overlay(world.state("orders")).is_watched
+
+
+def test_frame_behind_a_delete_waits_for_the_search() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 3 * sow_delete_round_rows)
+    send(peer, [SowDelete(topic="orders", filter="/v >= 0")])
+    publish(peer, [("orders", body("behind"))])
+    world.settle()
+    assert left(world) == {"behind"}
