@@ -247,6 +247,11 @@ class PublishHandler:
                 self._writer.check_room(executed.batch)
                 keys, answers = executed.keys, executed.answers
                 self._accept(session, command, executed.batch, recorded=True, keys=keys, answers=answers)
+        except JournalFull as error:
+            if command.sequenced:
+                raise  # as in `_checked`
+            rejected = Rejected(frame=command.frame, code=error.code, text=str(error))
+            self._outbox.reject_with(session.conn, rejected, error)
         finally:
             self._writer.end_run()
 

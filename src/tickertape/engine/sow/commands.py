@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -125,7 +126,10 @@ class StateCommands:
     def look_up(self) -> Steps[None]:
         """Find the records of repeated deletes, and search for the records of deletes by filter or name."""
         for row in self._repeated:
-            self.deletes.append(FrameDelete(row, (yield from self._stored(row))))
+            record = None
+            with suppress(TickertapeError):  # a part of the log that cannot be read: the counts are lost
+                record = yield from self._stored(row)
+            self.deletes.append(FrameDelete(row, record))
         for request in self._requests:
             if request.search is not None:
                 for _ in request.search.scan(self._overlay(request.topic)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import msgspec
 import pytest
 
@@ -276,6 +278,30 @@ def test_delete_of_a_connection_that_closes_during_the_search_has_no_effect(sequ
     world.settle()
     assert len(left(world)) == 3 * sow_delete_round_rows
     assert not world.broker.states.accepted_rows.overlay(world.state("orders")).is_watched
+
+
+def test_delete_whose_record_does_not_fit_into_a_full_log_is_refused() -> None:
+    world = SowEngine(ORDERS, segment_bytes=16_384)
+    peer, other = world.connect("p"), world.connect("other")
+    for nth in range(1, 20):
+        world.disk.fail("preallocate", nth, errno.ENOSPC)
+    key = 0
+    while peer.goodbye is None:
+        publish(peer, [("orders", body(key + at)) for at in range(20)])
+        world.settle()
+        key += 20
+    before = left(world)
+    assert len(before) > 100
+    send(other, [SowDelete(topic="orders", filter="/v = 0")], sequenced=False)
+    world.settle()
+    assert [refusal.code for refusal in rejected(other)] == ["journal_full"]
+    assert left(world) == before
+    for _ in range(30):
+        world.wake(1)
+        world.settle()
+    send(other, [SowDelete(topic="orders", filter="/v = 0")], sequenced=False)
+    world.settle()
+    assert left(world) == set()
 
 
 def test_frame_behind_a_delete_waits_for_the_search() -> None:
