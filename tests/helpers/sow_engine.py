@@ -24,8 +24,6 @@ from tickertape.engine.sow.state.delete import DeleteRecord, encode
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.journal.journal import Journal
 from tickertape.journal.recovery.state_files import find_states, make_durable, read_states, set_aside_state
-from tickertape.wire.commands import Publish, Rejected
-from tickertape.wire.sow_command import SOW_TOPIC
 from tickertape.wire.commands import Deleted, Publish, Rejected
 from tickertape.wire.sow_command import SOW_TOPIC, SowDelete, encode_delete
 

@@ -120,7 +120,7 @@ class StateFold:
         lives = None
         if self.lives is not None:
             lives = np.zeros(len(slots), I8) if stored.lives is None else stored.lives
-            self.lives.add(slots, due_times(stored.order_stamps, lives, self._life_ms))
+            self.lives.add(slots, due_times(stored.order_stamps, lives, self.life_ms))
         self.highest_order_stamp = max(self.highest_order_stamp, int(stored.order_stamps.max()))
         records = RecordRows(
             table.blocks.append(stored.bodies, stored.body_offsets),
