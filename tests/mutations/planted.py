@@ -18,6 +18,7 @@ from tests.mutations.planted_queues import QUEUE_MUTATIONS
 from tests.mutations.planted_records import RECORD_MUTATIONS
 from tests.mutations.planted_sow_checkpoints import SOW_CHECKPOINT_MUTATIONS
 from tests.mutations.planted_sow_config import SOW_CONFIG_MUTATIONS
+from tests.mutations.planted_sow_feed import SOW_FEED_MUTATIONS
 from tests.mutations.planted_sow_fold import SOW_FOLD_MUTATIONS
 from tests.mutations.planted_sow_intake import SOW_INTAKE_MUTATIONS
 from tests.mutations.planted_sow_keys import SOW_KEY_MUTATIONS
@@ -403,6 +404,7 @@ MUTATIONS: Final = (
     *QUEUE_MUTATIONS,
     *STATE_FILE_MUTATIONS,
     *SOW_CHECKPOINT_MUTATIONS,
+    *SOW_FEED_MUTATIONS,
     *SOW_FOLD_MUTATIONS,
     *SOW_INTAKE_MUTATIONS,
     *SOW_KEY_MUTATIONS,

@@ -91,8 +91,11 @@ class Cursor:
 
     @property
     def runs(self) -> bool:
-        """Whether the feeds replay and are not paused."""
-        return bool(self.subs) and self.subs[0].phase is Phase.REPLAY and not self.subs[0].paused
+        """Whether the feeds replay, and are neither paused nor held."""
+        if not self.subs:
+            return False
+        first = self.subs[0]
+        return first.phase is Phase.REPLAY and not (first.paused or first.held)
 
     @property
     def releases(self) -> bool:

@@ -106,6 +106,16 @@ class LogDelivery:
             self.live.begin(self._journal.commits.accepted_end)
         self.cursors.add(sub)
 
+    def hold(self, sub: LogFeed) -> None:
+        """Start a feed that is sent nothing before `release`. Retention keeps its messages."""
+        sub.held = True
+        self.begin(sub)
+
+    def release(self, sub: LogFeed) -> None:
+        """Let a held feed receive its messages, unless it has ended."""
+        sub.held = False
+        self.cursors.wake(sub)
+
     def credit(self, sub: LogFeed) -> None:
         """Resume a feed that received more credit."""
         self.cursors.credit(sub)

@@ -104,6 +104,8 @@ class LogFeed(Feed):
         """Position at which `completed` is due. None after it was sent."""
         self.paused = False
         """Whether delivery is paused."""
+        self.held = False
+        """Whether it waits for its release. It needs its messages in the log meanwhile, and gets none."""
         self.pace: ReplayRate | None = None
         self.rate_limiter: RateLimiter | None = None
         self.conflating: ConflationBuffer | None = None
@@ -118,8 +120,9 @@ class LogFeed(Feed):
         self.notified_to = 0
         """Position up to which its client has been notified of progress."""
 
-    def begin(self, extent: ReplayRange, target: int) -> None:
-        """Start the replay of a known range. `target` is the end of the log at the time of the command."""
+    def begin(self, extent: ReplayRange, target: int | None) -> None:
+        """Start the replay of a known range. `target` is the end of the log at the time of the command, or
+        None if another feed sends `completed`."""
         self.position = extent.start
         self.not_before = extent.not_before
         self.stop = extent.stop
@@ -161,7 +164,7 @@ class LogFeed(Feed):
     def may_combine(self) -> bool:
         """Whether it may share a cursor, because it receives unmodified bodies in log order."""
         content = self.interest.content
-        return self.conflating is None and (content is None or content.select is None)
+        return not self.held and self.conflating is None and (content is None or content.select is None)
 
     @property
     def has_own_pace(self) -> bool:
