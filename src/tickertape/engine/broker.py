@@ -19,7 +19,6 @@ from tickertape.base.errors import (
     BadCommand,
     LogonRequired,
     NameInUse,
-    NotBuilt,
     NotReady,
     SlowClient,
     TickertapeError,
@@ -461,7 +460,7 @@ class Broker:
         self._submit()
         if self._acks.pending and self._acks.pending[0].end <= self._commits.persisted_end:
             self._outbox.reply_all(self._acks.take_due())
-        if self._delivery.ended or self.queues.ended:
+        if self.services.any_ended:
             self.subscriptions.forget_ended()
         if self._throttle.reasons:
             self._resume_reading()
@@ -484,7 +483,7 @@ class Broker:
             self._delivery.dispatch()
         self._delivery.settle()
         if self._has_states:
-            self.states.step()  # before queues and any other input, so that a query finds it folded
+            self.services.step_states()  # before queues and any other input, so that a query finds it folded
         if self._has_queues:
             self.queues.persisted()
             self.queues.step()  # an idle consumer need not wait for the next step
@@ -579,7 +578,7 @@ class Broker:
             self.subscriptions.credit(session, command.sub_id, command.bytes)
         elif isinstance(command, Credits):
             self.subscriptions.credits(session, command)
-        elif isinstance(command, Subscribe | Unsubscribe | Pause | Resume | Resolve):
+        elif isinstance(command, Subscribe | Sow | Unsubscribe | Pause | Resume | Resolve):
             # In order: earlier settlements must not end leases that this subscription receives.
             self._publish_handler.after(session, lambda: self._answer(session, command))
         elif isinstance(command, Stage | Prepare | Commit | Abort):
@@ -587,8 +586,6 @@ class Broker:
             self.transactions.log_advanced()
         elif isinstance(command, Flush):
             self._publish_handler.flush(session, command)
-        elif isinstance(command, Sow):
-            self._outbox.reject(session.conn, command.id, _not_built(command))
         elif isinstance(command, Logon):
             raise AlreadyLoggedOn(
                 "Cannot log on: the connection is already logged on. Open another connection."
@@ -607,10 +604,3 @@ class Broker:
     def _close_slow_consumer(self, session: Session, why: str) -> None:
         if not session.ended:
             self.goodbye(session.conn, SlowClient(f"Cannot serve a slow consumer: {why}"))
-
-
-def _not_built(command: Sow) -> NotBuilt:
-    return NotBuilt(
-        f"Cannot query records of {shown(command.topic)}: this version of the server cannot answer sow. "
-        "Subscribe with a bookmark to read the messages of the topic."
-    )

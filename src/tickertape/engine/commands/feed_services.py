@@ -1,4 +1,4 @@
-"""Feed services: log delivery, transient delivery, queues and states, which serve all feeds.
+"""Feed services: log delivery, transient delivery, queues, states and queries, which serve all feeds.
 
 Actions that apply to all services are implemented here once.
 """
@@ -11,6 +11,8 @@ from tickertape.engine.queues.queue_feed import QueueFeed
 from tickertape.engine.queues.registry import QueueRegistry
 from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.sessions.session import Session
+from tickertape.engine.sow.feed import SowFeed
+from tickertape.engine.sow.queries import RecordQueries
 from tickertape.engine.sow.registry import StateRegistry
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.transient.delivery import TransientDelivery
@@ -30,7 +32,14 @@ class FeedServices:
         self.transient = transient
         self.queues = queues
         self.states = states
-        self.pending: Pending = (*log.pending, *queues.pending, *transient.pending, *states.pending)
+        self.records = RecordQueries(states.fold, log)
+        self.pending: Pending = (
+            *log.pending,
+            *queues.pending,
+            *transient.pending,
+            *states.pending,
+            *self.records.pending,
+        )
         """Not empty while `step` has messages to deliver."""
 
     def step(self) -> None:
@@ -38,26 +47,39 @@ class FeedServices:
         self.log.step()
         self.queues.step()
         self.transient.step()
+        self.step_states()
+        self.records.step()
+
+    def step_states(self) -> None:
+        """Execute one bounded step of the fold, and start queries that wait for it."""
         self.states.step()
+        self.records.folded()
 
     def writable(self, session: Session) -> None:
         """Resume sending to a connection that is writable again."""
         self.log.writable(session)
         self.transient.writable(session)
         self.queues.writable(session)
+        self.records.writable(session)
 
     def drop(self, session: Session) -> None:
-        """Release everything that feeds of a closed connection hold for others: leases and memory. The feeds
-        of log and transient delivery are removed later."""
+        """Release everything that feeds of a closed connection hold for others: leases, memory and
+        results. The feeds of log and transient delivery are removed later."""
         self.log.drop(session)
         self.transient.drop(session)
         self.queues.drop(session)
+        self.records.drop(session)
 
     def stop(self) -> None:
         """Start a clean stop: send messages held by conflation."""
         self.log.stop()
         self.transient.stop()
 
-    def take_ended(self) -> list[LogFeed | QueueFeed | QueueBrowser]:
+    @property
+    def any_ended(self) -> bool:
+        """Whether a feed has ended by itself."""
+        return bool(self.log.ended or self.queues.ended or self.records.ended)
+
+    def take_ended(self) -> list[LogFeed | QueueFeed | QueueBrowser | SowFeed]:
         """Return the feeds that ended by themselves since the last call."""
-        return [*self.log.take_ended(), *self.queues.take_ended()]
+        return [*self.log.take_ended(), *self.queues.take_ended(), *self.records.take_ended()]

@@ -16,16 +16,17 @@ from tickertape.base.limits import combined_subscriptions_max, credit_bytes_max
 from tickertape.base.text_format import shown
 from tickertape.engine.commands.feed_services import FeedServices
 from tickertape.engine.commands.range_searches import RangeSearch, RangeSearches
+from tickertape.engine.commands.sow import SowHandler
 from tickertape.engine.commands.subscribe_checks import (
     bookmarks_in,
+    check_replaces,
     check_subscribe,
     of_underlying,
     range_search,
     without_queues,
 )
-from tickertape.engine.commands.subscription_registry import ConnectionSubscriptions, SubscriptionRegistry
 from tickertape.engine.conflation.buffer import ConflationBuffer, ConflationBuffers
-from tickertape.engine.limits import dropped_subscriptions_max, replaces_waiting_max
+from tickertape.engine.limits import dropped_subscriptions_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
@@ -41,11 +42,25 @@ from tickertape.engine.subscriptions.options import SubscribeOptions, check_queu
 from tickertape.engine.subscriptions.position_limits import ScanLimits, range_of_limit
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, close_range
 from tickertape.engine.subscriptions.subscription import Subscription
+from tickertape.engine.subscriptions.subscription_registry import (
+    ConnectionSubscriptions,
+    SubscriptionRegistry,
+)
 from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.journal.journal import Journal
-from tickertape.wire.commands import Ack, Credits, Pause, Resolve, Resolved, Resume, Subscribe, Unsubscribe
+from tickertape.wire.commands import (
+    Ack,
+    Credits,
+    Pause,
+    Resolve,
+    Resolved,
+    Resume,
+    Sow,
+    Subscribe,
+    Unsubscribe,
+)
 
-Request: TypeAlias = Subscribe | Unsubscribe | Pause | Resume | Resolve
+Request: TypeAlias = Subscribe | Sow | Unsubscribe | Pause | Resume | Resolve
 
 _ANY = 1 << 62
 """No limit."""
@@ -101,6 +116,7 @@ class SubscribeHandler:
         self.services = services
         self.searches = searches
         self._registry = SubscriptionRegistry()
+        self._queries = SowHandler(journal, compiler, outbox, services, self._registry)
         self._dropping: deque[ConnectionSubscriptions] = deque()
         """Subscriptions of closed connections, to be ended in steps."""
         self.pending: Pending = (self._dropping,)
@@ -110,6 +126,7 @@ class SubscribeHandler:
         self._stopping = False
         self._handlers: dict[type[Request], Callable[[Session, Any], None]] = {
             Subscribe: self.subscribe,
+            Sow: self._queries.query,
             Unsubscribe: self.unsubscribe,
             Pause: self.pause,
             Resume: self.resume,
@@ -135,7 +152,7 @@ class SubscribeHandler:
     def answer(self, session: Session, command: Request) -> None:
         """Execute a command, and answer its errors."""
         try:
-            if self._stopping and isinstance(command, Subscribe | Resolve):
+            if self._stopping and isinstance(command, Subscribe | Sow | Resolve):
                 raise NotReady("Cannot subscribe: the server is stopping. Subscribe again after a reconnect.")
             self._handlers[type(command)](session, command)
         except TickertapeError as error:
@@ -165,7 +182,7 @@ class SubscribeHandler:
         search = range_search(self._journal, command, options, self._clock.now)
         old = self._registry.of(session.conn).get(command.sub_id)
         if old is not None:
-            _check_replaces(old)
+            check_replaces(old)
         self.searches.check(session.conn, bookmarks_in(command))
         # A refusal leaves no trace: nothing is refused from here on.
         if replay:
@@ -207,7 +224,7 @@ class SubscribeHandler:
         """Return the subscription that a command without a bookmark starts or replaces in place."""
         held = self._registry.hold(session)
         # A pending replay with this id must not replace the subscription later.
-        self._cancel(held, command.sub_id)
+        held.cancel(command.sub_id)
         if old is not None:
             # Outstanding bytes of earlier messages are not granted again.
             old.allowance.renew(command.credit)
@@ -219,18 +236,11 @@ class SubscribeHandler:
         """Register a subscription to persistent topics. An older one with its id continues until its start is
         found."""
         held = self._registry.hold(sub.session)
-        self._cancel(held, sub.sub_id)
+        held.cancel(sub.sub_id)
         if held.get(sub.sub_id, sub) is sub:
             held[sub.sub_id] = sub
         else:
             held.coming[sub.sub_id] = sub
-
-    @staticmethod
-    def _cancel(held: ConnectionSubscriptions, sub_id: str) -> None:
-        """End a subscription that would replace another one."""
-        coming = held.coming.pop(sub_id, None)
-        if coming is not None:
-            coming.close()
 
     def _conflating(
         self, interest: Interest, options: SubscribeOptions, wanted: bool
@@ -334,7 +344,7 @@ class SubscribeHandler:
         if isinstance(search, _StartSearch):
             held, sub = self._registry.of(search.conn), search.feed.subscription
             if held.coming.get(sub.sub_id) is sub:
-                self._cancel(held, sub.sub_id)
+                held.cancel(sub.sub_id)
             search.feed.close()
             self.forget_ended()
             self._registry.forget_if_empty(search.conn)
@@ -351,7 +361,7 @@ class SubscribeHandler:
         held = self._registry.of(search.conn)
         if held.coming.get(sub.sub_id) is sub:
             del held.coming[sub.sub_id]
-            self._end(held, sub.sub_id)
+            self._registry.end(held, sub.sub_id)
             self._registry.hold(sub.session)[sub.sub_id] = sub
         if command.until_caught_up:
             stop = search.target if extent.stop is None else min(extent.stop, search.target)
@@ -423,7 +433,7 @@ class SubscribeHandler:
         held = self._registry.of(session.conn)
         self._check_known(held, command.sub_ids, "No subscription was ended.")
         for sub_id in command.sub_ids:
-            self._end(held, sub_id)
+            self._registry.end(held, sub_id)
         self._outbox.send(session.conn, Ack(id=command.id))
 
     def resolve(self, session: Session, command: Resolve) -> None:
@@ -501,13 +511,6 @@ class SubscribeHandler:
         replaces_replay = feed is not None and feed.replays
         return check_subscribe(session, held, command, self._journal, self._compiler, replaces_replay)
 
-    def _end(self, held: ConnectionSubscriptions, sub_id: str) -> None:
-        self._cancel(held, sub_id)
-        sub = held.pop(sub_id, None)
-        if sub is not None:
-            sub.close()
-            self._registry.forget_if_empty(sub.session.conn)
-
     def forget_ended(self) -> None:
         """Remove feeds that have ended, and subscriptions without feeds."""
         for feed in self.services.take_ended():
@@ -520,15 +523,3 @@ class SubscribeHandler:
                     sub.close()
                     del held[sub.sub_id]
                     self._registry.forget_if_empty(sub.session.conn)
-
-
-def _check_replaces(sub: Subscription) -> None:
-    log, rest = sub.feed(LogFeed), sub.feed(TransientFeed)
-    waiting = 0 if log is None else len(log.pending_replacements)
-    if rest is not None:
-        waiting += len(rest.line)
-    if waiting > replaces_waiting_max:
-        raise NotReady(
-            f"Cannot replace the subscription: {waiting} earlier replacements wait until it consumes its "
-            "messages. Consume them first."
-        )

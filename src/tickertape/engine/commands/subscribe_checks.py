@@ -16,6 +16,7 @@ from tickertape.base.errors import (
     BadCommand,
     BadOption,
     LimitReached,
+    NotReady,
     SubscriptionExists,
     TopicNotRecorded,
     WrongJournal,
@@ -23,16 +24,21 @@ from tickertape.base.errors import (
 from tickertape.base.interfaces import Now
 from tickertape.base.limits import credit_bytes_max, message_cost_bytes, subscription_id_bytes_max
 from tickertape.base.text_format import shown
+from tickertape.engine.limits import replaces_waiting_max
 from tickertape.engine.matching.interest import NO_TOPICS, Interest
 from tickertape.engine.matching.interest_compiler import InterestCompiler
 from tickertape.engine.queues.worker import QueueWorker
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.session import Session
+from tickertape.engine.sow.feed import SowFeed
+from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.subscriptions.options import SubscribeOptions, subscribe_options
 from tickertape.engine.subscriptions.start_position import ExtentSearch, ReplayRange, resolve, with_place
+from tickertape.engine.subscriptions.subscription import Subscription
+from tickertape.engine.transient.backlog import TransientFeed
 from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_reader import expired_error, look, oldest
-from tickertape.wire.commands import Resolve, Subscribe
+from tickertape.wire.commands import Resolve, Sow, Subscribe
 
 CommandT = TypeVar("CommandT", Subscribe, Resolve)
 
@@ -67,19 +73,18 @@ def check_subscribe(
     return interest, options
 
 
-def _check_subscription(
-    held: Collection[str],
-    command: Subscribe,
-    options: SubscribeOptions,
-    journal: Journal,
-    limits: ClientLimits,
+def check_id_and_credit(
+    held: Collection[str], command: Subscribe | Sow, limits: ClientLimits, *, replaces: bool
 ) -> None:
+    """Raise the error of an invalid subscription id or credit.
+
+    `held` contains the subscription ids of the connection. `replaces`: the command may replace one."""
     if not 0 < len(command.sub_id.encode()) <= subscription_id_bytes_max:
         raise BadCommand(f"Invalid subscription id. Use 1 to {subscription_id_bytes_max} bytes.")
     if not message_cost_bytes <= command.credit <= credit_bytes_max:
         allowed = f"Use {message_cost_bytes} to {credit_bytes_max:,} bytes."
         raise BadCommand(f"Invalid credit of {command.credit:,} bytes. {allowed}")
-    if command.sub_id in held and not options.replace:
+    if command.sub_id in held and not replaces:
         raise SubscriptionExists(
             f"Cannot subscribe: the subscription id {shown(command.sub_id)} is in use on this connection. "
             "Use another id, or the option replace."
@@ -90,6 +95,34 @@ def _check_subscription(
             f"Cannot subscribe: this connection has {most:,} subscriptions, which is the maximum "
             "(subscriptions_per_connection_max). Unsubscribe from some, or open another connection."
         )
+
+
+def check_replaces(sub: Subscription) -> None:
+    """Raise `NotReady` if a subscription cannot be replaced now."""
+    if sub.feed(SowFeed) is not None:
+        raise NotReady(
+            f"Cannot replace the subscription {shown(sub.sub_id)}: the server still sends the result of its "
+            "query. Wait for the end of the result, or unsubscribe."
+        )
+    log, rest = sub.feed(LogFeed), sub.feed(TransientFeed)
+    waiting = 0 if log is None else len(log.pending_replacements)
+    if rest is not None:
+        waiting += len(rest.line)
+    if waiting > replaces_waiting_max:
+        raise NotReady(
+            f"Cannot replace the subscription: {waiting} earlier replacements wait until it consumes its "
+            "messages. Consume them first."
+        )
+
+
+def _check_subscription(
+    held: Collection[str],
+    command: Subscribe,
+    options: SubscribeOptions,
+    journal: Journal,
+    limits: ClientLimits,
+) -> None:
+    check_id_and_credit(held, command, limits, replaces=options.replace)
     if command.positions is not None:
         _check_positions(command, command.positions, journal)
         if command.numbered and (options.conflation is not None or options.live):

@@ -60,6 +60,15 @@ class InterestCompiler:
                 self._covers[key] = interest
         return interest
 
+    def compile_for(
+        self, interest: Interest, filter: str | None, select: str | None, subscriber: Subscriber
+    ) -> ContentFilter:
+        """Return the content filter for the topics of an interest. Counts as slow. Raises `BadFilter` or
+        `BadOption`."""
+        return self.for_types(
+            interest, lambda types: ContentFilter(filter, select, types, self.filter_context, subscriber)
+        )
+
     def for_types(self, interest: Interest, make: Callable[[list[str]], Made]) -> Made:
         """Call `make` with the message types of an interest and return its result. Counts as
         slow."""

@@ -2,13 +2,16 @@
 
 Invariants:
 - The states have folded the log up to `folded`, which is the end of a commit and not above the persisted end.
+- While `whole`, they have no later message.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import TickertapeError
+from tickertape.batch import KIND_MESSAGE, MessageBatch
 from tickertape.engine.limits import fold_step_parts_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.log_reads.log_scan import LogScan
@@ -29,6 +32,8 @@ class LogFold:
         self._states = states
         self.folded = 0
         """Position up to which the log is folded."""
+        self.last: Bookmark | None = None
+        """Bookmark of the last message below `folded`. None without one."""
         self.failure: TickertapeError | None = None
         """Why the log cannot be folded any more."""
         self.lag_bytes = 0
@@ -44,6 +49,11 @@ class LogFold:
     def applied_end(self) -> int:
         """End of the last commit whose messages may already be in the states, at or above `folded`."""
         return self.folded if self._current is None else self._parts[0].end_position
+
+    @property
+    def whole(self) -> bool:
+        """Whether the states are those at `folded`, and not in the middle of the next commit."""
+        return self._current is None
 
     def begin(self, folded: int) -> None:
         """Start at a position, after the recovery."""
@@ -66,7 +76,7 @@ class LogFold:
         for topic in current.topics:
             while topic.fold.has_care:
                 topic.fold.care()
-        self.folded = part.end_position
+        self._passed(part)
 
     def step(self) -> bool:
         """Execute one bounded step. Return whether another step could do something now."""
@@ -124,6 +134,19 @@ class LogFold:
 
     def _ended(self) -> None:
         part = self._parts.popleft()
-        self.folded = part.end_position
+        self._passed(part)
         self._accepted.forget(self.folded)
         self.lag_bytes = max(self.lag_bytes - part.batch.nbytes, 0)
+
+    def _passed(self, part: LogPart) -> None:
+        self.folded = part.end_position
+        self.last = _last_message(part.batch) or self.last
+
+
+def _last_message(batch: MessageBatch) -> Bookmark | None:
+    """Return the bookmark of the last message that is not a control record, or None."""
+    last = batch.count - 1
+    if batch.kinds is not None:
+        messages = (batch.kinds == KIND_MESSAGE).nonzero()[0]
+        last = int(messages[-1]) if len(messages) else -1
+    return Bookmark(batch.publisher(last), batch.sequence(last)) if last >= 0 else None

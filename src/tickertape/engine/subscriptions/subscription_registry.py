@@ -16,6 +16,12 @@ class ConnectionSubscriptions(dict[str, Subscription]):
         self.coming: dict[str, Subscription] = {}
         """Subscriptions that replace another one after their start is found."""
 
+    def cancel(self, sub_id: str) -> None:
+        """End a subscription that would replace another one."""
+        coming = self.coming.pop(sub_id, None)
+        if coming is not None:
+            coming.close()
+
     @property
     def owed(self) -> bool:
         """Whether messages remain to be sent."""
@@ -45,6 +51,14 @@ class SubscriptionRegistry:
     def take(self, conn: int) -> ConnectionSubscriptions:
         """Remove and return the subscriptions of a closed connection."""
         return self._by_conn.pop(conn, ConnectionSubscriptions())
+
+    def end(self, held: ConnectionSubscriptions, sub_id: str) -> None:
+        """End a subscription of a connection, and one that would replace it."""
+        held.cancel(sub_id)
+        sub = held.pop(sub_id, None)
+        if sub is not None:
+            sub.close()
+            self.forget_if_empty(sub.session.conn)
 
     def forget_if_empty(self, conn: int) -> None:
         """Remove a connection without subscriptions."""

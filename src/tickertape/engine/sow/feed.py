@@ -1,0 +1,182 @@
+"""SOW feed: the result of one query of a subscription, and the log feed that continues it.
+
+Invariants:
+- The result has the records at one position P, the folded position at its start.
+- The log feed is held at P in the step that starts the result, and released after its end. So a client gets
+  each message from P on, once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from tickertape.base.errors import TickertapeError
+from tickertape.base.interfaces import Buffer
+from tickertape.batch import slice_batch
+from tickertape.engine.runtime.effects import Send
+from tickertape.engine.runtime.outbox import Outbox
+from tickertape.engine.sow.log_fold import LogFold
+from tickertape.engine.sow.query.query import StateQuery
+from tickertape.engine.sow.query.result import ResultFrame, ResultFrames
+from tickertape.engine.sow.selection import QueryGroup, QuerySelection
+from tickertape.engine.subscriptions.log_feed import LogFeed
+from tickertape.engine.subscriptions.start_position import ReplayRange
+from tickertape.engine.subscriptions.subscription import Feed, FeedService, Subscription
+from tickertape.wire.commands import Command, Completed, Ended, GroupEnd, Records
+from tickertape.wire.frames import encode_frame
+from tickertape.wire.sow_command import record_mark_bytes
+
+
+class HeldFeeds(Protocol):
+    """Log delivery, which holds log feeds and releases them."""
+
+    def hold(self, sub: LogFeed) -> None:
+        """Start a feed that is sent nothing before `release`."""
+
+    def release(self, sub: LogFeed) -> None:
+        """Let a held feed receive its messages."""
+
+    def remove(self, sub: LogFeed) -> None:
+        """End a feed."""
+
+
+class SowFeed(Feed):
+    """One query of a subscription. `log_feed` sends the messages after the result, if any."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        topic: str,
+        selection: QuerySelection,
+        service: FeedService,
+        outbox: Outbox,
+        log_feed: LogFeed | None,
+    ) -> None:
+        super().__init__(subscription, topic, service)
+        self._selection = selection
+        self._outbox = outbox
+        self.needed = 0
+        """Position up to which the log must be folded before its start."""
+        self.log_feed = log_feed
+        self.position = 0
+        """Position of the result, from `begin` on."""
+        self.over = False
+        """Whether everything is sent, or the query has ended."""
+        self.queued = False
+        """Whether it is in the run queue."""
+        self._queries: list[tuple[QueryGroup, StateQuery]] = []
+        self._current = 0
+        """Number of the query whose records are selected or sent."""
+        self._frames: ResultFrames | None = None
+        self._waiting: deque[ResultFrame] = deque()
+        """At most one frame that credit or connection do not permit yet."""
+        self._sent = 0
+
+    @property
+    def owed(self) -> bool:
+        """Whether a clean stop waits for the rest of the result."""
+        return not self.over
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the result, without blocks of bodies."""
+        waiting = sum(frame.batch.nbytes for frame in self._waiting)
+        return waiting + sum(query.nbytes - query.pinned_bytes for _, query in self._queries)
+
+    @property
+    def groups(self) -> tuple[QueryGroup, ...]:
+        """The SOW topics of the query."""
+        return self._selection.groups
+
+    def begin(self, fold: LogFold, log: HeldFeeds) -> None:
+        """Start the result at the folded position, hold the log there, and send the starts of the groups."""
+        self.position = fold.folded
+        as_of = "0" if fold.last is None else str(fold.last)
+        for group in self._selection.groups:
+            self._queries.append((group, self._selection.begin(group, self.position)))
+        if self.log_feed is not None:
+            self.log_feed.begin(ReplayRange(self.position), None)
+            log.hold(self.log_feed)
+        for group in self._selection.groups:
+            self._send(group.begin(self.sub_id, as_of, self.position))
+
+    def step(self) -> bool:
+        """Execute one bounded step. Return whether another step could do something now.
+
+        Raises `QueryTooSlow`, `JournalCorrupt` and other errors that end the query."""
+        if self._waiting:
+            return self._send_records(self._waiting.popleft())
+        if self._current == len(self._queries):
+            self._end()
+            return False
+        group, query = self._queries[self._current]
+        if not query.over:
+            query.step()
+            return True
+        if not self.session.writable:
+            return False
+        if self._frames is None:
+            self._frames = ResultFrames(query, group.topics, group.content, self._selection.batch_size)
+        frame = self._frames.next()
+        if frame is not None:
+            return self._send_records(frame)
+        self._frames = None
+        self._current += 1
+        return True
+
+    def stop(self) -> None:
+        """End the query and release everything that it holds. Further calls have no effect."""
+        self.over = True
+        self._waiting.clear()
+        self._frames = None
+        for _, query in self._queries:
+            query.close()
+
+    def fail(self, error: TickertapeError, log: HeldFeeds) -> None:
+        """End the whole subscription with an error."""
+        self.stop()
+        if self.session.ended:
+            return
+        self._outbox.end_subscription(self.session.conn, self.sub_id, self.topic, error)
+        if self.log_feed is not None:
+            log.remove(self.log_feed)
+
+    # -- internals --------------------------------------------------------------------------------------
+
+    def _send_records(self, frame: ResultFrame) -> bool:
+        """Send as much of a frame as credit and connection permit. Return whether that was all of it."""
+        batch = frame.batch
+        count = self.allowance.fitting(batch, 0, batch.count) if self.session.writable else 0
+        if not count:
+            self._waiting.append(frame)
+            return False
+        sent, marks = batch, frame.marks
+        if count < batch.count:
+            sent = slice_batch(batch, 0, count)
+            cut = count * record_mark_bytes
+            self._waiting.append(ResultFrame(slice_batch(batch, count, batch.count), marks[cut:]))
+            marks = marks[:cut]
+        self.spend(sent)
+        self._sent += count
+        self._put(encode_frame(Records(sub_id=self.sub_id, marks=marks), sent))
+        return True
+
+    def _end(self) -> None:
+        matches = sum(query.matches for _, query in self._queries)
+        topic_matches = sum(group.topic_matches(query) for group, query in self._queries)
+        self._send(
+            GroupEnd(sub_id=self.sub_id, matches=matches, topic_matches=topic_matches, records=self._sent)
+        )
+        next_position = self.position if self._queries else 0
+        self._send(Completed(sub_id=self.sub_id, next=next_position))
+        if self.log_feed is None:
+            self._send(Ended(sub_id=self.sub_id))
+        self.stop()
+
+    def _send(self, command: Command) -> None:
+        self._put(encode_frame(command))
+
+    def _put(self, buffers: list[Buffer]) -> None:
+        if not self.session.ended:
+            self._outbox.put(Send(self.session.conn, buffers))

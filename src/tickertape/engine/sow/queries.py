@@ -1,0 +1,154 @@
+"""Record queries: all queries of all connections, one step at a time.
+
+Invariants:
+- One query at a time takes a step, and connections take turns.
+- Results keep at most `sow_results_bytes_max`, so a slow reader costs bounded memory.
+"""
+
+from __future__ import annotations
+
+from tickertape.base.errors import QueryTooSlow, TickertapeError
+from tickertape.engine.limits import sow_results_bytes_max
+from tickertape.engine.runtime.scheduling import FairQueue, Pending
+from tickertape.engine.sessions.session import Session
+from tickertape.engine.sow.feed import HeldFeeds, SowFeed
+from tickertape.engine.sow.log_fold import LogFold
+
+
+class RecordQueries:
+    """The queries of a server."""
+
+    def __init__(self, fold: LogFold, log: HeldFeeds) -> None:
+        self._fold = fold
+        self._log = log
+        self.results_bytes_max = sow_results_bytes_max
+        """Memory of all results."""
+        self.ended: list[SowFeed] = []
+        """Queries that ended by themselves, until `take_ended`."""
+        self._feeds: dict[SowFeed, None] = {}
+        """All queries, oldest first."""
+        self._early: dict[SowFeed, None] = {}
+        """Queries that have not started, in the order of their requests."""
+        self._ready: list[LogFold] = []
+        """Not empty while `folded` may start a query."""
+        self._run_queue: FairQueue[SowFeed] = FairQueue()
+        self.pending: Pending = (self._run_queue.keys, self._ready)
+        """Not empty while a query may have work."""
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    # -- inputs -----------------------------------------------------------------------------------------
+
+    def add(self, feed: SowFeed, persisted_end: int) -> None:
+        """Start a query when the log is folded up to `persisted_end`, the end of the log at its request."""
+        feed.needed = persisted_end
+        self._feeds[feed] = self._early[feed] = None
+        self._wake_early()
+
+    def credit(self, feed: SowFeed) -> None:
+        """Resume a query that received more credit."""
+        if feed not in self._early:
+            self._run(feed)
+
+    def writable(self, session: Session) -> None:
+        """Resume the queries of a connection that is writable again."""
+        for feed in self._feeds:
+            if feed.session is session:
+                self.credit(feed)
+
+    def remove(self, feed: SowFeed) -> None:
+        """End a query, and release the memory of its result."""
+        feed.stop()
+        self._feeds.pop(feed, None)
+        self._early.pop(feed, None)
+
+    def drop(self, session: Session) -> None:
+        """Release the results of a closed connection. The feeds are removed later."""
+        for feed in [feed for feed in self._feeds if feed.session is session]:
+            self.remove(feed)
+
+    def take_ended(self) -> list[SowFeed]:
+        """Return the queries that ended by themselves since the last call."""
+        ended, self.ended = self.ended, []
+        return ended
+
+    # -- steps ------------------------------------------------------------------------------------------
+
+    def folded(self) -> None:
+        """Start the oldest query whose position is folded. Called after each step of the fold."""
+        self._ready.clear()
+        if not self._feeds:
+            return
+        if self._early:
+            self._begin_oldest()
+        self._limit_memory()
+
+    def step(self) -> None:
+        """Execute one bounded step of one query."""
+        if self._ready:
+            self.folded()
+        if not self._run_queue:
+            return
+        feed = self._run_queue.next()
+        feed.queued = False
+        if feed not in self._feeds or feed.session.ended:
+            return
+        try:
+            more = feed.step()
+        except TickertapeError as error:
+            self._fail(feed, error)
+            return
+        if more:
+            self._run(feed)
+        elif feed.over:
+            self._finished(feed)
+        self._limit_memory()
+
+    # -- internals --------------------------------------------------------------------------------------
+
+    def _run(self, feed: SowFeed) -> None:
+        if not (feed.queued or feed.over or feed.session.ended):
+            feed.queued = True
+            self._run_queue.put(feed.session.conn, feed)
+
+    def _wake_early(self) -> None:
+        if not self._ready:
+            self._ready.append(self._fold)
+
+    def _begin_oldest(self) -> None:
+        fold, feed = self._fold, next(iter(self._early))
+        if fold.failure is not None:
+            self._fail(feed, fold.failure)
+        elif not fold.whole or fold.folded < feed.needed:
+            return  # the next step of the fold follows
+        else:
+            del self._early[feed]
+            feed.begin(fold, self._log)
+            self._run(feed)
+        if self._early:
+            self._wake_early()
+
+    def _finished(self, feed: SowFeed) -> None:
+        self._feeds.pop(feed, None)
+        if feed.log_feed is not None:
+            self._log.release(feed.log_feed)
+        self.ended.append(feed)
+
+    def _fail(self, feed: SowFeed, error: TickertapeError) -> None:
+        feed.fail(error, self._log)
+        self.remove(feed)
+        self.ended.append(feed)
+
+    def _limit_memory(self) -> None:
+        """End the oldest queries until the results of the others fit the memory."""
+        while self._feeds and self._result_bytes() > self.results_bytes_max:
+            oldest = next((feed for feed in self._feeds if feed not in self._early), None)
+            if oldest is None:
+                return
+            text = "Cannot finish the query: the results of all queries need too much memory"
+            self._fail(oldest, QueryTooSlow(f"{text}. Read results faster, or select fewer records."))
+
+    def _result_bytes(self) -> int:
+        blocks = {group.topic.fold.records.blocks for feed in self._feeds for group in feed.groups}
+        return sum(feed.nbytes for feed in self._feeds) + sum(one.held_bytes for one in blocks)

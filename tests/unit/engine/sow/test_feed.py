@@ -1,0 +1,475 @@
+"""Queries in the engine: result, credit, hand-over to the log, ends, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.helpers.sow_engine import publish
+from tests.helpers.sow_peer import QueryWorld, Result, SowPeer
+from tests.simulation.engine_peer import Peer
+from tests.simulation.engine_world import EngineWorld
+from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind
+from tickertape.engine.subscriptions.log_feed import LogFeed, Phase
+from tickertape.payload.canonical import generated_key
+from tickertape.wire.commands import Ack, Sow, Subscribe
+
+_ENCODE = msgspec.msgpack.encode
+ORDERS = SowDefinition("orders", key=("/id",))
+LABELLED = SowDefinition("labelled")
+REGIONS = SowDefinition("regions", key=("/id",), pattern="^region/")
+MEMORY = SowDefinition("memory", key=("/id",), durability="transient")
+
+
+def body(key: object, value: object = 0) -> bytes:
+    return msgspec.json.encode({"id": key, "v": value})
+
+
+def _world(*more: SowDefinition, records: int = 10, **world: Any) -> tuple[QueryWorld, Peer, SowPeer]:
+    """Return a server with `records` records of orders, each published twice."""
+    made = QueryWorld(ORDERS, *more, **world)
+    publisher = made.connect("publisher")
+    for value in range(2):
+        for key in range(records):
+            publish(publisher, [("orders", body(key, value))])
+    made.settle()
+    return made, publisher, made.reader()
+
+
+def _ask(world: QueryWorld, peer: SowPeer, topic: str = "orders", **fields: Any) -> Result:
+    """Return the whole result of a query that is accepted."""
+    number = peer.query("q", topic, **fields)
+    world.settle()
+    assert peer.answer(number) == Ack(id=number)
+    return peer.results["q"]
+
+
+def _refused(world: QueryWorld, peer: SowPeer, topic: str = "orders", **fields: Any) -> tuple[str, str]:
+    number = peer.query("q", topic, **fields)
+    world.settle()
+    answer = peer.answer(number)
+    assert "q" not in world.broker.subscriptions.of(peer.conn)
+    assert len(world.broker.services.records) == 0
+    assert peer.results["q"].groups == []
+    return answer.code, answer.text
+
+
+# -- results --------------------------------------------------------------------------------------------
+
+
+def test_result_has_the_records_in_the_order_of_positions() -> None:
+    world, publisher, peer = _world()
+    result = _ask(world, peer)
+    assert publisher.logged_on is not None
+    (group,) = result.groups
+    end = world.broker.journal.commits.persisted_end
+    assert (group.topic, group.position, group.key, group.domain) == ("orders", end, ("/id",), "orders")
+    assert group.as_of == f"{publisher.logged_on.publisher}|20|"
+    assert (group.explicit, group.pattern, group.types) == (False, "", {})
+    assert result.bodies == [body(key, 1) for key in range(10)]
+    assert [record.sequence for record in result.records] == [*range(11, 21)]
+    assert {record.publisher for record in result.records} == {publisher.logged_on.publisher}
+    assert result.end is not None
+    assert (result.end.matches, result.end.topic_matches, result.end.records) == (10, 10, 10)
+    assert result.completed is not None
+    assert result.completed.next == end
+    assert result.ended is not None
+    assert result.ended.code == ""
+    assert world.broker.subscriptions.of(peer.conn) == {}
+    assert len(world.broker.services.records) == 0
+
+
+def test_result_of_a_topic_without_messages_is_empty() -> None:
+    world, _, peer = _world(records=0)
+    result = _ask(world, peer)
+    assert (result.groups[0].as_of, result.records) == ("0", [])
+    assert result.end is not None
+    assert (result.end.matches, result.end.records) == (0, 0)
+
+
+def test_bookmark_of_a_result_is_that_of_the_last_message_also_after_a_restart() -> None:
+    world, publisher, _ = _world(records=3)
+    publish(publisher, [("other", b"x")])
+    world.settle()
+    assert publisher.logged_on is not None
+    expected = f"{publisher.logged_on.publisher}|7|"
+    assert _ask(world, world.reader("one")).groups[0].as_of == expected
+    world.reopen()
+    assert _ask(world, world.reader("two")).groups[0].as_of == expected
+
+
+def test_filter_order_top_and_skip_select_records() -> None:
+    world, _, peer = _world()
+    result = _ask(world, peer, filter="/id > 2", order_by="/id DESC", top_n=3, skip_n=1)
+    assert result.bodies == [body(8, 1), body(7, 1), body(6, 1)]
+    assert result.end is not None
+    assert (result.end.matches, result.end.topic_matches, result.end.records) == (7, 10, 3)
+
+
+def test_select_sends_some_fields() -> None:
+    world, _, peer = _world(records=2)
+    result = _ask(world, peer, options="select=[-/,+/v],timestamp")
+    assert [msgspec.json.decode(one) for one in result.bodies] == [{"v": 1}, {"v": 1}]
+
+
+def test_batch_size_is_the_number_of_records_of_a_frame() -> None:
+    world, _, peer = _world()
+    assert _ask(world, peer, batch_size=4, credit=100_000).frames == [4, 4, 2]
+
+
+def test_canonical_and_generated_keys_select_records() -> None:
+    world, _, peer = _world()
+    result = _ask(world, peer, canonical=(_ENCODE(3), _ENCODE(5), _ENCODE(77)))
+    assert result.bodies == [body(3, 1), body(5, 1)]
+    names = (generated_key("orders", _ENCODE(4)), "absent")
+    assert _ask(world, peer, keys=names).bodies == [body(4, 1)]
+    assert _ask(world, peer, keys=names, filter="/id > 4").bodies == []
+
+
+def test_explicit_keys_select_records_and_are_in_the_result() -> None:
+    world = QueryWorld(LABELLED)
+    publisher, peer = world.connect("publisher"), world.reader()
+    publish(publisher, [("labelled", b"1"), ("labelled", b"2")], keys=["a", "b"])
+    world.settle()
+    result = _ask(world, peer, "labelled")
+    assert [(record.key, record.body) for record in result.records] == [("a", b"1"), ("b", b"2")]
+    assert result.groups[0].explicit
+    assert _ask(world, peer, "labelled", keys=("b", "no key of a record")).bodies == [b"2"]
+
+
+def test_query_of_a_sow_over_a_pattern_has_all_topics_or_one() -> None:
+    world = QueryWorld(REGIONS)
+    publisher, peer = world.connect("publisher"), world.reader()
+    sent = [("region/eu", body(1)), ("region/us", body(1)), ("regions", body(2)), ("other", body(3))]
+    publish(publisher, sent)
+    world.settle()
+    result = _ask(world, peer, "regions")
+    assert [(record.topic, record.body) for record in result.records] == sent[:3]
+    assert result.groups[0].pattern == "^region/"
+    one = _ask(world, peer, "region/us")
+    assert [(record.topic, record.body) for record in one.records] == [sent[1]]
+    assert one.groups[0].topic == "regions"
+    assert one.end is not None
+    assert (one.end.matches, one.end.topic_matches) == (1, 1)
+
+
+def test_pattern_covers_all_sow_topics_that_match_at_one_position() -> None:
+    world, publisher, peer = _world(LABELLED, REGIONS, records=2)
+    publish(publisher, [("region/eu", body(1))])
+    publish(publisher, [("labelled", b"1")], keys=["a"])
+    world.settle()
+    result = _ask(world, peer, "^(orders|regions)$")
+    assert [group.topic for group in result.groups] == ["orders", "regions"]
+    assert len({group.position for group in result.groups}) == 1
+    assert result.bodies == [body(0, 1), body(1, 1), body(1)]
+    nothing = _ask(world, peer, "^nothing", follow=True)
+    assert (nothing.groups, nothing.records) == ([], [])
+    assert nothing.completed is not None
+    assert nothing.completed.next == 0
+
+
+# -- credit and connections -----------------------------------------------------------------------------
+
+
+def test_result_stops_without_credit_and_continues_with_more() -> None:
+    world, _, peer = _world(records=200)
+    peer.query("q", "orders", credit=1_000)
+    for _ in range(100):
+        world.step()
+    result = peer.results["q"]
+    some = len(result.records)
+    assert 0 < some < 200
+    assert peer.outstanding["q"] <= 1_000
+    assert not world.broker.has_work
+    world.settle()
+    assert result.bodies == [body(key, 1) for key in range(200)]
+    assert result.end is not None
+    assert result.end.records == 200
+
+
+def test_result_stops_for_a_full_connection() -> None:
+    world, _, peer = _world()
+    world.broker.blocked(peer.conn)
+    peer.query("q", "orders")
+    world.settle()
+    result = peer.results["q"]
+    assert (len(result.groups), result.records) == (1, [])
+    world.broker.writable(peer.conn)
+    world.settle()
+    assert len(result.records) == 10
+
+
+def test_record_larger_than_the_credit_is_sent_alone() -> None:
+    world = QueryWorld(ORDERS, segment_bytes=1 << 20)
+    publisher, peer = world.connect("publisher"), world.reader()
+    large = body(1, "x" * 5_000)
+    publish(publisher, [("orders", body(0)), ("orders", large), ("orders", body(2))])
+    world.settle()
+    assert _ask(world, peer, credit=500).bodies == [body(0), large, body(2)]
+
+
+def test_query_waits_until_messages_persisted_before_are_folded() -> None:
+    world, publisher, peer = _world(records=0, segment_bytes=1 << 20)
+    fold = world.broker.states.fold
+    for first in range(0, 15_000, 5_000):
+        publish(publisher, [("orders", body(key)) for key in range(first, first + 5_000)])
+        while world.jobs:
+            world.run_job()
+    end = world.broker.journal.commits.persisted_end
+    assert fold.folded < end
+    peer.query("q", "orders", credit=1 << 20)
+    assert peer.results["q"].groups == []
+    world.settle()
+    result = peer.results["q"]
+    assert result.position == end
+    assert len(result.records) == 15_000
+
+
+def test_queries_start_between_large_commits_and_not_within_one() -> None:
+    world, publisher, peer = _world(records=0, segment_bytes=1 << 20)
+    for first in range(3):
+        publish(publisher, [("orders", body(key, first)) for key in range(5_000)])
+        while world.jobs:
+            world.run_job()
+        for number in range(2):
+            peer.query(f"q{first}{number}", "orders", credit=1 << 20, canonical=(_ENCODE(0), _ENCODE(4_999)))
+        world.work()
+    world.settle()
+    results = list(peer.results.values())
+    assert len(results) == 6
+    values = [[msgspec.json.decode(one)["v"] for one in result.bodies] for result in results]
+    assert all(len(found) == 2 and found[0] == found[1] for found in values), values
+
+
+def test_bookmark_of_a_result_is_that_of_a_message_behind_which_control_records_are() -> None:
+    world, _, peer = _world(records=3)
+    before = _ask(world, peer).groups[0]
+    world.write_delete(DeleteBuilder("orders", DeleteKind.DELETED).build(0, 0))
+    after = _ask(world, peer).groups[0]
+    assert after.position == before.position + 1
+    assert after.as_of == before.as_of
+
+
+# -- the messages after the result ----------------------------------------------------------------------
+
+
+def test_messages_after_the_result_follow_once() -> None:
+    world, publisher, peer = _world(records=100)
+    number = peer.query("q", "orders", follow=True, credit=1_000)
+    for _ in range(60):
+        world.step()
+    result = peer.results["q"]
+    assert result.groups
+    assert result.end is None
+    expected = []
+    for value in range(2, 30):
+        publish(publisher, [("orders", body(value, value)), ("other", b"{}")])
+        expected.append(body(value, value))
+        world.step()
+    world.settle()
+    assert peer.answer(number).code == ""
+    assert result.bodies == [body(key, 1) for key in range(100)]
+    assert [heard.body for heard in peer.heard["q"]] == expected
+    assert result.completed is not None
+    assert result.completed.next == result.position
+    assert result.ended is None
+    publish(publisher, [("orders", body("late"))])
+    world.settle()
+    assert peer.heard["q"][-1].body == body("late")
+    feed = world.log_feeds(peer.conn)["q"]
+    assert feed.phase is Phase.TAIL
+    assert len(world.broker.subscriptions.of(peer.conn)["q"].feeds) == 1
+
+
+def test_filter_selects_the_messages_after_the_result_too() -> None:
+    world, publisher, peer = _world(REGIONS)
+    peer.query("q", "^(orders|regions)$", follow=True, filter="/id > 5")
+    world.settle()
+    publish(publisher, [("orders", body(1)), ("orders", body(9)), ("region/eu", body(7)), ("other", body(8))])
+    world.settle()
+    assert peer.results["q"].bodies == [body(key, 1) for key in range(6, 10)]
+    assert [(one.topic, one.body) for one in peer.heard["q"]] == [("orders", body(9)), ("region/eu", body(7))]
+
+
+def test_unsubscribe_during_the_result_ends_both_feeds() -> None:
+    world, publisher, peer = _world(records=100, segment_bytes=1 << 20)
+    peer.query("q", "orders", follow=True, credit=1_000)
+    for _ in range(60):
+        world.step()
+    log_feed = world.log_feeds(peer.conn)["q"]
+    peer.unsubscribe("q")
+    _check_nothing_left(world, publisher, log_feed)
+    assert peer.results["q"].end is None
+
+
+def test_lost_connection_during_the_result_ends_both_feeds() -> None:
+    world, publisher, peer = _world(records=100, segment_bytes=1 << 20)
+    peer.query("q", "orders", follow=True, credit=1_000)
+    for _ in range(60):
+        world.step()
+    log_feed = world.log_feeds(peer.conn)["q"]
+    world.broker.disconnected(peer.conn)
+    del world.peers[peer.conn]
+    _check_nothing_left(world, publisher, log_feed)
+
+
+def _check_nothing_left(world: QueryWorld, publisher: Peer, log_feed: LogFeed) -> None:
+    assert len(world.broker.services.records) == 0
+    for first in range(0, 400, 10):  # more than one block
+        publish(publisher, [("orders", body(key % 100, "x" * 8_000)) for key in range(first, first + 10)])
+        world.settle()
+    fold = world.state("orders").fold
+    assert not fold.changes.has_scans
+    assert fold.records.blocks.held_bytes == 0
+    assert log_feed.phase is Phase.ENDED
+    pin = world.broker.services.log.oldest_needed()
+    assert pin.position == world.broker.journal.commits.persisted_end
+
+
+def test_replace_during_the_result_is_not_ready_and_later_replaces() -> None:
+    world, publisher, peer = _world(records=100)
+    peer.query("q", "orders", follow=True, credit=1_000)
+    for _ in range(60):
+        world.step()
+    for number in (
+        peer.query("q", "orders", follow=True, options="replace", refused=True),
+        peer.query("q", "orders", follow=True, filter="/id = 3", options="replace", refused=True),
+    ):
+        assert peer.answer(number).code == "not_ready"
+    peer.ids += 1
+    peer.send(
+        Subscribe(id=peer.ids, sub_id="q", topic="orders", bookmark="0", credit=4096, options="replace")
+    )
+    assert peer.answer(peer.ids).code == "not_ready"
+    world.settle()
+    assert len(peer.results["q"].records) == 100
+    number = peer.query("q", "orders", follow=True, filter="/id < 2", options="replace", credit=9_000)
+    world.settle()
+    assert peer.answer(number).code == ""
+    assert peer.results["q"].bodies == [body(0, 1), body(1, 1)]
+    publish(publisher, [("orders", body(5)), ("orders", body(1, "new"))])
+    world.settle()
+    assert [heard.body for heard in peer.heard["q"]] == [body(1, "new")]
+
+
+def test_pause_holds_the_messages_after_the_result() -> None:
+    world, publisher, peer = _world()
+    peer.query("q", "orders", follow=True)
+    peer.pause("q")
+    world.settle()
+    publish(publisher, [("orders", body(1, "new"))])
+    world.settle()
+    assert len(peer.results["q"].records) == 10
+    assert peer.results["q"].end is not None
+    assert peer.heard["q"] == []
+    peer.resume("q")
+    world.settle()
+    assert [heard.body for heard in peer.heard["q"]] == [body(1, "new")]
+
+
+def test_resume_during_the_result_does_not_start_the_messages() -> None:
+    world, publisher, peer = _world(records=100)
+    peer.query("q", "orders", follow=True, credit=1_000)
+    for _ in range(60):
+        world.step()
+    publish(publisher, [("orders", body(1, "new"))])
+    peer.pause("q")
+    peer.resume("q")
+    world.settle()
+    assert len(peer.results["q"].records) == 100
+    assert [heard.body for heard in peer.heard["q"]] == [body(1, "new")]
+
+
+# -- memory ---------------------------------------------------------------------------------------------
+
+
+def test_oldest_query_ends_when_results_need_too_much_memory() -> None:
+    world, _, slow = _world(records=200)
+    slow.query("q", "orders", follow=True, credit=1_000)
+    for _ in range(80):
+        world.step()
+    some = len(slow.results["q"].records)
+    assert some
+    services = world.broker.services
+    services.records.results_bytes_max = services.records._result_bytes() + 1_000
+    log_feed = world.log_feeds(slow.conn)["q"]
+    other = world.reader("other")
+    other.query("q", "orders", credit=1 << 20)
+    for _ in range(200):
+        world.step()
+    ended = slow.results["q"].ended
+    assert ended is not None
+    assert ended.code == "query_too_slow"
+    assert slow.results["q"].end is None
+    assert world.broker.subscriptions.of(slow.conn) == {}
+    assert log_feed.phase is Phase.ENDED
+    assert len(other.results["q"].records) == 200
+    assert other.results["q"].end is not None
+
+
+# -- refusals -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        ("bad_topic", {"topic": "other"}),
+        ("bad_topic", {"topic": "$sow"}),
+        ("bad_option", {"skip_n": 3}),
+        ("bad_option", {"options": "fully_durable"}),
+        ("bad_option", {"options": "conflation=1s"}),
+        ("bad_option", {"options": "replace"}),
+        ("bad_option", {"options": "select"}),
+        ("bad_option", {"options": "timestamp=1"}),
+        ("bad_option", {"topic": "memory", "follow": True}),
+        ("bad_filter", {"filter": "/id ="}),
+        ("bad_order_by", {"order_by": "id"}),
+        ("bad_command", {"keys": ("a",), "canonical": (b"b",)}),
+        ("bad_command", {"credit": 1}),
+        ("not_built", {"bookmark": "0"}),
+        ("not_built", {"topic": "memory"}),
+        ("not_built", {"follow": True, "keys": ("a",)}),
+        ("not_built", {"topic": "^(orders|regions)$", "order_by": "/id"}),
+    ],
+)
+def test_invalid_query_is_refused_without_a_trace(code: str, fields: dict[str, Any]) -> None:
+    world, _, peer = _world(MEMORY, REGIONS, recorded=frozenset({"orders", "regions", "^region/", "other"}))
+    found, text = _refused(world, peer, **fields)
+    assert found == code, text
+    assert text
+    assert _ask(world, peer).bodies == [body(key, 1) for key in range(10)]
+
+
+def test_query_of_a_server_without_sow_topics_is_refused() -> None:
+    world = EngineWorld(1)
+    peer = world.connect("reader")
+    peer.send(Sow(id=7, sub_id="q", topic="positions", credit=4096))
+    answer = peer.answers[7]
+    assert isinstance(answer, Ack)
+    assert answer.code == "bad_topic"
+    assert "this server has no SOW topic" in answer.text
+
+
+def test_query_under_an_id_in_use_is_refused() -> None:
+    world, _, peer = _world()
+    peer.subscribe("q", "orders", bookmark="0|1|")
+    number = peer.query("q", "orders", follow=True, refused=True)
+    world.settle()
+    assert peer.answer(number).code == "subscription_exists"
+
+
+def test_query_during_a_clean_stop_is_refused_and_a_started_one_ends() -> None:
+    world, _, peer = _world(records=100)
+    peer.query("q", "orders", credit=1_000)
+    for _ in range(30):
+        world.step()
+    world.broker.close(world.now())
+    assert world.broker.subscriptions.owed(peer.conn)
+    number = peer.query("late", "orders")
+    assert peer.answer(number).code == "not_ready"
+    world.settle()
+    assert len(peer.results["q"].records) == 100
+    assert not world.broker.subscriptions.owed(peer.conn)
