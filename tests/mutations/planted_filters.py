@@ -85,7 +85,7 @@ FILTER_MUTATIONS: Final = (
     Mutation(
         "a replace that was answered is undone by an earlier one",
         "engine/commands/subscribe.py",
-        "        self._cancel(held, command.sub_id)\n        if old is not None:",
+        "        held.cancel(command.sub_id)\n        if old is not None:",
         "        if old is not None:",
         ("unit/engine/commands/test_replace.py",),
         promise="behaviour 20",

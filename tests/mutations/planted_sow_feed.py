@@ -11,6 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _FEED = "unit/engine/sow/test_feed.py"
 _HELD = "unit/engine/delivery/test_held_feeds.py"
+_HANDOVER = "simulation/test_sow_handover.py"
 _HELD_WORLDS = "simulation/test_held_feeds.py"
 
 SOW_FEED_MUTATIONS: Final = (
@@ -130,5 +131,32 @@ SOW_FEED_MUTATIONS: Final = (
         (_FEED,),
         promise="R10",
         tier="unit",
+    ),
+    Mutation(
+        "a result has changes from after the position of the query",
+        "engine/sow/query/query.py",
+        "        fold.changes.undo(self._scan, piece)\n",
+        "",
+        (_HANDOVER,),
+        promise="R10",
+        tier="simulation",
+    ),
+    Mutation(
+        "the end of a query pins the bodies of its records once more",
+        "engine/sow/state/blocks.py",
+        "            self._pins.remove(number)\n        self._buffers = {}",
+        "            self._pins.add(number)\n        self._buffers = {}",
+        (_FEED,),
+        promise="R14",
+        tier="unit",
+    ),
+    Mutation(
+        "the result and its messages have different positions",
+        "engine/sow/feed.py",
+        "        self.position = fold.folded\n",
+        "        self.position = fold.folded + 1\n",
+        (_HANDOVER,),
+        promise="R10",
+        tier="simulation",
     ),
 )
