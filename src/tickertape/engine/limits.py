@@ -375,5 +375,3 @@ query_skip_rows_max: Final = 4_096
 sow_results_bytes_max: Final = 1 * GIB
 """Memory of the results of all queries: their rows and sort keys, and bodies that only they still need. Above
 it the oldest query ends."""
-result_frame_bytes_max: Final = 256 * KIB
-"""Approximate size of one frame of a result. A larger record has a frame of its own."""

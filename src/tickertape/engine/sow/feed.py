@@ -79,6 +79,16 @@ class SowFeed(Feed):
         return not self.over
 
     @property
+    def filter(self) -> str | None:
+        """The filter of the query."""
+        return next((group.content.filter for group in self.groups if group.content is not None), None)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether credit or connection block the result."""
+        return bool(self._waiting) or not self.session.writable
+
+    @property
     def nbytes(self) -> int:
         """Memory of the result, without blocks of bodies."""
         waiting = sum(frame.batch.nbytes for frame in self._waiting)

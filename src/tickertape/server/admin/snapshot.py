@@ -27,6 +27,7 @@ from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.engine.runtime.statistics import OTHER_TOPICS, Statistics, TopicCounters
 from tickertape.engine.sessions.session import Session
+from tickertape.engine.sow.feed import SowFeed
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.subscriptions.subscription import Feed
 from tickertape.engine.transient.backlog import TransientFeed
@@ -356,6 +357,8 @@ def _feed_state(delivery: LogDelivery, feed: Feed, end: int) -> SubscriptionStat
         return _recorded(delivery, feed, end)
     if isinstance(feed, TransientFeed):
         return _unrecorded(feed)
+    if isinstance(feed, SowFeed):
+        return _of_records(feed)
     assert isinstance(feed, QueueFeed | QueueBrowser)
     return _of_queues(feed)
 
@@ -392,6 +395,18 @@ def _unrecorded(sub: TransientFeed) -> SubscriptionState:
         caught_up=not sub.left,
         blocked=sub.left > 0,
         backlog_bytes=sub.backlog_bytes,
+    )
+
+
+def _of_records(sub: SowFeed) -> SubscriptionState:
+    return SubscriptionState(
+        sub_id=sub.sub_id,
+        topic=sub.topic,
+        filter=sub.filter,
+        recorded=True,
+        credit_bytes=sub.allowance.credit,
+        caught_up=False,
+        blocked=sub.blocked,
     )
 
 

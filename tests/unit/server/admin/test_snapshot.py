@@ -9,6 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tests.helpers.queue_engine import QueueEngine
+from tests.helpers.sow_engine import publish
+from tests.helpers.sow_peer import QueryWorld
 from tests.helpers.steps import result_of, steps_of_each
 from tests.simulation.engine_world import EngineWorld
 from tickertape.base.histogram import Histogram
@@ -17,6 +19,7 @@ from tickertape.engine.queues import registry
 from tickertape.engine.queues import snapshot as queue_snapshot
 from tickertape.engine.queues.snapshot import QueueSnapshot
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.runtime.statistics import OTHER_TOPICS
 from tickertape.server.admin import snapshot as looking
 from tickertape.server.admin.metrics import exposition
@@ -163,3 +166,23 @@ def test_snapshot_of_many_queues_reads_bounded_queues_in_each_step(monkeypatch: 
     assert [queue.name for queue in result_of(snapshot.stats()).stats.queues] == [
         f"work-{n}" for n in range(count)
     ]
+
+
+def test_snapshot_has_the_result_of_a_query_and_the_held_messages() -> None:
+    world = QueryWorld(SowDefinition("orders", key=("/id",)))
+    publish(world.connect("publisher"), [("orders", b'{"id":%d}' % key) for key in range(100)])
+    world.settle()
+    peer = world.reader()
+    peer.query("q", "orders", credit=1_000, filter="/id > 1", follow=True)
+    for _ in range(60):
+        world.step()
+    stats = with_topics(result_of(InstanceSnapshot(instance_of(world), "test").stats()))
+    (session,) = [session for session in stats.sessions if session.subscriptions]
+    result, messages = session.subscriptions
+    assert (result.sub_id, result.topic, result.filter) == ("q", "orders", "/id > 1")
+    assert (result.recorded, result.caught_up, result.blocked) == (True, False, True)
+    assert (messages.sub_id, messages.position, messages.caught_up) == (
+        "q",
+        peer.results["q"].position,
+        False,
+    )
