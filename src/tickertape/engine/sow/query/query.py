@@ -133,8 +133,13 @@ class StateQuery:
             sum(_ROW_BYTES * len(piece.rows.positions) + _keys_bytes(piece.keys) for piece in self._copied)
             + self._found.nbytes
             + self._runs.nbytes
-            + (0 if self._pin is None else self._pin.nbytes)
+            + self.pinned_bytes
         )
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Size of the pinned blocks. The state needs most of them too."""
+        return 0 if self._pin is None else self._pin.nbytes
 
     @property
     def sorted_rows_most(self) -> int:
