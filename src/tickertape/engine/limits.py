@@ -352,26 +352,6 @@ sow_delete_rounds_max: Final = 8
 """Rounds of a delete by filter over keys that were accepted meanwhile, before the last one."""
 overlay_seconds: Final = 60.0
 """Time after the last delta or delete of a SOW topic for which its accepted rows are kept by key."""
-query_step_slots_max: Final = 65_536
-"""Slots of a state that one step of a query copies. It takes about 2 ms."""
-query_piece_rows_max: Final = 1_024
-"""Records that one step of a query filters."""
-query_piece_bytes_max: Final = 256 * KIB
-"""Bodies that one step of a query filters. A larger one is filtered alone."""
-query_keys_direct_max: Final = 16_384
-"""Keys of a query that are looked up at once. With more keys, the query reads all records."""
-order_by_fields_max: Final = 16
-"""Fields of one sort order."""
-query_run_rows_max: Final = 65_536
-"""Records that a query sorts by position in one step."""
-query_run_keys_max: Final = 16_384
-"""Records that a query sorts by fields in one step. It takes about 2 ms."""
-query_best_rows_min: Final = 4_096
-"""Records that a query with `top_n` keeps until it sorts them, or more for a large `top_n`."""
-query_merge_rows_max: Final = 256
-"""Records that a merge takes from one sorted run at a time."""
-query_skip_rows_max: Final = 4_096
-"""Records that one step of a query skips."""
 sow_results_bytes_max: Final = 1 * GIB
 """Memory of the results of all queries: their rows and sort keys, and bodies that only they still need. Above
 it the oldest query ends."""
