@@ -231,4 +231,13 @@ SOW_CHECKPOINT_MUTATIONS: Final = (
         promise="invariant 17",
         tier="unit",
     ),
+    Mutation(
+        "checkpoints are examined after the first segment of a start",
+        "server/startup.py",
+        "    plan = plan_records(disk, journal, config.sow)\n    begin_run(journal, executor)\n",
+        "    begin_run(journal, executor)\n    plan = plan_records(disk, journal, config.sow)\n",
+        ("unit/server/test_state_start.py",),
+        promise="invariant 15",
+        tier="unit",
+    ),
 )

@@ -48,3 +48,33 @@ def test_records_after_each_start_are_those_of_all_persisted_messages() -> None:
 def test_records_after_many_schedules_are_those_of_all_persisted_messages(seed: int) -> None:
     for one in range(seed, seed + 30):
         run(one, Counter())
+
+
+def crash_at(operations: int, *, power: bool) -> bool:
+    """Run one program up to a disk call, crash, and check two starts. Return whether it ended before."""
+    world = CheckpointWorld(11)
+    finished = world.live(70, operations)
+    if finished:
+        assert world.removed
+        assert world.broker.state_checkpoints.written > 3
+    world.restart(power=power)
+    world.live(5, 10**9)
+    world.restart(power=power)
+    return finished
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_crash_at_each_disk_call_of_a_program_loses_no_record(part: int) -> None:
+    """Every run has each eighth call, and --full all of them."""
+    operations = part
+    while not crash_at(operations, power=bool(part)):
+        operations += 8
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("part", range(8))
+def test_crash_at_all_disk_calls_of_a_program_loses_no_record(part: int, power: bool) -> None:
+    operations = part
+    while not crash_at(operations, power=power):
+        operations += 8

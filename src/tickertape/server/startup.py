@@ -6,7 +6,7 @@ It runs before any port is open, so it may block.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -18,8 +18,10 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.queues.checkpoints import recover_queues
 from tickertape.engine.queues.state.checkpoint import QueueCheckpoint, decode_covered
 from tickertape.engine.runtime.publisher_ids import load_publishers
+from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.registry import LogonPolicy
+from tickertape.engine.sow.recovery import StateFiles, StatePlan, plan_states
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import DiskJobExecutor
 from tickertape.journal.disk import SystemDisk
@@ -32,6 +34,12 @@ from tickertape.journal.journal import Journal
 from tickertape.journal.reading.archive_tier import ArchiveTier
 from tickertape.journal.reading.log_view import ReadRequest
 from tickertape.journal.recovery.recovery import recover_journal
+from tickertape.journal.recovery.state_files import (
+    find_states,
+    make_durable,
+    read_states,
+    set_aside_state,
+)
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.server.clock import clock
 from tickertape.server.config.config import Config
@@ -107,6 +115,7 @@ def open_on(
         archive=tier,
     )
     executor = DiskJobExecutor(disk, salt, may_wait=settings.write_on_loop)
+    plan = plan_records(disk, journal, config.sow)
     begin_run(journal, executor)
     registry = read_all(disk, load_publishers(journal))
     try:
@@ -126,12 +135,14 @@ def open_on(
         staging=config.transactions.limits,
         limits=config.limits,
         rights=rights,
+        hash_secret=os.urandom(16),
     )
     reads = None if archive is None or tier is None else ArchiveReads(archive, journal.identity, tier)
     report = list(recovered.report)
     if not fresh and not recovered.segments:
         report.append(_NO_SEGMENT)
     report.extend(f"{error}. All other messages are available." for error in registry.damage)
+    report.extend(open_states(broker, disk, plan))
     report.extend(open_queues(broker, disk, registry.others))
     report.extend(open_staged(broker, disk))
     report.extend(f"Ignored journal/{name}: not a segment of Tickertape." for name in recovered.unknown)
@@ -166,6 +177,34 @@ def _data_directory(config: Config) -> SystemDisk:
         )
     disk.make_directory("")
     return disk
+
+
+def plan_records(disk: Disk, journal: Journal, definitions: Sequence[SowDefinition]) -> StatePlan:
+    """Decide about the checkpoints of all SOW topics, before the first segment of this run.
+
+    Moves unusable checkpoints to quarantine, and makes the others durable. Raises `SowIncomplete`,
+    `JournalVersion` or `OSError`."""
+    found = find_states(disk, journal.journal_id)
+    configured = {definition.name for definition in definitions}
+    files = {
+        directory: read_states(disk, state.manifest)
+        for directory, state in found.items()
+        if state.manifest is not None and state.manifest.topic in configured
+    }
+    plan = read_all(disk, plan_states(journal.view, definitions, StateFiles(found, files)))
+    for directory in plan.quarantine:
+        set_aside_state(disk, directory)
+    make_durable(disk, [state for name, state in found.items() if name not in plan.quarantine])
+    return plan
+
+
+def open_states(broker: Broker, disk: Disk, plan: StatePlan) -> list[str]:
+    """Recover the SOW topics as planned. Return one line for each finding. Raises `OSError`."""
+    if not broker.states:
+        return list(plan.report)
+    recovered = read_all(disk, broker.states.recover(plan))
+    broker.begin_states(plan, recovered, clock())
+    return recovered.report
 
 
 def open_queues(broker: Broker, disk: Disk, control: list[bytes]) -> list[str]:
