@@ -201,10 +201,19 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "a search ends with its connection, and its overlay stays",
         "engine/sow/record_search.py",
-        "            if self._overlay is None:\n                overlay.end_watch(self._changed)\n",
-        "            pass\n",
+        "                overlay.end_watch(self._changed)\n",
+        "",
         (_DELETES,),
         promise="R14",
+        tier="unit",
+    ),
+    Mutation(
+        "publishes never wait for a search",
+        "engine/sow/record_search.py",
+        "                overlay.hold()\n                self._held = overlay\n",
+        "                self._held = None\n",
+        (_DELETES,),
+        promise="R12",
         tier="unit",
     ),
 )

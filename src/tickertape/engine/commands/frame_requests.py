@@ -74,6 +74,7 @@ class FrameRequests:
         self._writer = writer
         self._session = session
         self._frame = frame
+        self._accepted = services.states.accepted_rows
         batch, known, keys = frame.batch, frame.known, frame.keys
         self._settlements: Settlements | None = None
         if QUEUE_TOPIC in batch.topics:
@@ -84,11 +85,19 @@ class FrameRequests:
             self._state = StateCommands(services.states, session, batch, known, topics)
 
     def look_up(self) -> Steps[None]:
-        """Read everything that the requests need from the log and the states."""
+        """Read everything that the requests need from the log and the states. Before, wait for searches of
+        other frames in the same states."""
+        while self._waits:
+            yield None
         if self._settlements is not None:
             yield from self._settlements.look_up()
         if self._state is not None:
             yield from self._state.look_up()
+
+    @property
+    def _waits(self) -> bool:
+        keys, held = self._frame.keys, self._accepted.held
+        return keys is not None and any(own.topic in held for own in keys.topics)
 
     def close(self) -> None:
         """End searches of records."""
@@ -98,6 +107,8 @@ class FrameRequests:
     def execute(self) -> Executed:
         """Execute the requests. The frame must be appended in the same step."""
         command, batch, _, _, keys = self._frame
+        if self._settlements is None and self._state is None:
+            return Executed(batch, keys, [], [])
         bodies = batch.bodies_list()
         kinds = np.zeros(batch.count, I1)
         bad: dict[int, TickertapeError] = {}

@@ -152,7 +152,7 @@ class PublishHandler:
                 if refused.rest is None:
                     return
                 good, numbers = refused.rest, refused.numbers
-        outcomes = has_requests(good)
+        outcomes = has_requests(good) or (keys is not None and bool(self._states.accepted_rows.held))
         if not outcomes and good.message_flags is None:
             self._accept(session, command, good, recorded=recorded, keys=keys)
             return

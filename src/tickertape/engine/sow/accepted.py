@@ -73,6 +73,20 @@ class Overlay:
         """Monotonic time (seconds) of the last use."""
         self._topic = topic
         self._watched: list[set[bytes]] = []
+        self._holds = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether publishes of clients wait for the last rounds of a search."""
+        return self._holds > 0
+
+    def hold(self) -> None:
+        """Let publishes of clients wait, until `release`."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """End `hold`."""
+        self._holds -= 1
 
     @property
     def is_watched(self) -> bool:
@@ -216,6 +230,11 @@ class AcceptedRows:
                 overlay.add(kept)
         overlay.used = self._clock.mono
         return overlay
+
+    @property
+    def held(self) -> list[StateTopic]:
+        """SOW topics whose publishes wait."""
+        return [topic for topic, overlay in self._overlays.items() if overlay.is_held]
 
     def delete_of(self, publisher: int, sequence: int) -> DeleteRecord | None:
         """Return the kept record of a delete, or None."""

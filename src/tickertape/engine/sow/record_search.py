@@ -1,7 +1,7 @@
 """Record search: finds the accepted records of a delete, in bounded steps over a state that changes.
 
 A scan tests the folded records. Keys that were accepted meanwhile are then tested in rounds, and the last
-round runs in the step of the append.
+round runs in the step of the append. After too many rounds, publishes of clients to the topic wait.
 
 Invariants:
 - The result is exact at the accepted state of its last round.
@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class RecordSearch:
         self._changed: set[bytes] = set()
         self._overlay: Overlay | None = None
         """Set when the scan is done."""
+        self._held: Overlay | None = None
 
     def scan(self, overlay: Overlay) -> Iterator[None]:
         """Test all records, one piece for each yield. `finish` or `close` must follow."""
@@ -46,6 +48,7 @@ class RecordSearch:
         finally:
             if self._overlay is None:
                 overlay.end_watch(self._changed)
+                self._release()
 
     def _scan(self, overlay: Overlay) -> Iterator[None]:
         records = self._topic.fold.records
@@ -53,9 +56,12 @@ class RecordSearch:
         while slot < end:
             slot = self._scan_piece(slot, min(slot + sow_delete_round_rows, end))
             yield None
-        for _ in range(sow_delete_rounds_max):
+        for done in count():
             if len(self._changed) <= sow_delete_round_rows:
                 break
+            if done == sow_delete_rounds_max:
+                overlay.hold()
+                self._held = overlay
             changed = [*self._changed]
             self._changed.clear()
             for low in range(0, len(changed), sow_delete_round_rows):
@@ -69,11 +75,11 @@ class RecordSearch:
         if not len(slots):
             return high
         views = fold.records.rows(slots).views
-        count = int(np.searchsorted(np.cumsum(lengths_in(views)), filter_piece_bytes_max, side="right"))
-        count = max(count, 1)
-        if count < len(slots):
-            high = int(slots[count])
-            slots, views = slots[:count], views[:count]
+        fits = int(np.searchsorted(np.cumsum(lengths_in(views)), filter_piece_bytes_max, side="right"))
+        fits = max(fits, 1)
+        if fits < len(slots):
+            high = int(slots[fits])
+            slots, views = slots[:fits], views[:fits]
         keys = fold.keys.keys_of(slots)
         passed = self._test(keys, fold.records.blocks.take(views))
         self._matching.update((keys[at], None) for at in passed.nonzero()[0].tolist())
@@ -112,9 +118,15 @@ class RecordSearch:
 
     def close(self) -> None:
         """End the search."""
+        self._release()
         if self._overlay is not None:
             self._overlay.end_watch(self._changed)
             self._overlay = None
+
+    def _release(self) -> None:
+        if self._held is not None:
+            self._held.release()
+            self._held = None
 
     @property
     def matching(self) -> list[bytes]:

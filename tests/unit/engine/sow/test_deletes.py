@@ -11,6 +11,7 @@ from tests.helpers.sow_engine import SowEngine, deleted, publish, rejected, send
 from tests.simulation.engine_peer import Peer
 from tickertape.engine.limits import sow_delete_round_rows
 from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.engine.sow import record_search
 from tickertape.engine.sow.state import delete as delete_module
 from tickertape.engine.sow.state.delete import decode
 from tickertape.payload.canonical import generated_key
@@ -280,7 +281,29 @@ def test_delete_of_a_connection_that_closes_during_the_search_has_no_effect(sequ
     assert not world.broker.states.accepted_rows.overlay(world.state("orders")).is_watched
 
 
-def test_delete_whose_record_does_not_fit_into_a_full_log_is_refused() -> None:
+def test_publishes_wait_after_too_many_rounds_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_search, "sow_delete_rounds_max", 1)
+    world = SowEngine(ORDERS, segment_bytes=64 << 20)
+    count = 2 * sow_delete_round_rows
+    peer, other = filled(world, count), world.connect("other")
+    publish(other, [("unkept", b"{}")])
+    end = world.broker.journal.commits.accepted_end
+    send(peer, [SowDelete(topic="orders", filter="/v >= 0")])
+    frames = 0
+    while world.broker.journal.commits.accepted_end == end + frames * count:
+        world.work()
+        publish(other, [("orders", body(key, frames)) for key in range(count)])
+        frames += 1
+        assert frames < 20, "the search never ends"
+    publish(other, [("unkept", b"{}")])
+    world.settle()
+    assert [answer.deleted for answer in deleted(peer)] == [count]
+    assert left(world) == set(range(count)), "the last publishes are behind the delete"
+    assert other.acked_sequence == frames * count + 2
+    assert not world.broker.states.accepted_rows.held
+
+
+def test_delete_with_a_record_too_large_for_a_full_log_is_refused() -> None:
     world = SowEngine(ORDERS, segment_bytes=16_384)
     peer, other = world.connect("p"), world.connect("other")
     for nth in range(1, 20):
