@@ -60,6 +60,8 @@ FOLDER_EXCEPTIONS: Final[dict[str, str]] = {
     "cli": "only folders",
     "client": "only folders",
     "cli/commands": "a file for each command",
+    "engine/sow": "intake and checkpoints become folders of their own",
+    "engine/sow/state": "a file for each noun of ADR 44",
     "client/queues": "acknowledgements only; the rest of a queue is the server's",
     "filter": "what all folders of it share, and the filter over a batch",
     "server/access": "rights join it",

@@ -74,7 +74,7 @@ class World(QueryWorld):
             retention=RetentionPolicy(age_seconds=1),
         )
         retention, states = self.broker.retention, self.broker.states
-        retention._pins.remove(states.oldest_needed)
+        retention._pins.remove(self.broker.state_checkpoints.oldest_needed)
         retention.pin(lambda: RetentionPin(states.fold.folded, "folded"))
         self.small_tail()
         self.small_bounds()

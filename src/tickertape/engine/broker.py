@@ -120,8 +120,7 @@ class Broker:
         self.journal = journal
         self._commits = journal.commits
         self.statistics = Statistics()
-        self._instance = instance
-        self._software = software
+        self._instance, self._software = instance, software
         self.catalog = catalog = catalog or TopicCatalog()
         self._clock = EngineClock(journal.commits)
         self._outbox = Outbox(self.statistics, self._clock)
@@ -132,7 +131,7 @@ class Broker:
             self.statistics,
             exclusive=not catalog.records_nothing,
         )
-        self.sessions: Mapping[int, Session] = self._sessions.by_conn  # in the order of their logons
+        self.sessions: Mapping[int, Session] = self._sessions.by_conn  # in the order of logons
         self._writer = LogWriter(journal, registry, self._clock)
         checks = PublishChecks(catalog, BodyValidation(catalog, limits.message_bytes_max))
         self._throttle = throttle = ReadThrottle(self._outbox)
@@ -149,9 +148,7 @@ class Broker:
         self.states = StateRegistry(catalog, states, throttle, self.compiler.filter_context, hash_secret)
         self.services = FeedServices(self._delivery, self._transient, self.queues, self.states)
         self.subscriptions = self._make_subscribe_handler()
-        self.state_checkpoints = StateCheckpoints(
-            self.states.topics, self.states.fold, journal, self._outbox, self._clock
-        )
+        self.state_checkpoints = self._make_state_checkpoints()
         self._checkpoints = CheckpointWriter(self.queues, journal, self._outbox, self._clock)
         self._publish_handler = self._make_publish_handler(checks)
         self.transactions = self._make_transactions(registry, checks, staging or StagingLimits())
@@ -169,6 +166,10 @@ class Broker:
     def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:
         lookups = RequestLookups(self.reads, self._throttle)
         return PublishHandler(self._writer, self._acks, checks, self.services, self._outbox, lookups)
+
+    def _make_state_checkpoints(self) -> StateCheckpoints:
+        states = self.states
+        return StateCheckpoints(states.topics, states.fold, self.journal, self._outbox, self._clock)
 
     def _all_pending(self) -> Pending:
         subs, services, reads = self.subscriptions.pending, self.services.pending, self.reads.pending

@@ -411,14 +411,13 @@ class GroupCommit:
             active.add(end, first, before, batch)
         buffers: list[Buffer] = [header, *(batch.buffers() if batch is not None else ())]
         chain_continues = bool(flags & FLAG_CONTINUES)
-        # A chain counts only with its end, so one sync after the end is enough.
-        sync = self._policy is SyncPolicy.ALWAYS and not chain_continues
         job = WriteCommit(
             segment=active.header.number,
             offset=active.offset,
             buffers=buffers,
             bytes=commit_header_bytes + body_bytes,
-            sync=sync,
+            # A chain counts only with its end, so one sync after the end is enough.
+            sync=self._policy is SyncPolicy.ALWAYS and not chain_continues,
             number=self._commit,
         )
         active.advance(end, crc)

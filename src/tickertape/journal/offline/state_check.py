@@ -1,4 +1,4 @@
-"""State check: reads the checkpoints of SOW topics for `verify` and `ls`. Nothing is written or locked.
+"""State check: reads the checkpoints of SOW topics for `verify` and `ls`, without a lock.
 
 A running server may replace a checkpoint meanwhile. Damage is therefore read again, and counts only if the
 manifest is still the same.

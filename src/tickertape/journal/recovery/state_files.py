@@ -1,4 +1,4 @@
-"""State files: reads the checkpoints of all SOW topics at a start, and moves unusable ones to quarantine.
+"""State files: reads the checkpoints of SOW topics at a start, and moves unusable ones away.
 
 Reading changes nothing. A file is read to its end, so that no part of a damaged file is used.
 """

@@ -1,4 +1,4 @@
-"""Deletes of records of a topic that is no SOW topic: refused by name, without another effect."""
+"""Deletes of records of another topic than a SOW topic: refused by name, without another effect."""
 
 from __future__ import annotations
 
