@@ -25,7 +25,6 @@ VALUES: dict[str, Value] = {
     "publisher_taken_over": "mine",
     "wrong_journal": "second",
     "timed_out": "a-stream",
-    "not_built": "positions",
     "stream_ended": "a-stream",
     "transaction_busy": "t",
     "transaction_too_large": "t",

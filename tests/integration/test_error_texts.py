@@ -58,6 +58,7 @@ UNREACHED: dict[str, str] = {
     "query_too_slow": "no server answers queries yet (tests/unit/engine/sow/query/test_query.py)",
     "bad_sow_key": "no server starts with SOW topics yet (tests/unit/engine/sow/test_registry.py)",
     "sow_incomplete": "no server starts with SOW topics yet (tests/unit/engine/sow/test_recovery.py)",
+    "not_built": "no server starts with SOW topics yet (tests/unit/engine/sow/test_feed.py)",
     "error": "a code of a newer peer, whose text comes from that peer",
     "refused": "base class: this version raises its subclasses only",
     "peer": "base class: this version raises its subclasses only",

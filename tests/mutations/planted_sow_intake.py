@@ -81,8 +81,8 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "overdue records wait for the first publish after a start",
         "engine/sow/registry.py",
-        "        self.fold.begin(self._journal.commits.persisted_end)\n        self.expiry.announce()\n",
-        "        self.fold.begin(self._journal.commits.persisted_end)\n",
+        "(self._journal.commits.persisted_end)\n            self.expiry.announce()\n",
+        "(self._journal.commits.persisted_end)\n",
         (_EXPIRY,),
         promise="invariant 25",
         tier="unit",

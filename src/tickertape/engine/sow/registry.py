@@ -120,6 +120,7 @@ class StateRegistry:
         try:
             yield from self._fold_from(start)
             self.fold.begin(self._journal.commits.persisted_end)
+            self.expiry.announce()
         except JournalCorrupt as error:
             self.fold.stop(error)
             report.append(f"SOW topics are not served: {str(error).rstrip('.')}.")
@@ -135,7 +136,6 @@ class StateRegistry:
             parts = reader.answer((yield step)) if isinstance(step, ReadRequest) else step
             for part in parts:
                 self.fold.take(part)
-        self.expiry.announce()
 
     # -- intake -----------------------------------------------------------------------------------------
 

@@ -224,7 +224,7 @@ def test_state_over_a_pattern_names_the_topic_of_each_expired_key() -> None:
     pass_time(world, 40)
     assert world.records("all") == {}
     (record,) = expiries(world)
-    assert record.topics_between(0, 3) == ["p/a", "p/a", "p/b"]
+    assert sorted(record.topics_between(0, 3)) == ["p/a", "p/a", "p/b"]
 
 
 def test_nothing_expires_while_the_server_stops() -> None:
