@@ -461,7 +461,7 @@ class Broker:
         self._submit()
         if self._acks.pending and self._acks.pending[0].end <= self._commits.persisted_end:
             self._outbox.reply_all(self._acks.take_due())
-        if self.services.any_ended:
+        if self._delivery.ended or self.queues.ended or self.services.records.ended:
             self.subscriptions.forget_ended()
         if self._throttle.reasons:
             self._resume_reading()

@@ -75,11 +75,6 @@ class FeedServices:
         self.log.stop()
         self.transient.stop()
 
-    @property
-    def any_ended(self) -> bool:
-        """Whether a feed has ended by itself."""
-        return bool(self.log.ended or self.queues.ended or self.records.ended)
-
     def take_ended(self) -> list[LogFeed | QueueFeed | QueueBrowser | SowFeed]:
         """Return the feeds that ended by themselves since the last call."""
         return [*self.log.take_ended(), *self.queues.take_ended(), *self.records.take_ended()]

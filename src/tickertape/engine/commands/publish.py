@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tickertape.base.errors import (
     BadBatch,
@@ -23,6 +24,7 @@ from tickertape.base.errors import (
 )
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, with_bodies
+from tickertape.batch.format import MESSAGE_FLAGS
 from tickertape.engine.commands.ack_tracker import AckTracker
 from tickertape.engine.commands.body_validation import PartialRejection, refusing
 from tickertape.engine.commands.feed_services import FeedServices
@@ -41,6 +43,10 @@ from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.registry import FrameKeys
 from tickertape.wire.commands import Ack, Deleted, Flush, Processed, Publish, Rejected
+from tickertape.wire.settlement import QUEUE_TOPIC
+from tickertape.wire.sow_command import SOW_TOPIC
+
+_REQUEST_TOPICS: Final = frozenset((QUEUE_TOPIC, SOW_TOPIC))
 
 
 class PublishHandler:
@@ -62,6 +68,7 @@ class PublishHandler:
         self._queues = services.queues
         self._transient = services.transient
         self._states = services.states
+        self._has_states = bool(services.states)
         self._key_checks = KeyChecks(services.states)
         self._outbox = outbox
         self._lookups = lookups
@@ -144,7 +151,7 @@ class PublishHandler:
         if good is None:
             return
         keys: FrameKeys | None = None
-        if recorded and self._states:
+        if recorded and self._has_states:
             known = self._known(session, command, good)
             keys, refused = self._key_checks.check(command, good, known, numbers)
             if refused is not None:
@@ -152,8 +159,10 @@ class PublishHandler:
                 if refused.rest is None:
                     return
                 good, numbers = refused.rest, refused.numbers
-        outcomes = has_requests(good) or (keys is not None and bool(self._states.accepted_rows.held))
-        if not outcomes and good.message_flags is None:
+        outcomes = not _REQUEST_TOPICS.isdisjoint(good.topics) or (
+            keys is not None and bool(self._states.accepted_rows.held)
+        )
+        if not outcomes and not good.columns & MESSAGE_FLAGS:
             self._accept(session, command, good, recorded=recorded, keys=keys)
             return
         if not recorded:

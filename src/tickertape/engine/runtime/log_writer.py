@@ -57,7 +57,10 @@ class LogWriter:
         last sequence."""
         if not self._registry.is_bound(publisher):
             self._bind(publisher, name, derived=False)
-        last = last_sequence(batch)
+        # without a call for each message
+        last = batch.first_run.first_sequence + batch.count - 1
+        if batch.has_sequences:
+            last = last_sequence(batch)
         highest = self._journal.highest.get(publisher, 0)
         if last <= highest:
             self.duplicates += batch.count
@@ -67,7 +70,11 @@ class LogWriter:
             self.duplicates += known
             # A copy: a slice would keep the whole frame in memory until the end of the log moves past it.
             batch = MessageBatch.parse(slice_batch(batch, known, batch.count).encode())
-        stamp = Stamp(publisher, batch.first_run.first_sequence, self._timestamp(publisher))
+        stamp = Stamp(
+            publisher,
+            batch.first_run.first_sequence,
+            self._timestamp(publisher) if self._begun else self._journal.next_stamp(self._clock.now),
+        )
         self._journal.append(batch, stamp, last, self._clock.now)
         return last
 
@@ -122,7 +129,11 @@ class LogWriter:
 
     def _append(self, publisher: int, batch: MessageBatch) -> None:
         first = self._next_sequence(publisher)
-        stamp = Stamp(publisher, first, self._timestamp(publisher))
+        stamp = Stamp(
+            publisher,
+            first,
+            self._timestamp(publisher) if self._begun else self._journal.next_stamp(self._clock.now),
+        )
         self._journal.append(batch, stamp, first + batch.count - 1, self._clock.now)
 
     def _timestamp(self, publisher: int) -> int:
