@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
@@ -30,7 +31,7 @@ _KEY_BYTES: Final = 57
 """Memory of a text without its characters, and of its place in a list."""
 
 
-class _SortedRuns(Generic[Keys, Key]):
+class _SortedRuns(ABC, Generic[Keys, Key]):
     """Rows with distinct keys. A key contains the number of its row."""
 
     def __init__(self, rows_max: int, limit: int | None) -> None:
@@ -144,27 +145,29 @@ class _SortedRuns(Generic[Keys, Key]):
 
     # -- forms of keys ----------------------------------------------------------------------------------
 
+    @abstractmethod
     def _joined(self, parts: list[Keys]) -> Keys:
         """Return the keys of all parts, sorted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _place(self, keys: Keys, bound: Key) -> int:
         """Return the number of sorted keys below `bound`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _key(self, keys: Keys, at: int) -> Key:
-        raise NotImplementedError
+        """Return one key."""
 
+    @abstractmethod
     def _numbers(self, keys: Keys) -> Int64s:
-        raise NotImplementedError
+        """Return the numbers of the rows of keys."""
 
+    @abstractmethod
     def _renumbered(self, keys: Keys, first: int) -> Keys:
         """Return the keys with numbers from `first` on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _rest(self, keys: Keys, low: int) -> Keys:
         """Return the keys from `low` on. The others are not needed in this run."""
-        raise NotImplementedError
 
 
 class PositionRuns(_SortedRuns[Int64s, int]):
