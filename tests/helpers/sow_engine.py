@@ -18,7 +18,6 @@ from tickertape.engine.broker import Broker
 from tickertape.engine.runtime.publisher_ids import PublisherDirectory
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import SowDefinition
-from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sow.recovery import StateFiles, plan_states
 from tickertape.engine.sow.state.delete import DeleteRecord, encode
 from tickertape.engine.sow.topic import StateTopic
@@ -33,7 +32,7 @@ class SowEngine(EngineWorld):
 
     def __init__(self, *sow: SowDefinition, segment_bytes: int = 32_768, seed: int = 7, **more: Any) -> None:
         """`more` is as for `EngineWorld`."""
-        self.sow: Sequence[SowDefinition] = sow
+        self.sow = sow
         self.rebuild = frozenset[str]()
         super().__init__(seed, segment_bytes=segment_bytes, **more)
 
@@ -44,17 +43,7 @@ class SowEngine(EngineWorld):
         queues: Sequence[QueueDefinition] = (),
         **more: Any,
     ) -> Broker:
-        return Broker(
-            journal,
-            registry,
-            instance="test",
-            software="test",
-            catalog=TopicCatalog(self.recorded, self.validated, self.topic_types, queues, self.sow),
-            retention=self.retention,
-            slow_clients=self.slow_clients,
-            hash_secret=bytes(range(16)),
-            **more,
-        )
+        return super().make_broker(journal, registry, queues, hash_secret=bytes(range(16)), **more)
 
     def open(self) -> None:
         """Start the engine on the contents of the disk, as a server does."""
@@ -90,8 +79,12 @@ class SowEngine(EngineWorld):
 
     def append_delete(self, record: DeleteRecord) -> None:
         """Append a delete or expiry record to the log."""
+        self.append_control(SOW_TOPIC, encode(record))
+
+    def append_control(self, topic: str, body: bytes) -> None:
+        """Append any control record to the log."""
         builder = BatchBuilder()
-        builder.add(SOW_TOPIC, encode(record), kind=1)
+        builder.add(topic, body, kind=1)
         self.broker._writer.append_control(MessageBatch.parse(builder.build().encode()))
 
     def write_delete(self, record: DeleteRecord) -> None:
@@ -116,19 +109,7 @@ def publish(
     expirations: Sequence[int] = (),
 ) -> None:
     """Publish one sequenced frame with messages on any topics."""
-    builder = BatchBuilder()
-    for at, (topic, body) in enumerate(messages):
-        builder.add(
-            topic,
-            body,
-            key=keys[at] if keys else "",
-            expiration_ms=expirations[at] if expirations else 0,
-        )
-    peer.frames += 1
-    assert peer.logged_on is not None
-    batch = builder.build(peer.logged_on.publisher, first_sequence=peer.next_sequence)
-    peer.next_sequence += len(messages)
-    peer.send(Publish(frame=peer.frames, sequenced=True), MessageBatch.parse(batch.encode()))
+    send(peer, messages, keys=keys, expirations=expirations)
 
 
 def rejected(peer: Peer) -> list[Rejected]:
@@ -149,6 +130,7 @@ def send(
     *,
     deltas: Sequence[int] = (),
     keys: Sequence[str] = (),
+    expirations: Sequence[int] = (),
     first: int | None = None,
     sequenced: bool = True,
 ) -> int:
@@ -157,7 +139,8 @@ def send(
     builder = BatchBuilder()
     for at, row in enumerate(rows):
         topic, body = (SOW_TOPIC, encode_delete(row)) if isinstance(row, SowDelete) else row
-        builder.add(topic, body, key=keys[at] if keys else "")
+        life = expirations[at] if expirations else 0
+        builder.add(topic, body, key=keys[at] if keys else "", expiration_ms=life)
     peer.frames += 1
     assert peer.logged_on is not None
     at = peer.next_sequence if first is None else first

@@ -39,6 +39,7 @@ from tickertape.engine.runtime.effects import (
 )
 from tickertape.engine.runtime.publisher_ids import CONTROL_TOPIC, PublisherDirectory, load_publishers
 from tickertape.engine.runtime.queue_definition import QueueDefinition
+from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.transient.slow_consumers import SlowConsumerLimits
@@ -61,6 +62,9 @@ from tickertape.wire.commands import (
 
 class EngineWorld:
     """One engine on a strict disk. Nothing happens by itself: `step` lets one thing happen."""
+
+    sow: Sequence[SowDefinition] = ()
+    """SOW topics of the engine."""
 
     def __init__(
         self,
@@ -144,7 +148,7 @@ class EngineWorld:
             registry,
             instance="test",
             software="test",
-            catalog=TopicCatalog(self.recorded, self.validated, self.topic_types, queues),
+            catalog=TopicCatalog(self.recorded, self.validated, self.topic_types, queues, self.sow),
             retention=self.retention,
             slow_clients=self.slow_clients,
             **more,
