@@ -144,8 +144,7 @@ class Broker:
         self._transient = TransientDelivery(self._outbox, self._clock, slow, throttle, close)
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
-        states = StateAccess(journal, self.reads, self._writer, self._clock, limits.message_bytes_max)
-        self.states = StateRegistry(catalog, states, throttle, self.compiler.filter_context, hash_secret)
+        self.states = self._make_states(hash_secret, limits.message_bytes_max)
         self.services = FeedServices(self._delivery, self._transient, self.queues, self.states)
         self.subscriptions = self._make_subscribe_handler()
         self.state_checkpoints = self._make_state_checkpoints()
@@ -166,6 +165,11 @@ class Broker:
     def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:
         lookups = RequestLookups(self.reads, self._throttle)
         return PublishHandler(self._writer, self._acks, checks, self.services, self._outbox, lookups)
+
+    def _make_states(self, secret: bytes, bytes_max: int) -> StateRegistry:
+        journal, outbox, context = self.journal, self._outbox, self.compiler.filter_context
+        access = StateAccess(journal, outbox, self.reads, self._writer, self._clock, bytes_max)
+        return StateRegistry(self.catalog, access, self._throttle, context, secret)
 
     def _make_state_checkpoints(self) -> StateCheckpoints:
         states = self.states

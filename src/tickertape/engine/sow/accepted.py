@@ -173,6 +173,7 @@ class AcceptedRows:
         self._clock = clock
         self._kept: deque[KeptKeys] = deque()
         self._overlays: dict[StateTopic, Overlay] = {}
+        self._stopped = False
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -181,6 +182,8 @@ class AcceptedRows:
         self, batch: MessageBatch, topics: Sequence[TopicKeys], deletes: Sequence[TopicDelete] = ()
     ) -> None:
         """Keep the keys of a batch that was just appended. The log may have skipped its first messages."""
+        if self._stopped:
+            return
         last = self._journal.accepted[-1]
         assert last.batch is not None
         assert last.stamp is not None
@@ -213,6 +216,12 @@ class AcceptedRows:
             old = kept.popleft()
             for overlay in self._overlays.values():
                 overlay.forget(old)
+
+    def stop(self) -> None:
+        """Keep nothing more, because nothing is folded any more."""
+        self._stopped = True
+        self._kept.clear()
+        self._overlays.clear()
 
     # -- overlays ---------------------------------------------------------------------------------------
 

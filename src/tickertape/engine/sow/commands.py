@@ -173,7 +173,11 @@ class StateCommands:
             )
         rows = {row: (topic, key) for topic in used for row, key in self._keys.get(topic, {}).items()}
         found: list[TopicDelete] = []
+        failure = self._states.fold.failure
         for row in sorted({*rows, *requests}):
+            if failure is not None and (row in requests or row in deltas):
+                self.bad[row] = failure  # the state does not have the messages before it
+                continue
             stamped = Stamp(stamp.publisher, self._sequence(row, stamp), stamp.timestamp)
             request = requests.get(row)
             try:

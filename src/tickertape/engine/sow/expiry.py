@@ -58,6 +58,11 @@ class RecordExpiry:
         if self._lives:
             self._clock.announce(self)
 
+    def stop(self) -> None:
+        """Expire nothing more."""
+        self._lives.clear()
+        self.active.clear()
+
     def next_deadline(self) -> float | None:
         """Return the monotonic time (seconds) at which to call `wake`, or None."""
         if self._writer.commits.stopping:

@@ -62,11 +62,14 @@ class LogFold:
 
     def persisted(self, nbytes: int) -> None:
         """Count a persisted commit."""
-        self.lag_bytes += nbytes
+        if self.failure is None:
+            self.lag_bytes += nbytes
 
     def stop(self, failure: TickertapeError) -> None:
-        """Fold nothing more, because the log is damaged."""
+        """Fold nothing more, because the log is damaged. Publishers and memory do not wait for the fold."""
         self.failure = failure
+        self.lag_bytes = 0
+        self._accepted.stop()
 
     def take(self, part: LogPart) -> None:
         """Fold a whole part, in the recovery. Raises `JournalCorrupt`."""
@@ -85,7 +88,7 @@ class LogFold:
         try:
             folded = self._step()
         except TickertapeError as error:
-            self.failure = error
+            self.stop(error)
             return False
         return self._care() or folded
 

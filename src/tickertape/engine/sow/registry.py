@@ -13,6 +13,7 @@ from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.log_writer import LogWriter
+from tickertape.engine.runtime.outbox import Outbox
 from tickertape.engine.runtime.scheduling import Pending
 from tickertape.engine.runtime.topic_catalog import TopicCatalog
 from tickertape.engine.sessions.read_throttle import ReadThrottle
@@ -41,9 +42,10 @@ class FrameKeys(NamedTuple):
 
 
 class StateAccess(NamedTuple):
-    """Journal, clock, and reads and appends of the log."""
+    """Journal, clock, events, and reads and appends of the log."""
 
     journal: Journal
+    outbox: Outbox
     reads: LogReads
     writer: LogWriter
     clock: EngineClock
@@ -70,7 +72,7 @@ class StateRegistry:
         filter_context: FilterContext,
         secret: bytes,
     ) -> None:
-        journal, reads, writer, clock, self.message_bytes_max = access
+        journal, self._outbox, reads, writer, clock, self.message_bytes_max = access
         self.view = journal.view
         self._catalog = catalog
         self._journal = journal
@@ -83,6 +85,8 @@ class StateRegistry:
         self.fold = LogFold(journal, reads, self.accepted_rows, states)
         self.expiry = RecordExpiry(self._topics.values(), writer, clock, self.accepted_rows)
         self._awake: list[LogFold] = []
+        self._stopped = False
+        """Whether the end of the fold was logged."""
         self.pending: Pending = (self._awake, self.expiry.active)
         """Not empty while `step` may have something to fold or to expire."""
 
@@ -123,6 +127,8 @@ class StateRegistry:
             self.expiry.announce()
         except JournalCorrupt as error:
             self.fold.stop(error)
+            self.expiry.stop()
+            self._stopped = True
             report.append(f"SOW topics are not served: {str(error).rstrip('.')}.")
         try:
             last = yield from find_commit(view, view.end_position)
@@ -187,6 +193,14 @@ class StateRegistry:
         if self._awake:
             if not self.fold.step():
                 self._awake.clear()
+                self._check_stopped()
             self.expiry.announce()
         if self.expiry.active:
             self.expiry.step()
+
+    def _check_stopped(self) -> None:
+        """Log once that the fold has stopped, and end the expiry."""
+        if self.fold.failure is not None and not self._stopped:
+            self._stopped = True
+            self.expiry.stop()
+            self._outbox.log_event("sow_stopped", True, {"text": str(self.fold.failure)})

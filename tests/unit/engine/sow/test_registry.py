@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from tests.helpers.sow_engine import SowEngine, publish, rejected
+from tests.helpers.sow_engine import SowEngine, publish, rejected, send
 from tickertape.engine.limits import fold_step_rows_max, state_lag_bytes_max
 from tickertape.engine.runtime.effects import PauseReading, ResumeReading
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind, DeleteRecord
-from tickertape.wire.sow_command import SOW_TOPIC
+from tickertape.wire.commands import Sow
+from tickertape.wire.sow_command import SOW_TOPIC, SowDelete
 
 ORDERS = SowDefinition("orders", key=("/id",))
 _ENCODE = msgspec.msgpack.encode
@@ -212,3 +213,30 @@ def test_delete_within_a_commit_precedes_later_messages_of_the_commit() -> None:
     assert world.records("orders") == {
         _ENCODE(0): body(0, "first"), _ENCODE(1): body(1, "third"), _ENCODE(2): body(2, "before")
     }  # fmt: skip
+
+
+def test_damaged_delete_stops_the_states_and_nothing_waits_for_them() -> None:
+    world = SowEngine(ORDERS, segment_bytes=64 << 20)
+    peer, reader = world.connect("p"), world.connect("reader")
+    publish(peer, [("orders", body(1))])
+    world.settle()
+    world.append_control(SOW_TOPIC, b"no delete")
+    world.wake()
+    world.settle()
+    assert [event.name for event in world.told] == ["sow_stopped"]
+    large = [("orders", msgspec.json.encode({"id": n, "text": "x" * 480})) for n in range(8_192)]
+    while world.broker.journal.commits.persisted_end < 8 * len(large):
+        publish(peer, large)
+        world.settle()
+    assert world.broker.states.fold.lag_bytes == 0
+    assert not world.pauses
+    assert len(world.broker.states.accepted_rows) == 0
+    send(peer, [SowDelete(topic="orders", canonical=(_ENCODE(1),)), ("orders", body(1))], deltas=[1])
+    world.settle()
+    (refusal,) = rejected(peer)
+    assert (refusal.code, len(refusal.refused)) == ("journal_corrupt", 0)
+    assert "`tickertape journal verify`" in refusal.text
+    reader.marks["q"] = []
+    reader.send(Sow(id=1, sub_id="q", topic="orders", credit=4096))
+    world.settle()
+    assert reader.marks["q"] == ["ended journal_corrupt"]
