@@ -215,7 +215,7 @@ def test_delete_within_a_commit_precedes_later_messages_of_the_commit() -> None:
     }  # fmt: skip
 
 
-def test_damaged_delete_stops_the_states_and_nothing_waits_for_them() -> None:
+def test_damaged_delete_stops_the_states_and_no_publisher_waits() -> None:
     world = SowEngine(ORDERS, segment_bytes=64 << 20)
     peer, reader = world.connect("p"), world.connect("reader")
     publish(peer, [("orders", body(1))])
