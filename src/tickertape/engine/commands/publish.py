@@ -247,8 +247,8 @@ class PublishHandler:
     def _execute(self, session: Session, frame: PublishFrame, requests: FrameRequests) -> None:
         """Execute the requests of a frame, and append it with the outcomes."""
         command, batch = frame
-        self._writer.check_room(batch)
         try:
+            self._writer.check_room(batch)
             executed = requests.execute()
             for split in executed.rejections:
                 self._reject(session, split)
@@ -263,6 +263,7 @@ class PublishHandler:
             self._outbox.reject_with(session.conn, rejected, error)
         finally:
             self._writer.end_run()
+            requests.close()  # searches that a full log left open
 
     def _accept(
         self,

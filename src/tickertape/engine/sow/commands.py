@@ -9,16 +9,26 @@ Invariants:
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 
 from tickertape.base.client_limits import message_too_large
-from tickertape.base.errors import BadBody, BadOption, BadSowKey, BadTopic, TickertapeError
+from tickertape.base.errors import (
+    BadBatch,
+    BadBody,
+    BadOption,
+    BadSowKey,
+    BadTopic,
+    LimitReached,
+    TickertapeError,
+)
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.batch.format import FLAG_DELTA, I8, U8, Bytes8
+from tickertape.engine.limits import sow_deletes_per_frame_max, sow_searches_per_frame_max
 from tickertape.engine.log_reads.log_reads import Steps
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.accepted import Overlay, TopicDelete, TopicKeys
@@ -72,8 +82,11 @@ class StateCommands:
         """Outcomes of the deletes in order, also of duplicates."""
         self.merged = False
         """Whether a delta was merged."""
+        self._searches = 0
         self._repeated, self._requests = self._asked()
         self._frames: dict[StateTopic, _FrameRows] = {}
+        self._bad_rows: list[int] = []
+        """Rows in `bad` during the execution, ascending."""
 
     @property
     def deltas(self) -> set[int]:
@@ -92,11 +105,24 @@ class StateCommands:
             rows = list(range(batch.count))
         else:
             rows = (batch.topic_index == batch.topics.index(SOW_TOPIC)).nonzero()[0].tolist()
+        new = [row for row in rows if row >= self._known]
+        if len(new) > sow_deletes_per_frame_max:
+            raise BadBatch(
+                f"Invalid frame with {len(new):,} deletes of records. Send at most "
+                f"{sow_deletes_per_frame_max:,}."
+            )
         requests = []
         for row in rows:
             if row >= self._known:
                 try:
-                    requests.append(self._request(row, decode_delete(bytes(batch.body(row)))))
+                    request = self._request(row, decode_delete(bytes(batch.body(row))))
+                    self._searches += request.search is not None
+                    if self._searches > sow_searches_per_frame_max:
+                        raise LimitReached(
+                            "Cannot delete records: the frame has too many deletes by filter or by generated "
+                            f"keys. Send at most {sow_searches_per_frame_max} in one frame."
+                        )
+                    requests.append(request)
                 except TickertapeError as error:
                     self.bad[row] = error
         return [row for row in rows if row < self._known], requests
@@ -174,9 +200,10 @@ class StateCommands:
         rows = {row: (topic, key) for topic in used for row, key in self._keys.get(topic, {}).items()}
         found: list[TopicDelete] = []
         failure = self._states.fold.failure
+        self._bad_rows = sorted(self.bad)
         for row in sorted({*rows, *requests}):
             if failure is not None and (row in requests or row in deltas):
-                self.bad[row] = failure  # the state does not have the messages before it
+                self._refuse(row, failure)  # the state does not have the messages before it
                 continue
             stamped = Stamp(stamp.publisher, self._sequence(row, stamp), stamp.timestamp)
             request = requests.get(row)
@@ -193,14 +220,19 @@ class StateCommands:
                         self._merge(topic, key, row, bodies)
                     self._frames[topic].publish(key, row, stamped)
             except TickertapeError as error:
-                self.bad[row] = error
+                self._refuse(row, error)
         return found
+
+    def _refuse(self, row: int, error: TickertapeError) -> None:
+        if row not in self.bad:
+            insort(self._bad_rows, row)
+        self.bad[row] = error
 
     def _sequence(self, row: int, stamp: Stamp) -> int:
         """Return the sequence that a message of the frame has in the log."""
         if stamp.first_sequence == 0:  # the sequences are those of the client
             return int(self._batch.sequences[row])
-        return stamp.first_sequence + row - sum(bad < row for bad in self.bad)
+        return stamp.first_sequence + row - bisect_left(self._bad_rows, row)
 
     def _merge(self, topic: StateTopic, key: bytes, row: int, bodies: list[bytes]) -> None:
         name = self._batch.topic(row)
@@ -227,6 +259,7 @@ class StateCommands:
         topic, frame = request.topic, self._frames[request.topic]
         if request.search is None:
             keys = list(dict.fromkeys(self._keys_of(request)))
+            topic.check_keys(keys)
         else:
             request.search.finish(*frame.bodies())
             keys = request.search.matching

@@ -8,8 +8,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
+from tickertape.base.errors import BadFilter, BadSowKey
+from tickertape.base.text_format import shown
 from tickertape.batch import BatchBuilder, MessageBatch
 from tickertape.batch.format import I8, Bools, Int64s
+from tickertape.engine.limits import sow_key_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.runtime.sow_definition import SowDefinition
@@ -24,6 +27,8 @@ from tickertape.payload.canonical import encode_canonical, generated_key
 
 _TOPIC_OF: Final[Callable[[bytes], list[Any]]] = msgspec.msgpack.Decoder(list[Any]).decode
 """Function that returns the topic and the values of a key of a SOW over a pattern."""
+_NOT_IN_RECORDS: Final = frozenset({"bookmarks", "sow_keys", "correlation_ids"})
+"""Inputs of filter functions that deletes cannot read yet."""
 
 
 class RowKeys(NamedTuple):
@@ -109,6 +114,19 @@ class StateTopic:
         column = self._reader(self._type_of(topic)).read([body], topics)
         return column.bad.get(0) or column.keys[0]
 
+    def check_keys(self, keys: Sequence[bytes]) -> None:
+        """Raise `BadSowKey` for canonical keys of a client that cannot be keys of this SOW."""
+        if any(not 0 < len(key) <= sow_key_bytes_max for key in keys):
+            raise BadSowKey(
+                f"Cannot select records of {shown(self.name)}: a key is empty or too long. "
+                f"Use canonical keys of 1 to {sow_key_bytes_max:,} bytes."
+            )
+        if self._patterned and not all(map(_names_topic, keys)):
+            raise BadSowKey(
+                f"Cannot select records of {shown(self.name)}: a key does not begin with a topic. "
+                "Use arrays of a topic and the values of the key fields."
+            )
+
     def explicit_keys(self, topic: str, names: Sequence[str]) -> list[bytes]:
         """Return the keys of messages on `topic` with explicit keys."""
         return [encode_canonical([topic, name] if self._patterned else name) for name in names]
@@ -128,6 +146,12 @@ class StateTopic:
         """Return a test for records that pass a filter. For a SOW over a pattern, `topic` may be one of its
         topics. Raises `BadFilter`."""
         content = ContentFilter(filter, None, [self._type_of(topic)], self._filter_context, subscriber)
+        unknown = content.needs & _NOT_IN_RECORDS
+        if unknown:
+            raise BadFilter(
+                "Cannot delete by this filter: it uses bookmarks, message keys or correlation ids. "
+                "Use fields of the body."
+            )
         one = topic != self.name
 
         def test(keys: list[bytes], bodies: list[bytes]) -> Bools:
@@ -169,6 +193,15 @@ class StateTopic:
                 definition.key, kind, missing=definition.missing_key, topic_in_key=self._patterned
             )
         return reader
+
+
+def _names_topic(key: bytes) -> bool:
+    """Return whether a canonical key is an array with a topic and more."""
+    try:
+        found = _TOPIC_OF(key)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return len(found) > 1 and isinstance(found[0], str)
 
 
 def _label(batch: MessageBatch, row: int) -> bytes:

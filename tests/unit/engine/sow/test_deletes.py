@@ -9,7 +9,12 @@ import pytest
 
 from tests.helpers.sow_engine import SowEngine, deleted, publish, rejected, send
 from tests.simulation.engine_peer import Peer
-from tickertape.engine.limits import sow_delete_round_rows
+from tickertape.base.errors import JournalFull
+from tickertape.engine.limits import (
+    sow_delete_round_rows,
+    sow_deletes_per_frame_max,
+    sow_searches_per_frame_max,
+)
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow import record_search
 from tickertape.engine.sow.state import delete as delete_module
@@ -334,3 +339,67 @@ def test_frame_behind_a_delete_waits_for_the_search() -> None:
     publish(peer, [("orders", body("behind"))])
     world.settle()
     assert left(world) == {"behind"}
+
+
+@pytest.mark.parametrize(
+    "key", [b"", b"\xff\xff", b"\x90", _ENCODE([5, 1]), _ENCODE("p/a"), b"\xa1x" + b"x" * 4_096]
+)
+def test_delete_by_a_canonical_key_that_no_record_can_have_is_refused(key: bytes) -> None:
+    world = SowEngine(SowDefinition("all", key=("/id",), pattern="^p/"))
+    peer = world.connect("p")
+    send(peer, [("p/a", body(1)), SowDelete(topic="all", canonical=(key,)), ("p/a", body(2))])
+    world.settle()
+    assert [(refusal.code, refusal.refused) for refusal in rejected(peer)] == [("bad_sow_key", (2,))]
+    assert len(world.records("all")) == 2
+
+
+def test_delete_by_a_key_above_the_bound_is_refused_without_a_pattern() -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 1)
+    send(peer, [SowDelete(topic="orders", canonical=(b"x" * 900_000,))])
+    world.settle()
+    assert [refusal.code for refusal in rejected(peer)] == ["bad_sow_key"]
+    assert not world.log(SOW_TOPIC)
+
+
+@pytest.mark.parametrize("text", ["SOW_KEY() IS NULL", "BOOKMARK() = '1|1|'", "CORRELATION_ID() IS NULL"])
+def test_delete_by_a_filter_over_parts_that_records_lack_is_refused(text: str) -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 2)
+    send(peer, [SowDelete(topic="orders", filter=text)])
+    world.settle()
+    assert [refusal.code for refusal in rejected(peer)] == ["bad_filter"]
+    assert left(world) == {0, 1}
+
+
+def test_search_ends_when_the_log_becomes_full_before_the_delete(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SowEngine(ORDERS)
+    peer = filled(world, 3 * sow_delete_round_rows)
+    send(peer, [SowDelete(topic="orders", filter="/v >= 0")])
+    overlay = world.broker.states.accepted_rows.overlay(world.state("orders"))
+    assert overlay.is_watched
+
+    def full(_: object) -> None:
+        raise JournalFull("Cannot prepare the next segment: no space. Free space.")
+
+    monkeypatch.setattr(world.broker._writer, "check_room", full)
+    world.settle()
+    assert peer.goodbye is not None
+    assert peer.goodbye.code == "journal_full"
+    assert not overlay.is_watched
+    assert not overlay.is_held
+
+
+def test_deletes_of_a_frame_are_bounded() -> None:
+    world = SowEngine(ORDERS)
+    peer, other = filled(world, 1), world.connect("other")
+    many = [SowDelete(topic="orders", filter="/v = 1")] * (sow_searches_per_frame_max + 2)
+    first = send(peer, many)
+    world.settle()
+    beyond = first + sow_searches_per_frame_max
+    assert [(refusal.code, refusal.refused) for refusal in rejected(peer)] == [
+        ("limit_reached", (beyond, beyond + 1))
+    ]
+    send(other, [by_keys(1)] * (sow_deletes_per_frame_max + 1))
+    assert other.goodbye is not None
+    assert other.goodbye.code == "bad_batch"

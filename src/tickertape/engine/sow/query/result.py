@@ -20,7 +20,6 @@ from tickertape.batch.format import (
     I8,
     RUN,
     RUN_BY_SERVER,
-    U8,
     Columns,
     Int32s,
     Int64s,
@@ -34,6 +33,7 @@ from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.sow.query.query import FoundRecords, StateQuery
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.blocks import lengths_in
+from tickertape.wire.sow_command import encode_marks
 
 _PUBLISHER: Final = 0
 """Publisher of the run. It has no meaning, because the marks have the publishers."""
@@ -93,11 +93,8 @@ class ResultFrames:
             optional=columns,
         )
         self.returned += count
-        marks = np.empty((count, 3), U8)
-        marks[:, 0] = self._query.publisher_ids(rows.publishers)
-        marks[:, 1] = rows.sequences
-        marks[:, 2] = rows.order_stamps.view(U8)
-        return ResultFrame(batch, marks.tobytes())
+        publishers = self._query.publisher_ids(rows.publishers)
+        return ResultFrame(batch, encode_marks(publishers, rows.sequences, rows.order_stamps))
 
     def _take(self) -> FoundRecords | None:
         """Return the records of the next frame."""
