@@ -377,7 +377,7 @@ def test_search_ends_when_the_log_becomes_full_before_the_delete(monkeypatch: py
     peer = filled(world, 3 * sow_delete_round_rows)
     send(peer, [SowDelete(topic="orders", filter="/v >= 0")])
     overlay = world.broker.states.accepted_rows.overlay(world.state("orders"))
-    assert overlay.is_watched
+    states = [(overlay.is_watched, overlay.is_held)]
 
     def full(_: object) -> None:
         raise JournalFull("Cannot prepare the next segment: no space. Free space.")
@@ -386,8 +386,8 @@ def test_search_ends_when_the_log_becomes_full_before_the_delete(monkeypatch: py
     world.settle()
     assert peer.goodbye is not None
     assert peer.goodbye.code == "journal_full"
-    assert not overlay.is_watched
-    assert not overlay.is_held
+    states.append((overlay.is_watched, overlay.is_held))
+    assert states == [(True, False), (False, False)]
 
 
 def test_deletes_of_a_frame_are_bounded() -> None:
