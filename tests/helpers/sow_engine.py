@@ -87,6 +87,12 @@ class SowEngine(EngineWorld):
         builder.add(topic, body, kind=1)
         self.broker._writer.append_control(MessageBatch.parse(builder.build().encode()))
 
+    def write_broken_delete(self) -> None:
+        """Append a delete that cannot be decoded, and run until idle."""
+        self.append_control(SOW_TOPIC, b"no delete")
+        self.wake()
+        self.settle()
+
     def write_delete(self, record: DeleteRecord) -> None:
         """Append a delete or expiry record, and run until idle."""
         self.append_delete(record)

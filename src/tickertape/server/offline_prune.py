@@ -20,6 +20,7 @@ from tickertape.engine.limits import retention_segments_max
 from tickertape.engine.queues.state.checkpoint import decode_covered, needed_from
 from tickertape.engine.queues.state.records import begun_in
 from tickertape.engine.retention import RetentionPin
+from tickertape.engine.sow.recovery import is_present
 from tickertape.journal.commit.jobs import DiskJobExecutor, RetireSegments
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.files import open_file
@@ -212,6 +213,12 @@ class OfflinePrune:
             if manifest is None:
                 pins.append(RetentionPin(0, f"a SOW topic without a checkpoint in sow/{state.directory}"))
             else:
+                if not read_all(self._disk, is_present(self._view, manifest)):
+                    raise JournalCorrupt(
+                        f"Cannot prune: the log does not have the end of the checkpoint of SOW topic "
+                        f"{shown(manifest.topic)}. Nothing was removed. Restore journal/ and sow/ from one "
+                        "backup."
+                    )
                 pins.append(RetentionPin(manifest.start, f"SOW topic {shown(manifest.topic)}"))
                 named = retired_manifest(state)
                 assert named is not None

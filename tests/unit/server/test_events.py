@@ -191,7 +191,7 @@ def test_documented_events_are_the_logged_events() -> None:
     logged = {name for call in calls for name in re.findall(r'"(\w+)"', call)} | {"log"}
     for path in (SRC / "engine").rglob("*.py"):  # the server logs events of the engine by name
         logged |= set(
-            re.findall(r'"((?:retention|segments|queue|transaction)_(?!of_)\w+)", True', path.read_text())
+            re.findall(r'"((?:retention|segments|queue|transaction|sow)_(?!of_)\w+)", True', path.read_text())
         )
         logged |= set(re.findall(r'"((?:retention|segments)_\w+)"', path.read_text()))
     section = PAGE.read_text(encoding="utf-8").partition("### Events")[2].partition("\n## ")[0]

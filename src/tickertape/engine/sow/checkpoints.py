@@ -89,8 +89,8 @@ class _TopicState:
 
     @property
     def changed(self) -> bool:
-        """Whether the records changed since P0 of the last file."""
-        return self.manifest is None or self.topic.fold.changes.end > self.since
+        """Whether the records changed since P0 of the last file, or a file must be replaced."""
+        return self.manifest is None or self.forced or self.topic.fold.changes.end > self.since
 
     @property
     def needs_base(self) -> bool:
@@ -211,12 +211,19 @@ class StateCheckpoints:
 
     def persisted(self, commit: PersistedCommit) -> None:
         """Record the end of a persisted commit."""
+        if self._fold.failure is not None:
+            return
         end = commit.first_position + commit.batch.count
         self._ends.append(CommitEnd(end, commit.number, commit.epoch, commit.checksum))
 
     def log_advanced(self) -> None:
         """Continue a checkpoint that waited for the fold, or for a sync of the log."""
         ends = self._ends
+        if self._fold.failure is not None:
+            ends.clear()
+            if not self._with_disk:
+                self._give_up()
+            return
         while len(ends) > 1 and ends[1].end <= self._fold.folded:
             ends.popleft()
         if self._attempt is not None and not self._with_disk:
@@ -455,7 +462,7 @@ class StateCheckpoints:
         self._finish()
 
     def _give_up(self) -> None:
-        """End the current checkpoint, because the log stops."""
+        """End the current checkpoint, because the log or the fold stops."""
         self._ready.clear()
         self._waiting.clear()
         self._current = self._copy = self._attempt = None

@@ -10,7 +10,9 @@ from collections.abc import Generator, Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tickertape.base.errors import SowIncomplete
+import msgspec
+
+from tickertape.base.errors import JournalCorrupt, SowIncomplete
 from tickertape.base.interfaces import Buffer
 from tickertape.base.text_format import shown
 from tickertape.batch.format import I8
@@ -18,12 +20,10 @@ from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sow.state.fold import StateFold, StoredRecords
 from tickertape.journal.format.retired_state import RetiredManifest
 from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock, key_list
-from tickertape.journal.format.sow_checkpoint import StateFileEntry, StateManifest, state_directory
+from tickertape.journal.format.sow_checkpoint import RESTORE, StateFileEntry, StateManifest, state_directory
 from tickertape.journal.reading.commit_search import find_commit
 from tickertape.journal.reading.log_view import LogView, ReadRequest
 from tickertape.journal.recovery.state_files import FoundState, ReadableFiles, StateBlocks
-
-RESTORE: Final = "Restore sow/ from the backup, or start with --rebuild-sow NAME."
 
 
 class StateAction(Enum):
@@ -227,7 +227,7 @@ def _plan(decision: StateDecision, found: FoundState, stored: ReadableFiles | No
     if not whole:
         last = manifest.files[decision.files - 1]
         fields = {name: getattr(last, name) for name in ("start", "end", "commit", "epoch", "chain")}
-        manifest = _with(manifest, files=manifest.files[: decision.files], **fields)
+        manifest = msgspec.structs.replace(manifest, files=manifest.files[: decision.files], **fields)
     return TopicPlan(
         manifest.incomplete_because,
         manifest,
@@ -238,11 +238,6 @@ def _plan(decision: StateDecision, found: FoundState, stored: ReadableFiles | No
     )
 
 
-def _with(manifest: StateManifest, **fields: object) -> StateManifest:
-    values = {name: getattr(manifest, name) for name in manifest.__struct_fields__}
-    return StateManifest(**{**values, **fields})
-
-
 def _facts(
     view: LogView, definition: SowDefinition, found: FoundState, stored: ReadableFiles | None
 ) -> Generator[ReadRequest, Buffer, StateFacts]:
@@ -251,7 +246,7 @@ def _facts(
     present: list[bool] = []
     ends = () if manifest is None else (*map(_end_of, manifest.files), _end_of(manifest))
     for end in ends:
-        found_there = yield from _is_present(view, end, named)
+        found_there = yield from _commit_is_present(view, end, named)
         present.append(found_there)
     return StateFacts(
         manifest,
@@ -277,13 +272,21 @@ def _end_of(at: StateManifest | StateFileEntry) -> _End:
     return _End(at.end, (at.commit, at.epoch, at.chain))
 
 
-def _is_present(
+def is_present(view: LogView, manifest: StateManifest) -> Generator[ReadRequest, Buffer, bool]:
+    """Return whether the log, or `retired.bin`, has the commit at the end of a checkpoint."""
+    named = None if view.retired is None else view.retired.manifests.get(manifest.topic)
+    return (yield from _commit_is_present(view, _end_of(manifest), named))
+
+
+def _commit_is_present(
     view: LogView, end: _End, named: RetiredManifest | None
 ) -> Generator[ReadRequest, Buffer, bool]:
-    """Return whether the log, or `retired.bin`, has the commit that ends at P1."""
     if named is not None and (named.position, (named.commit, named.epoch, named.chain)) == end:
         return True
-    header = yield from find_commit(view, end.position)
+    try:
+        header = yield from find_commit(view, end.position)
+    except JournalCorrupt:
+        return False  # a checkpoint beside damage of the log proves nothing
     return header is not None and (header.number, header.epoch, header.crc) == end.commit
 
 

@@ -72,7 +72,7 @@ _RECORDS: Final = 1
 _DEAD_KEYS: Final = 2
 
 
-_CURE: Final = "Restore sow/ from the backup, or start with --rebuild-sow NAME."
+RESTORE: Final = "Restore sow/ from the backup, or start with --rebuild-sow NAME."
 
 
 # -- names --------------------------------------------------------------------------------------------
@@ -533,4 +533,4 @@ def _checksum_in(data: Buffer) -> int:
 def _refusal(path: str, offset: int, error: FormatError) -> JournalVersion | JournalCorrupt:
     if isinstance(error, NewerFormat):
         return JournalVersion(f"Cannot read {path!r}: {error}. Use a newer version of Tickertape.")
-    return damaged_at(path, offset, str(error), _CURE)
+    return damaged_at(path, offset, str(error), RESTORE)

@@ -226,3 +226,32 @@ def test_pin_and_named_checkpoint_are_those_of_the_durable_manifest() -> None:
     pin = world.broker.state_checkpoints.oldest_needed()
     assert pin is not None
     assert pin.position == manifest.start
+
+
+def test_states_that_stopped_keep_no_ends_of_commits() -> None:
+    world, peer = filled()
+    publish(peer, [("orders", body("last"))])
+    world.settle()
+    world.write_broken_delete()
+    assert world.broker.states.fold.failure is not None
+    for number in range(50):
+        publish(peer, [("orders", body(number))])
+        world.settle()
+    assert len(world.broker.state_checkpoints._ends) == 0
+    written = world.broker.state_checkpoints.written
+    interval(world)
+    assert world.broker.state_checkpoints.written == written
+
+
+def test_quiet_topic_with_a_file_to_replace_gets_a_base() -> None:
+    world, peer = filled()
+    state = world.broker.state_checkpoints._states["orders"]
+    before = state.manifest
+    assert before is not None
+    state.forced = True  # as after a start without a damaged file
+    publish(peer, [("quiet", body(1))])
+    world.settle()
+    interval(world)
+    assert state.manifest is not None
+    assert state.manifest.files[0].end > before.files[0].end
+    assert not state.forced

@@ -220,9 +220,7 @@ def test_damaged_delete_stops_the_states_and_no_publisher_waits() -> None:
     peer, reader = world.connect("p"), world.connect("reader")
     publish(peer, [("orders", body(1))])
     world.settle()
-    world.append_control(SOW_TOPIC, b"no delete")
-    world.wake()
-    world.settle()
+    world.write_broken_delete()
     assert [event.name for event in world.told] == ["sow_stopped"]
     large = [("orders", msgspec.json.encode({"id": n, "text": "x" * 480})) for n in range(8_192)]
     while world.broker.journal.commits.persisted_end < 8 * len(large):
