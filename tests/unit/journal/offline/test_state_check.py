@@ -14,7 +14,13 @@ from tickertape.base.errors import JournalCorrupt
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.retired_state import read_retired
-from tickertape.journal.format.sow_checkpoint import MANIFEST_NAME, state_path
+from tickertape.journal.format.sow_checkpoint import (
+    MANIFEST_NAME,
+    decode_manifest,
+    encode_manifest,
+    state_directory,
+    state_path,
+)
 from tickertape.journal.offline.verify import survey, verify
 from tickertape.journal.retention import RetentionPolicy
 from tickertape.server.offline_prune import OfflinePrune
@@ -133,4 +139,18 @@ def test_offline_removal_keeps_everything_for_an_interrupted_first_checkpoint(tm
     plan = prune.plan(RetentionPolicy(), 0)
     assert not plan.segments
     assert plan.kept_by.startswith("a SOW topic without a checkpoint in sow/")
+    prune.close()
+
+
+def test_offline_removal_is_refused_with_a_checkpoint_of_another_log(tmp_path: Path) -> None:
+    world = stored()
+    prune = pruning(world, tmp_path)
+    path = tmp_path / MANIFEST
+    journal_id = world.broker.journal.journal_id
+    known = decode_manifest(path.read_bytes(), state_directory("orders"), journal_id)
+    (file,) = known.files
+    files = (msgspec.structs.replace(file, chain=known.chain ^ 1),)
+    path.write_bytes(encode_manifest(msgspec.structs.replace(known, chain=known.chain ^ 1, files=files)))
+    with pytest.raises(JournalCorrupt, match="the log does not have the end of the checkpoint"):
+        prune.plan(RetentionPolicy(), 0)
     prune.close()
