@@ -55,10 +55,10 @@ def place(server_and_tls: tuple[RunningServer, str, Peer], tmp_path: Path) -> Pl
 
 
 UNREACHED: dict[str, str] = {
-    "query_too_slow": "no server answers queries yet (tests/unit/engine/sow/query/test_query.py)",
-    "bad_sow_key": "no server starts with SOW topics yet (tests/unit/engine/sow/test_registry.py)",
-    "sow_incomplete": "no server starts with SOW topics yet (tests/unit/engine/sow/test_recovery.py)",
-    "not_built": "no server starts with SOW topics yet (tests/unit/engine/sow/test_feed.py)",
+    "query_too_slow": "needs a filter slower than its limit (tests/unit/engine/sow/query/test_query.py)",
+    "bad_sow_key": "provoked in its own tests (tests/unit/engine/sow/test_registry.py)",
+    "sow_incomplete": "provoked in its own tests (tests/unit/engine/sow/test_recovery.py)",
+    "not_built": "provoked in its own tests (tests/unit/engine/sow/test_feed.py)",
     "error": "a code of a newer peer, whose text comes from that peer",
     "refused": "base class: this version raises its subclasses only",
     "peer": "base class: this version raises its subclasses only",

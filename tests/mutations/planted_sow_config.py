@@ -15,15 +15,6 @@ _DEFINITION = "unit/engine/runtime/test_sow_definition.py"
 
 SOW_CONFIG_MUTATIONS: Final = (
     Mutation(
-        "a server starts with SOW topics that it does not serve",
-        "server/startup.py",
-        "    refuse_sow(config.sow)\n",
-        "",
-        ("unit/server/test_startup.py::test_sow_topic_is_refused_before_the_data_directory_is_created",),
-        promise="invariant 1",
-        tier="unit",
-    ),
-    Mutation(
         "a checkpoint of another key domain counts as equal",
         "engine/runtime/sow_definition.py",
         "            self.key_domain,\n",

@@ -43,7 +43,6 @@ from tickertape.journal.recovery.state_files import (
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.server.clock import clock
 from tickertape.server.config.config import Config
-from tickertape.server.config.sow import refuse_sow
 from tickertape.server.storage.archive_reads import ArchiveReads
 from tickertape.server.storage.segment_reads import CachingDisk
 from tickertape.server.storage.spill_files import SpillFiles
@@ -78,9 +77,8 @@ def salt() -> int:
 def open_instance(config: Config, rights: LogonPolicy | None = None) -> OpenedInstance:
     """Open the data directory of `config`. `rights`: policy that authenticates logons (see `Broker`).
 
-    Raises `JournalError`, `WrongJournal`, `OSError`, or `ConfigurationError` for parts that are not built.
+    Raises `JournalError`, `WrongJournal` or `OSError`.
     """
-    refuse_sow(config.sow)
     disk = _data_directory(config)
     owner = f"instance {shown(config.instance.name)}"
     return open_on(disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt)

@@ -9,12 +9,11 @@ from random import Random
 
 import pytest
 
-from tickertape.base.errors import ConfigurationError, JournalCorrupt, JournalLocked
+from tickertape.base.errors import JournalCorrupt, JournalLocked
 from tickertape.base.interfaces import Now
 from tickertape.batch import BatchBuilder, Stamp
 from tickertape.engine.runtime.effects import DiskJob
 from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER, CONTROL_TOPIC
-from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.journal.commit.jobs import PrepareSegment
 from tickertape.journal.format.log_end import CLEAN_SHUTDOWN_FILE, LAST_SEGMENT_FILE
 from tickertape.server.clock import clock
@@ -98,16 +97,6 @@ def test_directory_in_use_names_the_process_once_with_a_cure(tmp_path: Path) -> 
         f"(pid {os.getpid()}). Stop that process first."
     )
     persisted(opened)
-
-
-def test_sow_topic_is_refused_before_the_data_directory_is_created(tmp_path: Path) -> None:
-    config = Config(instance=InstanceConfig(data=str(tmp_path / "data")), sow=[SowDefinition("positions")])
-    with pytest.raises(ConfigurationError) as refused:
-        open_instance(config)
-    assert str(refused.value) == (
-        "Cannot serve SOW topic 'positions': [[sow]] is not supported yet. Remove the tables [[sow]]."
-    )
-    assert not (tmp_path / "data").exists()
 
 
 def test_full_disk_at_the_start_is_retried_at_the_deadline_of_the_engine(tmp_path: Path) -> None:

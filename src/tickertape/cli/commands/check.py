@@ -23,7 +23,6 @@ from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.config.config import Config, JournalConfig, examine
 from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation
 from tickertape.server.config.memory import sow_bytes_default
-from tickertape.server.config.sow import refuse_sow
 
 _LABEL_WIDTH: Final = 14
 
@@ -73,7 +72,6 @@ def _check_start(settings: Config) -> tuple[str, list[str]]:
     from tickertape.server.access.credentials import CredentialStore
 
     try:
-        refuse_sow(settings.sow)
         unrestricted = CredentialStore(settings).tokens_for_any_client
     except ConfigurationError as error:
         return str(error), []

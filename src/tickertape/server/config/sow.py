@@ -136,17 +136,6 @@ def read_sow(
     return [_completed(one, patterned, configured) for one in read.values()]
 
 
-def refuse_sow(topics: Sequence[SowDefinition]) -> None:
-    """Raise `ConfigurationError` for configured SOW topics, because the server does not serve them yet.
-
-    Remove this function, its calls and the notes in the documentation when it does."""
-    if topics:
-        raise ConfigurationError(
-            f"Cannot serve SOW topic {shown(topics[0].name)}: [[sow]] is not supported yet. Remove the "
-            "tables [[sow]]."
-        )
-
-
 def _configured(recorded: Sequence[str] | None, types: Mapping[str, str]) -> _ConfiguredTopics:
     if recorded is None:
         return _ConfiguredTopics(True, None, None, types)

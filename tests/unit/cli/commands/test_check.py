@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tickertape.cli.commands import check as check_module
 from tickertape.cli.support.command_group import cli
 from tickertape.server.config.memory import sow_bytes_default
 from tickertape.server.limits import configuration_problems_max
@@ -225,18 +224,7 @@ name = "names"
 """
 
 
-def test_check_refuses_sow_topics_as_a_start_does(tmp_path: Path) -> None:
-    file = tmp_path / "c.toml"
-    file.write_text(SOW)
-    result = run("check", str(file))
-    text = "Cannot serve SOW topic 'positions': [[sow]] is not supported yet. Remove the tables [[sow]]."
-    assert (result.exit_code, result.stdout) == (1, f"{file}: {text}\n")
-
-
-def test_check_shows_sow_topics_and_the_memory_of_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(check_module, "refuse_sow", lambda _: None)
+def test_check_shows_sow_topics_and_the_memory_of_records(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(SOW)
     result = run("check", str(file))

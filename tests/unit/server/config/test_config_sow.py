@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.processes import run_tickertape
 from tickertape.engine.limits import sow_patterns_max, sow_topics_max
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.server.config.config import examine, load_config
@@ -431,11 +430,3 @@ def test_patterns_with_different_literal_starts_do_not_overlap(one: str, other: 
 
 def test_key_paths_are_read_in_canonical_form(tmp_path: Path) -> None:
     assert sow(tmp_path, "[[sow]]\nname = 'a'\nkey = ['/ids[007]/b']\n")[0].key == ("/ids[7]/b",)
-
-
-def test_serve_refuses_sow_topics_with_the_cause(tmp_path: Path) -> None:
-    file = write(tmp_path / "c.toml", "[[sow]]\nname = 'positions'\n")
-    code, _, error = run_tickertape("serve", str(file), "--listen", f"unix://{tmp_path}/s", "--admin", "off")
-    assert code == 2
-    assert "Cannot serve SOW topic 'positions': [[sow]] is not supported yet. Remove the tables" in error
-    assert not (tmp_path / "data").exists()
