@@ -156,6 +156,7 @@ class Broker:
         self._pending = self._all_pending()
         self._has_queues, self._has_states = bool(catalog.queues), bool(catalog.sow)
         self.pending_effects: Sized = self._outbox.effects
+        self.next_deadline = self._clock.next_deadline  # monotonic seconds at which to call `wake`, or None
         self._acknowledged: list[PersistedCommit] = []
         """Commits of the last input whose messages are not delivered yet."""
         self._step_waits = False  # whether the last `work` delivered commits instead of a step
@@ -379,10 +380,6 @@ class Broker:
         """Whether `work` has something to do."""
         return bool(self._acknowledged) or any(self._pending)
 
-    def next_deadline(self) -> float | None:
-        """Return the monotonic time (seconds) at which to call `wake`, or None."""
-        return self._clock.next_deadline()
-
     def begin_queues(self, recovered: RecoveredQueues, now: Now) -> None:
         """Start the recovered queues. Called once, before any other input."""
         self._begin(now)
@@ -462,7 +459,8 @@ class Broker:
         """Run the steps that follow each input: next disk job, then acknowledgements.
 
         Delivery follows in `_deliver`, so that acknowledgements need not wait for the fan-out."""
-        self._submit()
+        if self.journal.accepted or self._commits.queued:
+            self._submit()
         if self._acks.pending and self._acks.pending[0].end <= self._commits.persisted_end:
             self._outbox.reply_all(self._acks.take_due())
         if self._delivery.ended or self.queues.ended or self.services.records.ended:
