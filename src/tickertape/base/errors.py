@@ -99,7 +99,10 @@ class BadOrderBy(UsageError, ValueError):
 
 
 class QueryTooSlow(UsageError):
-    """Query of records that the server ended, because too many records changed or too many bytes waited."""
+    """Query of records that the server cancelled.
+
+    Too many records changed during the query, or the results that wait for clients need too much memory.
+    """
 
 
 class ConfigurationError(UsageError):

@@ -23,9 +23,9 @@ ROUNDS = 50
 def check_server_chooser(make: Callable[[], ServerChooser]) -> None:
     """Check a server chooser. Raise `AssertionError` with the first violated requirement.
 
-    The check does not cover the order of servers. A chooser passes if it stays on a failing server, because
-    it may have only one address, or if it runs out of servers. Test with `report_failure` whether your
-    chooser moves on as you want.
+    The check does not cover the order of servers. A chooser may run out of servers. It may also stay on a
+    failing server, because that may be its only one. Test with `report_failure` whether your chooser moves
+    on as you want.
 
     Args:
         make: Returns a new chooser with at least one server.

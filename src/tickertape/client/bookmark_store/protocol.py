@@ -30,15 +30,16 @@ class RecoveryPointAdapter(Protocol):
         """Return the stored subscription ids with the bookmarks of their last `update`."""
 
     def update(self, sub_id: str, bookmarks: Sequence[Bookmark]) -> None:
-        """Replace the recovery point of a subscription, even if it did not move.
+        """Replace the stored recovery point of a subscription. The new one may be equal to it.
 
         Args:
             sub_id: Subscription id.
             bookmarks: The bookmarks that `load` has to return, one for each publisher that the point names.
                 Empty: the start of the log.
 
-        The store calls it under its lock, after a discard and after a notice of the server. So a slow adapter
-        delays other calls of the store. An error ends the call that moved the point.
+        The store calls it under its lock, in `started`, `persisted`, `discard` and `discard_all` (see
+        `BookmarkStore`). So a slow adapter delays other calls of the store. If `update` raises, that call
+        raises the same exception.
         """
 
     def purge(self, sub_id: str | None = None) -> None:

@@ -48,7 +48,10 @@ class ServerChooser(Protocol):
         """
 
     def current_authenticator(self) -> Authenticator | None:
-        """Return the authenticator for that server. None means the password of the client or of the URI."""
+        """Return the authenticator for the server of `current_uri`.
+
+        None means the password of the client or of the URI.
+        """
 
     def report_success(self, info: ConnectionInfo) -> None:
         """Record that the client is logged on to the server."""
