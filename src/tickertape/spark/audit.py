@@ -181,15 +181,17 @@ def publisher_table(runs: DataFrame) -> DataFrame:
 
 
 def findings(runs: DataFrame) -> DataFrame:
-    """Return the findings in `runs`, one per row.
+    """Return the findings in `runs` (see `number_runs`), one per row.
 
     Columns: `publisher`, `kind`, the sequences `first` to `last`, their `count`, and the `position` of the
     finding.
 
-    `missing`: sequences without a message. `duplicate`: sequences with more than one message, and `count` is
-    the number of surplus messages. `order`: the message `first` follows a higher sequence, or precedes a
-    lower one. `renumbered`: sequences skipped because a numbering restarted at the clock, which is not a
-    fault.
+    Values of `kind`:
+        `missing`: Sequences without a message.
+        `duplicate`: Sequences with more than one message. `count` is the number of surplus messages.
+        `order`: The message `first` follows a higher sequence, or precedes a lower one.
+        `renumbered`: Skipped sequences, not a fault: the publisher continued with a new publish store, whose
+            first sequence is usually the clock time in nanoseconds.
     """
     return _by_number(runs).unionByName(_by_position(runs))
 
@@ -330,12 +332,18 @@ def differing_stretches(here: DataFrame, there: DataFrame) -> DataFrame:
 
 
 def differences(here: DataFrame, there: DataFrame, stretches: DataFrame) -> DataFrame:
-    """Return the differences in `stretches`, a row per sequence of a publisher.
+    """Return the differences between two logs, a row per sequence of a publisher.
 
     Columns: `publisher`, `sequence`, `kind`, `what` (for `different`, the differing columns), and the hashes
     of the bodies `here` and `there`.
 
-    `other count`: the messages are equal, but one log has duplicates of them.
+    Args:
+        here: Messages of one log, with the columns `COMPARED`.
+        there: Messages of the other log.
+        stretches: Blocks of sequences to compare, from `differing_stretches`. Others are skipped.
+
+    Values of `kind`: `missing here`, `missing there`, `different`, or `other count` (the messages are equal,
+    but the logs have different numbers of duplicates).
     """
     left, right = _numbers(here, stretches, "left"), _numbers(there, stretches, "right")
     joined = left.join(right, list(_KEY), "full")

@@ -67,7 +67,7 @@ class ArchiveJobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pattern(self) -> str:
-        """The topics in the form that the server accepts."""
+        """Topic or pattern of the archive: `topics`, or `".*"` for all persistent topics."""
         return self.topics or ALL_TOPICS
 
 
