@@ -284,7 +284,7 @@ def recover_store(
         )
     needed = [s for s in segments if s.header.number >= oldest]
     if not needed:
-        raise _damage(segments[-1].image, 48, f"it is the last file, and segment {oldest} is missing")
+        raise _damage(segments[-1].image, 48, f"it requires segment {oldest}, which is missing")
     fold = _StoreFold(needed[0].header, read)
     for segment in needed:
         _check_sequence(segment, HEADER_BYTES, max(segment.header.used, segment.header.settled))

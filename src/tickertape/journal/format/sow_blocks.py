@@ -319,7 +319,7 @@ class _Sections:
     def end(self) -> None:
         """Check that all bytes were read."""
         if self._at != len(self._payload):
-            raise FormatError(f"its columns have {self._at} of {len(self._payload)} bytes")
+            raise FormatError(f"its columns end at byte {self._at} of {len(self._payload)}")
 
     def _check(self, size: int) -> None:
         if not 0 <= size <= len(self._payload) - self._at:
