@@ -166,16 +166,18 @@ class ProgressStore(ClosesItself):
             self.adapter.purge(sub_id)  # without the lock, because the adapter may wait to read a point
 
     def close(self) -> None:
-        """Close the store and its adapter. Every other call then raises `Closed`."""
+        """Close the store, its adapter and its file, if any. Every other call then raises `Closed`."""
         if self._closed:
             return
         if self.adapter is not None and self._offer is not None:
             self.adapter.close()  # without the lock, because the adapter may wait to read a point
         with self._lock:
-            if self.adapter is not None and self._offer is None and not self._closed:
-                self.adapter.close()
-            self._closed = True
-            self._progress = {}
+            if not self._closed:  # another thread may have closed it meanwhile
+                if self.adapter is not None and self._offer is None:
+                    self.adapter.close()
+                self._closed = True
+                self._progress = {}
+                self._release()
 
     def _refuse_in_child(self) -> None:
         """Disable the store in a forked child. A thread of the parent may hold the lock."""
@@ -208,6 +210,9 @@ class ProgressStore(ClosesItself):
 
     def _keep_purge(self, gone: Mapping[str, Progress]) -> None:
         """Write the purge of subscriptions, and of earlier failed purges, always durably."""
+
+    def _release(self) -> None:
+        """Release the file, once."""
 
     # -- inside -----------------------------------------------------------------------------------------
 

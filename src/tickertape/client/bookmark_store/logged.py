@@ -161,9 +161,11 @@ class LoggedBookmarkStore(FileBackedStore):
         if self._closed:
             return
         with self._lock:
-            if self._behind:
+            if self._behind and not self._closed:
                 self.prune()
         super().close()
+
+    def _release(self) -> None:
         self._file.close(self._at)
 
     # -- opening ----------------------------------------------------------------------------------------

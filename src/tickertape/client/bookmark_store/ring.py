@@ -108,12 +108,6 @@ class RingBookmarkStore(FileBackedStore):
                 self._has_moved(sub_id)
             return True
 
-    def close(self) -> None:
-        """Close the store and its adapter, and release the file. Every other call then raises `Closed`."""
-        if not self._closed:
-            super().close()
-            self._file.close()
-
     # -- opening ----------------------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -208,6 +202,9 @@ class RingBookmarkStore(FileBackedStore):
         if places:
             self._clear(places, cells.NAME_BYTES, cells.place_bytes(self._publishers))
             self._file.sync(0, self.size_bytes)
+
+    def _release(self) -> None:
+        self._file.close()
 
     def _clear(self, places: Iterable[cells.RingSlot], low: int, high: int) -> None:
         for place in places:

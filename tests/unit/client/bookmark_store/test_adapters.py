@@ -13,6 +13,7 @@ import tickertape as tt
 from tickertape.batch import BatchBuilder, merge
 from tickertape.client.bookmark_store.base import ProgressStore
 from tickertape.client.bookmark_store.protocol import columns_of, refuse_own_client
+from tickertape.client.bookmark_store.store_file import StoreFile
 
 
 class Kept:
@@ -116,6 +117,39 @@ def test_close_of_store_waits_for_a_running_update_of_the_adapter(make: Make, tm
     slow.go_on.set()
     for thread in (discarding, *closing):
         thread.join(10)
+    assert slow.calls == ["update", "close"]
+
+
+@pytest.mark.behaviour(32)
+@pytest.mark.parametrize("make", [tt.LoggedBookmarkStore, tt.RingBookmarkStore])
+def test_concurrent_close_releases_the_file_once(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[StoreFile] = []
+    close = StoreFile.close
+
+    def counting(file: StoreFile, keep: int | None = None) -> None:
+        released.append(file)
+        if len(released) == 1:
+            close(file, keep)
+
+    monkeypatch.setattr(StoreFile, "close", counting)
+    slow = Slow()
+    store = make(tmp_path / "one", slow)
+    store.resumed("s")
+    store.log("s", 7, np.arange(1, 9, dtype=np.uint64))
+    discarding = threading.Thread(target=store.discard, args=("s", 7, 1))
+    discarding.start()
+    assert slow.entered.wait(10)
+    closing = [threading.Thread(target=store.close) for _ in range(2)]
+    for thread in closing:
+        thread.start()
+    for thread in closing:
+        thread.join(0.1)
+    slow.go_on.set()
+    for thread in (discarding, *closing):
+        thread.join(10)
+    assert len(released) == 1
     assert slow.calls == ["update", "close"]
 
 
