@@ -23,7 +23,7 @@ ORDER: Final[dict[str, str]] = {
     "engine/queues": "* > state",
     "engine/sow": "* > streams, views > query > state",
     "client": (
-        "blocking, aio > api > ha, protocol > queues, subscriptions > publishing"
+        "blocking, aio > api > ha, protocol > queues, subscriptions > sow, publishing"
         " > publish_store, bookmark_store > common > limits"
     ),
     "journal": (
@@ -59,6 +59,7 @@ FOLDER_EXCEPTIONS: Final[dict[str, str]] = {
     "archive": "a file for each step of writing and reading the table",
     "cli": "only folders",
     "client": "only folders",
+    "client/api": "a file for each group of calls",
     "cli/commands": "a file for each command",
     "engine/sow": "intake and checkpoints become folders of their own",
     "engine/sow/state": "a file for each noun of ADR 44",

@@ -102,13 +102,13 @@ if TYPE_CHECKING:
     from tickertape.batch import Message, MessageBatch
     from tickertape.client.aio.client import AsyncClient
     from tickertape.client.aio.ha_client import AsyncHAClient
-    from tickertape.client.aio.streams import AsyncMessageStream
+    from tickertape.client.aio.streams import AsyncMessageStream, AsyncSowResult
     from tickertape.client.aio.transactions import AsyncClientTransaction
     from tickertape.client.api.command import Command
     from tickertape.client.api.start_points import EPOCH, MOST_RECENT, NOW
     from tickertape.client.blocking.client import Client
     from tickertape.client.blocking.ha_client import HAClient
-    from tickertape.client.blocking.streams import MessageStream
+    from tickertape.client.blocking.streams import MessageStream, SowResult
     from tickertape.client.blocking.transactions import ClientTransaction
     from tickertape.client.bookmark_store import (
         BookmarkStore,
@@ -155,6 +155,7 @@ __all__ = [
     "AsyncClientTransaction",
     "AsyncHAClient",
     "AsyncMessageStream",
+    "AsyncSowResult",
     "AuthenticationFailed",
     "Authenticator",
     "BadBatch",
@@ -237,6 +238,7 @@ __all__ = [
     "ServerChooser",
     "SlowClient",
     "SowIncomplete",
+    "SowResult",
     "SpillFailed",
     "StagingFailed",
     "StagingFull",
@@ -275,7 +277,7 @@ _HOMES: Final = {
     "tickertape.batch": ("Message", "MessageBatch"),
     "tickertape.client.aio.client": ("AsyncClient",),
     "tickertape.client.aio.ha_client": ("AsyncHAClient",),
-    "tickertape.client.aio.streams": ("AsyncMessageStream",),
+    "tickertape.client.aio.streams": ("AsyncMessageStream", "AsyncSowResult"),
     "tickertape.client.ha.authenticator": ("Authenticator", "DefaultAuthenticator"),
     "tickertape.client.blocking.client": ("Client",),
     "tickertape.client.bookmark_store": (
@@ -303,7 +305,7 @@ _HOMES: Final = {
         "PublishStore",
     ),
     "tickertape.client.common.connection_state": ("ConnectionState",),
-    "tickertape.client.blocking.streams": ("MessageStream",),
+    "tickertape.client.blocking.streams": ("MessageStream", "SowResult"),
     "tickertape.client.common.handlers": ("Handler",),
     "tickertape.client.ha.subscription_manager": (
         "MemorySubscriptionManager",

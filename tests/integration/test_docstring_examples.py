@@ -24,11 +24,13 @@ COMPLETE: Final = (
     tt.AsyncClientTransaction,
     tt.AsyncHAClient,
     tt.AsyncMessageStream,
+    tt.AsyncSowResult,
     tt.Client,
     tt.ClientTransaction,
     tt.Command,
     tt.HAClient,
     tt.MessageStream,
+    tt.SowResult,
     tt.TLS,
 )
 """Classes with an example in the class docstring and in each public method of these folders."""
@@ -36,9 +38,10 @@ COMPLETE_IN: Final = ("tickertape.client.api.", "tickertape.client.blocking.", "
 LINES_MAX: Final = 8
 """Lines of one example, without its output."""
 SECONDS: Final = 20.0
-NAMES: Final = re.compile(r"\b(orders|payments|prices|jobs|desk|risk)\b")
+NAMES: Final = re.compile(r"\b(orders|payments|positions|prices|jobs|desk|risk)\b")
 """Topics, queues and clients of the examples. Each docstring gets its own, so that its data is fresh."""
 QUEUE: Final = "jobs"
+SOW: Final = "positions"
 
 
 class Documented(NamedTuple):
@@ -97,7 +100,13 @@ def server() -> Iterator[RunningServer]:
         for number, one in enumerate(DOCUMENTED)
         if any(QUEUE in part.source for part in one.parts)
     ]
-    with running_server(config="\n".join(queues)) as running:
+    states = [
+        f'[[sow]]\nname = "{SOW}{number}"\nkey = ["/id"]\n'
+        f'[[topic]]\nname = "{SOW}{number}"\nmessage_type = "json"\n'
+        for number, one in enumerate(DOCUMENTED)
+        if any(SOW in part.source for part in one.parts)
+    ]
+    with running_server(config="\n".join(queues + states)) as running:
         yield running
 
 

@@ -13,7 +13,7 @@ HEAVY = {"pyarrow", "numpy", "ssl", "asyncio", "logging", "email", "importlib.me
 """Modules that only some commands need."""
 HELP_MODULES_MAX = 130
 """Modules of a help text, most of them from click."""
-CLIENT_MODULES_MAX = 120
+CLIENT_MODULES_MAX = 130
 """Modules of Tickertape that a blocking client imports."""
 CLIENT_OTHERS_MAX = 155
 """Modules of other packages that a blocking client imports, without numpy."""

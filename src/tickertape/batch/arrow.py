@@ -16,6 +16,7 @@ from tickertape.base.limits import message_bytes_max, message_cost_bytes
 from tickertape.base.text_format import did_you_mean, listed, not_one_of, wrong_type
 from tickertape.batch.encode import EncodedBodies, check_body_bytes, topic_bytes
 from tickertape.batch.format import I1, I4, I8, AnyArray, Int32s, Int64s, Labels, lengths_of, run_crc
+from tickertape.batch.message_batch import sow_key_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,6 +116,13 @@ def _labels(kit: _Kit, labels: Labels | None, count: int) -> pa.Array:
     return kit.from_buffers(kit.string, count, buffers, -1)
 
 
+def _sow_keys(kit: _Kit, batch: MessageBatch) -> pa.Array:
+    context = batch.context
+    if batch.keys is not None or context is None or context.sow_keys is None:
+        return _labels(kit, batch.keys, batch.count)
+    return kit.array([sow_key_of(batch, row) for row in range(batch.count)], kit.string)
+
+
 def _kind(kit: _Kit, batch: MessageBatch) -> pa.Array:
     return kit.fixed(kit.uint8, np.zeros(batch.count, I1) if batch.kinds is None else batch.kinds)
 
@@ -127,7 +135,7 @@ _COLUMNS: Final[dict[str, tuple[str, Callable[[_Kit, MessageBatch], pa.Array]]]]
     "data": ("binary", _data),
     "expiration_ms": ("int64", _expiration),
     "correlation_id": ("string", lambda kit, batch: _labels(kit, batch.correlation_ids, batch.count)),
-    "sow_key": ("string", lambda kit, batch: _labels(kit, batch.keys, batch.count)),
+    "sow_key": ("string", _sow_keys),
     "kind": ("uint8", _kind),
 }
 """Name of the type in a `_Kit`, and conversion function, per column."""

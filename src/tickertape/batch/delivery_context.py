@@ -19,6 +19,13 @@ class Discards(Protocol):
         """Discard messages. Return the number of newly discarded ones."""
 
 
+class SowKeys(Protocol):
+    """Keys of the records of a query, which the client computes."""
+
+    def key(self, topic: str, body: bytes, /) -> str | None:
+        """Return the generated key of a record, or None without one."""
+
+
 class DeliveryContext(Protocol):
     """Properties of a subscription that apply to all messages it delivers."""
 
@@ -36,7 +43,7 @@ class DeliveryContext(Protocol):
 
     @property
     def command(self) -> str:
-        """Name of the command that delivers the messages. Always `publish` at present."""
+        """Name of the command that delivers the messages (see `Message.command`)."""
 
     @property
     def store(self) -> Discards | None:
@@ -49,3 +56,7 @@ class DeliveryContext(Protocol):
     @property
     def lease(self) -> Lease | None:
         """Lease on messages from a queue, or None for other subscriptions."""
+
+    @property
+    def sow_keys(self) -> SowKeys | None:
+        """Keys of records, or None for messages that do not come from a query."""

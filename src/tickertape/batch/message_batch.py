@@ -531,7 +531,11 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def command(self) -> str:
-        """Name of the command that delivered the message. Always `publish` at present."""
+        """Name of the command that delivered the message.
+
+        `publish`: a published message. `sow`: a record of a query. `group_begin`, `group_end`: the start and
+        the end of the result of a query, with an empty body.
+        """
         context = self.batch.context
         return "publish" if context is None else context.command
 
@@ -542,9 +546,19 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return None if context is None else context.sub_id
 
     @property
+    def query_id(self) -> str | None:
+        """Id of the query, for the records and the marks of its result (see `command`), otherwise None."""
+        context = self.batch.context
+        return None if context is None or context.command == "publish" else context.sub_id
+
+    @property
     def bookmark(self) -> str | None:
         """Bookmark (`publisher|sequence|`) of a message from a bookmark subscription or a queue, otherwise
-        None."""
+        None.
+
+        A record of a query has the bookmark of its message. `group_begin` and `group_end` have the bookmark
+        of the last message before the result.
+        """
         context = self.batch.context
         if context is None or not (context.with_bookmark or context.lease is not None):
             return None
@@ -578,8 +592,12 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def sow_key(self) -> str | None:
-        """Message key set by the publisher, or None."""
-        return self.batch.key(self.index)
+        """Message key set by the publisher, or None.
+
+        Records and messages of `Client.sow` and `Client.sow_and_subscribe` have the key of their record. The
+        client computes a generated key at each access.
+        """
+        return sow_key_of(self.batch, self.index)
 
     @property
     def expiration(self) -> int | None:
@@ -727,6 +745,14 @@ def bodies_between(batch: MessageBatch, low: int, high: int) -> list[bytes]:
         alike: list[bytes] = _frombuffer(bodies, f"V{size}").tolist()
         return alike
     return list(map(io.BytesIO(bodies).read, lengths.tolist()))
+
+
+def sow_key_of(batch: MessageBatch, i: int) -> str | None:
+    """Return the key of message `i`, or the generated key of its record, or None without one."""
+    key = batch.key(i)
+    if key is None and (context := batch.context) is not None and (keys := context.sow_keys) is not None:
+        return keys.key(batch.topic(i), batch.body(i))
+    return key
 
 
 def marks_of(batch: MessageBatch) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from tickertape.batch.derive import slice_batch
 from tickertape.batch.message_batch import Message, MessageBatch
 
 if TYPE_CHECKING:
-    from tickertape.batch.delivery_context import DeliveryContext
+    from tickertape.batch.delivery_context import DeliveryContext, SowKeys
 
 
 class CopiedStore(msgspec.Struct, frozen=True):
@@ -61,6 +61,7 @@ class CopiedContext(msgspec.Struct, frozen=True):
     came_again: bool
     store: CopiedStore | None
     lease: CopiedLease | None
+    sow_keys: SowKeys | None
 
 
 def reduced_batch(batch: MessageBatch) -> tuple[Callable[..., MessageBatch], tuple[Any, ...]]:
@@ -102,4 +103,5 @@ def _copied(context: DeliveryContext | None) -> CopiedContext | None:
         came_again=context.came_again,
         store=None if context.store is None else CopiedStore(),
         lease=None if lease is None else CopiedLease(lease.queue, lease.expires),
+        sow_keys=context.sow_keys,
     )

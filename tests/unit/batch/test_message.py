@@ -18,6 +18,7 @@ class Context:
     store = None
     came_again = False
     lease = None
+    sow_keys = None
 
     def __init__(self, *, with_bookmark: bool, with_timestamp: bool) -> None:
         self.with_bookmark = with_bookmark

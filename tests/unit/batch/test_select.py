@@ -25,6 +25,7 @@ class Context:
     store = None
     came_again = False
     lease = None
+    sow_keys = None
 
 
 def mixed() -> MessageBatch:

@@ -33,6 +33,12 @@ class UnusedSink:
     def started(self, after: str, found: bool) -> None:
         raise AssertionError(self)
 
+    def snapshot_begun(self, as_of: str) -> None:
+        raise AssertionError(self)
+
+    def snapshot_ended(self, as_of: str, matches: int, topic_matches: int, records: int) -> None:
+        raise AssertionError(self)
+
     def caught_up(self) -> None:
         raise AssertionError(self)
 

@@ -10,13 +10,14 @@ from typing import Any, Final, Self, TypeAlias, TypeVar
 from tickertape.base.errors import StoreFull
 from tickertape.client.aio.driver import AsyncioDriver
 from tickertape.client.aio.receivers import AsyncReceiver
-from tickertape.client.aio.streams import AsyncMessageStream
+from tickertape.client.aio.streams import AsyncMessageStream, AsyncSowResult
 from tickertape.client.aio.transactions import AsyncClientTransaction
 from tickertape.client.api.command import Command
 from tickertape.client.api.driver import FailedWriteHandler, Step
 from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
 from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.api.read_calls import ReadCalls
+from tickertape.client.api.sow_calls import SowCalls
 from tickertape.client.api.streams import NO_REQUEST
 from tickertape.client.api.transactions import TransactionCalls
 from tickertape.client.common.handlers import Handler
@@ -33,6 +34,7 @@ EVERY_TASK: Final = 1
 
 class AsyncClient(
     ReadCalls[Call[AsyncMessageStream], Call[None]],
+    SowCalls[Call[AsyncSowResult], Call[AsyncMessageStream]],
     QueueCalls[Call[None]],
     TransactionCalls[AsyncClientTransaction],
     ClientFrontend,

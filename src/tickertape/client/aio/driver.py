@@ -20,7 +20,7 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.aio import loop_flush
 from tickertape.client.aio.connection import AsyncioConnection, AsyncioTlsConnection
 from tickertape.client.aio.receivers import AsyncHandlerReceiver, AsyncReceiver, HandlerOrder
-from tickertape.client.aio.streams import AsyncMessageStream
+from tickertape.client.aio.streams import AsyncMessageStream, stream_of
 from tickertape.client.aio.waiting import AsyncioWaiter, Notifier, remaining
 from tickertape.client.api import exit_flush as exits
 from tickertape.client.api.driver import ClientDriver, DriverSettings, Step
@@ -141,13 +141,12 @@ class AsyncioDriver(ClientDriver):
     ) -> AsyncMessageStream:
         """Send a subscribe and wait until it is accepted."""
         request = msgspec.structs.replace(request, handled=on_message is not None)
-        sub_id = request.context.sub_id
         receiver = self._receiver(request, on_message)
-        stream = AsyncMessageStream(receiver)
+        stream = stream_of(receiver)
+        if request.query is not None and request.limited:
+            stream.timeout = self.seconds(timeout)
         try:
-            await self.call(
-                lambda call: self.core.subscribe(call, request, receiver), timeout, f"subscribe {sub_id}"
-            )
+            await self.call(lambda call: self.core.subscribe(call, request, receiver), timeout, request.call)
         except BaseException as error:
             if isinstance(receiver, AsyncHandlerReceiver):
                 receiver.abandon()

@@ -17,7 +17,7 @@ from tickertape.batch.arrow import check_columns, table_of
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.aio.receivers import AsyncReceiver
 from tickertape.client.api.auto_ack import bare, is_gone
-from tickertape.client.api.streams import StreamBase
+from tickertape.client.api.streams import ResultCounts, StreamBase
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
 from tickertape.client.subscriptions.message_buffer import rest_of
@@ -193,6 +193,32 @@ class AsyncMessageStream(StreamBase):
         finally:
             buffer.end_catch_up(who)
 
+    async def wait_snapshot(self, timeout: Timeout = DEFAULT) -> None:
+        """Wait until the whole result of the query was received: the records before the first message.
+
+        Meanwhile the stream buffers up to 256 MiB of unread messages, as in `wait_caught_up`. See
+        `MessageStream.wait_snapshot`.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
+
+        Raises:
+            UsageError: The stream is not from `sow` or `sow_and_subscribe`.
+            TimedOut: The result is not complete within `timeout`.
+            StreamEnded: The subscription ended before.
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> await client.publish("positions", {"id": 1, "qty": 5})
+            >>> await client.publish_flush()
+            >>> async with await client.sow_and_subscribe("positions") as stream:
+            ...     await stream.wait_snapshot()
+            ...     (await stream.get(timeout=5)).command
+            'sow'
+        """
+        self._check_query()
+        await self.wait_caught_up(timeout)
+
     async def close(self) -> None:
         """End the subscription and drop the unread messages, also if the subscription has already ended.
 
@@ -267,3 +293,34 @@ class AsyncMessageStream(StreamBase):
 
     def _drop_current(self) -> None:
         deque(bare(self._current), maxlen=0)  # A loop may still use this iterator.
+
+
+class AsyncSowResult(ResultCounts, AsyncMessageStream):
+    """The records of one query: an async iterator of `Message`, for one consumer at a time.
+
+    The asyncio counterpart of `SowResult`, from `AsyncClient.sow`.
+
+    Raises:
+        TimedOut: Iteration: no record within the timeout of the call.
+        Disconnected: Iteration: the connection was lost. Query again.
+        QueryTooSlow: Iteration: the server ended the query, because all results need too much memory.
+        UsageError: Iteration: the records go to a handler (`execute_async`).
+        Forked: Every call except `close` in a forked child.
+
+    Example:
+        >>> await client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
+        >>> await client.publish_flush()
+        >>> result = await client.sow("positions", "/qty > 6")
+        >>> [message.json() async for message in result]
+        [{'id': 2, 'qty': 7}]
+    """
+
+    __slots__ = ()
+
+
+def stream_of(receiver: AsyncReceiver) -> AsyncMessageStream:
+    """Return the stream of a subscription or query."""
+    request = receiver.request
+    if request.query is not None and request.limited:
+        return AsyncSowResult(receiver)
+    return AsyncMessageStream(receiver)

@@ -5,7 +5,7 @@ Invariant: no field is ignored. A field that the command does not use raises.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Final
 
 import msgspec
@@ -15,7 +15,9 @@ from tickertape.base.options import parse_options
 from tickertape.base.text_format import not_one_of, shown, wrong_type
 from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.subscribe_arguments import StartPoint, check_sub_ids, make_request
+from tickertape.client.sow.query_arguments import make_query
 
+_QUERY: Final = ("topic", "filter", "order_by", "top_n", "skip_n", "batch_size", "options", "depth")
 BUILT: Final = {
     "publish": ("topic", "data", "expiration", "correlation_id", "sow_key"),
     "subscribe": ("topic", "bookmark", "filter", "options", "sub_id", "depth", "until_caught_up"),
@@ -23,17 +25,18 @@ BUILT: Final = {
     "pause": ("sub_id",),
     "resume": ("sub_id",),
     "flush": ("level",),
+    "sow": (*_QUERY, "keys", "query_id"),
+    "sow_and_subscribe": (*_QUERY, "sub_id"),
 }
 """Commands, and the fields that each command uses."""
 NOT_BUILT: Final = (
-    "sow", "sow_and_subscribe", "sow_and_delta_subscribe", "sow_delete", "delta_publish", "delta_subscribe",
-    "ack",
+    "sow_and_delta_subscribe", "sow_delete", "delta_publish", "delta_subscribe", "ack",
 )  # fmt: skip
 
 
 class _Head(msgspec.Struct, frozen=True):
     command: str
-    """`publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`."""
+    """`publish`, `subscribe`, `sow`, `sow_and_subscribe`, `unsubscribe`, `pause`, `resume` or `flush`."""
     topic: str = ""
 
 
@@ -44,22 +47,30 @@ class Command(_Head, frozen=True, kw_only=True):
     execution. A field that the command does not use raises `BadOption`.
 
     Args:
-        command: `publish`, `subscribe`, `unsubscribe`, `pause`, `resume` or `flush`. Other AMPS
-            commands are not supported yet.
-        topic: Topic of a publish or subscribe. A subscribe also accepts a pattern.
+        command: `publish`, `subscribe`, `sow`, `sow_and_subscribe`, `unsubscribe`, `pause`, `resume` or
+            `flush`. Other AMPS commands are not supported yet.
+        topic: Topic of a publish, subscribe or query. Subscribes and queries also accept a pattern.
         data: publish: the body: bytes unchanged, str as UTF-8, any other object as JSON.
         expiration: publish: lifetime in a queue, in seconds or text. Topics ignore it.
         correlation_id: publish: text that subscribers receive with the message.
         sow_key: publish: message key.
         bookmark: subscribe: start point, which makes it a bookmark subscription.
-        filter: subscribe: deliver only messages whose content matches this expression.
-        options: subscribe: options as one string, as in AMPS: `"timestamp,rate=2x,select=[-/,+/b]"`. With the
-            only option `pause` or `resume`, and a `sub_id`, it pauses or resumes existing subscriptions.
-        sub_id: Id of a subscribe (None: a generated id). One or more ids of an unsubscribe, pause or resume.
-            A pause or resume by `options` also accepts text with ids separated by commas.
-        depth: subscribe: flow-control credit, in bytes or text (`"2MB"`).
+        filter: subscribe and queries: only messages or records whose content matches this expression.
+        options: subscribe and queries: options as one string, as in AMPS:
+            `"timestamp,rate=2x,select=[-/,+/b]"`. A subscribe with the only option `pause` or `resume`, and a
+            `sub_id`, pauses or resumes existing subscriptions.
+        sub_id: Id of a subscribe or sow_and_subscribe (None: a generated id). One or more ids of an
+            unsubscribe, pause or resume. A pause or resume by `options` also accepts text with ids separated
+            by commas.
+        depth: subscribe and queries: flow-control credit, in bytes or text (`"2MB"`).
         until_caught_up: subscribe with a bookmark: end at the last message accepted at the call.
         level: flush: `"persisted"` (default) or `"processed"`.
+        keys: sow: only records with one of these keys.
+        order_by: queries: fields to sort by, as in `Client.sow`.
+        top_n: queries: largest number of records.
+        skip_n: queries: number of records to skip before them.
+        batch_size: queries: number of records per frame.
+        query_id: sow: id of the query (None: a generated id).
 
     Example:
         >>> command = tt.Command("subscribe", "orders", bookmark=tt.EPOCH, options="timestamp")
@@ -80,6 +91,12 @@ class Command(_Head, frozen=True, kw_only=True):
     depth: int | str | None = None
     until_caught_up: bool = False
     level: str | None = None
+    keys: Sequence[str] | None = None
+    order_by: str | None = None
+    top_n: int | None = None
+    skip_n: int | None = None
+    batch_size: int = 0
+    query_id: str | None = None
 
 
 _DEFAULTS: Final = {
@@ -124,6 +141,23 @@ def request_of(command: Command, sub_id: str) -> SubscribeRequest:
     )
 
 
+def query_of(command: Command, sub_id: str) -> SubscribeRequest:
+    """Return the request of a query."""
+    return make_query(
+        command.topic,
+        sub_id,
+        follow=command.command == "sow_and_subscribe",
+        filter=command.filter,
+        keys=command.keys,
+        order_by=command.order_by,
+        top_n=command.top_n,
+        skip_n=command.skip_n,
+        batch_size=command.batch_size,
+        options=command.options,
+        depth=command.depth,
+    )
+
+
 def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, ...]] | None:
     """Return the action and the subscription ids of a command on existing subscriptions, otherwise None.
 
@@ -165,7 +199,9 @@ def _sub_ids(what: str, sub_id: object) -> tuple[str, ...]:
 
 
 def one_sub_id(command: Command) -> str | None:
-    """Return the id for a new subscription, or None."""
+    """Return the id for a new subscription or query, or None."""
+    if command.command == "sow":
+        return command.query_id
     if isinstance(command.sub_id, tuple | list):
         raise UsageError(f"Cannot subscribe with several ids {command.sub_id!r}. Pass one sub_id.")
     return command.sub_id

@@ -291,6 +291,10 @@ class ClientDriver(ABC):
         sink = effect.sink
         if isinstance(effect, effects.Started):
             sink.started(effect.after, effect.found)
+        elif isinstance(effect, effects.SnapshotBegun):
+            sink.snapshot_begun(effect.as_of)
+        elif isinstance(effect, effects.SnapshotEnded):
+            sink.snapshot_ended(*effect[1:])
         elif isinstance(effect, effects.CaughtUp):
             sink.caught_up()
         elif isinstance(effect, effects.Notice):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from tickertape.base.bookmarks import EPOCH
-from tickertape.client.api.command import Command, check_command, naming, one_sub_id, request_of
+from tickertape.client.api.command import Command, check_command, naming, one_sub_id, query_of, request_of
 from tickertape.client.api.driver import ClientDriver
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
@@ -404,7 +404,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
         return self._name("resume", sub_ids, timeout)
 
     def execute(self, command: Command, *, timeout: Timeout = DEFAULT) -> Opened:
-        """Execute a publish, subscribe, unsubscribe, pause, resume or flush that is given as a `Command`.
+        """Execute a command that is given as a `Command`.
 
         Args:
             command: The command and its fields.
@@ -412,7 +412,7 @@ class ReadCalls(ABC, Generic[Opened, Done]):
                 timeout of the client.
 
         Returns:
-            The stream of a subscribe. Any other command returns a stream that has ended, with the
+            The stream of a subscribe or query. Any other command returns a stream that has ended, with the
             `end_reason` `complete`.
 
         Raises:
@@ -480,6 +480,9 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             return self._over(self._name(*named, timeout))
         if command.command == "subscribe":
             request = request_of(command, self._sub_id(one_sub_id(command)))
+            return self._open(request, timeout, handler)
+        if command.command in ("sow", "sow_and_subscribe"):
+            request = query_of(command, self._sub_id(one_sub_id(command)))
             return self._open(request, timeout, handler)
         if command.command == "flush":
             return self._over(self.publish_flush(timeout, command.level or "persisted"))

@@ -8,12 +8,35 @@ from typing import Final, TypeVar
 from tickertape.base.errors import TickertapeError, UsageError
 from tickertape.client.api.auto_ack import AutoAckReader
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
-from tickertape.client.subscriptions.message_buffer import Superseded
+from tickertape.client.subscriptions.message_buffer import MessageBuffer, Superseded
 from tickertape.client.subscriptions.receiver import StreamReceiver
 
 T = TypeVar("T")
 NO_REQUEST: Final = SubscribeRequest(topic="", context=SubscriptionContext(sub_id=""))
 """Request of the empty stream of a command that is not a subscribe."""
+
+
+class ResultCounts:
+    """Numbers of records of the result of a query."""
+
+    __slots__ = ()
+
+    _buffer: MessageBuffer
+
+    @property
+    def matches(self) -> int | None:
+        """Number of records that match the query, also beyond `top_n`. None before the end of the result."""
+        return self._buffer.matches
+
+    @property
+    def topic_matches(self) -> int | None:
+        """Number of all records of the queried topics. None before the end of the result."""
+        return self._buffer.topic_matches
+
+    @property
+    def records_returned(self) -> int | None:
+        """Number of records of the result. None before its end."""
+        return self._buffer.records
 
 
 class StreamBase(ABC):
@@ -91,6 +114,19 @@ class StreamBase(ABC):
         return self._buffer.bookmark_found
 
     @property
+    def as_of(self) -> str | None:
+        """Bookmark of the last message before the result of the query. EPOCH if no message precedes it.
+
+        The result has exactly the records after this message. None for a stream without a query.
+        """
+        return self._buffer.as_of
+
+    @property
+    def restarts(self) -> int:
+        """Number of times that an HA client sent the query again, so that a new result followed."""
+        return self._buffer.restarts
+
+    @property
     def recovery_point(self) -> str | None:
         """Bookmark from which a new bookmark subscription continues without a gap, or None if unknown.
 
@@ -163,6 +199,12 @@ class StreamBase(ABC):
             )
         self._buffer.conflate(by)
         return self._buffer.take_superseded()
+
+    def _check_query(self) -> None:
+        if self._request.query is None:
+            raise UsageError(
+                f"Cannot wait for records of stream {self.sub_id!r}: it has no query. Use wait_caught_up()."
+            )
 
     def _refuse_in_child(self) -> None:
         """Refuse every call except `close`: this process is a forked child."""

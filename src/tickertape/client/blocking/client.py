@@ -12,11 +12,12 @@ from tickertape.client.api.driver import FailedWriteHandler, Step
 from tickertape.client.api.frontend import ClientFrontend, DisconnectHandler
 from tickertape.client.api.queue_calls import QueueCalls
 from tickertape.client.api.read_calls import ReadCalls
+from tickertape.client.api.sow_calls import SowCalls
 from tickertape.client.api.streams import NO_REQUEST
 from tickertape.client.api.transactions import TransactionCalls
 from tickertape.client.blocking.driver import ThreadDriver
 from tickertape.client.blocking.receivers import ThreadReceiver
-from tickertape.client.blocking.streams import MessageStream
+from tickertape.client.blocking.streams import MessageStream, SowResult
 from tickertape.client.blocking.transactions import ClientTransaction
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.closing import ClosesItself
@@ -32,6 +33,7 @@ from tickertape.security.tls_options import TLS
 
 class Client(
     ReadCalls[MessageStream, None],
+    SowCalls[SowResult, MessageStream],
     QueueCalls[None],
     TransactionCalls[ClientTransaction],
     ClientFrontend,

@@ -23,7 +23,7 @@ from tickertape.client.api import exit_flush as exits
 from tickertape.client.api.driver import ClientDriver, DriverSettings, Step
 from tickertape.client.blocking.connection import SocketConnection, TlsConnection, open_socket, shake
 from tickertape.client.blocking.receivers import HandledPart, HandlerReceiver, ThreadReceiver, push_all
-from tickertape.client.blocking.streams import MessageStream
+from tickertape.client.blocking.streams import MessageStream, stream_of
 from tickertape.client.blocking.threads import TimerThread, WriteNotifier
 from tickertape.client.blocking.waiting import ThreadWaiter
 from tickertape.client.common import effects
@@ -162,16 +162,15 @@ class ThreadDriver(ClientDriver):
     ) -> MessageStream:
         """Send a subscribe and wait until it is accepted."""
         request = msgspec.structs.replace(request, handled=on_message is not None)
-        sub_id = request.context.sub_id
         if on_message is None:
             receiver = ThreadReceiver(request, self)
         else:
             receiver = HandlerReceiver(request, self, handler=on_message, handlers=self.handlers)
-        stream = MessageStream(receiver)
+        stream = stream_of(receiver)
+        if request.query is not None and request.limited:
+            stream.timeout = self.seconds(timeout)
         try:
-            self.call(
-                lambda call: self.core.subscribe(call, request, receiver), timeout, f"subscribe {sub_id}"
-            )
+            self.call(lambda call: self.core.subscribe(call, request, receiver), timeout, request.call)
         except TimedOut:
             self.leave(request)  # The caller has no stream, so it would fill up.
             raise

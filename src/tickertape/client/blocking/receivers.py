@@ -98,7 +98,8 @@ class HandlerReceiver(ThreadReceiver):
             run(handler, message)
         else:
             buffer.done(batch)
-        self.owner.consumed(self.request, batch.cost)
+        if batch.cost:
+            self.owner.consumed(self.request, batch.cost)
 
 
 HandledPart = tuple[HandlerReceiver, MessageBatch, Sequence[int]]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from tickertape.batch.arrow import table_of
 from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.client.api.auto_ack import bare, is_gone
-from tickertape.client.api.streams import StreamBase
+from tickertape.client.api.streams import ResultCounts, StreamBase
 from tickertape.client.blocking.receivers import ThreadReceiver
 from tickertape.client.common import fork_safety as forks
 from tickertape.client.common.waiting import DEFAULT, Timeout, seconds_of
@@ -215,6 +215,31 @@ class MessageStream(StreamBase):
         finally:
             self._receiver.locked(buffer.end_catch_up, who)
 
+    def wait_snapshot(self, timeout: Timeout = DEFAULT) -> None:
+        """Wait until the whole result of the query was received: the records before the first message.
+
+        Meanwhile the stream buffers up to 256 MiB of unread messages, as in `wait_caught_up`.
+
+        Args:
+            timeout: Longest wait in seconds or text. None: no timeout. Default: the timeout of the client.
+
+        Raises:
+            UsageError: The stream is not from `sow` or `sow_and_subscribe`.
+            TimedOut: The result is not complete within `timeout`.
+            StreamEnded: The subscription ended before.
+            BadOption: The timeout is invalid.
+
+        Example:
+            >>> client.publish("positions", {"id": 1, "qty": 5})
+            >>> client.publish_flush()
+            >>> with client.sow_and_subscribe("positions") as stream:
+            ...     stream.wait_snapshot()
+            ...     stream.get(timeout=5).command
+            'sow'
+        """
+        self._check_query()
+        self.wait_caught_up(timeout)
+
     def close(self) -> None:
         """End the subscription and drop the unread messages, also if the subscription has already ended.
 
@@ -297,3 +322,37 @@ class MessageStream(StreamBase):
     def _drop_current(self) -> None:
         deque(bare(self._place.messages), maxlen=0)  # A loop may still use this iterator.
         self._place = ReadPosition.end(self._buffer.at_hand)
+
+
+class SowResult(ResultCounts, MessageStream):
+    """The records of one query: an iterator of `Message`, for one consumer at a time.
+
+    `Client.sow` returns it. Each message has the command `sow`, its `sow_key`, and the bookmark of the last
+    message of its key. Records arrive with flow control, so a slow reader needs little memory. Iteration
+    raises the error of a result that is cut short. Its end without an error therefore means that the result
+    is complete.
+
+    The result is a context manager that closes itself: `close` ends the query early.
+
+    Raises:
+        TimedOut: Iteration: no record within the timeout of the call.
+        Disconnected: Iteration: the connection was lost. Query again.
+        QueryTooSlow: Iteration: the server ended the query, because all results need too much memory.
+        UsageError: Iteration: the records go to a handler (`execute_async`).
+        Forked: Every call except `close` in a forked child.
+
+    Example:
+        >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
+        >>> client.publish_flush()
+        >>> with client.sow("positions", order_by="/qty DESC", top_n=1) as result:
+        ...     [message.json() for message in result], result.matches
+        ([{'id': 2, 'qty': 7}], 2)
+    """
+
+    __slots__ = ()
+
+
+def stream_of(receiver: ThreadReceiver) -> MessageStream:
+    """Return the stream of a subscription or query."""
+    request = receiver.request
+    return SowResult(receiver) if request.query is not None and request.limited else MessageStream(receiver)

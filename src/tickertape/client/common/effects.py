@@ -21,6 +21,12 @@ class Waiter(Protocol):
 class Sink(Protocol):
     """Receiver of one subscription: a stream, with or without a handler."""
 
+    def snapshot_begun(self, as_of: str) -> None:
+        """Handle the start of the result of a query (see `SnapshotBegun`)."""
+
+    def snapshot_ended(self, as_of: str, matches: int, topic_matches: int, records: int) -> None:
+        """Handle the end of the result of a query (see `SnapshotEnded`)."""
+
     def push(self, batch: MessageBatch) -> None:
         """Receive a delivered batch."""
 
@@ -106,6 +112,24 @@ class Started(NamedTuple):
     """Whether the log has the requested bookmark."""
 
 
+class SnapshotBegun(NamedTuple):
+    """Report the start of the result of the query of `sink`."""
+
+    sink: Sink
+    as_of: str
+    """Bookmark of the last message before the result, EPOCH without one."""
+
+
+class SnapshotEnded(NamedTuple):
+    """Report the end of the result of the query of `sink`."""
+
+    sink: Sink
+    as_of: str
+    matches: int
+    topic_matches: int
+    records: int
+
+
 class CaughtUp(NamedTuple):
     """Report that the replay of `sink` has caught up, or reached its end."""
 
@@ -169,7 +193,7 @@ class State(NamedTuple):
     state: ConnectionState
 
 
-SinkEffect: TypeAlias = Started | CaughtUp | Notice | End | WillRedeliver
+SinkEffect: TypeAlias = Started | SnapshotBegun | SnapshotEnded | CaughtUp | Notice | End | WillRedeliver
 """Effects for a sink."""
 Effect = (
     SinkEffect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tickertape.batch.delivery_context import Discards
+from tickertape.batch.delivery_context import Discards, SowKeys
 from tickertape.batch.queue_lease import Lease
 from tickertape.client.limits import credit_bytes_default
 
@@ -22,6 +22,24 @@ class SubscriptionContext(msgspec.Struct, frozen=True):
     """Whether messages of the batch may have been delivered before."""
     lease: Lease | None = None
     """Lease of a batch from a queue."""
+    sow_keys: SowKeys | None = None
+    """Keys of records, and of the messages that follow a query."""
+
+
+class RecordQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Terms of a query of records."""
+
+    keys: tuple[str, ...] = ()
+    """Generated or explicit keys to select. Empty: all."""
+    order_by: str = ""
+    top_n: int | None = None
+    skip_n: int = 0
+    batch_size: int = 0
+    """Records of a frame, 0 for the choice of the server."""
+    follow: bool = False
+    """Whether the messages after the result follow it."""
+    groups: bool = False
+    """Whether a stream has the messages `group_begin` and `group_end`. Handlers always get them."""
 
 
 class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +63,20 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the application chose the id. A generated id is meaningless to the next process."""
     handled: bool = False
     """Whether a handler receives its messages. It may then outlive its connection."""
+    query: RecordQuery | None = None
+    """The query whose result comes first, or None for a plain subscription."""
 
     @property
     def limited(self) -> bool:
         """Whether the subscription is bounded, so that an early end is an error."""
+        if self.query is not None:
+            return not self.query.follow
         return self.until_caught_up or self.positions is not None
+
+    @property
+    def call(self) -> str:
+        """Name of its call, for errors."""
+        sub_id = self.context.sub_id
+        if self.query is None:
+            return f"subscribe {sub_id}"
+        return f"sow_and_subscribe {sub_id}" if self.query.follow else f"sow {sub_id}"

@@ -117,8 +117,14 @@ class PendingCalls:
         elif isinstance(call.command, commands.Pause | commands.Resume):
             meant = self._subscriptions.known_to(call.command.sub_ids, answer.id)
             self._subscriptions.paused(meant, paused=isinstance(call.command, commands.Pause))
-        if token is not None:
+        if token is not None and not (outcome is answer and self._waits_for_result(token, call.request)):
             self._effects.append(ResolveCall(token, outcome))
+
+    def _waits_for_result(self, token: Waiter, request: SubscribeRequest | None) -> bool:
+        """Return whether `token` waits for the start of the result of a query that was accepted."""
+        if request is None or request.query is None:
+            return False
+        return self._subscriptions.opens(request, token)
 
     def _subscribed(self, token: Waiter | None, request: SubscribeRequest, answer: commands.Ack) -> object:
         outcome: object = answer

@@ -239,7 +239,7 @@ class ClientProtocol:
         self._calls.ask(command.id, command, token)
 
     def subscribe(self, token: Waiter, request: SubscribeRequest, sink: Sink) -> None:
-        """Subscribe. Resolve `token` with the `Ack` of the server.
+        """Subscribe. Resolve `token` with the `Ack` of the server, or at the start of the result of a query.
 
         With `replace`, a subscription with the same id continues until then, and ends with the reason
         `replaced`. Raises `Disconnected`, `SubscriptionExists`, and the errors of the bookmark store.
@@ -438,6 +438,8 @@ class ClientProtocol:
                 self.subscriptions.deliver(command, batch, now)
         elif isinstance(command, commands.Persisted | commands.Processed | commands.Rejected):
             self._published(command)
+        elif isinstance(command, commands.GroupBegin | commands.Records | commands.GroupEnd):
+            self._found(command, batch, now)
         elif isinstance(command, commands.Completed):
             self.subscriptions.completed(command)
         elif isinstance(command, commands.PersistedNotice):
@@ -451,6 +453,19 @@ class ClientProtocol:
                 f"Unexpected {type(command).__name__} from the server: this client never requests it. "
                 "Report the defect of the server."
             )
+
+    def _found(
+        self,
+        command: commands.GroupBegin | commands.Records | commands.GroupEnd,
+        batch: MessageBatch | None,
+        now: Now,
+    ) -> None:
+        if isinstance(command, commands.GroupBegin):
+            self.subscriptions.group_begun(command)
+        elif isinstance(command, commands.GroupEnd):
+            self.subscriptions.group_ended(command)
+        elif batch is not None:
+            self.subscriptions.found(command, batch, now)
 
     def _published(self, command: commands.Persisted | commands.Processed | commands.Rejected) -> None:
         if self.acks.behind:

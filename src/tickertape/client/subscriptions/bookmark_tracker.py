@@ -37,6 +37,10 @@ class StoredBookmarkTracker:
         """Record the start reported by the server. No bookmark means the start of the log."""
         asked(lambda: self._store.started(self._sub_id, bookmarks))
 
+    def restart(self) -> None:
+        """Forget all progress, because the subscription starts again with the result of a query."""
+        asked(lambda: self._store.purge(self._sub_id))
+
     def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
         """Record a batch. Return the mask of rows for the application, or None for all."""
         return asked(lambda: self._store.log(self._sub_id, publishers, sequences))
@@ -73,6 +77,10 @@ class MemoryBookmarkTracker:
         """Implement `StoredBookmarkTracker.started`."""
         if not self._delivered and not self._point.base:
             self._point.start(one_for_each(bookmarks))
+
+    def restart(self) -> None:
+        """Implement `StoredBookmarkTracker.restart`."""
+        self._point, self._delivered, self._seen = RecoveryPoint(), 0, {}
 
     def new_rows(self, publishers: Publishers, sequences: UInt64s) -> Mask | None:
         """Implement `StoredBookmarkTracker.new_rows`."""

@@ -26,7 +26,7 @@ from tickertape.base.units import within
 from tickertape.batch.delivery_context import DeliveryContext
 from tickertape.batch.derive import message_costs, select, slice_batch
 from tickertape.batch.format import I8, U8
-from tickertape.batch.message_batch import Message, MessageBatch
+from tickertape.batch.message_batch import Message, MessageBatch, sow_key_of
 from tickertape.client.limits import catch_up_bytes_max
 from tickertape.client.subscriptions.bookmark_tracker import asked
 from tickertape.client.subscriptions.duplicates import left_of
@@ -35,11 +35,12 @@ Key = tuple[str, str | None]
 
 
 def _by_sow_key(batch: MessageBatch) -> Iterator[Key | None]:
-    if batch.keys is None:
+    context = batch.context
+    if batch.keys is None and (context is None or context.sow_keys is None):
         yield from [None] * batch.count
         return
     for row in range(batch.count):
-        key = batch.key(row)
+        key = sow_key_of(batch, row)
         yield None if key is None else (batch.topic(row), key)
 
 
@@ -193,6 +194,14 @@ class MessageBuffer:
     started_after: str | None = None
     bookmark_found: bool | None = None
     caught_up: bool = False
+    as_of: str | None = None
+    """Bookmark of the last message before the result of the query, or None before its start."""
+    restarts: int = 0
+    """Number of times that the query was sent again."""
+    matches: int | None = None
+    topic_matches: int | None = None
+    records: int | None = None
+    """Numbers of records of the result, None before its end."""
     closed: bool = False
     """Whether the application closed the stream. Later deliveries are dropped."""
     _batches: deque[MessageBatch | WaitingMessage] = field(default_factory=deque)
@@ -281,6 +290,20 @@ class MessageBuffer:
         if self._done is None:
             self._done = self.started_after
 
+    def snapshot_begun(self, as_of: str) -> None:
+        """Record the start of the result of a query, which may be sent again."""
+        if self.as_of is not None:
+            self.restarts += 1
+            self.caught_up = False
+        self.as_of = as_of
+        self.matches = self.topic_matches = self.records = None
+
+    def snapshot_ended(self, as_of: str, matches: int, topic_matches: int, records: int) -> None:
+        """Record the end of the result of a query, which was delivered into this buffer."""
+        self.as_of = as_of
+        self.matches, self.topic_matches, self.records = matches, topic_matches, records
+        self.notice(as_of)
+
     def notice(self, bookmark: str) -> None:
         """Record a recovery point up to which everything was delivered into this buffer."""
         self._notice = (self._pushed_batches, bookmark)
@@ -349,7 +372,10 @@ class MessageBuffer:
 
     def done(self, batch: MessageBatch) -> None:
         """Record that the application processed `batch` and all earlier batches."""
-        if batch.context is not None and batch.context.with_bookmark and not self.voided:
+        context = batch.context
+        if context is None or not context.with_bookmark or self.voided:
+            return
+        if context.command == "publish":  # a stream cannot continue from a record
             self._done = batch
 
     @property

@@ -65,6 +65,18 @@ class StreamReceiver(ABC):
         with self.lock:
             self.buffer.started(after, found=found)
 
+    def snapshot_begun(self, as_of: str) -> None:
+        """Record the start of the result of a query."""
+        with self.lock:
+            self.buffer.snapshot_begun(as_of)
+            self.wake()
+
+    def snapshot_ended(self, as_of: str, matches: int, topic_matches: int, records: int) -> None:
+        """Record the end of the result of a query."""
+        with self.lock:
+            self.buffer.snapshot_ended(as_of, matches, topic_matches, records)
+            self.wake()
+
     def caught_up(self) -> None:
         """Record that the replay has caught up or reached its stop."""
         with self.lock:

@@ -15,10 +15,11 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tickertape.base.bookmarks import Bookmark
+from tickertape.base.bookmarks import MOST_RECENT, Bookmark
 from tickertape.base.errors import (
     BadCommand,
     CorruptBatch,
+    PeerError,
     SubscriptionExists,
     TickertapeError,
     UsageError,
@@ -36,7 +37,19 @@ from tickertape.client.subscriptions.duplicates import Deduplicated, drop_duplic
 from tickertape.client.subscriptions.resubscribe import ReplayState, place_after
 from tickertape.client.subscriptions.routing import Route, RouteCache, routes_of
 from tickertape.client.subscriptions.subscription import IdleCredit, Leases, Subscription
-from tickertape.wire.commands import Ack, Completed, Credit, Deliver, Ended, PersistedNotice, Subscribe
+from tickertape.wire.commands import (
+    Ack,
+    Completed,
+    Credit,
+    Deliver,
+    Ended,
+    GroupBegin,
+    GroupEnd,
+    PersistedNotice,
+    Records,
+    Sow,
+    Subscribe,
+)
 
 MESSAGES_A_RUN_CHECKED: Final = 8
 """Least average number of messages per run for which checksums of runs are verified on delivery."""
@@ -116,15 +129,15 @@ class SubscriptionRegistry:
                 )
         self._placed += 1
         replay = None
-        if request.bookmark is not None or request.positions is not None:
+        # The messages after the result of a query are a bookmark subscription from its position.
+        bookmark = MOST_RECENT if request.query is not None and request.query.follow else request.bookmark
+        if bookmark is not None or request.positions is not None:
             tracker = None
-            if request.bookmark is not None:
+            if bookmark is not None:
                 made_up = not request.named and present is None
                 kept = self.keep and request.handled
                 tracker = tracker_of(self.store, sub_id, made_up=made_up, kept=kept)
-            replay = ReplayState(
-                request.bookmark, request.options, tracker, until_caught_up=request.until_caught_up
-            )
+            replay = ReplayState(bookmark, request.options, tracker, until_caught_up=request.until_caught_up)
         subscription = Subscription(request, sink, replay, self._placed)
         if replay is not None and replay.tracker is not None:
             if replay.tracker.comes_again:
@@ -163,7 +176,7 @@ class SubscriptionRegistry:
         self._leases.granted(sub_id, answer.backlog)
         if present.replay is not None and answer.after:
             self._begun(present, present.replay, place)
-        if present.replay is not None:
+        if present.replay is not None and present.result is None:
             self._effects.append(effects.Started(present.sink, answer.after, answer.found))
         abandoned, present.abandoned = present.abandoned, False
         return abandoned
@@ -237,6 +250,8 @@ class SubscriptionRegistry:
         if subscription is None:
             return
         if not command.code:
+            if subscription.result is not None:
+                subscription.result.check_complete()
             self.end(command.sub_id, "complete", None)
             return
         error = error_from_code(command.code, command.text)
@@ -269,6 +284,7 @@ class SubscriptionRegistry:
         subscription.end_leases()
         self._leases.ended(sub_id)
         self._effects.append(effects.End(subscription.sink, reason, error))
+        self._effects += subscription.open(error)
         if subscription.successor is not None:
             self._by_id[sub_id] = subscription.successor
         elif not subscription.request.named and subscription.context.store is not None:
@@ -283,7 +299,7 @@ class SubscriptionRegistry:
         for sub_id in list(self._by_id):
             present = self._by_id[sub_id]
             held = not (present.abandoned or present.unsubscribe_sent)
-            if keep and held and present.request.handled and present.accepted:
+            if keep and held and present.request.handled and present.accepted and present.result is None:
                 self._lose(sub_id, present, reason, error)
             else:
                 while sub_id in self._by_id:
@@ -340,7 +356,7 @@ class SubscriptionRegistry:
                 rest.append(sub_id)
         return tuple(rest)
 
-    def place_again(self, sub_id: str, call_id: int) -> tuple[SubscribeRequest, Subscribe] | None:
+    def place_again(self, sub_id: str, call_id: int) -> tuple[SubscribeRequest, Subscribe | Sow] | None:
         """Return the request and the command to resubscribe, or None for an ended subscription.
 
         Raises the errors of the bookmark store.
@@ -367,6 +383,44 @@ class SubscriptionRegistry:
         if present is not None and present.request is request:
             self.failed(request.context.sub_id, error)
 
+    # -- results of queries -----------------------------------------------------------------------------
+
+    def opens(self, request: SubscribeRequest, waiter: effects.Waiter) -> bool:
+        """Let `waiter` wait for the start of the result of a query. Return False without a subscription."""
+        present = self._by_id.get(request.context.sub_id)
+        if present is None or present.request is not request:
+            return False
+        present.opening = waiter
+        return True
+
+    def group_begun(self, command: GroupBegin) -> None:
+        """Process the start of the result of one SOW topic. Raises `BadCommand`."""
+        subscription = self._accepted(command.sub_id)
+        if subscription is None:
+            return
+        try:
+            self._effects += subscription.begin_group(command)
+        except PeerError:
+            raise
+        except TickertapeError as error:
+            self.failed(command.sub_id, error)
+
+    def group_ended(self, command: GroupEnd) -> None:
+        """Process the end of the result of a query. Raises `BadCommand`."""
+        subscription = self._accepted(command.sub_id)
+        if subscription is not None:
+            self._effects += subscription.end_group(command)
+
+    def found(self, command: Records, batch: MessageBatch, now: Now) -> None:
+        """Deliver records, or fail their query if they are corrupt. Raises `BadCommand`."""
+        subscription = self._accepted(command.sub_id)
+        if subscription is None or not self._intact(batch, (command.sub_id,)):
+            return
+        records = subscription.queried(command).records(command, batch)
+        subscription.check_credit(batch.count, batch.cost)
+        self._idle_credit.delivered(subscription, batch.cost, now.mono)
+        self._effects.append(effects.DeliverBatch(subscription.sink, records))
+
     # -- delivery ---------------------------------------------------------------------------------------
 
     def deliver(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
@@ -381,17 +435,23 @@ class SubscriptionRegistry:
         routes = routes_of(command, batch) if several else []
         if command.positions:
             batch.positions = _positions(command.positions, batch.count)
-        try:
-            # Publisher checksums. With many small runs the checksum of the frame must suffice.
-            if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
-                batch.verify()
-        except CorruptBatch as error:
-            self.damaged(command.sub_ids or (command.sub_id,), error)
+        if not self._intact(batch, command.sub_ids or (command.sub_id,)):
             return
         if several:
             self.delivered_to_all(routes, batch, now)
         else:
             self.delivered(command, batch, now)
+
+    def _intact(self, batch: MessageBatch, sub_ids: Sequence[str]) -> bool:
+        """Return whether a batch matches its checksums. Fails its subscriptions otherwise."""
+        try:
+            # Publisher checksums. With many small runs the checksum of the frame must suffice.
+            if batch.run_count * MESSAGES_A_RUN_CHECKED <= batch.count:
+                batch.verify()
+        except CorruptBatch as error:
+            self.damaged(sub_ids, error)
+            return False
+        return True
 
     def delivered(self, command: Deliver, batch: MessageBatch, now: Now) -> None:
         """Deliver a batch for one subscription. Batches for an ended subscription are dropped.

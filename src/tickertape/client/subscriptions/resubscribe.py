@@ -71,6 +71,20 @@ class ReplayState:
             self._start, self._known = place, self.tracker.most_recent()
         self.begun, self.after = True, place
 
+    def begun_by_query(self, place: Bookmark | None) -> None:
+        """Record the position of the result of a query: only later messages follow.
+
+        Earlier progress is forgotten, also of an earlier subscription with this id. The records may be older
+        than its messages, and dropping these messages again would lose updates.
+
+        Raises the errors of the tracker.
+        """
+        self.begun = self.came = self.completed = False
+        if self.tracker is not None:
+            self.tracker.restart()
+            self.began(place)
+        self.begun, self.after = True, place
+
     @property
     def ends(self) -> bool:
         """Whether the replay has an end."""

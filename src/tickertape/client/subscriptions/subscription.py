@@ -8,14 +8,25 @@ from typing import Protocol
 
 import msgspec
 
-from tickertape.base.errors import BadCommand
+from tickertape.base.bookmarks import EPOCH
+from tickertape.base.errors import BadCommand, TickertapeError
 from tickertape.base.limits import combined_subscriptions_max, message_cost_bytes
 from tickertape.batch.queue_lease import Hold, Lease
-from tickertape.client.common.effects import Sink
+from tickertape.client.common.effects import (
+    DeliverBatch,
+    Effect,
+    ResolveCall,
+    Sink,
+    SnapshotBegun,
+    SnapshotEnded,
+    Started,
+    Waiter,
+)
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
 from tickertape.client.limits import credit_linger_seconds
-from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms
-from tickertape.wire.commands import Credit, Credits, Deliver, Subscribe
+from tickertape.client.sow.query_result import QueryResult
+from tickertape.client.subscriptions.resubscribe import ReplayState, ServerTerms, place_after
+from tickertape.wire.commands import Credit, Credits, Deliver, GroupBegin, GroupEnd, Records, Sow, Subscribe
 
 
 class Leases(Protocol):
@@ -43,6 +54,10 @@ class Subscription:
     """Rank by the first subscribe. A resubscribe keeps it."""
     context: SubscriptionContext = field(init=False)
     terms: ServerTerms = field(init=False)
+    result: QueryResult | None = None
+    """Result of its query, or None without a query."""
+    opening: Waiter | None = None
+    """The caller that waits for the start of the result."""
     command_id: int = 0
     """Id of its subscribe command on this connection."""
     window: int = field(init=False)
@@ -70,10 +85,15 @@ class Subscription:
         self.context = self.request.context
         self.terms = ServerTerms(self.request.options)
         self.window = self.bound = self.request.depth_bytes
+        if self.request.query is not None:
+            self.result = QueryResult(self.request)
 
-    def command(self, call_id: int) -> Subscribe:
-        """Return the command of the first subscribe."""
+    def command(self, call_id: int) -> Subscribe | Sow:
+        """Return the command of the first subscribe, or of the query."""
         request, bookmark = self.request, self.request.bookmark
+        if request.query is not None:
+            self.command_id = call_id
+            return self._query(call_id, request.options, request.depth_bytes)
         if self.replay is not None:
             bookmark = self.replay.first(conflated=self.terms.conflated)
         self.command_id = call_id
@@ -107,6 +127,75 @@ class Subscription:
             credit=credit,
             until_caught_up=replay is not None and replay.until_caught_up,
         )
+
+    def _query(self, call_id: int, options: str, credit: int) -> Sow:
+        request, query = self.request, self.request.query
+        assert query is not None
+        return Sow(
+            id=call_id,
+            sub_id=request.context.sub_id,
+            topic=request.topic,
+            filter=request.filter,
+            keys=query.keys,
+            order_by=query.order_by,
+            top_n=query.top_n,
+            skip_n=query.skip_n,
+            batch_size=query.batch_size,
+            options=options,
+            credit=credit,
+            follow=query.follow,
+        )
+
+    # -- result of a query ------------------------------------------------------------------------------
+
+    def begin_group(self, command: GroupBegin) -> Iterator[Effect]:
+        """Process the start of the result of one SOW topic. Raises `BadCommand`, and errors of the tracker.
+
+        The caller of the query gets its stream with the first one.
+        """
+        result = self.queried(command)
+        place = place_after(command.as_of)
+        first = result.begin(command, place)
+        self.context = msgspec.structs.replace(self.context, sow_keys=result.keys)
+        if first:
+            if self.replay is not None:
+                self.replay.begun_by_query(place)
+                yield Started(self.sink, command.as_of, found=True)
+            yield SnapshotBegun(self.sink, command.as_of)
+            yield from self.open(None)
+        if self.marks_groups:
+            yield DeliverBatch(self.sink, result.marker("group_begin", command.topic))
+
+    def end_group(self, command: GroupEnd) -> Iterator[Effect]:
+        """Process the end of the result. Raises `BadCommand`."""
+        result = self.queried(command)
+        matches, topic_matches, records = result.end(command)
+        as_of = EPOCH if result.as_of is None else str(result.as_of)
+        yield SnapshotEnded(self.sink, as_of, matches, topic_matches, records)
+        yield from self.open(None)  # a pattern without SOW topics has no group
+        if self.marks_groups:
+            yield DeliverBatch(self.sink, result.marker("group_end", self.request.topic))
+
+    def queried(self, command: GroupBegin | Records | GroupEnd) -> QueryResult:
+        """Return the result of its query, to which `command` belongs. Raises `BadCommand` without a query."""
+        if self.result is None:
+            raise BadCommand(
+                f"Unexpected {type(command).__name__} from the server: subscription {self.context.sub_id!r} "
+                "is not a query. Report the defect of the server."
+            )
+        return self.result
+
+    @property
+    def marks_groups(self) -> bool:
+        """Whether the application gets the start and the end of the result as messages."""
+        query = self.request.query
+        return query is not None and (query.groups or self.request.handled)
+
+    def open(self, error: TickertapeError | None) -> Iterator[Effect]:
+        """Settle the caller that waits for the start of the result, if any."""
+        opening, self.opening = self.opening, None
+        if opening is not None:
+            yield ResolveCall(opening, error)
 
     def take_over(self, old: Subscription) -> None:
         """Continue in place of `old`, with its leases on queue messages."""

@@ -210,7 +210,7 @@ def test_error_answer_is_valid_for_every_command(what: str) -> None:
     ],
     ids=lambda command: type(command).__name__,
 )
-def test_answer_to_a_query_that_no_client_sends_ends_connection(command: Command) -> None:
+def test_answer_without_a_query_or_delete_ends_connection(command: Command) -> None:
     peer = subscribed("sub")
     peer.say(command, messages(1) if isinstance(command, Records) else None)
     reason = hang_up_reason(peer)

@@ -1,0 +1,197 @@
+"""Query calls of both clients: the records of a SOW topic, alone or followed by its messages.
+
+The blocking client returns the result, the asyncio client a coroutine with the same result.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from tickertape.client.api.driver import ClientDriver
+from tickertape.client.common.handlers import Handler
+from tickertape.client.common.subscribe_arguments import StartPoint
+from tickertape.client.common.waiting import DEFAULT, Timeout
+from tickertape.client.sow.query_arguments import make_query
+
+Found = TypeVar("Found")
+"""A result, or an awaitable of a result."""
+Opened = TypeVar("Opened")
+"""A stream, or an awaitable of a stream."""
+
+
+class SowCalls(ABC, Generic[Found, Opened]):
+    """The query calls of `Client` and `AsyncClient`. On `AsyncClient`, await each call."""
+
+    _driver: ClientDriver
+
+    def sow(
+        self,
+        topic: str,
+        filter: str | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        order_by: str | None = None,
+        top_n: int | None = None,
+        skip_n: int | None = None,
+        batch_size: int = 0,
+        bookmark: StartPoint | None = None,
+        query_id: str | None = None,
+        timestamp: bool = False,
+        options: str | None = None,
+        depth: int | str | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Found:
+        """Query the records of a topic with a state of the world (SOW): the last message of each key.
+
+        The result has the records at one position of the log, with all messages that were persisted before
+        the call. Later changes are not in it. The call returns when the server has fixed this position.
+
+        Args:
+            topic: Name of a SOW topic, or a pattern for all SOW topics that match it: `"^positions/"`.
+            filter: Only records whose content matches this expression: `"/price > 10"`.
+            keys: Only records with one of these keys (`Message.sow_key`). None (default): all.
+            order_by: Fields to sort by: `"/price DESC, /symbol"`. `DESC` reverses the order, and `TEXT`
+                compares all values as text. Default: the position of the messages in the log.
+            top_n: Largest number of records in the result. None (default): no limit.
+            skip_n: Number of records to skip before them. It requires `top_n`. Default 0.
+            batch_size: Number of records per frame. 0 (default): the choice of the server.
+            bookmark: Not supported in this version, which keeps no history.
+            query_id: Id of the query, which `unsubscribe` ends. None (default): a generated id.
+            timestamp: Show the time at which the server accepted the message of each record (default False).
+            options: Options as one string, as in AMPS: `"top_n=10,timestamp,select=[-/,+/price]"`. An option
+                must not be a keyword argument too.
+            depth: Flow-control credit, in bytes or text (`"2MB"`). It bounds the memory of unread records.
+                Default 2 MB.
+            timeout: Longest wait for the position, and for each batch of records, in seconds or text. None:
+                as long as the connection lasts. Default: the timeout of the client.
+
+        Returns:
+            The result, to be read once.
+
+        Raises:
+            BadTopic: The topic has no SOW, or its name or pattern is invalid.
+            BadFilter: The filter is invalid.
+            BadOrderBy: `order_by` is invalid.
+            BadOption: An argument or option is invalid, conflicts with another, or does not apply.
+            BadCommand: `keys` has more than 224 KiB.
+            NotBuilt: `bookmark` is given, or the server does not support the query yet.
+            QueryTooSlow: All results of the server need too much memory.
+            SubscriptionExists: A subscription with this id runs.
+            NotReady: The server is shutting down.
+            TimedOut: No position within `timeout`.
+            Disconnected: The client is not connected, or the connection was lost.
+            Closed: The client is closed.
+            UsageError: `keys` is empty or not a list of text. Or a blocking client was called on its receive
+                thread (in a handler).
+
+        Example:
+            >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}, {"id": 1}])
+            >>> client.publish_flush()
+            >>> [message.json() for message in client.sow("positions")]
+            [{'id': 2, 'qty': 7}, {'id': 1}]
+        """
+        request = make_query(
+            topic,
+            self._sub_id(query_id),
+            follow=False,
+            filter=filter,
+            keys=keys,
+            order_by=order_by,
+            top_n=top_n,
+            skip_n=skip_n,
+            batch_size=batch_size,
+            bookmark=bookmark,
+            timestamp=timestamp,
+            options=options,
+            depth=depth,
+        )
+        found: Found = self._driver.open_stream(request, timeout, None)
+        return found
+
+    def sow_and_subscribe(
+        self,
+        topic: str,
+        filter: str | None = None,
+        *,
+        sub_id: str | None = None,
+        order_by: str | None = None,
+        top_n: int | None = None,
+        skip_n: int | None = None,
+        batch_size: int = 0,
+        on_message: Handler | None = None,
+        timestamp: bool = False,
+        groups: bool = False,
+        options: str | None = None,
+        depth: int | str | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> Opened:
+        """Query the records of a topic, then continue with its new messages, without a gap or a duplicate.
+
+        First the stream has the records at one position of the log (`command` is `sow`), then all matching
+        messages after this position (`command` is `publish`). `MessageStream.wait_snapshot` waits for the
+        records. A slow reader lags behind in the log, without memory at the server.
+
+        This version does not report deleted or expired records, and records that no longer match `filter`.
+
+        A bookmark store records the messages after the result, as in `bookmark_subscribe`. At the start of
+        the result it forgets earlier messages of `sub_id`.
+
+        Args:
+            topic: As in `sow`.
+            filter: Only records and messages whose content matches this expression.
+            sub_id: Id of the subscription, and its name in the bookmark store. None (default): a generated
+                id.
+            order_by: Order of the records, as in `sow`.
+            top_n: Largest number of records. It does not limit the messages after them.
+            skip_n: Number of records to skip, as in `sow`.
+            batch_size: Number of records per frame, as in `sow`.
+            on_message: Handler for records and messages, as in `subscribe`. It also gets messages with the
+                commands `group_begin` and `group_end` and an empty body, around the records. None (default):
+                read the returned stream.
+            timestamp: Show the time at which the server accepted each message (default False).
+            groups: Whether the stream has `group_begin` and `group_end` too (default False).
+            options: Options as one string, as in `sow`. `"replace"` replaces the running subscription
+                `sub_id`.
+            depth: Flow-control credit, in bytes or text. Default 2 MB.
+            timeout: Longest wait for the position of the result, in seconds or text. Default: the timeout of
+                the client.
+
+        Returns:
+            The stream of records and messages.
+
+        Raises:
+            BadOption: An argument or option is invalid, or the topic is not persistent.
+            StoreError: The bookmark store failed or has no space (`BookmarkStoreFull`).
+
+        All other errors: see `sow`.
+
+        Example:
+            >>> client.publish("positions", {"id": 1, "qty": 5})
+            >>> client.publish_flush()
+            >>> with client.sow_and_subscribe("positions") as stream:
+            ...     client.publish("positions", {"id": 1, "qty": 6})
+            ...     [(message.command, message.json()["qty"]) for _, message in zip("12", stream)]
+            [('sow', 5), ('publish', 6)]
+        """
+        request = make_query(
+            topic,
+            self._sub_id(sub_id),
+            follow=True,
+            filter=filter,
+            order_by=order_by,
+            top_n=top_n,
+            skip_n=skip_n,
+            batch_size=batch_size,
+            timestamp=timestamp,
+            groups=groups,
+            options=options,
+            depth=depth,
+        )
+        opened: Opened = self._driver.open_stream(request, timeout, on_message)
+        return opened
+
+    @abstractmethod
+    def _sub_id(self, sub_id: str | None) -> str:
+        """Return the given id, or a generated one."""
