@@ -20,7 +20,7 @@ from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.address import Address, parse_uri
 from tickertape.client.common.credentials import Credentials
 from tickertape.client.common.handlers import Handler, HandlerRunner
-from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
+from tickertape.client.common.request import RecordQuery, SubscribeRequest, SubscriptionContext
 from tickertape.client.ha.authenticator import Authenticator, DefaultAuthenticator, PasswordGiven
 from tickertape.client.ha.delay_strategy import DelayStrategy
 from tickertape.client.ha.reconnect import DelayChosen, ServerChosen
@@ -246,7 +246,7 @@ def as_failure(error: Exception, uri: str) -> TickertapeError:
 
 def stored_of(request: SubscribeRequest) -> StoredSubscription:
     """Return a subscription in the form for a manager."""
-    return StoredSubscription(
+    stored = StoredSubscription(
         command="subscribe",
         topic=request.topic,
         filter=request.filter,
@@ -255,21 +255,47 @@ def stored_of(request: SubscribeRequest) -> StoredSubscription:
         bookmark=request.bookmark,
         depth_bytes=request.depth_bytes,
     )
+    query = request.query
+    if query is None:
+        return stored
+    return msgspec.structs.replace(
+        stored,
+        command="sow_and_subscribe",
+        order_by=query.order_by,
+        top_n=query.top_n,
+        skip_n=query.skip_n,
+        batch_size=query.batch_size,
+    )
 
 
 def request_of(stored: StoredSubscription, store: BookmarkStore | None) -> SubscribeRequest:
-    """Return the request that restores a subscription. It resumes at the recovery point of the store."""
+    """Return the request that restores a subscription. It resumes at the recovery point of the store.
+
+    A query starts with a new result.
+    """
     options = parse_options(stored.options)
     bookmark = None if stored.bookmark is None else bookmark_text(stored.bookmark)
     if bookmark is not None and store is not None:
         tracker = StoredBookmarkTracker(store, stored.sub_id)
         replay = ReplayState(bookmark, stored.options, tracker, until_caught_up=False)
         bookmark = replay.again(conflated=ServerTerms(stored.options).conflated, live=False)
+    query = None
+    if stored.command == "sow_and_subscribe":
+        query = RecordQuery(
+            order_by=stored.order_by,
+            top_n=stored.top_n,
+            skip_n=stored.skip_n,
+            batch_size=stored.batch_size,
+            follow=True,
+        )
     return SubscribeRequest(
         topic=stored.topic,
         context=SubscriptionContext(
-            sub_id=stored.sub_id, with_bookmark="bookmark" in options, with_timestamp="timestamp" in options
+            sub_id=stored.sub_id,
+            with_bookmark="bookmark" in options or query is not None,
+            with_timestamp="timestamp" in options,
         ),
+        query=query,
         bookmark=bookmark,
         filter=stored.filter,
         options=stored.options,

@@ -17,7 +17,7 @@ class StoredSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of a subscription with a handler, as plain data that can be stored."""
 
     command: str
-    """The command, `subscribe`."""
+    """The command: `subscribe` or `sow_and_subscribe`."""
     topic: str
     """Name or pattern of the topics."""
     filter: str | None
@@ -30,6 +30,14 @@ class StoredSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """Requested start, or None without a replay."""
     depth_bytes: int
     """Flow-control credit of its stream in bytes."""
+    order_by: str = ""
+    """Order of the records of a query."""
+    top_n: int | None = None
+    """Largest number of records of a query, or None."""
+    skip_n: int = 0
+    """Number of records to skip."""
+    batch_size: int = 0
+    """Records per frame, 0 for the choice of the server."""
 
 
 @runtime_checkable

@@ -10,7 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-from tickertape.base.errors import BadCommand, NotReady, TickertapeError, error_from_code
+from tickertape.base.errors import (
+    BadCommand,
+    BookmarkExpired,
+    BookmarkUnknown,
+    NotReady,
+    TickertapeError,
+    error_from_code,
+)
 from tickertape.base.interfaces import Now
 from tickertape.batch import MessageBatch
 from tickertape.client.common.effects import Effect, ReportError, ResolveCall, Send, Waiter
@@ -32,6 +39,10 @@ _ANSWERS: Final[dict[type[commands.Command], type[Answer]]] = {
     commands.Commit: commands.Committed,
 }
 """Success answer per command. All other commands are answered with `Ack`."""
+
+
+_LOST_PLACE: Final = (BookmarkExpired.code, BookmarkUnknown.code)
+"""Errors of a subscribe whose bookmark is not in the log."""
 
 
 class _Call(NamedTuple):
@@ -162,8 +173,11 @@ class PendingCalls:
             if asked is None:
                 placing.answered(sub_id, None)
             else:
-                request, command = asked
+                request, command, paused = asked
                 self.ask(call_id, command, placing, request)
+                if paused and isinstance(command, commands.Sow):  # a query has no option `pause`
+                    pause = commands.Pause(id=self.new_id(), sub_ids=(sub_id,))
+                    self.ask(pause.id, pause, None)
         if placing.over:
             self._effects.append(ResolveCall(placing.token, placing.refused))
 
@@ -187,6 +201,10 @@ class PendingCalls:
             self._subscriptions.postponed(call.request)
             if placing not in self.postponed:
                 self.postponed.append(placing)
+            self.place_next(placing)
+            return
+        if answer.code in _LOST_PLACE and self._subscriptions.query_again(call.request):
+            placing.again(sub_id)
             self.place_next(placing)
             return
         if answer.code:

@@ -439,7 +439,7 @@ class ClientProtocol:
         elif isinstance(command, commands.Persisted | commands.Processed | commands.Rejected):
             self._published(command)
         elif isinstance(command, commands.GroupBegin | commands.Records | commands.GroupEnd):
-            self._found(command, batch, now)
+            self.subscriptions.found(command, batch, now)
         elif isinstance(command, commands.Completed):
             self.subscriptions.completed(command)
         elif isinstance(command, commands.PersistedNotice):
@@ -453,19 +453,6 @@ class ClientProtocol:
                 f"Unexpected {type(command).__name__} from the server: this client never requests it. "
                 "Report the defect of the server."
             )
-
-    def _found(
-        self,
-        command: commands.GroupBegin | commands.Records | commands.GroupEnd,
-        batch: MessageBatch | None,
-        now: Now,
-    ) -> None:
-        if isinstance(command, commands.GroupBegin):
-            self.subscriptions.group_begun(command)
-        elif isinstance(command, commands.GroupEnd):
-            self.subscriptions.group_ended(command)
-        elif batch is not None:
-            self.subscriptions.found(command, batch, now)
 
     def _published(self, command: commands.Persisted | commands.Processed | commands.Rejected) -> None:
         if self.acks.behind:
@@ -485,6 +472,7 @@ class ClientProtocol:
         assert self._connection is not None
         self.logon.accept(command)
         self._connection.logged_on()
+        self.subscriptions.logged_on(command.journal)
         self._effects.append(State(ConnectionState.LOGGED_ON))
         if not self._step_by_step:
             self.resume_publishing(now)

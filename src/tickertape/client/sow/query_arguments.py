@@ -91,7 +91,9 @@ def _options(text: str | None, given: dict[str, Any], *, follow: bool) -> tuple[
                 f"Cannot set option {name!r} twice: as {name}={value!r} and in options={shown(text or '')}. "
                 "Remove one of them."
             )
-        counts[name] = _count(name, parsed.pop(name, "") if name in parsed else value)
+        if name in parsed and parsed[name] is None:
+            raise BadOption(f"Invalid option {name!r}: it requires a value. Use {name}=VALUE.")
+        counts[name] = _count(name, parsed.pop(name, value))
     options = merge_options(format_options(parsed), given)
     allowed = (*_OPTIONS, "replace") if follow else _OPTIONS
     for name in options:

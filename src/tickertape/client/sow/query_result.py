@@ -11,6 +11,7 @@ import msgspec
 
 from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import BadCommand
+from tickertape.base.names import is_pattern
 from tickertape.base.options import parse_options
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.request import SubscribeRequest, SubscriptionContext
@@ -39,6 +40,7 @@ class QueryResult:
         self._whole = "select" not in parse_options(request.options)
         self._groups: list[GroupBegin] = []
         self._received = 0
+        self._journal = ""
         self._context: SubscriptionContext | None = None
         self.as_of: Bookmark | None = None
         """Last message before the position of the result. None: no message."""
@@ -52,21 +54,25 @@ class QueryResult:
         """Whether the server has started the result."""
         return bool(self._groups) or self.complete
 
-    @property
-    def one_topic(self) -> bool:
-        """Whether the messages after the result are those of exactly the requested topic."""
-        if len(self._groups) != 1:
+    def can_continue(self, journal: str) -> bool:
+        """Return whether a bookmark subscription to the same topic continues after this result.
+
+        It must be complete, and from the log `journal`. The messages after it must be those of exactly the
+        requested topic: a SOW topic can have a pattern, and a pattern can match topics without a SOW.
+        """
+        if not self.complete or journal != self._journal or len(self._groups) != 1:
             return False
         (group,) = self._groups
-        return not group.pattern or group.topic != self._request.topic
+        topic = self._request.topic
+        return group.topic == topic if not group.pattern else group.topic != topic and not is_pattern(topic)
 
-    def begin(self, group: GroupBegin, as_of: Bookmark | None) -> bool:
-        """Start the result of one SOW topic. Return whether it is the first."""
+    def begin(self, group: GroupBegin, as_of: Bookmark | None, journal: str) -> bool:
+        """Start the result of one SOW topic, from the log `journal`. Return whether it is the first."""
         if self.complete or self._received:
             raise self._invalid("a group starts after records")
         first = not self._groups
         if first:
-            self.as_of = as_of
+            self.as_of, self._journal = as_of, journal
         self._groups.append(group)
         self.keys = keys_of(self._groups, whole=self._whole)
         return first

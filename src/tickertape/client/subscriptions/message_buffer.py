@@ -223,6 +223,8 @@ class MessageBuffer:
     _done: MessageBatch | str | None = None
     _notice: tuple[int, str] | None = None
     _void_batches: int = -1
+    _kept_batches: int = -1
+    """Batches up to this one are not invalid, because they are records, which are not redelivered."""
     generation: int = 0
     """Number of times that waiting messages were invalidated."""
 
@@ -318,7 +320,15 @@ class MessageBuffer:
         self.generation += 1
 
     def void(self) -> None:
-        """Invalidate waiting batches, which will be redelivered. They count as taken in their turn."""
+        """Invalidate waiting batches, which will be redelivered. They count as taken in their turn.
+
+        Records of a query before them remain: a stream that continues after its result does not repeat them.
+        """
+        records = [at for at, batch in enumerate(self._batches, 1) if _has_records(batch)]
+        if records:
+            self._kept_batches = self._taken[0] + records[-1]
+        elif self.at_hand is not None and _has_records(self.at_hand):
+            self._kept_batches = self._taken[0]
         self._void_batches = self._pushed_batches
         self._notice = None
         self.restart()
@@ -343,7 +353,7 @@ class MessageBuffer:
     @property
     def voided(self) -> bool:
         """Whether the last taken batch is invalidated."""
-        return self._taken[0] <= self._void_batches
+        return self._kept_batches < self._taken[0] <= self._void_batches
 
     @property
     def at_hand(self) -> MessageBatch | None:
@@ -500,6 +510,12 @@ class MessageBuffer:
         due = self._pushed_cost - max(self._prepaid_cost, self._taken[1])
         self._prepaid_cost = self._pushed_cost
         return due
+
+
+def _has_records(item: MessageBatch | WaitingMessage) -> bool:
+    """Return whether a batch is a part of the result of a query."""
+    context = item.batch.context if isinstance(item, WaitingMessage) else item.context
+    return context is not None and context.command != "publish"
 
 
 def rest_of(current: Iterator[Message]) -> MessageBatch | None:

@@ -15,27 +15,26 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tickertape.base.bookmarks import MOST_RECENT, Bookmark
+from tickertape.base.bookmarks import Bookmark
 from tickertape.base.errors import (
     BadCommand,
     CorruptBatch,
     PeerError,
-    SubscriptionExists,
     TickertapeError,
     UsageError,
     error_from_code,
 )
 from tickertape.base.interfaces import Now
 from tickertape.batch.derive import select
-from tickertape.batch.format import I8, U8, UInt64s
+from tickertape.batch.format import I8
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common import effects
 from tickertape.client.common.request import SubscribeRequest
-from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, forget, tracker_of
+from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, forget
 from tickertape.client.subscriptions.duplicates import Deduplicated, drop_duplicates, dropped_of
-from tickertape.client.subscriptions.resubscribe import ReplayState, place_after
-from tickertape.client.subscriptions.routing import Route, RouteCache, routes_of
+from tickertape.client.subscriptions.resubscribe import place_after, replay_of
+from tickertape.client.subscriptions.routing import Route, RouteCache, positions_of, routes_of
 from tickertape.client.subscriptions.subscription import IdleCredit, Leases, Subscription
 from tickertape.wire.commands import (
     Ack,
@@ -69,6 +68,8 @@ class SubscriptionRegistry:
         self.store: BookmarkStore | None = None
         """Bookmark store of bookmark subscriptions, or None."""
         self._report_duplicates = False
+        self._journal = ""
+        """Log of the server."""
         self.keep = keep
         """Whether subscriptions with a handler outlive their connection."""
         self.grants: list[Credit] = []
@@ -88,6 +89,10 @@ class SubscriptionRegistry:
         while present is not None and not present.request.handled:
             present = present.successor
         return present is not None
+
+    def logged_on(self, journal: str) -> None:
+        """Record the log of the server of this connection."""
+        self._journal = journal
 
     def report_duplicates(self, *, enabled: bool) -> None:
         """Enable or disable the report of each dropped duplicate."""
@@ -114,30 +119,9 @@ class SubscriptionRegistry:
                 None  # the server processes commands in order, so this one ends before the new one starts
             )
         if present is not None:
-            if not request.replace:
-                raise SubscriptionExists(
-                    f"Cannot subscribe: the id {sub_id!r} is in use on this connection. "
-                    "Unsubscribe first, or use another id."
-                )
-            if present.successor is not None:
-                raise SubscriptionExists(
-                    f"Cannot replace subscription {sub_id!r}: another replacement is pending. Wait for it."
-                )
-            if not present.placed:
-                raise SubscriptionExists(
-                    f"Cannot replace subscription {sub_id!r}: its resubscription is pending. Wait for it."
-                )
+            present.check_replaceable(request)
         self._placed += 1
-        replay = None
-        # The messages after the result of a query are a bookmark subscription from its position.
-        bookmark = MOST_RECENT if request.query is not None and request.query.follow else request.bookmark
-        if bookmark is not None or request.positions is not None:
-            tracker = None
-            if bookmark is not None:
-                made_up = not request.named and present is None
-                kept = self.keep and request.handled
-                tracker = tracker_of(self.store, sub_id, made_up=made_up, kept=kept)
-            replay = ReplayState(bookmark, request.options, tracker, until_caught_up=request.until_caught_up)
+        replay = replay_of(request, self.store, fresh=present is None, keep=self.keep)
         subscription = Subscription(request, sink, replay, self._placed)
         if replay is not None and replay.tracker is not None:
             if replay.tracker.comes_again:
@@ -175,17 +159,14 @@ class SubscriptionRegistry:
         present.accepted = True
         self._leases.granted(sub_id, answer.backlog)
         if present.replay is not None and answer.after:
-            self._begun(present, present.replay, place)
-        if present.replay is not None and present.result is None:
+            try:
+                present.replay.began(place)
+            except TickertapeError as error:
+                self.failed(sub_id, error)
+        if present.replay is not None and (present.result is None or present.result.complete):
             self._effects.append(effects.Started(present.sink, answer.after, answer.found))
         abandoned, present.abandoned = present.abandoned, False
         return abandoned
-
-    def _begun(self, subscription: Subscription, replay: ReplayState, place: Bookmark | None) -> None:
-        try:
-            replay.began(place)
-        except TickertapeError as error:
-            self.failed(subscription.context.sub_id, error)
 
     def refused(
         self, request: SubscribeRequest, reason: str, error: TickertapeError
@@ -299,7 +280,7 @@ class SubscriptionRegistry:
         for sub_id in list(self._by_id):
             present = self._by_id[sub_id]
             held = not (present.abandoned or present.unsubscribe_sent)
-            if keep and held and present.request.handled and present.accepted and present.result is None:
+            if keep and held and present.outlives:
                 self._lose(sub_id, present, reason, error)
             else:
                 while sub_id in self._by_id:
@@ -340,8 +321,8 @@ class SubscriptionRegistry:
 
     def leave_kept(self, request: SubscribeRequest) -> bool:
         """End a subscription that waits for resubscription. Return whether it was one."""
-        present = self._by_id.get(request.context.sub_id)
-        if present is None or present.request is not request or present.placed:
+        present = self._of(request)
+        if present is None or present.placed:
             return False
         self.end(present.context.sub_id, "unsubscribed", None)
         return True
@@ -356,8 +337,10 @@ class SubscriptionRegistry:
                 rest.append(sub_id)
         return tuple(rest)
 
-    def place_again(self, sub_id: str, call_id: int) -> tuple[SubscribeRequest, Subscribe | Sow] | None:
-        """Return the request and the command to resubscribe, or None for an ended subscription.
+    def place_again(self, sub_id: str, call_id: int) -> tuple[SubscribeRequest, Subscribe | Sow, bool] | None:
+        """Return the request, the command to resubscribe, and whether it is paused.
+
+        None for an ended subscription.
 
         Raises the errors of the bookmark store.
         """
@@ -367,59 +350,65 @@ class SubscriptionRegistry:
         replay = subscription.replay
         if replay is not None and replay.tracker is not None:
             replay.tracker.resumed(conflated=subscription.terms.conflated)
-        command = subscription.command_again(call_id)
+        command = subscription.command_again(call_id, self._journal)
         subscription.placed = True
-        return subscription.request, command
+        return subscription.request, command, subscription.terms.paused
+
+    def query_again(self, request: SubscribeRequest) -> bool:
+        """Let the query be sent again, because the log no longer has the messages after its result.
+
+        Return False if it was the query that the server refused, and for other subscriptions.
+        """
+        present = self._of(request)
+        if present is None or not present.query_again():
+            return False
+        present.lose()
+        return True
 
     def postponed(self, request: SubscribeRequest) -> None:
         """Record that the server temporarily refused the resubscription. It waits."""
-        present = self._by_id.get(request.context.sub_id)
-        if present is not None and present.request is request:
+        present = self._of(request)
+        if present is not None:
             present.lose()
 
     def misplaced(self, request: SubscribeRequest, error: TickertapeError) -> None:
         """End a subscription for which the server answered an invalid start."""
-        present = self._by_id.get(request.context.sub_id)
-        if present is not None and present.request is request:
+        if self._of(request) is not None:
             self.failed(request.context.sub_id, error)
+
+    def _of(self, request: SubscribeRequest) -> Subscription | None:
+        """Return the present subscription of `request`."""
+        present = self._by_id.get(request.context.sub_id)
+        return present if present is not None and present.request is request else None
 
     # -- results of queries -----------------------------------------------------------------------------
 
     def opens(self, request: SubscribeRequest, waiter: effects.Waiter) -> bool:
         """Let `waiter` wait for the start of the result of a query. Return False without a subscription."""
-        present = self._by_id.get(request.context.sub_id)
-        if present is None or present.request is not request:
-            return False
-        present.opening = waiter
-        return True
+        present = self._of(request)
+        if present is not None:
+            present.opening = waiter
+        return present is not None
 
-    def group_begun(self, command: GroupBegin) -> None:
-        """Process the start of the result of one SOW topic. Raises `BadCommand`."""
+    def found(self, command: GroupBegin | Records | GroupEnd, batch: MessageBatch | None, now: Now) -> None:
+        """Process a part of the result of a query. Raises `BadCommand`."""
         subscription = self._accepted(command.sub_id)
         if subscription is None:
             return
-        try:
-            self._effects += subscription.begin_group(command)
-        except PeerError:
-            raise
-        except TickertapeError as error:
-            self.failed(command.sub_id, error)
-
-    def group_ended(self, command: GroupEnd) -> None:
-        """Process the end of the result of a query. Raises `BadCommand`."""
-        subscription = self._accepted(command.sub_id)
-        if subscription is not None:
+        if isinstance(command, GroupBegin):
+            try:
+                self._effects += subscription.begin_group(command, self._journal)
+            except PeerError:
+                raise
+            except TickertapeError as error:  # of the bookmark store
+                self.failed(command.sub_id, error)
+        elif isinstance(command, GroupEnd):
             self._effects += subscription.end_group(command)
-
-    def found(self, command: Records, batch: MessageBatch, now: Now) -> None:
-        """Deliver records, or fail their query if they are corrupt. Raises `BadCommand`."""
-        subscription = self._accepted(command.sub_id)
-        if subscription is None or not self._intact(batch, (command.sub_id,)):
-            return
-        records = subscription.queried(command).records(command, batch)
-        subscription.check_credit(batch.count, batch.cost)
-        self._idle_credit.delivered(subscription, batch.cost, now.mono)
-        self._effects.append(effects.DeliverBatch(subscription.sink, records))
+        elif batch is not None and self._intact(batch, (command.sub_id,)):
+            records = subscription.queried(command).records(command, batch)
+            subscription.check_credit(batch.count, batch.cost)
+            self._idle_credit.delivered(subscription, batch.cost, now.mono)
+            self._effects.append(effects.DeliverBatch(subscription.sink, records))
 
     # -- delivery ---------------------------------------------------------------------------------------
 
@@ -434,7 +423,7 @@ class SubscriptionRegistry:
             )
         routes = routes_of(command, batch) if several else []
         if command.positions:
-            batch.positions = _positions(command.positions, batch.count)
+            batch.positions = positions_of(command.positions, batch.count)
         if not self._intact(batch, command.sub_ids or (command.sub_id,)):
             return
         if several:
@@ -607,19 +596,3 @@ class SubscriptionRegistry:
     def wake(self, now: Now) -> list[Credit]:
         """Return the credit to grant for subscriptions without recent deliveries."""
         return self._idle_credit.wake(now.mono)
-
-
-def _positions(encoded: bytes, count: int) -> UInt64s:
-    """Return the positions of the messages of a batch. Raises `BadCommand`."""
-    if len(encoded) == U8.itemsize:
-        return np.arange(count, dtype=U8) + np.frombuffer(encoded, U8)
-    if len(encoded) != U8.itemsize * count:
-        raise BadCommand(
-            f"Invalid delivery: {len(encoded)} bytes of positions for {count} messages. Update the server."
-        )
-    positions = np.frombuffer(encoded, U8)
-    if (positions[1:] <= positions[:-1]).any():
-        raise BadCommand(
-            "Invalid delivery: the positions of its messages do not increase. Update the server."
-        )
-    return positions

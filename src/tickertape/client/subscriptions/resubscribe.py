@@ -25,9 +25,11 @@ from tickertape.base.bookmarks import (
 )
 from tickertape.base.errors import BadBookmark, BadCommand, TickertapeError
 from tickertape.base.options import format_options, parse_options
+from tickertape.client.bookmark_store.protocol import BookmarkStore
 from tickertape.client.common.effects import Waiter
+from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.limits import resubscription_retries_max, resubscriptions_under_way_max
-from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker
+from tickertape.client.subscriptions.bookmark_tracker import BookmarkTracker, tracker_of
 
 _OWN: Final = ("pause", "replace")
 """Options of the subscribe itself, not of the subscription."""
@@ -80,6 +82,7 @@ class ReplayState:
         Raises the errors of the tracker.
         """
         self.begun = self.came = self.completed = False
+        self.not_found = "fail"
         if self.tracker is not None:
             self.tracker.restart()
             self.began(place)
@@ -131,6 +134,25 @@ class ReplayState:
         elif isinstance(asked, Range) and points == self._known:
             place = self._start
         return points if place is None else [place]
+
+
+def replay_of(
+    request: SubscribeRequest, store: BookmarkStore | None, *, fresh: bool, keep: bool
+) -> ReplayState | None:
+    """Return the replay of a subscription, or None without one. May raise errors of the store.
+
+    `fresh`: no subscription has its id. `keep`: those with a handler outlive their connection.
+    """
+    # The messages after the result of a query are a bookmark subscription from its position.
+    follows = request.query is not None and request.query.follow
+    bookmark = MOST_RECENT if follows else request.bookmark
+    if bookmark is None and request.positions is None:
+        return None
+    tracker = None
+    if bookmark is not None:
+        made_up, kept = not request.named and fresh, keep and request.handled
+        tracker = tracker_of(store, request.context.sub_id, made_up=made_up, kept=kept)
+    return ReplayState(bookmark, request.options, tracker, until_caught_up=request.until_caught_up)
 
 
 def _latest(points: list[Bookmark]) -> list[Bookmark]:
@@ -216,6 +238,11 @@ class ResubscribeRound:
         self._under_way -= 1
         if error is not None:
             self.refused.append((sub_id, error))
+
+    def again(self, sub_id: str) -> None:
+        """Resubscribe a subscription next, because another command is needed for it."""
+        self._under_way -= 1
+        self._left.appendleft(sub_id)
 
     def postpone(self, sub_id: str) -> bool:
         """Postpone a temporarily refused subscription until `retry`. Return False after too many retries."""

@@ -18,7 +18,7 @@ import numpy as np
 from tickertape.base.errors import BadCommand
 from tickertape.batch import MessageBatch, message_costs, select
 from tickertape.batch.delivery_context import DeliveryContext
-from tickertape.batch.format import I8
+from tickertape.batch.format import I8, U8, UInt64s
 from tickertape.client.limits import shared_batches_bytes_max
 from tickertape.wire.commands import Deliver
 
@@ -76,6 +76,22 @@ def routes_of(command: Deliver, batch: MessageBatch) -> list[Route]:
 
 def _bad(what: str) -> BadCommand:
     return BadCommand(f"Invalid delivery for several subscriptions: {what}. Update the server.")
+
+
+def positions_of(encoded: bytes, count: int) -> UInt64s:
+    """Return the positions of the messages of a batch. Raises `BadCommand`."""
+    if len(encoded) == U8.itemsize:
+        return np.arange(count, dtype=U8) + np.frombuffer(encoded, U8)
+    if len(encoded) != U8.itemsize * count:
+        raise BadCommand(
+            f"Invalid delivery: {len(encoded)} bytes of positions for {count} messages. Update the server."
+        )
+    positions = np.frombuffer(encoded, U8)
+    if (positions[1:] <= positions[:-1]).any():
+        raise BadCommand(
+            "Invalid delivery: the positions of its messages do not increase. Update the server."
+        )
+    return positions
 
 
 def in_order(shares: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

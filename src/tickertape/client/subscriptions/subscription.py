@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from tickertape.base.bookmarks import EPOCH
-from tickertape.base.errors import BadCommand, TickertapeError
+from tickertape.base.errors import BadCommand, SubscriptionExists, TickertapeError
 from tickertape.base.limits import combined_subscriptions_max, message_cost_bytes
 from tickertape.batch.queue_lease import Hold, Lease
 from tickertape.client.common.effects import (
@@ -111,17 +111,42 @@ class Subscription:
             numbered=request.numbered,
         )
 
-    def command_again(self, call_id: int) -> Subscribe:
-        """Return the command that resubscribes. Unconsumed messages reduce the credit."""
+    def check_replaceable(self, request: SubscribeRequest) -> None:
+        """Raise `SubscriptionExists` unless a new subscription may replace this one."""
+        sub_id = self.context.sub_id
+        if not request.replace:
+            raise SubscriptionExists(
+                f"Cannot subscribe: the id {sub_id!r} is in use on this connection. "
+                "Unsubscribe first, or use another id."
+            )
+        if self.successor is not None:
+            raise SubscriptionExists(
+                f"Cannot replace subscription {sub_id!r}: another replacement is pending. Wait for it."
+            )
+        if not self.placed:
+            raise SubscriptionExists(
+                f"Cannot replace subscription {sub_id!r}: its resubscription is pending. Wait for it."
+            )
+
+    def command_again(self, call_id: int, journal: str) -> Subscribe | Sow:
+        """Return the command that resubscribes at a server with log `journal`.
+
+        Unconsumed messages reduce the credit. A query is sent again if it has no complete result, or if the
+        messages after the result may not follow without a gap.
+        """
         request, replay, terms = self.request, self.replay, self.terms
         self.command_id, self.consumed = call_id, 0
         credit = max(message_cost_bytes, self.window - self.unconsumed)
         self.bound = self.unconsumed + credit
+        bookmark = None if replay is None else replay.again(conflated=terms.conflated, live=terms.live)
+        if self.result is not None and (bookmark == EPOCH or not self.result.can_continue(journal)):
+            self.query_again()
+            return self._query(call_id, terms.again(None), credit)
         return Subscribe(
             id=call_id,
             sub_id=request.context.sub_id,
             topic=request.topic,
-            bookmark=None if replay is None else replay.again(conflated=terms.conflated, live=terms.live),
+            bookmark=bookmark,
             filter=request.filter,
             options=terms.again(replay),
             credit=credit,
@@ -148,14 +173,16 @@ class Subscription:
 
     # -- result of a query ------------------------------------------------------------------------------
 
-    def begin_group(self, command: GroupBegin) -> Iterator[Effect]:
-        """Process the start of the result of one SOW topic. Raises `BadCommand`, and errors of the tracker.
+    def begin_group(self, command: GroupBegin, journal: str) -> Iterator[Effect]:
+        """Process the start of the result of one SOW topic, from the log `journal`.
+
+        Raises `BadCommand`, and errors of the tracker.
 
         The caller of the query gets its stream with the first one.
         """
         result = self.queried(command)
         place = place_after(command.as_of)
-        first = result.begin(command, place)
+        first = result.begin(command, place, journal)
         self.context = msgspec.structs.replace(self.context, sow_keys=result.keys)
         if first:
             if self.replay is not None:
@@ -184,6 +211,22 @@ class Subscription:
                 "is not a query. Report the defect of the server."
             )
         return self.result
+
+    def query_again(self) -> bool:
+        """Forget the result, so that the next command is the query. Return whether it was complete."""
+        if self.result is None:
+            return False
+        complete = self.result.complete
+        self.result = QueryResult(self.request)
+        return complete
+
+    @property
+    def outlives(self) -> bool:
+        """Whether it continues on the next connection, if the client keeps subscriptions.
+
+        A result is never continued on another connection: its end would be missing.
+        """
+        return self.request.handled and self.accepted and (self.result is None or not self.request.limited)
 
     @property
     def marks_groups(self) -> bool:

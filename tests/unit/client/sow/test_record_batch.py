@@ -1,0 +1,96 @@
+"""Record batches: the values of the marks in every use of a batch."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from tickertape.base.bookmarks import Bookmark
+from tickertape.batch import BatchBuilder, MessageBatch, select, slice_batch
+from tickertape.batch.format import I8, U8
+from tickertape.client.common.request import SubscriptionContext
+from tickertape.client.sow.record_batch import RecordBatch, marker
+from tickertape.client.sow.record_keys import GroupKeys, RecordKeys
+from tickertape.wire.sow_command import RecordMarks
+
+PUBLISHERS = [3, 2**64 - 1, 3]
+SEQUENCES = [9, 2**64 - 5, 4]
+TIMESTAMPS = [1_000_000, 0, -5]
+KEYS = RecordKeys((GroupKeys("a", ("/id",), "a", "^b", ()),))
+
+
+def batch(*, labelled: bool = False) -> RecordBatch:
+    builder = BatchBuilder()
+    for number, topic in enumerate(("a", "b", "a")):
+        builder.add(topic, b'{"id":%d}' % number, key=f"k{number}" if labelled else "")
+    marks = RecordMarks(np.array(PUBLISHERS, U8), np.array(SEQUENCES, U8), np.array(TIMESTAMPS, I8))
+    made = RecordBatch(MessageBatch.parse(builder.build().encode()), marks)
+    made.context = SubscriptionContext(
+        sub_id="q", command="sow", with_bookmark=True, with_timestamp=True, sow_keys=KEYS
+    )
+    return made
+
+
+def values(found: MessageBatch) -> list[tuple[object, ...]]:
+    return [
+        (m.topic, m.data, m.publisher, m.sequence, m.bookmark, found.timestamp(m.index), m.sow_key)
+        for m in found
+    ]
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_values_are_equal_before_and_after_runs_are_built(labelled: bool) -> None:
+    lazy, built = batch(labelled=labelled), batch(labelled=labelled)
+    assert built.run_count == 3
+    built.verify()
+    assert values(lazy) == values(built)
+    assert "run_count" not in vars(lazy), "reading builds no runs"
+    assert [int(p) for _, _, p, *_ in values(lazy)] == PUBLISHERS  # type: ignore[call-overload]
+    assert [s for _, _, _, s, *_ in values(lazy)] == SEQUENCES
+    parsed = MessageBatch.parse(lazy.encode())
+    parsed.context = lazy.context
+    assert values(parsed) == values(lazy)
+
+
+def test_slices_selections_and_pickles_keep_the_values() -> None:
+    expected = values(batch())
+    made = batch()
+    part = slice_batch(made, 1, 3)
+    part.context = made.context
+    assert values(part) == expected[1:]
+    chosen = select(batch(), np.array([0, 2], I8))
+    chosen.context = made.context
+    assert values(chosen) == [expected[0], expected[2]]
+    assert values(pickle.loads(pickle.dumps(made))) == expected
+    message = pickle.loads(pickle.dumps(list(made)[1]))
+    assert (message.command, message.query_id, message.bookmark) == ("sow", "q", expected[1][4])
+    assert message.sow_key == expected[1][6] is not None
+
+
+def test_arrow_table_has_marks_and_generated_keys() -> None:
+    made = batch()
+    table = made.to_arrow(["topic", "publisher", "sequence", "timestamp", "data", "sow_key"])
+    assert table.column("publisher").to_pylist() == PUBLISHERS
+    assert table.column("sequence").to_pylist() == SEQUENCES
+    assert table.column("sow_key").to_pylist() == [key for *_, key in values(made)]
+    assert table.column("topic").to_pylist() == ["a", "b", "a"]
+    assert "run_count" not in vars(made)
+    assert batch(labelled=True).to_arrow(["sow_key"]).column(0).to_pylist() == ["k0", "k1", "k2"]
+
+
+def test_cost_is_the_cost_of_the_received_batch() -> None:
+    assert batch().cost == 3 * (8 + 32)
+    assert batch(labelled=True).cost == 3 * (8 + 32 + 2)
+
+
+def test_unknown_attribute_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = batch().nothing
+
+
+def test_marker_is_one_empty_message_without_cost() -> None:
+    made = marker("orders", Bookmark(3, 7))
+    (message,) = made
+    assert (message.topic, message.data, made.cost, made.bookmark(0)) == ("orders", b"", 0, "3|7|")
