@@ -49,7 +49,7 @@ class QueryScene(Scene):
 
     def begin(self, sub_id: str = "q", as_of: str = "3|7|", topic: str = "orders", **more: Any) -> None:
         """Start the result."""
-        fields = {"key": ("/id",), "domain": "orders", "position": 7} | more
+        fields: dict[str, Any] = {"key": ("/id",), "domain": "orders", "position": 7} | more
         self.say(GroupBegin(sub_id=sub_id, topic=topic, as_of=as_of, **fields))
 
     def records(self, *ids: object, sub_id: str = "q", first: int = 1) -> None:

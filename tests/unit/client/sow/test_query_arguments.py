@@ -23,7 +23,7 @@ def test_options_and_keywords_give_the_same_query() -> None:
     assert by_text.context.with_timestamp
 
 
-def test_only_a_query_without_messages_after_it_is_limited() -> None:
+def test_only_a_query_that_does_not_follow_is_limited() -> None:
     assert make().limited
     assert not make(follow=True).limited
     assert (make().call, make(follow=True).call) == ("sow q", "sow_and_subscribe q")

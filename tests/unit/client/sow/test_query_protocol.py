@@ -55,7 +55,7 @@ def hang_up_reason(scene: QueryScene) -> str:
 # -- the command and the result -----------------------------------------------------------------------
 
 
-def test_query_is_sent_with_its_terms() -> None:
+def test_query_is_sent_with_all_terms() -> None:
     scene = QueryScene()
     command = scene.query(
         follow=False,
@@ -95,7 +95,7 @@ def test_caller_waits_for_the_position_and_not_only_for_the_answer() -> None:
     assert scene.outcome("call-q") is None
 
 
-def test_records_have_the_values_of_their_marks() -> None:
+def test_records_have_the_values_of_the_marks() -> None:
     scene = QueryScene()
     scene.query(follow=False, timestamp=True)
     scene.begin()
@@ -110,7 +110,7 @@ def test_records_have_the_values_of_their_marks() -> None:
     assert not one.discard()
 
 
-def test_end_of_a_result_reports_its_numbers_and_the_stream_is_complete() -> None:
+def test_end_of_a_result_reports_the_numbers_and_completes_the_stream() -> None:
     scene = QueryScene()
     scene.query(follow=False)
     scene.begin()
@@ -248,7 +248,7 @@ def test_invalid_position_of_a_result_ends_connection() -> None:
     assert "Invalid start" in hang_up_reason(scene)
 
 
-def test_corrupt_records_end_only_their_query() -> None:
+def test_corrupt_records_end_only_the_query() -> None:
     scene = QueryScene()
     scene.query()
     scene.begin()
@@ -273,7 +273,7 @@ def test_frames_of_an_unknown_query_are_ignored() -> None:
 # -- credit -------------------------------------------------------------------------------------------
 
 
-def test_records_need_credit_and_a_reader_returns_it() -> None:
+def test_records_need_credit_that_a_reader_returns() -> None:
     scene = QueryScene()
     scene.query(follow=False, depth=100)
     scene.begin()
@@ -298,7 +298,7 @@ def test_closed_result_unsubscribes() -> None:
 # -- messages after the result ------------------------------------------------------------------------
 
 
-def test_messages_follow_the_result_with_the_keys_of_their_records() -> None:
+def test_messages_follow_the_result_with_the_keys_of_records() -> None:
     scene = QueryScene()
     scene.query()
     scene.whole(1)
@@ -347,7 +347,7 @@ def test_failing_bookmark_store_ends_the_query() -> None:
 # -- reconnection -------------------------------------------------------------------------------------
 
 
-def test_stream_continues_after_a_complete_result_by_its_bookmark() -> None:
+def test_stream_continues_after_a_complete_result_by_bookmark() -> None:
     scene = QueryScene()
     scene.query(handled=True, filter="/x = 1", timestamp=True)
     scene.whole(1)
@@ -362,7 +362,7 @@ def test_stream_continues_after_a_complete_result_by_its_bookmark() -> None:
 
 
 @pytest.mark.parametrize("part", ["nothing", "begin", "records"])
-def test_incomplete_result_is_queried_again_as_a_whole(part: str) -> None:
+def test_incomplete_result_is_repeated_as_a_whole(part: str) -> None:
     scene = QueryScene()
     first = scene.query(handled=True, order_by="/id", top_n=3)
     if part != "nothing":
@@ -418,7 +418,7 @@ def test_other_log_leads_to_a_new_result_without_older_progress() -> None:
     assert [sequence for _, sequence in scene.handed()] == [6, 7, 8], "the records are older than 8"
 
 
-def test_result_of_an_empty_log_is_queried_again() -> None:
+def test_result_of_an_empty_log_is_repeated() -> None:
     scene = QueryScene()
     scene.query(handled=True)
     scene.whole(as_of="0")
@@ -444,7 +444,7 @@ def test_stream_continues_by_bookmark_only_for_exactly_one_topic(
     assert kinds(scene.again()) == [again]
 
 
-def test_paused_query_that_is_sent_again_stays_paused() -> None:
+def test_repeated_query_stays_paused() -> None:
     scene = QueryScene()
     scene.query(handled=True)
     scene.begin()
@@ -468,7 +468,7 @@ def test_paused_state_survives_without_a_pause_command_after_a_complete_result()
     assert kinds(scene.again()) == ["Subscribe"]
 
 
-def test_bounded_query_with_a_handler_ends_with_its_connection() -> None:
+def test_bounded_query_with_a_handler_ends_with_the_connection() -> None:
     scene = QueryScene()
     scene.query(handled=True, follow=False)
     scene.begin()

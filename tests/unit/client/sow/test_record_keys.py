@@ -63,7 +63,7 @@ def test_explicit_keys_are_not_computed() -> None:
     assert keys(group(key=(), explicit=True)).key("orders", b'{"id":1}') is None
 
 
-def test_several_topics_have_their_own_keys() -> None:
+def test_each_topic_has_separate_keys() -> None:
     found = keys(
         group("orders"),
         group("regions", key=("/name",), pattern="^region/"),
