@@ -141,6 +141,7 @@ if TYPE_CHECKING:
         MemoryPublishStore,
         PublishStore,
     )
+    from tickertape.client.publishing.pending_deletes import DeleteResult
     from tickertape.security.tls_options import TLS
 
 __all__ = [
@@ -190,6 +191,7 @@ __all__ = [
     "DefaultAuthenticator",
     "DefaultServerChooser",
     "DelayStrategy",
+    "DeleteResult",
     "Disconnected",
     "ExponentialDelayStrategy",
     "FilePublishStore",
@@ -307,6 +309,7 @@ _HOMES: Final = {
     "tickertape.client.common.connection_state": ("ConnectionState",),
     "tickertape.client.blocking.streams": ("MessageStream", "SowResult"),
     "tickertape.client.common.handlers": ("Handler",),
+    "tickertape.client.publishing.pending_deletes": ("DeleteResult",),
     "tickertape.client.ha.subscription_manager": (
         "MemorySubscriptionManager",
         "StoredSubscription",

@@ -19,6 +19,7 @@ TRACED = (
     "client/blocking/driver.py",
     "client/aio/client.py",
     "client/aio/driver.py",
+    "client/publishing/batch_sender.py",
     "client/publishing/publisher.py",
     "client/publishing/send_buffer.py",
     "client/api/driver.py",

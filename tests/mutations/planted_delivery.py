@@ -23,7 +23,7 @@ DELIVERY_MUTATIONS: Final = (
     ),
     Mutation(
         "messages wait for a conflated acknowledgement on an idle connection",
-        "client/publishing/publisher.py",
+        "client/publishing/batch_sender.py",
         "        self._writing = self.eager\n",
         "",
         ("unit/client/publishing/test_conflated_acknowledgements.py",),

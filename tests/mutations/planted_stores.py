@@ -34,7 +34,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "a store does not record the first logon, and a later process loses its messages",
-        "client/publishing/publisher.py",
+        "client/publishing/batch_sender.py",
         "            _note_logon(self.store)\n",
         "            self._measure()\n",
         ("unit/client/publishing/test_resend.py",),
@@ -52,7 +52,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "a client that closes accepts messages until it has disconnected",
-        "client/publishing/publisher.py",
+        "client/publishing/batch_sender.py",
         "            if self._ended:\n",
         "            if not self:\n",
         ("unit/client/blocking/test_close.py",),
@@ -196,7 +196,7 @@ STORE_MUTATIONS: Final = (
     ),
     Mutation(
         "a message published during a backlog overtakes it",
-        "client/publishing/publisher.py",
+        "client/publishing/batch_sender.py",
         "        if self._connected and not self._resending.active:\n",
         "        if self._connected:\n",
         ("unit/client/publishing/test_resend_window.py",),

@@ -554,6 +554,7 @@ class Broker:
                 last_persisted=self.journal.persisted_highest.get(session.publisher, 0),
                 recorded=self.catalog.recorded_for_clients,
                 validated=tuple(sorted(self.catalog.validated)),
+                queues=tuple(sorted(self.catalog.queues)),
                 **self.compiler.limits._asdict(),
             )
 

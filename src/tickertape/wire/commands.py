@@ -252,6 +252,8 @@ class LoggedOn(Command, tag="logged_on", frozen=True, kw_only=True):
     """Names and patterns of the persistent topics, or None if every topic is persistent."""
     validated: tuple[str, ...] = ()
     """Topics that validate the bodies of messages."""
+    queues: tuple[str, ...] | None = None
+    """Names of the queues. None from servers without SOW topics."""
     message_bytes_max: Count = message_bytes_max
     filter_bytes_max: Count = filter_bytes_max
     subscriptions_per_connection_max: Count = subscriptions_per_connection_max

@@ -31,6 +31,7 @@ from tickertape.batch.format import (
     KEYS,
     KIND_CONTROL,
     KINDS,
+    MESSAGE_FLAGS,
     RUN_BYTES,
     SEQUENCE_END,
     SEQUENCES,
@@ -46,7 +47,15 @@ from tickertape.batch.message_batch import MessageBatch
 
 _EMPTY_BYTES: Final = HEADER_BYTES + RUN_BYTES + 8 + 8 * 8
 """Header, run, the ends of the two mandatory offset tables, and padding."""
-_WIDTHS: Final = {SEQUENCES: 8, EXPIRATIONS: 8, CORRELATION_IDS: 4, KEYS: 4, KINDS: 1, HEADERS: 4}
+_WIDTHS: Final = {
+    SEQUENCES: 8,
+    EXPIRATIONS: 8,
+    CORRELATION_IDS: 4,
+    KEYS: 4,
+    KINDS: 1,
+    HEADERS: 4,
+    MESSAGE_FLAGS: 1,
+}
 _TOPIC_INDEX_WIDTH: Final = 4
 _EXPIRATION_END: Final = 1 << 63
 
@@ -60,6 +69,7 @@ class _Extra(NamedTuple):
     key: bytes
     kind: int
     headers: bytes
+    flags: int
 
 
 class BatchBuilder:
@@ -148,12 +158,13 @@ class BatchBuilder:
         sequence: int | None = None,
         kind: int = 0,
         headers: bytes = b"",
+        flags: int = 0,
     ) -> None:
         """Add a message. `expiration_ms` 0, and an empty `correlation_id`, `key` or `headers`, mean none.
 
         Pass an increasing `sequence` for every message of the run, or for none. Without sequences, `build`
-        numbers the messages. `kind` is 1 for a control record. Raises `MessageTooLarge`, `BadTopic` (too
-        long, or invalid Unicode) or `BadMessage`.
+        numbers the messages. `kind` is 1 for a control record, and `flags` are message flags. Raises
+        `MessageTooLarge`, `BadTopic` (too long, or invalid Unicode) or `BadMessage`.
         """
         size = len(body)
         if (
@@ -165,8 +176,9 @@ class BatchBuilder:
             or key
             or kind
             or headers
+            or flags
         ):
-            self._widen(topic, size, sequence, expiration_ms, correlation_id, key, kind, headers)
+            self._widen(topic, size, sequence, expiration_ms, correlation_id, key, kind, headers, flags)
         self._bodies.append(body)
         self.body_bytes += size
         if sequence is not None:
@@ -182,6 +194,7 @@ class BatchBuilder:
         key: str,
         kind: int,
         headers: bytes,
+        flags: int,
     ) -> None:
         """Handle the uncommon cases of `add`. Validation precedes every change."""
         if size > message_bytes_max:
@@ -207,9 +220,9 @@ class BatchBuilder:
             self._change_topic(topic)
         if sequence != self._next:
             self._note_gap(sequence)
-        if expiration_ms or correlation_text or key_text or kind or headers:
+        if expiration_ms or correlation_text or key_text or kind or headers or flags:
             self._extras.append(
-                _Extra(len(self._bodies), expiration_ms, correlation_text, key_text, kind, headers)
+                _Extra(len(self._bodies), expiration_ms, correlation_text, key_text, kind, headers, flags)
             )
             for bit, value in (
                 (EXPIRATIONS, expiration_ms),
@@ -217,6 +230,7 @@ class BatchBuilder:
                 (KEYS, key_text),
                 (KINDS, kind),
                 (HEADERS, headers),
+                (MESSAGE_FLAGS, flags),
             ):
                 if value:
                     self._need(bit)
@@ -285,6 +299,9 @@ class BatchBuilder:
                 keys=self._labels([e.key for e in extras]) if columns & KEYS else None,
                 kinds=self._spread([e.kind for e in extras], I1) if columns & KINDS else None,
                 headers=self._labels([e.headers for e in extras]) if columns & HEADERS else None,
+                message_flags=(
+                    self._spread([e.flags for e in extras], I1) if columns & MESSAGE_FLAGS else None
+                ),
             )
         return assemble(
             runs=runs,

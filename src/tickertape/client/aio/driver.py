@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -32,7 +33,8 @@ from tickertape.client.common.sockets import not_connected
 from tickertape.client.common.waiting import Timeout, no_logon, now
 from tickertape.client.limits import cancelled_handler_seconds_max
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
-from tickertape.wire.commands import LoggedOn
+from tickertape.client.publishing.pending_deletes import NOTHING_DELETED, DeleteResult, with_answer
+from tickertape.wire.commands import Deleted, LoggedOn
 
 LOOP_ENDED: Final = "Cannot continue: the event loop of the connection has ended. Connect again."
 """Text of the error of a connection whose event loop has ended."""
@@ -172,6 +174,23 @@ class AsyncioDriver(ClientDriver):
         with suppress(Disconnected, Closed):
             self.core.leave(request)
             self.drive()
+
+    async def delete(self, body: bytes, timeout: Timeout, *, wait: bool) -> DeleteResult | None:
+        seconds = self.seconds(timeout)
+        if not wait:
+            await self.publish_when_room(partial(self.publishing.delete, body), seconds)
+            return None
+        self._check_usable()
+        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        result, more = NOTHING_DELETED, True
+        while more:
+            await self._until_ready(deadline, seconds, "sow_delete")
+            call = AsyncioWaiter()
+            await self.publish_when_room(partial(self.core.delete, call, body), remaining(deadline))
+            answer = await call.wait(remaining(deadline), "sow_delete", seconds)
+            assert isinstance(answer, Deleted)
+            result, more = with_answer(result, answer), answer.more
+        return result
 
     async def call(self, begin: Callable[[AsyncioWaiter], None], timeout: Timeout, what: str) -> object:
         seconds = self.seconds(timeout)

@@ -6,7 +6,7 @@ Invariant: no field is ignored. A field that the command does not use raises.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -27,10 +27,12 @@ BUILT: Final = {
     "flush": ("level",),
     "sow": (*_QUERY, "keys", "query_id"),
     "sow_and_subscribe": (*_QUERY, "sub_id"),
+    "sow_delete": ("topic", "filter", "keys", "data", "bookmark", "options"),
+    "delta_publish": ("topic", "data", "expiration", "correlation_id", "sow_key"),
 }
 """Commands, and the fields that each command uses."""
 NOT_BUILT: Final = (
-    "sow_and_delta_subscribe", "sow_delete", "delta_publish", "delta_subscribe", "ack",
+    "sow_and_delta_subscribe", "delta_subscribe", "ack",
 )  # fmt: skip
 
 
@@ -47,15 +49,18 @@ class Command(_Head, frozen=True, kw_only=True):
     execution. A field that the command does not use raises `BadOption`.
 
     Args:
-        command: `publish`, `subscribe`, `sow`, `sow_and_subscribe`, `unsubscribe`, `pause`, `resume` or
-            `flush`. Other AMPS commands are not supported yet.
-        topic: Topic of a publish, subscribe or query. Subscribes and queries also accept a pattern.
-        data: publish: the body: bytes unchanged, str as UTF-8, any other object as JSON.
-        expiration: publish: lifetime in a queue, in seconds or text. Topics ignore it.
-        correlation_id: publish: text that subscribers receive with the message.
-        sow_key: publish: message key.
-        bookmark: subscribe: start point, which makes it a bookmark subscription.
-        filter: subscribe and queries: only messages or records whose content matches this expression.
+        command: `publish`, `delta_publish`, `subscribe`, `sow`, `sow_and_subscribe`, `sow_delete`,
+            `unsubscribe`, `pause`, `resume` or `flush`. Other AMPS commands are not supported yet.
+        topic: Topic of the command. Subscribes and queries also accept a pattern.
+        data: Publishes: the body: bytes unchanged, str as UTF-8, any other object as JSON. sow_delete: the
+            body whose record is deleted.
+        expiration: Publishes: lifetime in seconds or text, as in `Client.publish`.
+        correlation_id: Publishes: text that subscribers receive with the message.
+        sow_key: Publishes: message key.
+        bookmark: subscribe: start point, which makes it a bookmark subscription. sow_delete: bookmarks of
+            messages of a queue.
+        filter: Subscribes, queries and sow_delete: only messages or records whose content matches this
+            expression.
         options: subscribe and queries: options as one string, as in AMPS:
             `"timestamp,rate=2x,select=[-/,+/b]"`. A subscribe with the only option `pause` or `resume`, and a
             `sub_id`, pauses or resumes existing subscriptions.
@@ -65,7 +70,7 @@ class Command(_Head, frozen=True, kw_only=True):
         depth: subscribe and queries: flow-control credit, in bytes or text (`"2MB"`).
         until_caught_up: subscribe with a bookmark: end at the last message accepted at the call.
         level: flush: `"persisted"` (default) or `"processed"`.
-        keys: sow: only records with one of these keys.
+        keys: sow and sow_delete: only records with one of these keys.
         order_by: queries: fields to sort by, as in `Client.sow`.
         top_n: queries: largest number of records.
         skip_n: queries: number of records to skip before them.
@@ -120,8 +125,8 @@ def check_command(command: Command) -> None:
         value = getattr(command, name)
         if name not in used and value is not default and (name == "data" or value != default):
             raise BadOption(f"Command '{command.command}' does not use {name}={value!r}. Remove it.")
-    if command.command == "publish" and command.data is msgspec.UNSET:
-        raise UsageError("Command 'publish' requires data. Pass data=.")
+    if command.command in ("publish", "delta_publish") and command.data is msgspec.UNSET:
+        raise UsageError(f"Command {command.command!r} requires data. Pass data=.")
 
 
 def request_of(command: Command, sub_id: str) -> SubscribeRequest:
@@ -156,6 +161,17 @@ def query_of(command: Command, sub_id: str) -> SubscribeRequest:
         options=command.options,
         depth=command.depth,
     )
+
+
+def selection_of(command: Command) -> dict[str, Any]:
+    """Return the arguments of a delete."""
+    return {
+        "filter": command.filter,
+        "keys": command.keys,
+        "data": None if command.data is msgspec.UNSET else command.data,
+        "bookmark": command.bookmark,
+        "options": command.options,
+    }
 
 
 def naming(command: Command, running: Container[str]) -> tuple[str, tuple[str, ...]] | None:

@@ -179,6 +179,15 @@ class ClientDriver(ABC):
         return self.call(asking(self.core, make, batch, same), timeout, "a transaction")
 
     @abstractmethod
+    def delete(self, body: bytes, timeout: Timeout, *, wait: bool) -> Any:
+        """Publish a delete of records. With `wait`, wait for the answer and return a `DeleteResult`."""
+
+    def names_queue(self, topic: str) -> bool:
+        """Return whether `topic` is a queue, as the server reported last. True before the first logon."""
+        queues = self.publishing.server_topics.queues
+        return queues is None or topic in queues
+
+    @abstractmethod
     def open_stream(self, request: SubscribeRequest, timeout: Timeout, on_message: Handler | None) -> Any:
         """Send a subscribe, wait until it is accepted, and return its stream."""
 

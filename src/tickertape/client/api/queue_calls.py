@@ -1,13 +1,14 @@
-"""Calls of both clients that acknowledge, release or reject messages of queues.
+"""Calls of both clients that settle messages of queues, or delete records.
 
-A settlement is published like a message, so no call waits for the server.
+Settlements and deletes are published like messages. Only a delete of records waits for the server.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tickertape.base.errors import UsageError
 from tickertape.base.text_format import wrong_type
@@ -15,14 +16,17 @@ from tickertape.batch.message_batch import Message, MessageBatch
 from tickertape.batch.queue_lease import Lease
 from tickertape.client.api.auto_ack import lease_in
 from tickertape.client.api.driver import ClientDriver, Step
-from tickertape.client.common.waiting import now
-from tickertape.client.queues.settlements import Bookmarks, action_of, bookmarks_in, check_filter, check_queue
+from tickertape.client.common.waiting import DEFAULT, Timeout, now
+from tickertape.client.queues.settlements import Bookmarks, action_of, bookmarks_in, check_queue
+from tickertape.client.sow.delete_arguments import check_delete_filter, check_selection, delete_body
 
 Done = TypeVar("Done")
 """None, or an awaitable of None."""
+Deleting = TypeVar("Deleting")
+"""The result of a delete of records or None, or an awaitable of these."""
 
 
-class QueueCalls(ABC, Generic[Done]):
+class QueueCalls(ABC, Generic[Done, Deleting]):
     """The queue calls of `Client` and `AsyncClient`. On `AsyncClient`, await each method."""
 
     _driver: ClientDriver
@@ -146,59 +150,86 @@ class QueueCalls(ABC, Generic[Done]):
         self,
         topic: str,
         *,
-        bookmark: Bookmarks | None = None,
         filter: str | None = None,
+        keys: Sequence[str] | None = None,
+        data: object = None,
+        bookmark: Bookmarks | None = None,
         options: str | None = None,
-    ) -> Done:
-        """Acknowledge, release or reject messages of a queue by their bookmarks or by a filter.
+        timeout: Timeout = DEFAULT,
+        wait: bool = True,
+    ) -> Deleting:
+        """Delete records of a SOW topic, or settle messages of a queue. `topic` decides.
 
-        A filter also settles messages that other consumers hold. With strict leasing it settles only messages
-        that this client holds. The call does not wait for the server: a filter that the server rejects
-        (`BadFilter`) is reported like a rejected publish, see `set_failed_write_handler`.
+        Pass exactly one of `filter`, `keys`, `data` and `bookmark`.
 
-        The name comes from AMPS, where the command also deletes records of a SOW (State of the World, a table
-        of the last message of each key). Tickertape has no SOW.
+        Records: the delete takes its place among the publishes of this client. It deletes the records of the
+        messages before it, and none of later ones. With a publish store it is stored and sent again like a
+        message, and happens once. Call it again after an error without a publish store. A delete of many
+        records is repeated until no match is left.
+
+        Queues: `bookmark` and `filter` acknowledge, release or reject messages, as `options` requests. A
+        filter also settles messages that other consumers hold. With strict leasing it settles only messages
+        that this client holds. The call does not wait for the server: a settlement that the server rejects is
+        reported like a rejected publish, see `set_failed_write_handler`. Before its first logon, a client
+        takes every topic with a filter for a queue.
 
         Args:
-            topic: Name of the queue.
-            bookmark: Bookmarks of the messages, as in `ack`.
-            filter: Settle all messages that match this expression. `"TRUE"`: all messages.
-            options: As `option` of `ack`.
+            topic: Name of the SOW topic, or of the queue.
+            filter: All records or messages that match this expression. `"TRUE"`: all.
+            keys: The records with these keys (`Message.sow_key`), at most 100,000 with 1 MiB.
+            data: The record that a publish of this body would replace, given as in `publish`.
+            bookmark: Queues: bookmarks of the messages, as in `ack`.
+            options: Queues: as `option` of `ack`.
+            timeout: Records: longest wait for the answer, in seconds or text. With a publish store, the
+                delete may happen after the timeout. Default: the timeout of the client.
+            wait: Records: wait for the answer (default True). False: return at once, without a result, as
+                `publish` does. The server then deletes at most 250,000 records, and a rejected delete is
+                reported like a rejected publish.
+
+        Returns:
+            The numbers of deleted and of matching records. None for a queue, and without `wait`.
 
         Raises:
-            BadFilter: The filter is empty or not text.
-            UsageError: `bookmark` and `filter` are both given, or neither.
+            UsageError: Not exactly one selection is given, or `options` for records.
+            BadTopic: The topic is neither a SOW topic nor a queue.
+            BadFilter: The filter is invalid.
+            BadSowKey: A key or `data` is not valid for the topic.
+            BadCommand: Too many keys.
+            BadOption: The SOW topic is not persistent, or `timeout` is invalid.
+            TimedOut: No answer within `timeout`.
+            Disconnected: The connection was lost before the answer. An HA client with a publish store waits
+                for the answer on its next connection instead.
 
-        All other errors: see `ack`.
+        All other errors: see `publish` and `ack`.
 
         Example:
-            >>> client.publish_batch("jobs", [{"id": 1}, {"id": 2}])
-            >>> client.publish_flush()
-            >>> client.sow_delete("jobs", filter="/id = 1")
-            >>> client.publish_flush()
-            >>> with client.subscribe("jobs") as stream:
-            ...     stream.get(timeout=5).json()
-            {'id': 2}
+            >>> client.publish_batch("positions", [{"id": 1, "qty": 5}, {"id": 2, "qty": 7}])
+            >>> client.sow_delete("positions", filter="/qty > 6").records
+            1
+            >>> client.sow_delete("positions", data={"id": 1}).records
+            1
         """
-        if filter is None:
-            if bookmark is None:
-                raise UsageError(
-                    "Cannot delete without a bookmark or a filter of queue messages. Pass one of them. Other "
-                    "forms are not supported yet."
-                )
-            return self._settle_call(self._acknowledging(topic, bookmark, options))
+        check_selection(filter=filter, keys=keys, data=data, bookmark=bookmark)
         if bookmark is not None:
-            raise UsageError("Cannot delete with both a bookmark and a filter. Pass one of them.")
-        action, extend_ms = action_of(options)
-        return self._settle_call(
-            partial(self._driver.acks.settle_all, check_queue(topic), action, check_filter(filter), extend_ms)
-        )
+            return self._settled(self._acknowledging(topic, bookmark, options))
+        if filter is not None and (options is not None or self._driver.names_queue(topic)):
+            (action, extend_ms), condition = action_of(options), check_delete_filter(filter)
+            acks, queue = self._driver.acks, check_queue(topic)
+            return self._settled(partial(acks.settle_all, queue, action, condition, extend_ms))
+        body = delete_body(topic, filter, keys, data, options)
+        deleted: Deleting = self._driver.delete(body, timeout, wait=wait)
+        return deleted
 
     # -- inside -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def _settle_call(self, step: Step) -> Done:
         """Run a step of the acknowledgements as a call of the application."""
+
+    def _settled(self, step: Step) -> Deleting:
+        nothing: Any = self._settle_call(step)
+        settled: Deleting = nothing
+        return settled
 
     def _acknowledging(self, topic: str, bookmarks: Bookmarks, option: str | None) -> Step:
         queue, (action, extend_ms) = check_queue(topic), action_of(option)

@@ -10,7 +10,15 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from tickertape.base.bookmarks import EPOCH
-from tickertape.client.api.command import Command, check_command, naming, one_sub_id, query_of, request_of
+from tickertape.client.api.command import (
+    Command,
+    check_command,
+    naming,
+    one_sub_id,
+    query_of,
+    request_of,
+    selection_of,
+)
 from tickertape.client.api.driver import ClientDriver
 from tickertape.client.common.handlers import Handler
 from tickertape.client.common.request import SubscribeRequest
@@ -38,6 +46,8 @@ class ReadCalls(ABC, Generic[Opened, Done]):
 
     _driver: ClientDriver
     publish: Callable[..., Any]
+    delta_publish: Callable[..., Any]
+    sow_delete: Callable[..., Any]
     publish_flush: Callable[..., Any]
 
     def subscribe(
@@ -486,7 +496,10 @@ class ReadCalls(ABC, Generic[Opened, Done]):
             return self._open(request, timeout, handler)
         if command.command == "flush":
             return self._over(self.publish_flush(timeout, command.level or "persisted"))
-        published = self.publish(
+        if command.command == "sow_delete":
+            return self._over(self.sow_delete(command.topic, **selection_of(command), timeout=timeout))
+        publish = self.delta_publish if command.command == "delta_publish" else self.publish
+        published = publish(
             command.topic,
             command.data,
             expiration=command.expiration,

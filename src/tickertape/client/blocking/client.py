@@ -26,6 +26,7 @@ from tickertape.client.common.waiting import DEFAULT, Timeout
 from tickertape.client.limits import client_timeout_seconds
 from tickertape.client.publish_store.protocol import PublishStore
 from tickertape.client.publishing.bulk import Chunk, chunks_from_arrow, chunks_of_messages
+from tickertape.client.publishing.pending_deletes import DeleteResult
 from tickertape.client.publishing.send_buffer import NOBODY
 from tickertape.payload.bodies import encode
 from tickertape.security.tls_options import TLS
@@ -34,7 +35,7 @@ from tickertape.security.tls_options import TLS
 class Client(
     ReadCalls[MessageStream, None],
     SowCalls[SowResult, MessageStream],
-    QueueCalls[None],
+    QueueCalls[None, DeleteResult | None],
     TransactionCalls[ClientTransaction],
     ClientFrontend,
     ClosesItself,
@@ -302,6 +303,50 @@ class Client(
             if sequence is not None:
                 return sequence
         return driver.publish_when_room(driver.timeout, driver.publish, topic, body, 0, "", "", get_ident())
+
+    def delta_publish(
+        self,
+        topic: str,
+        data: object,
+        *,
+        expiration: float | str | None = None,
+        correlation_id: str | None = None,
+        sow_key: str | None = None,
+        timeout: Timeout = DEFAULT,
+    ) -> int | None:
+        """Publish one message whose fields the server merges into the record of its key.
+
+        The body must have the key fields, or the message its explicit key. Objects are merged by name at
+        every depth, and all other values, arrays too, are replaced. A delta cannot remove a field. The server
+        merges each delta once, and stores and delivers the merged message.
+
+        Without a record, without a SOW on the topic, and for message types without a merge, the call is a
+        `publish`. The merge is refused, as a rejected publish is, if the merged message is too large.
+
+        Args:
+            topic: Name of the SOW topic.
+            data: The fields to change, given as in `publish`.
+            expiration: As in `publish`. The lifetime of the record starts again.
+            correlation_id: As in `publish`.
+            sow_key: Key of the record, for a SOW topic with explicit keys.
+            timeout: As in `publish`.
+
+        Returns:
+            The sequence number of the message, as in `publish`.
+
+        All errors: see `publish`.
+
+        Example:
+            >>> client.publish("positions", {"id": 1, "qty": 5, "price": 12.5})
+            >>> client.delta_publish("positions", {"id": 1, "qty": 6})
+            >>> [record.json() for record in client.sow("positions")][0]
+            {'id': 1, 'qty': 6, 'price': 12.5}
+        """
+        body = data if type(data) is bytes else encode(data)
+        driver = self._driver
+        extra = extras(expiration, correlation_id, sow_key)
+        publish = partial(driver.publish, topic, body, *extra, delta=True)
+        return driver.publish_when_room(driver.seconds(timeout), publish)
 
     def publish_batch(
         self, topic: str, messages: Iterable[object], *, timeout: Timeout = DEFAULT

@@ -34,8 +34,9 @@ from tickertape.client.common.request import SubscribeRequest
 from tickertape.client.common.waiting import Timeout, no_logon, now, remaining
 from tickertape.client.limits import acknowledger_idle_seconds
 from tickertape.client.protocol.core import BytesReceived, ClientProtocol, ConnectionEnded, ConnectionOpened
+from tickertape.client.publishing.pending_deletes import NOTHING_DELETED, DeleteResult, with_answer
 from tickertape.client.publishing.send_buffer import NOBODY
-from tickertape.wire.commands import LoggedOn
+from tickertape.wire.commands import Deleted, LoggedOn
 
 
 class ThreadDriver(ClientDriver):
@@ -189,6 +190,24 @@ class ThreadDriver(ClientDriver):
         # The subscription may have ended meanwhile, for example with its connection.
         with suppress(Disconnected, Closed):
             self.send_only(lambda _: self.core.leave(request))
+
+    def delete(self, body: bytes, timeout: Timeout, *, wait: bool) -> DeleteResult | None:
+        seconds = self.seconds(timeout)
+        if not wait:
+            self.publish_when_room(seconds, self.publishing.delete, body)
+            return None
+        self.check_may_wait("sow_delete")
+        deadline = None if seconds is None else time.monotonic() + seconds
+        result, more = NOTHING_DELETED, True
+        while more:
+            call = ThreadWaiter()
+            with self.lock:
+                self._until_ready(deadline, seconds, "sow_delete")
+            self.publish_when_room(remaining(deadline), self.core.delete, call, body)
+            answer = call.wait(remaining(deadline), "sow_delete", seconds)
+            assert isinstance(answer, Deleted)
+            result, more = with_answer(result, answer), answer.more
+        return result
 
     def call(self, begin: Callable[[ThreadWaiter], None], timeout: Timeout, what: str) -> object:
         seconds = self.seconds(timeout)

@@ -238,6 +238,17 @@ class ClientProtocol:
         command = commands.Flush(id=self._calls.new_id(), level=level)
         self._calls.ask(command.id, command, token)
 
+    def delete(self, token: Waiter, body: bytes) -> int | None:
+        """Publish a delete of records. Resolve `token` with the `Deleted` of the server. Return its sequence.
+
+        With a publish store, a client that reconnects resolves `token` after the resend. Raises as a publish
+        does, and `Disconnected`.
+        """
+        self.publishing.check_taken_over()
+        if not (self._step_by_step and self.publishing.store is not None):
+            self.logon.check_ready()
+        return self.publishing.delete(body, token)
+
     def subscribe(self, token: Waiter, request: SubscribeRequest, sink: Sink) -> None:
         """Subscribe. Resolve `token` with the `Ack` of the server, or at the start of the result of a query.
 
@@ -339,6 +350,7 @@ class ClientProtocol:
         if self._connection is None:
             refusal = self.logon.closed_error()
             self.publishing.lost(refusal)
+            self.publishing.deletes.lost(refusal, resent=False)
             self.subscriptions.lost("closed", refusal)
             self._effects.append(State(ConnectionState.SHUTDOWN))
         else:
@@ -438,6 +450,8 @@ class ClientProtocol:
                 self.subscriptions.deliver(command, batch, now)
         elif isinstance(command, commands.Persisted | commands.Processed | commands.Rejected):
             self._published(command)
+        elif isinstance(command, commands.Deleted):
+            self.publishing.deleted(command)
         elif isinstance(command, commands.GroupBegin | commands.Records | commands.GroupEnd):
             self.subscriptions.found(command, batch, now)
         elif isinstance(command, commands.Completed):
@@ -513,6 +527,7 @@ class ClientProtocol:
                 self._effects.append(ResolveCall(self._logon_token, refusal if closed else error))
                 self._logon_token = None
             self._calls.lost(refusal)
+            self.publishing.deletes.lost(refusal, resent=self._step_by_step and not closed)
             self._effects.append(State(ConnectionState.DISCONNECTED))
             if closed:
                 self._effects.append(State(ConnectionState.SHUTDOWN))

@@ -140,7 +140,9 @@ class LogonState:
             )
         if self._publishing.store is not None:
             check_sequences_left(self.command.name, answer.last_persisted)
-        self._publishing.server_topics.update(answer.recorded, answer.validated, answer.message_bytes_max)
+        topics = self._publishing.server_topics
+        topics.update(answer.recorded, answer.validated, answer.message_bytes_max)
+        topics.queues = None if answer.queues is None else frozenset(answer.queues)
         self.accepted = answer
 
     def ready(self, answer: LoggedOn) -> None:

@@ -9,9 +9,10 @@ from typing import Final, NamedTuple, Protocol
 from tickertape.base.errors import BadBatch, BadMessage, UsageError
 from tickertape.base.limits import message_cost_bytes
 from tickertape.base.text_format import wrong_type
+from tickertape.batch import BatchBuilder
 from tickertape.batch.arrow import array_pieces, body_arrays, encode_array
 from tickertape.batch.encode import EncodedBodies, encode_bodies, lengths_in
-from tickertape.batch.format import I8, check_head
+from tickertape.batch.format import FLAG_DELTA, I8, check_head
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.payload.bodies import encode, encode_all
 
@@ -117,3 +118,17 @@ def chunks_from_arrow(
 
 def _chunk(topic: str, encoded: EncodedBodies) -> Chunk:
     return Chunk(encoded.messages, len(encoded.joined), partial(encoded.batch, topic))
+
+
+def delta_maker(topic: str, body: bytes, expiration_ms: int, correlation_id: str, key: str) -> MakeBatch:
+    """Return the factory of the batch of one delta. Raises `BadMessage` for invalid labels."""
+    builder = BatchBuilder()
+    builder.add(
+        topic,
+        body,
+        expiration_ms=expiration_ms,
+        correlation_id=correlation_id,
+        key=key,
+        flags=FLAG_DELTA,
+    )
+    return builder.build

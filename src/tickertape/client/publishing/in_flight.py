@@ -12,8 +12,10 @@ from tickertape.batch.derive import select
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.common.effects import Effect, FailedWrite
 from tickertape.client.publish_store.protocol import PublishStore, Stored
+from tickertape.client.publishing.pending_deletes import PendingDeletes
 from tickertape.client.publishing.send_buffer import FrameInFlight, SendBuffer, SendBuffers
-from tickertape.wire.commands import Persisted, Processed, Rejected
+from tickertape.wire.commands import Deleted, Persisted, Processed, Rejected
+from tickertape.wire.sow_command import SOW_TOPIC
 
 
 class Rejections:
@@ -105,6 +107,8 @@ class UnansweredFrames:
         self._buffers = buffers
         self.store: PublishStore | None = None
         self.rejections = Rejections(effects)
+        self.deletes = PendingDeletes(effects)
+        """Calls that wait for the answers to their deletes."""
         self.frame = 0
         """Number of the last frame sent on this connection."""
         self.sent_sequence = 0
@@ -148,10 +152,22 @@ class UnansweredFrames:
         buffer, sequence = self._buffers.recorded, command.sequence
         while buffer.in_flight and (number := next(iter(buffer.in_flight))) <= command.frame:
             sequence = max(sequence, buffer.in_flight.pop(number).last)
+        self.deletes.persisted(command.frame, sequence)
         if self.store is None or not sequence:
             return 0
         self.store.discard(sequence)
         return sequence
+
+    def deleted(self, command: Deleted) -> None:
+        """Process the answer to a delete, which precedes the acknowledgement of its frame."""
+        check_frame(command.frame, self.frame)
+        frame = self._buffers.recorded.in_flight.get(command.frame)
+        if frame is None or (frame.batch is not None and SOW_TOPIC not in frame.batch.topics):
+            raise BadCommand(
+                f"Unexpected answer to a delete in publish frame {command.frame}: it has no unanswered "
+                "delete. Update the server."
+            )
+        self.deletes.answered(command, frame)
 
     def processed(self, command: Processed) -> list[SendBuffer]:
         """Settle one frame of non-persistent topics and no other. Return the buffer that held it."""
@@ -185,7 +201,8 @@ class UnansweredFrames:
             del buffer.in_flight[command.frame]
             if frame.batch is not None and self.store is not None:
                 self.store.replace(frame.first, frame.last, None)
-            self.rejections.add(command, frame.messages, frame.batch)
+            if not self.deletes.rejected(command, frame):
+                self.rejections.add(command, frame.messages, frame.batch)
             settled.append(buffer)
         return settled
 

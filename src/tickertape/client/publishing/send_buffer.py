@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tickertape.base.limits import batch_bytes_target, message_cost_bytes
 from tickertape.batch.builders.builder import BatchBuilder
 from tickertape.batch.encode import encode_bodies, lengths_in
-from tickertape.batch.format import I8, Int32s
+from tickertape.batch.format import FLAG_DELTA, I8, Int32s
 from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.limits import topics_remembered_max
 
@@ -94,10 +94,16 @@ class SendBuffer:
         return self._builder is None and bool(self.bodies)
 
     def add(
-        self, topic: str, body: bytes, expiration_ms: int = 0, correlation_id: str = "", key: str = ""
+        self,
+        topic: str,
+        body: bytes,
+        expiration_ms: int = 0,
+        correlation_id: str = "",
+        key: str = "",
+        delta: bool = False,
     ) -> None:
         """Add a message. No run may be open. Raises as `BatchBuilder.add` and then leaves no change."""
-        plain = not (expiration_ms or correlation_id or key)
+        plain = not (expiration_ms or correlation_id or key or delta)
         if plain and self._builder is None and (topic == self.topic or not self.bodies):
             self.topic = topic
             self.lengths = None
@@ -110,7 +116,14 @@ class SendBuffer:
             for earlier in self.bodies:
                 builder.add(self.topic, earlier)
         try:
-            builder.add(topic, body, expiration_ms=expiration_ms, correlation_id=correlation_id, key=key)
+            builder.add(
+                topic,
+                body,
+                expiration_ms=expiration_ms,
+                correlation_id=correlation_id,
+                key=key,
+                flags=FLAG_DELTA * delta,
+            )
         except BaseException:
             builder.repair()
             raise
@@ -119,9 +132,11 @@ class SendBuffer:
 
     def add_some(self, batch: MessageBatch, chosen: npt.NDArray[np.bool_]) -> None:
         """Add the `chosen` messages of `batch`. No run may be open."""
+        flags = batch.message_flags
         for at in map(int, np.flatnonzero(chosen)):
             body, correlation_id, key = batch.body(at), batch.correlation_id(at), batch.key(at)
-            self.add(batch.topic(at), body, batch.expiration(at) or 0, correlation_id or "", key or "")
+            delta = flags is not None and bool(flags[at] & FLAG_DELTA)
+            self.add(batch.topic(at), body, batch.expiration(at) or 0, correlation_id or "", key or "", delta)
 
     def open(self, owner: int, body_bytes: int) -> AppendRun:
         """Open a run for `owner`, which has just added a body of `body_bytes` bytes. May return `CLOSED`."""

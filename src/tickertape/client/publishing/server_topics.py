@@ -17,6 +17,7 @@ from tickertape.batch.message_batch import MessageBatch
 from tickertape.client.limits import servers_hurried_max
 from tickertape.client.publish_store.protocol import Stored
 from tickertape.wire.settlement import QUEUE_TOPIC
+from tickertape.wire.sow_command import SOW_TOPIC
 
 if TYPE_CHECKING:
     from tickertape.filter.topic_set import TopicSet
@@ -28,8 +29,8 @@ Flags = npt.NDArray[np.bool_]
 class ServerTopics:
     """Persistent and validated topics of the server.
 
-    Before the first logon every topic counts as persistent. The topic of settlements always does: a server
-    without queues rejects them.
+    Before the first logon every topic counts as persistent. The topics of settlements and of deletes of
+    records always do: a server without queues or SOW topics rejects them.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,8 @@ class ServerTopics:
         self._validated: frozenset[str] = frozenset()
         self.message_bytes_max = message_bytes_max
         """Longest message that the server accepts, in bytes."""
+        self.queues: frozenset[str] | None = None
+        """Names of the queues, as last reported. None: unknown."""
         self._before: tuple[TopicSet | None, frozenset[str], int] = (None, frozenset(), message_bytes_max)
         self._assumed: tuple[int, int] | None = None
         """First and last sequence accepted before the first report, or None before that report."""
@@ -113,7 +116,7 @@ class ServerTopics:
         return batch.topics[int(index[promised.argmax()])] if promised.any() else None
 
     def __contains__(self, topic: str) -> bool:
-        return self._recorded is None or topic in self._recorded or topic == QUEUE_TOPIC
+        return self._recorded is None or topic in self._recorded or topic in (QUEUE_TOPIC, SOW_TOPIC)
 
     def unrecorded(self, batch: MessageBatch) -> Flags | None:
         """Return flags of the messages of `batch` with non-persistent topics, or None without any."""
@@ -128,14 +131,12 @@ class ServerTopics:
 
         The server may have rejected messages below `last` for their body or length, and the rejection may be
         lost with the connection. A resend repeats the rejection, and the server drops the other messages as
-        duplicates.
+        duplicates. Likewise it repeats the answer to a delete of records.
         """
-        if not self._validated and self.message_bytes_max == message_bytes_max:
-            return last
         for first, _, batch in held:
             if first > last:
                 break
-            refused = not self._validated.isdisjoint(batch.topics)
+            refused = SOW_TOPIC in batch.topics or not self._validated.isdisjoint(batch.topics)
             if refused or int(np.diff(batch.offsets).max()) > self.message_bytes_max:
                 return first - 1
         return last

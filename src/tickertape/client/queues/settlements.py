@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Final
 
 from tickertape.base.bookmarks import AtBookmarks, Bookmark, parse_bookmark
-from tickertape.base.errors import BadBookmark, BadFilter, BadOption, UsageError
+from tickertape.base.errors import BadBookmark, BadOption, UsageError
 from tickertape.base.names import check_topic
 from tickertape.base.options import parse_options
 from tickertape.base.text_format import did_you_mean, shown, wrong_type
@@ -102,15 +102,6 @@ def check_queue(topic: str) -> str:
     """Return `topic` if it is a valid queue name. Raises `BadTopic`."""
     check_topic(topic)
     return topic
-
-
-def check_filter(filter: object) -> str:
-    """Return `filter` if it is a non-empty text. Raises `BadFilter`."""
-    if not isinstance(filter, str):
-        raise BadFilter(wrong_type("filter of sow_delete", filter, "str"))
-    if not filter.strip():
-        raise BadFilter(f"Invalid filter of sow_delete {shown(filter)}: it is empty. Use a condition.")
-    return filter
 
 
 def bodies_of(

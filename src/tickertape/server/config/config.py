@@ -261,7 +261,10 @@ def _config(root: Section, file: str) -> Config:
     logging = _logging(root.table("logging"))
     validated = [topic.name for topic in topics if topic.validate]
     # The answer to a logon holds these names in one frame.
-    names = [*validated, *(queue.name for queue in queues), *(journal.topics or ())]
+    queue_names = [queue.name for queue in queues]
+    names = [*validated, *queue_names, *(journal.topics or ())]
+    if journal.topics is not None:
+        names += queue_names  # with the persistent topics once more
     total = sum(len(name.encode()) + _NAME_OVERHEAD_BYTES for name in names)
     if total > topic_names_bytes_max:
         root.problem(

@@ -98,9 +98,9 @@ def test_message_and_client_calls_settle_queue_messages(
 
 def test_queue_calls_with_invalid_arguments_raise(front: Front, server: SocketServer) -> None:
     client = make(front, server, "plain")
-    with pytest.raises(tt.UsageError, match="not supported yet"):
+    with pytest.raises(tt.UsageError, match="without a selection"):
         client.sow_delete(WORK)
-    with pytest.raises(tt.UsageError, match="with both"):
+    with pytest.raises(tt.UsageError, match="with filter, bookmark together"):
         client.sow_delete(WORK, bookmark="1|1|", filter="TRUE")
     with pytest.raises(tt.BadOption):
         client.ack(WORK, "1|1|", "done")

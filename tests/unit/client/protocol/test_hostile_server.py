@@ -17,7 +17,6 @@ from tickertape.wire.commands import (
     Ack,
     Command,
     Committed,
-    Deleted,
     Deliver,
     GroupBegin,
     GroupEnd,
@@ -206,7 +205,6 @@ def test_error_answer_is_valid_for_every_command(what: str) -> None:
         GroupBegin(sub_id="sub", topic="orders", as_of="0", position=0),
         Records(sub_id="sub", marks=bytes(24)),
         GroupEnd(sub_id="sub", matches=1, topic_matches=1, records=1),
-        Deleted(frame=1, matches=1, topic_matches=1, deleted=1),
     ],
     ids=lambda command: type(command).__name__,
 )

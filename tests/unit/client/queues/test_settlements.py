@@ -16,9 +16,9 @@ from tickertape.client.queues.settlements import (
     bodies_of_gathered,
     body_of_filter,
     bookmarks_in,
-    check_filter,
     check_queue,
 )
+from tickertape.client.sow.delete_arguments import check_delete_filter
 from tickertape.wire.commands import LoggedOn
 
 
@@ -98,10 +98,10 @@ def test_invalid_queue_names_and_filters_raise() -> None:
     for wrong in ("", "wor.*", "$queue", None, 5):
         with pytest.raises(BadTopic):
             check_queue(wrong)  # type: ignore[arg-type]
-    assert check_filter("TRUE") == "TRUE"
+    assert check_delete_filter("TRUE") == "TRUE"
     for empty in ("", "  ", None, 5):
         with pytest.raises(BadFilter):
-            check_filter(empty)
+            check_delete_filter(empty)
 
 
 def test_settlement_bodies_keep_the_order_of_runs() -> None:

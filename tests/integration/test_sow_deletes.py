@@ -1,0 +1,192 @@
+"""Deletes of records and deltas on a real server, with both clients and all publish stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tickertape as tt
+from tests.conformance.fronts import Front
+from tickertape.testing.server import RunningServer, running_server
+
+CONFIG = """
+[[sow]]
+name = "positions"
+key = ["/id"]
+
+[[sow]]
+name = "named"
+
+[[queue]]
+name = "work"
+underlying = "positions"
+
+[[queue]]
+name = "jobs"
+"""
+KINDS = ("none", "memory", "file", "hybrid")
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def front(request: pytest.FixtureRequest) -> Iterator[Front]:
+    opened = Front(request.param)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with running_server(tmp_path / "data", CONFIG) as running:
+        yield running
+
+
+def store_of(kind: str, path: Path) -> tt.PublishStore | None:
+    if kind == "memory":
+        return tt.MemoryPublishStore()
+    if kind == "file":
+        return tt.FilePublishStore(path / "store")
+    return tt.HybridPublishStore(path / "store") if kind == "hybrid" else None
+
+
+def connected(front: Front, server: RunningServer, kind: str, path: Path, *, ha: bool = False) -> tt.Client:
+    if not ha:
+        return front.connect("a", server.uri, publish_store=store_of(kind, path))
+    client = front.make_ha("a", servers=server.uri, publish_store=store_of(kind, path))
+    client.connect_and_logon()
+    return client
+
+
+def ids(server: RunningServer, topic: str = "positions") -> list[Any]:
+    with tt.Client("reader", server.uri) as reader:
+        return [record.json()["id"] for record in reader.sow(topic)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_deletes_and_publishes_of_a_client_keep_the_order(
+    front: Front, server: RunningServer, kind: str, tmp_path: Path
+) -> None:
+    client = connected(front, server, kind, tmp_path)
+    for number in range(10):
+        client.publish("positions", {"id": number})
+    assert client.sow_delete("positions", filter="/id > 6")[:2] == (3, 3)
+    client.publish("positions", {"id": 8})
+    client.sow_delete("positions", filter="/id < 5", wait=False)
+    client.publish("positions", {"id": 2})
+    client.publish_flush()
+    assert ids(server) == [5, 6, 8, 2]
+
+
+@pytest.mark.parametrize("ha", [False, True], ids=["plain", "ha"])
+def test_delete_by_keys_and_by_data_counts_records(
+    front: Front, server: RunningServer, tmp_path: Path, ha: bool
+) -> None:
+    client = connected(front, server, "memory", tmp_path, ha=ha)
+    client.publish_batch("positions", [{"id": number} for number in range(5)])
+    client.publish_flush()
+    with tt.Client("reader", server.uri) as reader:
+        keys = [record.sow_key or "" for record in reader.sow("positions", top_n=2)]
+    assert client.sow_delete("positions", keys=[*keys, "unknown"]).records == 2
+    assert client.sow_delete("positions", data={"id": 3}) == tt.DeleteResult(1, 1, 3)
+    assert client.sow_delete("positions", data={"id": 77}).records == 0
+    client.publish("named", {"id": "x"}, sow_key="k1")
+    client.publish("named", {"id": "y"}, sow_key="k2")
+    assert client.sow_delete("named", keys=("k1",)).records == 1
+    assert (ids(server), ids(server, "named")) == ([2, 4], ["y"])
+
+
+@pytest.mark.parametrize("kind", ["none", "file"])
+def test_invalid_deletes_raise_in_the_call_and_change_nothing(
+    front: Front, server: RunningServer, kind: str, tmp_path: Path
+) -> None:
+    client = connected(front, server, kind, tmp_path)
+    client.publish("positions", {"id": 1})
+    wrong: list[tuple[type[tt.TickertapeError], dict[str, Any]]] = [
+        (tt.BadTopic, {"topic": "orders", "filter": "TRUE"}),
+        (tt.BadTopic, {"topic": "work", "keys": ["a"]}),
+        (tt.BadTopic, {"topic": "a\0b", "filter": "TRUE"}),
+        (tt.BadFilter, {"filter": "/id ="}),
+        (tt.BadFilter, {"filter": " "}),
+        (tt.BadFilter, {"filter": "x" * 20_000}),
+        (tt.BadSowKey, {"data": {"qty": 1}}),
+        (tt.BadSowKey, {"data": b"no JSON"}),
+        (tt.BadCommand, {"keys": ["k"] * 100_001}),
+        (tt.BadCommand, {"keys": ["k" * 2_000_000]}),
+        (tt.UsageError, {}),
+        (tt.UsageError, {"keys": ["a"], "filter": "TRUE"}),
+        (tt.UsageError, {"data": b"1", "filter": "TRUE"}),
+        (tt.UsageError, {"keys": []}),
+        (tt.UsageError, {"keys": "abc"}),
+        (tt.UsageError, {"keys": ["a"], "options": "cancel"}),
+        (tt.BadOption, {"filter": "TRUE", "timeout": "soon"}),
+    ]
+    for error, arguments in wrong:
+        with pytest.raises(error):
+            client.sow_delete(**{"topic": "positions", **arguments})
+    client.publish_flush()
+    assert ids(server) == [1]
+    assert client.unpersisted_count() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_deltas_are_merged_in_order_with_publishes(
+    front: Front, server: RunningServer, kind: str, tmp_path: Path
+) -> None:
+    client = connected(front, server, kind, tmp_path)
+    client.publish("positions", {"id": 1, "a": {"x": 1}, "list": [1, 2]})
+    client.delta_publish("positions", {"id": 1, "a": {"y": 2}, "list": [3]}, correlation_id="c")
+    client.publish("positions", {"id": 2, "a": 1})
+    client.delta_publish("positions", b'{"id": 2, "b": 2}')
+    client.delta_publish("positions", {"id": 3, "new": True})
+    client.publish("named", {"a": 1}, sow_key="k")
+    client.delta_publish("named", {"b": 1}, sow_key="k")
+    client.delta_publish("plain", {"b": 1})
+    client.publish_flush()
+    with tt.Client("reader", server.uri) as reader:
+        found = [record.json() for record in reader.sow("positions")]
+        assert [record.json() for record in reader.sow("named")] == [{"a": 1, "b": 1}]
+        assert [message.json() for message in reader.replay("plain")] == [{"b": 1}]
+        labels = [message.correlation_id for message in reader.replay("positions")]
+    assert found == [
+        {"id": 1, "a": {"x": 1, "y": 2}, "list": [3]},
+        {"id": 2, "a": 1, "b": 2},
+        {"id": 3, "new": True},
+    ]
+    assert labels == [None, "c", None, None, None]
+
+
+def test_delta_without_key_is_rejected_and_the_record_remains(
+    front: Front, server: RunningServer, tmp_path: Path
+) -> None:
+    client = connected(front, server, "file", tmp_path)
+    client.publish("positions", {"id": 1, "a": 1})
+    for body in (b"{}", b"[]", b'"x"', b'{"a": 2}', b"["):
+        client.delta_publish("positions", body)
+        with pytest.raises(tt.PublishRejected) as caught:
+            client.publish_flush()
+        assert isinstance(caught.value.__cause__, tt.BadSowKey)
+    client.delta_publish("positions", {"id": 1, "a": 3})
+    client.publish_flush()
+    with tt.Client("reader", server.uri) as reader:
+        assert [record.json() for record in reader.sow("positions")] == [{"id": 1, "a": 3}]
+
+
+def test_commands_delete_and_publish_deltas(front: Front, server: RunningServer, tmp_path: Path) -> None:
+    client = connected(front, server, "none", tmp_path)
+    client.publish_batch("positions", [{"id": number} for number in range(4)])
+    assert client.execute(tt.Command("sow_delete", "positions", filter="/id = 1")).end_reason == "complete"
+    client.execute(tt.Command("sow_delete", "positions", data={"id": 2}))
+    client.execute(tt.Command("delta_publish", "positions", data={"id": 3, "a": 1}))
+    client.execute(tt.Command("flush"))
+    with tt.Client("reader", server.uri) as reader:
+        assert [record.json() for record in reader.sow("positions")] == [{"id": 0}, {"id": 3, "a": 1}]
+    with pytest.raises(tt.UsageError, match="without a selection"):
+        client.execute(tt.Command("sow_delete", "positions"))
+    with pytest.raises(tt.UsageError, match="'delta_publish' requires data"):
+        client.execute(tt.Command("delta_publish", "positions"))
+    with pytest.raises(tt.BadOption, match="does not use"):
+        client.execute(tt.Command("delta_publish", "positions", data=b"{}", filter="TRUE"))
