@@ -17,7 +17,7 @@ Durability = Literal["persistent", "transient"]
 MissingKey = Literal["refuse", "null"]
 Enabled = Literal["enabled"]
 
-DURABILITIES: Final[tuple[Durability, ...]] = ("persistent", "transient")
+PERSISTENT: Final = "persistent"
 MISSING_KEYS: Final[tuple[MissingKey, ...]] = ("refuse", "null")
 ENABLED: Final[Enabled] = "enabled"
 """Expiration of a SOW topic whose messages expire only with a lifetime of their own."""

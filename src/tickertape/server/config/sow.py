@@ -33,9 +33,9 @@ from tickertape.engine.limits import (
 )
 from tickertape.engine.runtime.queue_definition import QueueDefinition
 from tickertape.engine.runtime.sow_definition import (
-    DURABILITIES,
     ENABLED,
     MISSING_KEYS,
+    PERSISTENT,
     Enabled,
     SowDefinition,
 )
@@ -58,6 +58,7 @@ _CONTROL: Final = frozenset(map(chr, (*range(32), 127)))
 _MAY_REPEAT_NEVER: Final = "*?{"
 """Characters after which the character before them may be missing."""
 _OF_GENERATED_KEYS: Final = ("key_domain", "missing_key")
+_NOT_TRANSIENT: Final = "SOW topics that are not persistent are not supported."
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +92,9 @@ class _ReadTopic:
         """The text of the pattern, or an empty text."""
         return self.definition.pattern or ""
 
-    def covers(self, topic: str, *, persistent: bool) -> bool:
-        """Return whether a topic is the name, or matches the pattern and has the same durability."""
-        if topic == self.definition.name:
-            return True
-        if self.pattern is None or self.definition.transient == persistent:
-            return False
-        return self.pattern.search(topic)
+    def covers(self, topic: str) -> bool:
+        """Return whether a persistent topic is the name or matches the pattern."""
+        return topic == self.definition.name or (self.pattern is not None and self.pattern.search(topic))
 
     def key_of(self, topic: str) -> str:
         """Return the key of the table that covers a topic."""
@@ -152,11 +149,10 @@ def _configured(recorded: Sequence[str] | None, types: Mapping[str, str]) -> _Co
 def _sow_topic(section: Section, configured: _ConfiguredTopics) -> _ReadTopic:
     name = section.required("name", topic_of, "")
     pattern = section.value("pattern", pattern_of, None)
-    durability = section.value("durability", choice_of(DURABILITIES), None)
+    section.value("durability", _durability, None)
     definition = SowDefinition(
         name=name,
         pattern=pattern,
-        durability=durability or DURABILITIES[0],
         key=section.value("key", _key, ()),
         key_domain=section.value("key_domain", _domain, ""),
         missing_key=section.value("missing_key", choice_of(MISSING_KEYS), MISSING_KEYS[0]),
@@ -172,8 +168,8 @@ def _sow_topic(section: Section, configured: _ConfiguredTopics) -> _ReadTopic:
             if section.has(key):
                 section.problem(key, "has no effect without key. Remove it, or add key.")
     one = _ReadTopic(section, definition, None if pattern is None else compile_topic_pattern(pattern))
-    if name and (durability is not None or not section.has("durability")):
-        _check_durability(one, configured)
+    if name:
+        _check_persistent(one, configured)
     return one
 
 
@@ -182,11 +178,7 @@ def _completed(
 ) -> SowDefinition:
     """Return the definition with the message types of its topics, and the earlier patterns."""
     definition = one.definition
-    earlier = [
-        other
-        for other in takewhile(lambda other: other is not one, patterned)
-        if one.pattern is not None and other.definition.transient == definition.transient
-    ]
+    earlier = [*takewhile(lambda other: other is not one, patterned)] if one.pattern is not None else []
     types = _covered_types(one, earlier, configured)
     _check_fields(one, "key", [definition.key], types)
     _check_fields(one, "index", definition.index, types)
@@ -200,29 +192,13 @@ def _completed(
 # -- contradictions -----------------------------------------------------------------------------------
 
 
-def _check_durability(one: _ReadTopic, configured: _ConfiguredTopics) -> None:
-    """Check that the topics of a transient SOW topic are not persistent, and those of any other are.
-
-    A transient SOW topic of a persistent topic would lose its records at each stop, although the log has all
-    of them."""
-    section, name, transient = one.section, one.definition.name, one.definition.transient
-    recorded, names = configured.is_recorded(name), configured.recorded_names
-    if transient and section.has("checkpoint_interval"):
-        section.problem(
-            "checkpoint_interval",
-            'has no effect with durability = "transient", which has no checkpoints. Remove it.',
-        )
-    if transient and recorded:
-        section.problem(
-            "durability", f'must be "persistent", because topic {shown(name)} is persistent. Remove the key.'
-        )
-    if transient:
-        return
-    if recorded is False:
+def _check_persistent(one: _ReadTopic, configured: _ConfiguredTopics) -> None:
+    """Report topics that are not persistent, because records are restored from the log."""
+    section, name, names = one.section, one.definition.name, configured.recorded_names
+    if configured.is_recorded(name) is False:
         section.problem(
             "name",
-            f"topic {shown(name)} is not persistent. Add a [[journal.topic]] for it, or set "
-            'durability = "transient".',
+            f"topic {shown(name)} is not persistent. {_NOT_TRANSIENT} Add a [[journal.topic]] for it.",
         )
     if one.pattern is not None and names is not None and not any(map(one.pattern.search, names - {name})):
         section.problem(
@@ -238,15 +214,14 @@ def _covered_types(
     types = {name: configured.types.get(name, DEFAULT_TYPE)}
     if one.pattern is None:
         return types
-    for topic, kind in configured.types.items():
-        recorded = configured.is_recorded(topic)
-        persistent = not one.definition.transient if recorded is None else recorded
-        if (
-            topic
-            and one.covers(topic, persistent=persistent)
-            and not any(other.covers(topic, persistent=persistent) for other in earlier)
-        ):
-            types[topic] = kind
+    types.update(
+        (topic, kind)
+        for topic, kind in configured.types.items()
+        if topic
+        and configured.is_recorded(topic) is not False
+        and one.covers(topic)
+        and not any(other.covers(topic) for other in earlier)
+    )
     return types
 
 
@@ -271,8 +246,8 @@ def _check_fields(
 def _check_names(read: Iterable[_ReadTopic], patterned: Sequence[_ReadTopic]) -> None:
     """Report names that the pattern of another SOW topic matches: such a topic would have two records."""
     for one in read:
-        name, persistent = one.definition.name, not one.definition.transient
-        other = next((p for p in patterned if p is not one and p.covers(name, persistent=persistent)), None)
+        name = one.definition.name
+        other = next((p for p in patterned if p is not one and p.covers(name)), None)
         if other is not None:
             one.section.problem(
                 "name",
@@ -308,7 +283,7 @@ def _check_queues(
 
 def _owner(topic: str, read: Mapping[str, _ReadTopic], patterned: Iterable[_ReadTopic]) -> _ReadTopic | None:
     """Return the SOW topic of a persistent topic, or None."""
-    return read.get(topic) or next((one for one in patterned if one.covers(topic, persistent=True)), None)
+    return read.get(topic) or next((one for one in patterned if one.covers(topic)), None)
 
 
 def may_overlap(one: str, other: str) -> bool:
@@ -329,6 +304,16 @@ def literal_start(pattern: str) -> str:
 
 
 # -- values -------------------------------------------------------------------------------------------
+
+
+def _durability(value: Any) -> str:
+    """Return the only supported durability."""
+    if value == "transient":
+        raise ConfigurationError(f'cannot be "transient". {_NOT_TRANSIENT} Remove the key.')
+    if value != PERSISTENT:
+        near = did_you_mean(value, (PERSISTENT,)) if isinstance(value, str) else ""
+        raise ConfigurationError(f'must be "{PERSISTENT}", not {kind_of(value)}{near and "."}{near}')
+    return PERSISTENT
 
 
 def _key(value: Any) -> tuple[str, ...]:

@@ -64,9 +64,8 @@ expiration = "30s"
 checkpoint_interval = 30
 
 [[sow]]
-name = "prices"
-pattern = "^prices/"
-durability = "transient"
+name = "fills.ny"
+durability = "persistent"
 expiration = "enabled"
 """
 
@@ -123,7 +122,7 @@ def test_full_file_sets_every_key(tmp_path: Path) -> None:
                 expiration=30_000,
                 checkpoint_interval=30.0,
             ),
-            SowDefinition("prices", pattern="^prices/", durability="transient", expiration="enabled"),
+            SowDefinition("fills.ny", expiration="enabled"),
         ],
     )
 

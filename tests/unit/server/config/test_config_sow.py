@@ -15,7 +15,8 @@ MANY = ", ".join(f"'/k{number}'" for number in range(17))
 MANY_INDEXES = ", ".join(f"['/k{number}']" for number in range(17))
 """One above the limits."""
 KEYS = "name, pattern, durability, key, key_domain, missing_key, index, expiration, checkpoint_interval"
-NOT_PERSISTENT = 'is not persistent. Add a [[journal.topic]] for it, or set durability = "transient".'
+NOT_SUPPORTED = "SOW topics that are not persistent are not supported."
+NOT_PERSISTENT = f"is not persistent. {NOT_SUPPORTED} Add a [[journal.topic]] for it."
 NO_MATCH = "matches no persistent topic but the name. Add a [[journal.topic]], or remove the key."
 OWN_NAME = (
     "is the name of a queue. Rename the queue, because a queue over a SOW topic needs a name of its own."
@@ -108,11 +109,11 @@ def test_empty_index_list_is_no_index(tmp_path: Path) -> None:
     assert sow(tmp_path, "[[sow]]\nname = 'a'\nindex = []\n") == [SowDefinition("a")]
 
 
-def test_transient_sow_topic_of_a_topic_outside_of_the_journal_is_accepted(tmp_path: Path) -> None:
-    text = "[[journal.topic]]\nname = 'b'\n[[sow]]\nname = 'a'\ndurability = 'transient'\n"
-    assert sow(tmp_path, text) == [SowDefinition("a", durability="transient")]
-    text = "[journal]\ntopic = []\n[[sow]]\nname = 'a'\ndurability = 'transient'\npattern = '.*'\n"
-    assert sow(tmp_path, text) == [SowDefinition("a", durability="transient", pattern=".*")]
+def test_transient_sow_topic_is_refused_with_and_without_the_topic_in_the_journal(tmp_path: Path) -> None:
+    for journal in ("", "[[journal.topic]]\nname = 'a'\n", "[journal]\ntopic = []\n"):
+        text = f"{journal}[[sow]]\nname = 'a'\ndurability = 'transient'\n"
+        found = [line.partition(": ")[2] for line in problems(tmp_path, text)]
+        assert f'sow.durability: cannot be "transient". {NOT_SUPPORTED} Remove the key.' in found
 
 
 def test_message_type_of_the_topic_is_part_of_the_definition(tmp_path: Path) -> None:
@@ -133,13 +134,10 @@ def test_message_type_of_the_topic_is_part_of_the_definition(tmp_path: Path) -> 
         ("pattern = 'orders'", "pattern: must be a pattern, but 'orders' has none of "),
         ("pattern = '(?=a)b'", "pattern: Invalid topic pattern '(?=a)b' at position 0: look-ahead "),
         (
-            "durability = 'transent'",
-            'durability: must be one of "persistent", "transient", not \'transent\'. Did you ',
+            "durability = 'persistant'",
+            "durability: must be \"persistent\", not 'persistant'. Did you mean 'persistent'?",
         ),
-        (
-            "durability = 'transient'",
-            "durability: must be \"persistent\", because topic 'q' is persistent. Remove the key.",
-        ),
+        ("durability = 'transient'", f'durability: cannot be "transient". {NOT_SUPPORTED} Remove the key.'),
         ("key = []", "key: must have at least one field. Remove the key for explicit keys of publishers."),
         ("key = '/id'", "key: must be a list of field paths such as [\"/id\"], not '/id'"),
         ("key = [5]", "key: must be a string in quotes, not 5"),
@@ -243,22 +241,9 @@ def test_unset_variable_in_a_list_is_one_problem(tmp_path: Path) -> None:
         ),
         (
             "[[journal.topic]]\nname = 'a'\n[[sow]]\nname = 'b'\ndurability = 'other'\n",
-            ['5: sow.durability: must be one of "persistent", "transient", not \'other\''],
-        ),
-        (
-            "[[journal.topic]]\npattern = '^a'\n[[sow]]\nname = 'ab'\ndurability = 'transient'\n",
-            ["5: sow.durability: must be \"persistent\", because topic 'ab' is persistent. Remove the key."],
-        ),
-        (
-            (
-                "[journal]\ntopic = []\n[[sow]]\nname = 'a'\ndurability = 'transient'\n"
-                "checkpoint_interval = '1m'\n"
-            ),
             [
-                (
-                    '6: sow.checkpoint_interval: has no effect with durability = "transient", which has no '
-                    "checkpoints. Remove it."
-                )
+                f"4: sow.name: topic 'b' {NOT_PERSISTENT}",
+                "5: sow.durability: must be \"persistent\", not 'other'",
             ],
         ),
         (
@@ -327,12 +312,6 @@ def test_conflicting_sow_keys_topics_and_queues_are_refused(
         # a queue over a SOW topic with another name, and one whose name only matches a pattern
         "[[queue]]\nname = 'w'\nunderlying = 'o'\ndead_letter = 'd'\n[[sow]]\nname = 'o'\n",
         "[[queue]]\nname = 'w'\nunderlying = 'o'\n[[sow]]\nname = 'all'\npattern = '.*'\n",
-        # a transient pattern has no persistent topic
-        (
-            "[[journal.topic]]\nname = 'o'\n[[journal.topic]]\nname = 'd'\n"
-            "[[queue]]\nname = 'w'\nunderlying = 'o'\ndead_letter = 'd'\n"
-            "[[sow]]\nname = 'o'\n[[sow]]\nname = 'rest'\npattern = '.*'\ndurability = 'transient'\n"
-        ),
         # an explicit key needs no field
         "[[topic]]\nname = 'b'\nmessage_type = 'binary'\n[[sow]]\nname = 'b'\n",
         # a topic of an earlier pattern needs no field of a later one
@@ -347,9 +326,8 @@ def test_topics_and_queues_without_a_conflict_are_accepted(tmp_path: Path, text:
 
 
 def test_invalid_journal_topic_is_reported_without_a_second_problem(tmp_path: Path) -> None:
-    for durability in ("persistent", "transient"):
-        text = f"[[journal.topic]]\nname = 'w*'\n[[sow]]\nname = 'w'\ndurability = '{durability}'\n"
-        assert [line[:38] for line in problems(tmp_path, text)] == ["2: journal.topic.name: must be a topic"]
+    text = "[[journal.topic]]\nname = 'w*'\n[[sow]]\nname = 'w'\n"
+    assert [line[:38] for line in problems(tmp_path, text)] == ["2: journal.topic.name: must be a topic"]
 
 
 def test_sow_topics_and_patterns_above_the_limits_are_refused(tmp_path: Path) -> None:
@@ -377,15 +355,6 @@ def test_definition_has_earlier_patterns_that_may_match_the_same_topics(tmp_path
         "aa": ("^a/", "/x$"),
         "c": (),
     }
-
-
-def test_patterns_of_another_durability_are_not_earlier_patterns(tmp_path: Path) -> None:
-    text = (
-        "[[journal.topic]]\nname = 'a'\n[[journal.topic]]\npattern = '^a/'\n"
-        "[[sow]]\nname = 't'\npattern = '.*'\ndurability = 'transient'\n"
-        "[[sow]]\nname = 'a'\npattern = '^a/'\n"
-    )
-    assert [one.earlier_patterns for one in sow(tmp_path, text)] == [(), ()]
 
 
 @pytest.mark.parametrize(
