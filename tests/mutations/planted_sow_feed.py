@@ -108,8 +108,8 @@ SOW_FEED_MUTATIONS: Final = (
     Mutation(
         "results of slow readers have no memory limit",
         "engine/sow/queries.py",
-        "self._result_bytes() > self.results_bytes_max:",
-        "self._result_bytes() < 0:",
+        "            if self.results_bytes <= self.results_bytes_max:\n",
+        "            if self.results_bytes >= 0:\n",
         (_FEED,),
         promise="R14",
         tier="unit",

@@ -43,6 +43,8 @@ snapshot_step_connections_max: Final = 2_000
 """Connections that one step of the event loop reads for a snapshot."""
 snapshot_step_queues_max: Final = 100
 """Queues that one step of the event loop reads for a snapshot."""
+snapshot_step_sow_topics_max: Final = 64
+"""SOW topics that one step of the event loop reads for a snapshot."""
 sessions_listed_max: Final = 200
 """Sessions that one answer of `/stats` lists."""
 subscriptions_listed_max: Final = 500

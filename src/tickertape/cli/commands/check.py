@@ -22,7 +22,6 @@ from tickertape.server.config.addresses import ADMIN_DEFAULT
 from tickertape.server.config.archive import ArchiveConfig
 from tickertape.server.config.config import Config, JournalConfig, examine
 from tickertape.server.config.document import ConfigProblem, ConfigProblems, SourceLocation
-from tickertape.server.config.memory import sow_bytes_default
 
 _LABEL_WIDTH: Final = 14
 
@@ -116,7 +115,7 @@ def _document(config: str, settings: Config | None, problems: ConfigProblems, wa
         settings = msgspec.structs.replace(settings, admin=admin, archive=_without_secrets(settings.archive))
         configuration = msgspec.structs.asdict(settings)
         del configuration["sow_bytes_max"]
-        configuration["limits"] = {**settings.limits._asdict(), "sow_bytes_max": _sow_bytes(settings)}
+        configuration["limits"] = {**settings.limits._asdict(), "sow_bytes_max": settings.sow_bytes}
         document["configuration"] = configuration
     return msgspec.json.encode(document)
 
@@ -154,10 +153,6 @@ def _sow_text(sow: SowDefinition) -> str:
     if isinstance(sow.expiration, int):
         life = f", expire after {sow.expiration / 1000:g} s"
     return f"{sow.name}{pattern}, {key}, {sow.durability}{life}"
-
-
-def _sow_bytes(settings: Config) -> int:
-    return sow_bytes_default() if settings.sow_bytes_max is None else settings.sow_bytes_max
 
 
 def _slow_clients_text(settings: Config) -> str:
@@ -202,6 +197,6 @@ def _summary(settings: Config) -> list[str]:
         *([("validate", ", ".join(validated))] if validated else []),
         *(("queue", _queue_text(queue)) for queue in settings.queues),
         *(("sow", _sow_text(sow)) for sow in settings.sow),
-        *([("sow_bytes_max", f"{_sow_bytes(settings):,}")] if settings.sow else []),
+        *([("sow_bytes_max", f"{settings.sow_bytes:,}")] if settings.sow else []),
     ]
     return [f"  {name:<{_LABEL_WIDTH}}{text}" for name, text in rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from operator import attrgetter
 
 import click
 
@@ -22,6 +23,7 @@ from tickertape.server.admin.schema import (
     Retention,
     SessionState,
     SlowClientsState,
+    SowState,
     Stats,
     TransactionsState,
 )
@@ -44,7 +46,8 @@ def _watched(value: str) -> float:
     help="Repeat every S seconds (at least 0.1) until Ctrl-C. With --output json: one object per line.",
 )
 def stats(admin: str, as_json: bool, watch: float | None) -> None:
-    """Show statistics of a running server: log, rates, syncs, memory, connections and subscriptions.
+    """Show statistics of a running server: log, rates, syncs, memory, queues, records, connections and
+    subscriptions.
 
     Counters start at 0 when the server starts. The lag of a subscription is the number of messages, of any
     topic, between its position and the persisted end of the log.
@@ -110,6 +113,7 @@ def _lines(report: Stats) -> Iterator[tuple[str, str]]:
     yield from _slow(report.slow_clients)
     yield from _transactions(report.transactions)
     yield from _queues(report.queues)
+    yield from _sow(report.sow)
     by_code = ("refused", totals.refused), ("ended", totals.ended), ("subs ended", totals.ended_subscriptions)
     for name, counts in by_code:
         if counts:
@@ -144,6 +148,29 @@ def _queues(queues: list[QueueSnapshot]) -> Iterator[tuple[str, str]]:
     if queues:
         depth, leased = sum(queue.depth for queue in queues), sum(queue.leased for queue in queues)
         yield "queues", f"{len(queues):,} with {counted(depth, 'message')}, {leased:,} leased"
+
+
+def _sow(sow: SowState | None) -> Iterator[tuple[str, str]]:
+    if sow is None:
+        return
+    records = sum(topic.records for topic in sow.topics)
+    memory = f"{sow.memory_bytes:,} of {sow.memory_limit_bytes:,} bytes"
+    lag = f", {counted(sow.lag_bytes, 'byte')} behind" if sow.lag_bytes else ""
+    yield "sow", f"{counted(len(sow.topics), 'topic')} with {counted(records, 'record')}, {memory}{lag}"
+    if sow.failure is not None:
+        yield "sow stopped", safe_whole(sow.failure)
+    if sow.queries:
+        oldest = f"oldest {number(sow.oldest_query_seconds)} s"
+        results = f"{counted(sow.results_bytes, 'byte')} of results"
+        yield "sow queries", f"{sow.queries:,} running, {oldest}, {results}"
+    for topic in sow.topics:
+        if not topic.complete:
+            yield "sow part", f"{safe(topic.name)}: {safe_whole(topic.incomplete_because or '')}"
+    late = max((topic.checkpoint for topic in sow.topics), key=attrgetter("seconds"), default=None)
+    if late is not None:
+        failures = sum(topic.checkpoint.failures for topic in sow.topics)
+        failed = f", {failures:,} failed" if failures else ""
+        yield "checkpoints", f"oldest {number(late.seconds)} s{failed}"
 
 
 def _durations(of: Durations) -> str:

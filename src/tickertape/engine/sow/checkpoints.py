@@ -62,6 +62,17 @@ class _Attempt(NamedTuple):
     """Whether it has a new file."""
 
 
+class CheckpointLook(NamedTuple):
+    """The checkpoint of one topic, for monitoring."""
+
+    manifest: StateManifest | None
+    """The newest durable checkpoint. None before the first one."""
+    saved_at: float
+    """Time (monotonic) of the newest checkpoint, of the last look without changes, or of the start."""
+    failures: int
+    """Failed attempts since the start."""
+
+
 class _TopicState:
     """Checkpoint of one topic."""
 
@@ -81,6 +92,9 @@ class _TopicState:
         """Highest P1 in the name of a file, also of failed attempts."""
         self.forced = False
         """The next file must be a base."""
+        self.saved_at = 0.0
+        """Time (monotonic) of the newest checkpoint, of the last look without changes, or of the start."""
+        self.failures = 0
 
     @property
     def since(self) -> int:
@@ -166,8 +180,16 @@ class StateCheckpoints:
                 state.leftovers.update(set(plan.leftovers) - {MANIFEST_NAME})
                 if plan.manifest is not None:
                     state.named_end = max(state.named_end, plan.manifest.files[-1].end)
-            state.due_at = self._clock.mono + state.topic.definition.checkpoint_interval
+            state.saved_at = self._clock.mono
+            state.due_at = state.saved_at + state.topic.definition.checkpoint_interval
         self._clock.announce(self)
+
+    def look(self, name: str) -> CheckpointLook:
+        """Return the checkpoint of a SOW topic."""
+        state = self._states.get(name)
+        if state is None:  # it has none
+            return CheckpointLook(None, self._clock.mono, 0)
+        return CheckpointLook(state.manifest, state.saved_at, state.failures)
 
     # -- retention --------------------------------------------------------------------------------------
 
@@ -422,6 +444,7 @@ class StateCheckpoints:
         assert state is not None
         assert attempt is not None
         state.manifest, state.checksum = attempt.manifest, manifest_checksum(attempt.data)
+        state.saved_at = self._clock.mono
         state.leftovers.clear()
         state.forced = False
         state.topic.fold.deleted_keys.forget(state.since)
@@ -454,10 +477,12 @@ class StateCheckpoints:
 
     def _failed(self, job: WriteState | PublishState, error: OSError) -> None:
         self.failures += 1
+        state = self._current
+        assert state is not None
+        state.failures += 1
         if self._attempt is not None and self._attempt.written:
-            assert self._current is not None
             # The manifest may name it already, so only a later manifest may remove it.
-            self._current.leftovers.add(self._attempt.manifest.files[-1].name)
+            state.leftovers.add(self._attempt.manifest.files[-1].name)
         self._outbox.log_event("sow_checkpoint_failed", True, {"topic": job.topic, "text": str(error)})
         self._finish()
 
@@ -480,6 +505,8 @@ class StateCheckpoints:
         """End the turn of a topic."""
         self._current = None
         state.urgent = False
+        if not state.changed or not self._fold.applied_end:
+            state.saved_at = self._clock.mono
         state.due_at = self._clock.mono + state.topic.definition.checkpoint_interval
         self._clock.announce(self)
 

@@ -58,6 +58,8 @@ class SowFeed(Feed):
         self._outbox = outbox
         self.needed = 0
         """Position up to which the log must be folded before its start."""
+        self.requested_at = 0.0
+        """Time (monotonic) of its request."""
         self.log_feed = log_feed
         self.position = 0
         """Position of the result, from `begin` on."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tickertape.base.errors import QueryTooSlow, TickertapeError
 from tickertape.engine.limits import sow_results_bytes_max
+from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.runtime.scheduling import FairQueue, Pending
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.feed import HeldFeeds, SowFeed
@@ -18,11 +19,14 @@ from tickertape.engine.sow.log_fold import LogFold
 class RecordQueries:
     """The queries of a server."""
 
-    def __init__(self, fold: LogFold, log: HeldFeeds) -> None:
+    def __init__(self, fold: LogFold, log: HeldFeeds, clock: EngineClock) -> None:
         self._fold = fold
         self._log = log
+        self._clock = clock
         self.results_bytes_max = sow_results_bytes_max
-        """Memory of all results."""
+        """Limit of `results_bytes`."""
+        self.results_bytes = 0
+        """Memory of all results after the last step."""
         self.ended: list[SowFeed] = []
         """Queries that ended by themselves, until `take_ended`."""
         self._feeds: dict[SowFeed, None] = {}
@@ -38,11 +42,17 @@ class RecordQueries:
     def __len__(self) -> int:
         return len(self._feeds)
 
+    @property
+    def oldest_requested_at(self) -> float | None:
+        """Time (monotonic) of the request of the oldest query, or None without queries."""
+        return next((feed.requested_at for feed in self._feeds), None)
+
     # -- inputs -----------------------------------------------------------------------------------------
 
     def add(self, feed: SowFeed, persisted_end: int) -> None:
         """Start a query when the log is folded up to `persisted_end`, the end of the log at its request."""
         feed.needed = persisted_end
+        feed.requested_at = self._clock.mono
         self._feeds[feed] = self._early[feed] = None
         self._wake_early()
 
@@ -60,8 +70,8 @@ class RecordQueries:
     def remove(self, feed: SowFeed) -> None:
         """End a query, and release the memory of its result."""
         feed.stop()
-        self._feeds.pop(feed, None)
         self._early.pop(feed, None)
+        self._forget(feed)
 
     def drop(self, session: Session) -> None:
         """Release the results of a closed connection. The feeds are removed later."""
@@ -129,8 +139,13 @@ class RecordQueries:
         if self._early:
             self._wake_early()
 
-    def _finished(self, feed: SowFeed) -> None:
+    def _forget(self, feed: SowFeed) -> None:
         self._feeds.pop(feed, None)
+        if not self._feeds:
+            self.results_bytes = 0
+
+    def _finished(self, feed: SowFeed) -> None:
+        self._forget(feed)
         if feed.log_feed is not None:
             self._log.release(feed.log_feed)
         self.ended.append(feed)
@@ -142,7 +157,10 @@ class RecordQueries:
 
     def _limit_memory(self) -> None:
         """End the oldest queries until the results of the others fit the memory."""
-        while self._feeds and self._result_bytes() > self.results_bytes_max:
+        while self._feeds:
+            self.results_bytes = self._result_bytes()
+            if self.results_bytes <= self.results_bytes_max:
+                return
             oldest = next((feed for feed in self._feeds if feed not in self._early), None)
             if oldest is None:
                 return

@@ -74,6 +74,7 @@ class StateRegistry:
     ) -> None:
         journal, self._outbox, reads, writer, clock, self.message_bytes_max = access
         self.view = journal.view
+        self.clock = clock
         self._catalog = catalog
         self._journal = journal
         self._throttle = throttle
@@ -125,6 +126,8 @@ class StateRegistry:
             yield from self._fold_from(start)
             self.fold.begin(self._journal.commits.persisted_end)
             self.expiry.announce()
+            for topic in self._topics.values():
+                topic.fold.count_anew()
         except JournalCorrupt as error:
             self.fold.stop(error)
             self.expiry.stop()

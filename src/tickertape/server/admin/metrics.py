@@ -1,7 +1,7 @@
 """Prometheus metrics: names, types and labels, made from one report.
 
-Invariant: the number of label values is bounded. Labels are counted topics and configured queues. Sessions
-are not a label.
+Invariant: the number of label values is bounded. Labels are counted topics, and configured queues and SOW
+topics. Sessions are not a label.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from prometheus_client.registry import Collector
 
 from tickertape.base.bookmarks import parse_timestamp
 from tickertape.engine.queues.snapshot import QueueSnapshot
-from tickertape.server.admin.schema import Durations, SlowClientsState, Stats, TransactionsState
+from tickertape.engine.sow.snapshot import SowSnapshot
+from tickertape.server.admin.schema import Durations, SlowClientsState, SowState, Stats, TransactionsState
 
 _P: Final = "tickertape_"
 
@@ -130,6 +131,45 @@ _TRANSACTION_TOTALS: Final[tuple[tuple[str, str, Callable[[TransactionsState], i
 )
 
 
+_SOW_GAUGES: Final[tuple[tuple[str, str, Callable[[SowState], float | None]], ...]] = (
+    ("stopped", "1 when damage of the log has stopped all SOW topics.", lambda s: int(s.failure is not None)),
+    ("folded_position", "The records include the log below it.", lambda s: s.folded_position),
+    ("lag_bytes", "Persisted bytes that the records do not include.", lambda s: s.lag_bytes),
+    ("memory_bytes", "Memory of all SOW topics.", lambda s: s.memory_bytes),
+    ("memory_limit_bytes", "Limit of this memory.", lambda s: s.memory_limit_bytes),
+    ("queries", "Unfinished queries of records.", lambda s: s.queries),
+    ("oldest_query_seconds", "Age of the oldest query.", lambda s: s.oldest_query_seconds),
+    ("results_bytes", "Memory of query results.", lambda s: s.results_bytes),
+)
+_SOW_TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[SowSnapshot], float | None]], ...]] = (
+    ("records", "Records.", lambda t: t.records),
+    ("topic_memory_bytes", "Memory of a SOW topic.", lambda t: t.memory_bytes),
+    ("live_bytes", "Bytes of bodies in blocks that belong to a record.", lambda t: t.live_bytes),
+    ("block_bytes", "Used bytes of blocks.", lambda t: t.block_bytes),
+    ("blocks", "Blocks of bodies.", lambda t: t.blocks),
+    ("garbage_ratio", "Part of the used bytes of blocks that no record needs.", lambda t: t.garbage_ratio),
+    ("held_bytes", "Freed blocks that query results need.", lambda t: t.held_bytes),
+    ("index_bytes", "Memory of the key index.", lambda t: t.index_bytes),
+    ("changes_bytes", "Memory of kept changes.", lambda t: t.changes_bytes),
+    ("complete", "1 if the records include all messages.", lambda t: int(t.complete)),
+    ("checkpoint_position", "End of the log in the checkpoint.", lambda t: t.checkpoint.position),
+    ("checkpoint_bytes", "Size of the checkpoint.", lambda t: t.checkpoint.bytes),
+    (
+        "checkpoint_seconds",
+        "Time since the newest checkpoint, or since nothing was to be written.",
+        lambda t: t.checkpoint.seconds,
+    ),
+    ("checkpoint_interval_seconds", "Interval of checkpoints.", lambda t: t.checkpoint.interval_seconds),
+)
+_SOW_TOPIC_COUNTERS: Final[tuple[tuple[str, str, Callable[[SowSnapshot], int]], ...]] = (
+    ("deleted", "Deleted records.", lambda t: t.deleted),
+    ("expired", "Expired records.", lambda t: t.expired),
+    ("refused_messages", "Messages refused without a valid key.", lambda t: t.refused),
+    ("unkeyed_messages", "Messages of the log without a valid key.", lambda t: t.unkeyed),
+    ("checkpoint_failures", "Failed checkpoints.", lambda t: t.checkpoint.failures),
+)
+
+
 _QUEUE_GAUGES: Final[tuple[tuple[str, str, Callable[[QueueSnapshot], float | None]], ...]] = (
     ("depth", "Messages in a queue.", lambda q: q.depth),
     ("ready", "Messages ready for delivery.", lambda q: q.ready),
@@ -183,6 +223,8 @@ class _Report(Collector):
             yield CounterMetricFamily(_P + name, text, value=transactions_of(stats.transactions))
         yield from self._topics()
         yield from _queue_metrics(stats.queues)
+        if stats.sow is not None:
+            yield from _sow_metrics(stats.sow)
 
     def _topics(self) -> Iterable[Metric]:
         labels = ["topic", "recorded"]
@@ -249,6 +291,25 @@ def _queue_metrics(queues: Sequence[QueueSnapshot]) -> Iterator[Metric]:
         for queue in queues:
             for labels, count in samples_of(queue):
                 counter.add_metric(labels, count)
+        yield counter
+
+
+def _sow_metrics(sow: SowState) -> Iterator[Metric]:
+    for name, text, state_of in _SOW_GAUGES:
+        value = state_of(sow)
+        if value is not None:
+            yield GaugeMetricFamily(f"{_P}sow_{name}", text, value=float(value))
+    for name, text, gauge_of in _SOW_TOPIC_GAUGES:
+        gauge = GaugeMetricFamily(f"{_P}sow_{name}", text, labels=["topic"])
+        for topic in sow.topics:
+            value = gauge_of(topic)
+            if value is not None:
+                gauge.add_metric([topic.name], float(value))
+        yield gauge
+    for name, text, count_of in _SOW_TOPIC_COUNTERS:
+        counter = CounterMetricFamily(f"{_P}sow_{name}", text, labels=["topic"])
+        for topic in sow.topics:
+            counter.add_metric([topic.name], count_of(topic))
         yield counter
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from tickertape.base.version import __version__
 from tickertape.engine.queues.snapshot import QueueSnapshot
+from tickertape.engine.sow.snapshot import SowSnapshot
 
 
 class Durations(msgspec.Struct, kw_only=True):
@@ -245,6 +246,30 @@ class TransactionsState(msgspec.Struct, kw_only=True):
     """Transactions with an unanswered commit request."""
 
 
+class SowState(msgspec.Struct, kw_only=True):
+    """SOW topics, and queries of their records."""
+
+    folded_position: int
+    """The records include the messages of the log below this position."""
+    lag_bytes: int
+    """Persisted bytes that the records do not include yet. Above 8 MiB, publishers to SOW topics wait."""
+    failure: str | None
+    """Why no SOW topic is served any more. None while they are."""
+    memory_bytes: int
+    """Memory of all SOW topics."""
+    memory_limit_bytes: int
+    """`sow_bytes_max` of `[limits]`."""
+    queries: int
+    """Queries that are not finished."""
+    oldest_query_seconds: float | None
+    """Time since the request of the oldest of them. None without queries."""
+    results_bytes: int
+    """Memory of their results."""
+    results_limit_bytes: int
+    """Limit of `results_bytes`. Above it, the oldest query ends with `query_too_slow`."""
+    topics: list[SowSnapshot]
+
+
 class Stats(msgspec.Struct, kw_only=True):
     """The answer of `/stats`. Its parts are read one after the other, while the server serves clients."""
 
@@ -276,3 +301,5 @@ class Stats(msgspec.Struct, kw_only=True):
     slow_clients: SlowClientsState
     transactions: TransactionsState
     queues: list[QueueSnapshot] = msgspec.field(default_factory=list)
+    sow: SowState | None = None
+    """None without SOW topics."""

@@ -48,7 +48,7 @@ def admin_server(config: Config, driver: EngineDriver, loop: asyncio.AbstractEve
         event("admin_off", logging.WARNING, address=ADMIN_DEFAULT, text=text)
         return None
     hosts = (parse_admin(wanted or ADMIN_DEFAULT).host, *config.admin.hosts)
-    return AdminServer(listening, config.instance.name, driver, loop, hosts)
+    return AdminServer(listening, config, driver, loop, hosts)
 
 
 def _open(uri: str) -> socket.socket:
@@ -74,7 +74,7 @@ class AdminServer:
     def __init__(
         self,
         listening: socket.socket,
-        name: str,
+        config: Config,
         driver: EngineDriver,
         server: asyncio.AbstractEventLoop,
         hosts: Sequence[str] = (),
@@ -83,7 +83,7 @@ class AdminServer:
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         """The bound address."""
         self._listening = listening
-        self._name = name
+        self._config = config
         self._driver = driver
         self._server = server
         self._hosts = hosts
@@ -127,7 +127,7 @@ class AdminServer:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         self._started.set()
-        snapshot = InstanceSnapshot(self._driver, self._name)
+        snapshot = InstanceSnapshot(self._driver, self._config.instance.name, self._config.sow_bytes)
         routes = Routes(snapshot, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
         connections: set[HttpConnection] = set()
         serving = await self._loop.create_server(

@@ -28,6 +28,9 @@ from tickertape.engine.runtime.publisher_ids import CONTROL_PUBLISHER
 from tickertape.engine.runtime.statistics import OTHER_TOPICS, Statistics, TopicCounters
 from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.feed import SowFeed
+from tickertape.engine.sow.snapshot import SowSnapshot
+from tickertape.engine.sow.snapshot import snapshot as state_of
+from tickertape.engine.sow.topic import StateTopic
 from tickertape.engine.subscriptions.log_feed import LogFeed
 from tickertape.engine.subscriptions.subscription import Feed
 from tickertape.engine.transient.backlog import TransientFeed
@@ -39,6 +42,7 @@ from tickertape.server.admin.schema import (
     Retention,
     SessionState,
     SlowClientsState,
+    SowState,
     Stats,
     SubscriptionState,
     Syncs,
@@ -52,6 +56,7 @@ from tickertape.server.limits import (
     sessions_listed_max,
     snapshot_step_connections_max,
     snapshot_step_queues_max,
+    snapshot_step_sow_topics_max,
     subscriptions_counted_max,
     subscriptions_listed_max,
 )
@@ -108,9 +113,10 @@ def status(driver: EngineDriver) -> Status:
 class InstanceSnapshot:
     """Snapshots of one instance."""
 
-    def __init__(self, driver: EngineDriver, name: str) -> None:
+    def __init__(self, driver: EngineDriver, name: str, sow_bytes_max: int = 0) -> None:
         self._driver = driver
         self._name = name
+        self._sow_bytes_max = sow_bytes_max
         self._started = time.time_ns() // 1000
         self._since = time.monotonic()
 
@@ -139,6 +145,10 @@ class InstanceSnapshot:
         queues: list[QueueSnapshot] = []
         for portion in _portions(driver.broker.queues.snapshots_of_run(clock()), snapshot_step_queues_max):
             queues += portion
+            yield
+        records: list[SowSnapshot] = []
+        for some in _portions(driver.broker.states.topics, snapshot_step_sow_topics_max):
+            records += self._records_of(some)
             yield
         topics = self._topics()
         yield
@@ -172,6 +182,7 @@ class InstanceSnapshot:
             slow_clients=self._slow_clients(),
             transactions=self._transactions(),
             queues=queues,
+            sow=self._sow(records) if records else None,
         )
         return EngineSnapshot(stats, topics)
 
@@ -260,6 +271,31 @@ class InstanceSnapshot:
             staged_bytes=staging.bytes,
             staged_limit_bytes=staging.limits.disk_bytes,
             waiting=transactions.waiting,
+        )
+
+    # -- SOW topics -----------------------------------------------------------------------------------
+
+    def _records_of(self, topics: list[StateTopic]) -> list[SowSnapshot]:
+        broker, mono = self._driver.broker, time.monotonic()
+        folded = broker.states.fold.folded
+        return [state_of(topic, broker.state_checkpoints.look(topic.name), folded, mono) for topic in topics]
+
+    def _sow(self, topics: list[SowSnapshot]) -> SowState:
+        broker = self._driver.broker
+        fold, queries = broker.states.fold, broker.services.records
+        requested = queries.oldest_requested_at
+        seconds = None if requested is None else round(max(time.monotonic() - requested, 0.0), 3)
+        return SowState(
+            folded_position=fold.folded,
+            lag_bytes=fold.lag_bytes,
+            failure=None if fold.failure is None else str(fold.failure),
+            memory_bytes=sum([topic.memory_bytes for topic in topics]),
+            memory_limit_bytes=self._sow_bytes_max,
+            queries=len(queries),
+            oldest_query_seconds=seconds,
+            results_bytes=queries.results_bytes,
+            results_limit_bytes=queries.results_bytes_max,
+            topics=topics,
         )
 
     # -- sessions -------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ from tickertape.server.config.limits import (
     read_slow_clients,
     read_transactions,
 )
+from tickertape.server.config.memory import sow_bytes_default
 from tickertape.server.config.queues import read_queues
 from tickertape.server.config.sow import read_sow
 from tickertape.server.config.topics import read_name, read_recorded
@@ -168,6 +169,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     archive: ArchiveConfig | None = None
     admin: AdminConfig = AdminConfig()
     logging: LoggingConfig = LoggingConfig()
+
+    @property
+    def sow_bytes(self) -> int:
+        """Bytes that the records of all SOW topics may use."""
+        return sow_bytes_default() if self.sow_bytes_max is None else self.sow_bytes_max
 
 
 def load_config(

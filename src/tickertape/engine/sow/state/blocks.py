@@ -106,10 +106,15 @@ class BodyBlocks:
         return self._pins.held_bytes
 
     @property
+    def used_bytes(self) -> int:
+        """Return the size of all blocks, without freed blocks and the unused rest of the open one."""
+        unused = self._block_bytes - self._used if self._open != _NONE else 0
+        return self._allocated - unused
+
+    @property
     def nbytes(self) -> int:
         """Return the memory of all blocks and claims, without freed blocks."""
-        unused = self._block_bytes - self._used if self._open != _NONE else 0
-        return self._allocated - unused + 4 * int(self._claimed[: self._count].sum())
+        return self.used_bytes + 4 * int(self._claimed[: self._count].sum())
 
     # -- append -----------------------------------------------------------------------------------------
 

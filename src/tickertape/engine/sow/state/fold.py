@@ -83,9 +83,9 @@ class StateFold:
         self.unkeyed = 0
         """Messages of the log without a valid key. They are in no state."""
         self.deleted = 0
-        """Records that were deleted."""
+        """Records that were deleted since the start (`count_anew`)."""
         self.expired = 0
-        """Records that expired."""
+        """Records that expired since then."""
         self.ended_scans: list[int] = []
         """Scans that were ended, because kept changes exceeded their memory."""
 
@@ -101,6 +101,10 @@ class StateFold:
             + self.changes.nbytes
             + self.deleted_keys.nbytes
         )
+
+    def count_anew(self) -> None:
+        """Count deleted and expired records from now on, after the recovery."""
+        self.deleted = self.expired = 0
 
     # -- checkpoints ------------------------------------------------------------------------------------
 
