@@ -234,8 +234,8 @@ SOW_CHECKPOINT_MUTATIONS: Final = (
     Mutation(
         "checkpoints are examined after the first segment of a start",
         "server/startup.py",
-        "    plan = plan_records(disk, journal, config.sow)\n    begin_run(journal, executor)\n",
-        "    begin_run(journal, executor)\n    plan = plan_records(disk, journal, config.sow)\n",
+        "    plan = plan_records(disk, journal, config.sow, rebuild)\n    begin_run(journal, executor)\n",
+        "    begin_run(journal, executor)\n    plan = plan_records(disk, journal, config.sow, rebuild)\n",
         ("unit/server/test_state_start.py",),
         promise="invariant 15",
         tier="unit",

@@ -67,8 +67,10 @@ Ready = Callable[[list[str], str | None], None]
 """Callback when the ports are open. Arguments: the listening addresses, and the admin address or None."""
 
 
-def run_server(config: Config, ready: Ready) -> int:
+def run_server(config: Config, ready: Ready, rebuild: frozenset[str] = frozenset()) -> int:
     """Run the server until SIGTERM or SIGINT, and return the exit code.
+
+    `rebuild`: SOW topics whose records are restored from the log, without their checkpoints.
 
     Exit codes: 0 after a clean stop, 1 if the server cannot listen on an address, 4 after a disk failure
     (also during the start), 5 if the data directory prevents the start. A second signal ends the process at
@@ -86,7 +88,7 @@ def run_server(config: Config, ready: Ready) -> int:
     with stacks_on_signal(), logging_to(None, config.logging.format, config.logging.level):
         began = time.monotonic()
         try:
-            opened = open_instance(config, credentials)
+            opened = open_instance(config, credentials, rebuild)
         except (JournalError, WrongJournal) as error:
             _log_refused(config, error.code, str(error))
             return EXIT_DISK_FAILED if isinstance(error, JournalFailed) else EXIT_JOURNAL_REFUSED

@@ -74,14 +74,17 @@ def salt() -> int:
     return int.from_bytes(os.urandom(8), "little")
 
 
-def open_instance(config: Config, rights: LogonPolicy | None = None) -> OpenedInstance:
+def open_instance(
+    config: Config, rights: LogonPolicy | None = None, rebuild: frozenset[str] = frozenset()
+) -> OpenedInstance:
     """Open the data directory of `config`. `rights`: policy that authenticates logons (see `Broker`).
 
-    Raises `JournalError`, `WrongJournal` or `OSError`.
+    `rebuild`: SOW topics whose records are restored from the log alone. Raises `JournalError`,
+    `WrongJournal` or `OSError`.
     """
     disk = _data_directory(config)
     owner = f"instance {shown(config.instance.name)}"
-    return open_on(disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt)
+    return open_on(disk, config, rights, owner=owner, new_id=os.urandom(16), salt=salt, rebuild=rebuild)
 
 
 def open_on(
@@ -92,6 +95,7 @@ def open_on(
     owner: str,
     new_id: bytes,
     salt: Callable[[], int],
+    rebuild: frozenset[str] = frozenset(),
 ) -> OpenedInstance:
     """Open an instance as `open_instance`, on a given disk.
 
@@ -113,7 +117,7 @@ def open_on(
         archive=tier,
     )
     executor = DiskJobExecutor(disk, salt, may_wait=settings.write_on_loop)
-    plan = plan_records(disk, journal, config.sow)
+    plan = plan_records(disk, journal, config.sow, rebuild)
     begin_run(journal, executor)
     registry = read_all(disk, load_publishers(journal))
     try:
@@ -177,11 +181,13 @@ def _data_directory(config: Config) -> SystemDisk:
     return disk
 
 
-def plan_records(disk: Disk, journal: Journal, definitions: Sequence[SowDefinition]) -> StatePlan:
+def plan_records(
+    disk: Disk, journal: Journal, definitions: Sequence[SowDefinition], rebuild: frozenset[str]
+) -> StatePlan:
     """Decide about the checkpoints of all SOW topics, before the first segment of this run.
 
-    Moves unusable checkpoints to quarantine, and makes the others durable. Raises `SowIncomplete`,
-    `JournalVersion` or `OSError`."""
+    `rebuild`: SOW topics whose checkpoints are not used. Moves unusable checkpoints to quarantine, and makes
+    the others durable. Raises `SowIncomplete`, `JournalVersion` or `OSError`."""
     found = find_states(disk, journal.journal_id)
     configured = {definition.name for definition in definitions}
     files = {
@@ -189,7 +195,7 @@ def plan_records(disk: Disk, journal: Journal, definitions: Sequence[SowDefiniti
         for directory, state in found.items()
         if state.manifest is not None and state.manifest.topic in configured
     }
-    plan = read_all(disk, plan_states(journal.view, definitions, StateFiles(found, files)))
+    plan = read_all(disk, plan_states(journal.view, definitions, StateFiles(found, files), rebuild))
     for directory in plan.quarantine:
         set_aside_state(disk, directory)
     make_durable(disk, [state for name, state in found.items() if name not in plan.quarantine])

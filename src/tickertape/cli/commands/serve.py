@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tickertape.base.errors import ConfigurationError
-from tickertape.base.text_format import shown
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.cli.support.command_group import UserMistake
 
 if TYPE_CHECKING:
@@ -42,6 +42,14 @@ _BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
     "or off if that port is in use.",
 )
 @click.option("--name", metavar="NAME", help="Name of the instance. Default: tickertape.")
+@click.option(
+    "--rebuild-sow",
+    "rebuild",
+    multiple=True,
+    metavar="NAME",
+    help="Restore the records of this SOW topic from the log, without its checkpoint (may be repeated). "
+    "Records whose last message retention has removed are lost. For one start only.",
+)
 @click.pass_context
 def serve(
     ctx: click.Context,
@@ -50,6 +58,7 @@ def serve(
     listen: Sequence[str],
     admin: str | None,
     name: str | None,
+    rebuild: Sequence[str],
 ) -> None:
     """Start a server that runs until Ctrl-C or SIGTERM.
 
@@ -70,23 +79,26 @@ def serve(
 
     Exit codes: 0 clean stop, 1 unusable address, 2 bad usage or invalid configuration, 4 disk failure at the
     start, or later (the server then acknowledges nothing more and stops), 5 data directory corrupt, in use,
-    not a journal, or of another instance (the directory is not changed).
+    not a journal, of another instance, or without a checkpoint that a SOW topic needs (the directory is not
+    changed).
     """
     # The server computes no linear algebra, and each thread for it spins for 50 ms after its start.
     os.environ.setdefault(_BLAS_THREADS, "1")
     gc.disable()  # the imports leave nothing to collect, and `run_server` enables it
     try:
-        ctx.exit(_run(_settings(config, data, listen, admin, name)))
+        settings = _settings(config, data, listen, admin, name)
+        _check_rebuild(settings, rebuild)
+        ctx.exit(_run(settings, frozenset(rebuild)))
     finally:
         gc.enable()
 
 
-def _run(settings: Config) -> int:
+def _run(settings: Config, rebuild: frozenset[str]) -> int:
     """Run the server and return its exit code."""
     from tickertape.server.app import run_server
 
     try:
-        return run_server(settings, _say_ready)
+        return run_server(settings, _say_ready, rebuild)
     except OSError as error:
         if error.filename != settings.instance.data:
             raise
@@ -116,6 +128,17 @@ def _settings(
     if given:
         raise click.UsageError(text)
     raise ConfigurationError(text if len(lines) == 1 else f"{config}: {text}")
+
+
+def _check_rebuild(settings: Config, names: Sequence[str]) -> None:
+    """Refuse names that are not SOW topics: the topic that was meant would not be rebuilt."""
+    known = [definition.name for definition in settings.sow]
+    for name in names:
+        if name not in known:
+            raise click.UsageError(
+                f"Invalid value for '--rebuild-sow': no [[sow]] has the name {shown(name)}."
+                f"{did_you_mean(name, known)} Use the name of a SOW topic."
+            )
 
 
 def _of_option(problem: ConfigProblem) -> str:

@@ -6,7 +6,7 @@ of a start, so a refused start changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -80,13 +80,13 @@ def decide(facts: StateFacts) -> StateDecision:
     """Return the decision about a topic. The reader refuses a manifest of a newer version (row 12)."""
     manifest = facts.manifest
     if facts.rebuild:
-        rest = _rest(facts, "--rebuild-sow")
+        rest = _rest(facts, "--rebuild-sow") if facts.pruned else ""
         has_files = manifest is not None or bool(facts.damage)
-        return StateDecision(15, StateAction.FOLD, "a rebuild was requested", has_files, 0, rest)
+        return StateDecision(15, StateAction.FOLD, "--rebuild-sow requested a rebuild", has_files, 0, rest)
     if not facts.configured:
         return StateDecision(14, StateAction.KEEP, "no [[sow]] has this name")
     if facts.damage:
-        return _else(facts, 13, 13, facts.damage)
+        return _else(facts, 13, 13, _cause(facts.damage))
     if manifest is None:
         if not facts.pruned:
             return StateDecision(5, StateAction.FOLD)
@@ -134,6 +134,12 @@ def _else(facts: StateFacts, whole: int, pruned: int, because: str) -> StateDeci
     if facts.pruned:
         return StateDecision(pruned, StateAction.REFUSE, because)
     return StateDecision(whole, StateAction.FOLD, because, quarantine=True)
+
+
+def _cause(damage: str) -> str:
+    """Return the cause in the text of an error, without its cure."""
+    text = damage.removesuffix(RESTORE).rstrip(". ")
+    return text[:1].lower() + text[1:]
 
 
 def _rest(facts: StateFacts, cause: str) -> str:
@@ -205,14 +211,23 @@ def plan_states(
             raise SowIncomplete(f"Cannot recover SOW topic {shown(definition.name)}: {cause}. {RESTORE}")
         if decision.quarantine:
             quarantine.append(directory)
-        if decision.because:
-            text = f"SOW topic {shown(definition.name)}: {decision.because.rstrip('.')}."
-            report.append(text)
+        report += _lines(definition.name, decision)
         topics[definition.name] = _plan(decision, found, files.stored.get(directory))
     for found in left.values():
         name = found.directory if found.manifest is None else found.manifest.topic
         report.append(f"Kept the checkpoint of {shown(name)} in sow/: no [[sow]] has this name.")
     return StatePlan(topics, tuple(quarantine), tuple(report))
+
+
+def _lines(name: str, decision: StateDecision) -> Iterator[str]:
+    """Yield the lines about a decision for the log of the server."""
+    if decision.because:
+        yield f"SOW topic {shown(name)}: {decision.because.rstrip('.')}."
+    if decision.incomplete_because:
+        yield (
+            f"SOW topic {shown(name)} is not complete ({decision.incomplete_because}). Retention has removed "
+            "older messages, so records whose last message was older are missing. Their number is unknown."
+        )
 
 
 def _plan(decision: StateDecision, found: FoundState, stored: ReadableFiles | None) -> TopicPlan:

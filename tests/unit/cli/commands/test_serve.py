@@ -22,12 +22,19 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+def rebuilt() -> set[str]:
+    """Return the SOW topics that the server starts rebuilt."""
+    return set()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, rebuilt: set[str]) -> list[Config]:
     """Return the configurations of the server starts."""
     found: list[Config] = []
 
-    def run_server(config: Config, ready: object) -> int:
+    def run_server(config: Config, ready: object, rebuild: frozenset[str]) -> int:
         assert callable(ready)
+        rebuilt.update(rebuild)
         ready(["tcp://127.0.0.1:1234", "unix:///run/x"], config.admin.listen)
         found.append(config)
         return 5
@@ -125,6 +132,29 @@ def test_serve_exits_2_for_invalid_options_and_an_invalid_file(started: list[Con
         f"tickertape: Cannot read '{tmp_path}/none.toml': No such file or directory. Check the path and its "
         "permissions.\n"
     )
+    assert started == []
+
+
+def test_serve_rebuilds_the_named_sow_topics(
+    started: list[Config], rebuilt: set[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[[sow]]\nname = 'a'\n[[sow]]\nname = 'b'\n[[sow]]\nname = 'c'\n")
+    assert run("serve", str(file), "--rebuild-sow", "a", "--rebuild-sow", "b").exit_code == 5
+    assert rebuilt == {"a", "b"}
+    assert len(started) == 1
+
+
+def test_serve_refuses_to_rebuild_a_name_without_a_sow_table(started: list[Config], tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("[[sow]]\nname = 'orders'\n")
+    result = run("serve", str(file), "--rebuild-sow", "order")
+    assert result.exit_code == 2
+    assert result.stderr.endswith(
+        "Error: Invalid value for '--rebuild-sow': no [[sow]] has the name 'order'. Did you mean 'orders'? "
+        "Use the name of a SOW topic.\n"
+    )
+    assert "Use the name of a SOW topic." in run("serve", "--rebuild-sow", "orders").stderr
     assert started == []
 
 
