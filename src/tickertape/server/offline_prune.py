@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from tickertape.archive.archive_writer import ArchiveWriter
 from tickertape.archive.verify import Sums, sums_of
-from tickertape.base.errors import ArchiveFailed, JournalCorrupt, JournalLocked
-from tickertape.base.text_format import shown
+from tickertape.base.errors import ArchiveFailed, BadOption, JournalCorrupt, JournalLocked
+from tickertape.base.text_format import did_you_mean, shown
 from tickertape.engine.limits import retention_segments_max
 from tickertape.engine.queues.state.checkpoint import decode_covered, needed_from
 from tickertape.engine.queues.state.records import begun_in
@@ -28,9 +28,11 @@ from tickertape.journal.format.identity import open_identity
 from tickertape.journal.format.queue_checkpoint import read_queues
 from tickertape.journal.format.retired_state import RetiredManifest
 from tickertape.journal.format.segment import CONTROL_TOPIC, JOURNAL_DIRECTORY, segment_number, segment_path
+from tickertape.journal.format.sow_checkpoint import state_directory
 from tickertape.journal.offline.snapshot import SnapshotReader, take_snapshot
 from tickertape.journal.reading.log_view import LogSegment, LogView
 from tickertape.journal.recovery.state_files import (
+    FoundState,
     find_states,
     make_durable,
     read_states,
@@ -49,6 +51,7 @@ from tickertape.server.startup import read_all, salt
 Advance = Callable[[int], object]
 """Callback with the number of compared bytes."""
 
+_FORGET: Final = "To prune without this SOW topic, pass --forget-sow with its name."
 _RUNNING: Final = "Or let that server remove archived segments: configure [archive], and retain in [journal]."
 
 
@@ -73,11 +76,18 @@ class PrunePlan(NamedTuple):
 class OfflinePrune:
     """The locked data directory of a stopped instance, and its archive.
 
-    Raises `JournalLocked` if a server runs on the directory, `NotAJournal`, `JournalCorrupt`, `WrongJournal`
-    (archive of another journal) and `ArchiveFailed` (not an archive, or not of all topics)."""
+    `forget`: SOW topics whose checkpoints keep no segment. Raises `JournalLocked` if a server runs on the
+    directory, `NotAJournal`, `JournalCorrupt`, `WrongJournal` (archive of another journal) and
+    `ArchiveFailed` (not an archive, or not of all topics)."""
 
-    def __init__(self, directory: str, open_archive: Callable[[str], ArchiveWriter]) -> None:
+    def __init__(
+        self,
+        directory: str,
+        open_archive: Callable[[str], ArchiveWriter],
+        forget: frozenset[str] = frozenset(),
+    ) -> None:
         self._disk = SystemDisk(directory)
+        self._forget = forget
         self._manifests: dict[str, RetiredManifest] = {}
         """Checkpoints of SOW topics, which are durable."""
         try:
@@ -97,7 +107,8 @@ class OfflinePrune:
     def plan(self, policy: RetentionPolicy, wall: int) -> PrunePlan:
         """Return the segments to remove: all archived segments that `policy` does not keep.
 
-        `wall`: current time in microseconds since 1970 UTC. Raises `JournalCorrupt` or `OSError`."""
+        `wall`: current time in microseconds since 1970 UTC. Raises `BadOption` for a forgotten SOW topic
+        without files, `JournalCorrupt` or `OSError`."""
         view, coverage = self._view, self.archive.coverage
         if view.segments and view.last_message is None:
             view.found_last_message(read_all(self._disk, find_last_message(view)))
@@ -205,11 +216,12 @@ class OfflinePrune:
         Raises `JournalCorrupt` for one that cannot be read, because the log may be needed instead."""
         pins: list[RetentionPin] = []
         found = find_states(self._disk, self.journal_id)
+        self._forget_states(found)
         for state in found.values():
             manifest = state.manifest
             damage = state.damage or ("" if manifest is None else read_states(self._disk, manifest).damage)
             if damage:
-                raise JournalCorrupt(f"Cannot prune: {damage} Nothing was removed.")
+                raise JournalCorrupt(f"Cannot prune: {damage} Nothing was removed. {_FORGET}")
             if manifest is None:
                 pins.append(RetentionPin(0, f"a SOW topic without a checkpoint in sow/{state.directory}"))
             else:
@@ -217,7 +229,7 @@ class OfflinePrune:
                     raise JournalCorrupt(
                         f"Cannot prune: the log does not have the end of the checkpoint of SOW topic "
                         f"{shown(manifest.topic)}. Nothing was removed. Restore journal/ and sow/ from one "
-                        "backup."
+                        f"backup. {_FORGET}"
                     )
                 pins.append(RetentionPin(manifest.start, f"SOW topic {shown(manifest.topic)}"))
                 named = retired_manifest(state)
@@ -225,6 +237,16 @@ class OfflinePrune:
                 self._manifests[manifest.topic] = named
         make_durable(self._disk, found.values())
         return pins
+
+    def _forget_states(self, found: dict[str, FoundState]) -> None:
+        """Remove forgotten SOW topics from `found`. Raises `BadOption` for one without files."""
+        names = [state.manifest.topic for state in found.values() if state.manifest is not None]
+        for name in sorted(self._forget):
+            if found.pop(state_directory(name), None) is None:
+                raise BadOption(
+                    f"Cannot forget SOW topic {shown(name)}: sow/ has no files of it. Nothing was removed."
+                    f"{did_you_mean(name, names)} `tickertape journal ls` lists the SOW topics."
+                )
 
     def _control(self) -> list[bytes]:
         """Return the control records of the log, starting with the own ones of removed segments."""

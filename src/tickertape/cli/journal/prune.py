@@ -6,6 +6,7 @@ Segments are compared with the archive before they are removed, and each removal
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,14 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Keep the newest segments up to this total size, such as 10GB.",
 )
+@click.option(
+    "--forget-sow",
+    "forget",
+    multiple=True,
+    metavar="NAME",
+    help="Ignore the checkpoint of this SOW topic, which otherwise keeps the segments that it needs (may be "
+    "repeated). A later start with this topic needs --rebuild-sow.",
+)
 @click.option("--dry-run", is_flag=True, help="Compare and report, but remove nothing.")
 @storage_option
 @output_option
@@ -57,6 +66,7 @@ def prune(
     location: str,
     keep_age: float | None,
     keep_size: int | None,
+    forget: Sequence[str],
     dry_run: bool,
     storage: dict[str, str],
     as_json: bool,
@@ -64,9 +74,9 @@ def prune(
     """Remove old segments of the journal in DIR whose messages are in the archive at LOCATION.
 
     The command removes complete sealed segments, oldest first. It keeps the segment with the last message,
-    and segments that a queue needs. First it compares all messages of these segments with the archive. With
-    --keep-age or --keep-size it also keeps the segments within these limits. The server must be stopped. A
-    running server removes archived segments itself, with [archive], and retain in [journal].
+    and segments that a queue or a SOW topic needs. First it compares all messages of these segments with the
+    archive. With --keep-age or --keep-size it also keeps the segments within these limits. The server must
+    be stopped. A running server removes archived segments itself, with [archive], and retain in [journal].
 
     \b
     tickertape journal prune data --archived /srv/archive --dry-run
@@ -83,7 +93,7 @@ def prune(
         with existing_archive():
             return ArchiveWriter(where, journal)
 
-    with closing(OfflinePrune(directory, opened)) as pruning:
+    with closing(OfflinePrune(directory, opened, frozenset(forget))) as pruning:
         plan = pruning.plan(RetentionPolicy(keep_age, keep_size), time.time_ns() // 1000)
         with progress("compare", plan.bytes) as advance:
             pruning.compare(plan, advance)

@@ -74,9 +74,10 @@ def _summary(state: FoundState) -> str:
     if manifest is None:
         return "no manifest, because the first checkpoint of this SOW topic was interrupted"
     size = sum(entry.size for entry in manifest.files)
+    files = "1 file" if len(manifest.files) == 1 else f"{len(manifest.files)} files"
     text = (
         f"checkpoint of SOW topic {shown(manifest.topic)}: {manifest.records:,} records, {size:,} bytes in "
-        f"{len(manifest.files)} files, for the log from position {manifest.start:,} on"
+        f"{files}, for the log from position {manifest.start:,} on"
     )
     return text if manifest.complete else f"{text}. Not complete: {manifest.incomplete_because}"
 

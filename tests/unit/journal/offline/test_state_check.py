@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.helpers.sow_engine import SowEngine, publish
-from tickertape.base.errors import JournalCorrupt
+from tickertape.base.errors import BadOption, JournalCorrupt
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.journal.disk import SystemDisk
 from tickertape.journal.format.retired_state import read_retired
@@ -57,7 +57,7 @@ def test_verify_and_ls_name_the_checkpoint() -> None:
         assert report.whole
         (note,) = [note for note in report.notes if note.file.startswith("sow/")]
         assert note.what.startswith("checkpoint of SOW topic 'orders': 20 records, ")
-        assert note.what.endswith(f"in 1 files, for the log from position {start} on")
+        assert note.what.endswith(f"in 1 file, for the log from position {start} on")
 
 
 def test_verify_reports_a_damaged_file_and_a_damaged_manifest() -> None:
@@ -93,7 +93,7 @@ def test_verify_reports_a_checkpoint_that_removed_segments_require() -> None:
     assert "the removed segments require a checkpoint of SOW topic 'orders'" in found.what
 
 
-def pruning(world: SowEngine, directory: Path) -> OfflinePrune:
+def pruning(world: SowEngine, directory: Path, *forget: str) -> OfflinePrune:
     """Write the data directory, and open it with an archive that has the whole log."""
     for path, data in world.disk.contents().items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def pruning(world: SowEngine, directory: Path) -> OfflinePrune:
     archive: Any = SimpleNamespace(
         coverage=SimpleNamespace(begin=0, end=end, topics=()), place=SimpleNamespace(location="archive")
     )
-    return OfflinePrune(str(directory), lambda _: archive)
+    return OfflinePrune(str(directory), lambda _: archive, frozenset(forget))
 
 
 def test_offline_removal_keeps_the_later_log_and_names_the_checkpoint(tmp_path: Path) -> None:
@@ -127,8 +127,38 @@ def test_offline_removal_is_refused_with_an_unreadable_checkpoint(tmp_path: Path
     prune = pruning(world, tmp_path)
     path = tmp_path / (MANIFEST if harmed == "manifest" else files_of(world)[0])
     path.write_bytes(bytes(len(contents[path.relative_to(tmp_path).as_posix()])))
-    with pytest.raises(JournalCorrupt, match=r"Cannot prune: .* Nothing was removed"):
+    cure = "To prune without this SOW topic, pass --forget-sow with its name."
+    with pytest.raises(JournalCorrupt, match=rf"Cannot prune: .* Nothing was removed. {cure}"):
         prune.plan(RetentionPolicy(), 0)
+    prune.close()
+
+
+@pytest.mark.parametrize("harmed", ["nothing", "manifest", "no manifest"])
+def test_offline_removal_ignores_a_forgotten_sow_topic(tmp_path: Path, harmed: str) -> None:
+    world = stored()
+    prune = pruning(world, tmp_path, "orders")
+    if harmed == "manifest":
+        (tmp_path / MANIFEST).write_bytes(b"?")
+    elif harmed == "no manifest":
+        (tmp_path / MANIFEST).unlink()
+    plan = prune.plan(RetentionPolicy(), 0)
+    assert plan.kept_by == ""
+    assert len(plan.segments) == plan.archived > 1
+    prune.remove(plan)
+    prune.close()
+    retired = read_retired(SystemDisk(tmp_path), world.broker.journal.journal_id)
+    assert retired is not None
+    assert retired.manifests == {}
+
+
+def test_forgotten_sow_topic_without_files_is_refused_with_a_near_name(tmp_path: Path) -> None:
+    prune = pruning(stored(), tmp_path, "order")
+    with pytest.raises(BadOption) as caught:
+        prune.plan(RetentionPolicy(), 0)
+    assert str(caught.value) == (
+        "Cannot forget SOW topic 'order': sow/ has no files of it. Nothing was removed. "
+        "Did you mean 'orders'? `tickertape journal ls` lists the SOW topics."
+    )
     prune.close()
 
 
