@@ -20,7 +20,10 @@ from tickertape.testing import running_server
 
 pytestmark = pytest.mark.slow
 
-QUEUE = '[[queue]]\nname = "work"\nunderlying = "orders"\n'
+CONFIG = (
+    '[[queue]]\nname = "work"\nunderlying = "orders"\n'
+    '[[sow]]\nname = "positions"\nkey = ["/id"]\ncheckpoint_interval = "1s"\n'
+)
 DOCS = Path(__file__).parents[2] / "docs"
 RUNBOOK = DOCS / "operations/runbook.md"
 MONITORING = DOCS / "howto/monitoring.md"
@@ -41,9 +44,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """Return the labels by metric of a server with a topic, a queue and a rejected command."""
-    with running_server(config=QUEUE) as server, tt.Client("desk", server.uri) as client:
+    """Return the labels by metric of a server with a topic, a queue, a SOW topic and a rejected command."""
+    with running_server(config=CONFIG) as server, tt.Client("desk", server.uri) as client:
         client.publish("orders", b"1")
+        client.publish("positions", {"id": 1})
         client.publish_flush(timeout=10)
         stream = client.subscribe("work")
         stream.get(timeout=10).ack()

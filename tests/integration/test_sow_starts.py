@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ OTHER_KEY: Final = SOW.replace('"/id"', '"/id", "/n"')
 OTHER_NAME: Final = SOW.replace("orders", "fills")
 MANIFEST: Final = state_path("orders", MANIFEST_NAME)
 CURE: Final = "Restore sow/ from the backup, or start with --rebuild-sow NAME."
+DOCS: Final = Path(__file__).parents[2] / "docs"
 KEYS: Final = 20
 RARE: Final = 9_999
 """Key with one message, at the start of the log."""
@@ -308,6 +310,38 @@ def test_rebuild_of_a_whole_log_restores_all_records(logs: dict[bool, Path], tmp
     assert (topic.records, topic.complete) == (KEYS + 1, True)
     assert "SOW topic 'orders': --rebuild-sow requested a rebuild." in log
     assert "not complete" not in log
+
+
+def test_verify_and_ls_note_the_checkpoint_as_the_backup_page_shows(logs: dict[bool, Path]) -> None:
+    note = re.compile(
+        r"^note     sow/[0-9a-f]{32}: checkpoint of SOW topic '\w+': [\d,]+ records, [\d,]+ bytes in "
+        r"\d+ files?, for the log from position \d+ on$",
+        re.MULTILINE,
+    )
+    assert note.search((DOCS / "operations/backup.md").read_text(encoding="utf-8"))
+    for command in ("verify", "ls"):
+        code, out, _ = run_tickertape("journal", command, str(logs[True]))
+        assert code == 0
+        assert note.search(out)
+
+
+@pytest.mark.parametrize(
+    ("harm", "text"),
+    [
+        (remove_states, "the removed segments require a checkpoint of SOW topic 'orders' at position"),
+        (damaged_manifest, "it has 1 bytes"),
+        (damaged_base, "does not match its checksum"),
+    ],
+)
+def test_verify_reports_a_missing_or_damaged_checkpoint(
+    logs: dict[bool, Path], tmp_path: Path, harm: Harm, text: str
+) -> None:
+    data = Path(shutil.copytree(logs[True], tmp_path / "data"))
+    harm(data)
+    code, out, _ = run_tickertape("journal", "verify", str(data))
+    assert code == 1
+    found = [line for line in out.splitlines() if line.startswith("CORRUPT  sow/")]
+    assert text in found[0]
 
 
 def test_damage_of_the_log_stops_the_sow_topics_and_serves_the_rest(

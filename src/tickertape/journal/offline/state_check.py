@@ -77,7 +77,7 @@ def _summary(state: FoundState) -> str:
     files = "1 file" if len(manifest.files) == 1 else f"{len(manifest.files)} files"
     text = (
         f"checkpoint of SOW topic {shown(manifest.topic)}: {manifest.records:,} records, {size:,} bytes in "
-        f"{files}, for the log from position {manifest.start:,} on"
+        f"{files}, for the log from position {manifest.start} on"
     )
     return text if manifest.complete else f"{text}. Not complete: {manifest.incomplete_because}"
 
@@ -92,7 +92,7 @@ def _older(found: dict[str, FoundState], retired: RetiredState | None) -> list[V
         if ends.get(topic, -1) < named.position:
             what = (
                 f"the removed segments require a checkpoint of SOW topic {shown(topic)} at position "
-                f"{named.position:,} or later"
+                f"{named.position} or later"
             )
             damage.append(VerifyFinding(state_path(topic, MANIFEST_NAME), 0, what))
     return damage
