@@ -22,10 +22,12 @@ ORDERS = SowDefinition("orders", key=("/id",), checkpoint_interval=0.001)
 MANIFEST = state_path("orders", MANIFEST_NAME)
 
 
-def start(data: Path, *sow: SowDefinition) -> OpenedInstance:
+def start(data: Path, *sow: SowDefinition, rebuild: str = "") -> OpenedInstance:
     data.mkdir(exist_ok=True)
     config = Config(instance=InstanceConfig(data=str(data)), sow=[*sow])
-    return open_on(SystemDisk(data), config, owner="test", new_id=bytes(range(16)), salt=salt)
+    names = frozenset([rebuild] if rebuild else [])
+    new_id = bytes(range(16))
+    return open_on(SystemDisk(data), config, owner="test", new_id=new_id, salt=salt, rebuild=names)
 
 
 def work(opened: OpenedInstance) -> None:
@@ -71,6 +73,16 @@ def test_start_loads_the_checkpoint(tmp_path: Path) -> None:
     assert records(opened) == 5
     assert opened.broker.state_checkpoints.manifests()["orders"].position == 9
     assert not opened.report
+    stop(opened)
+
+
+def test_start_with_a_rebuild_folds_the_log_without_the_checkpoint(tmp_path: Path) -> None:
+    written(tmp_path)
+    opened = start(tmp_path, ORDERS, rebuild="orders")
+    assert records(opened) == 5
+    assert opened.report == ["SOW topic 'orders': --rebuild-sow requested a rebuild."]
+    assert not opened.broker.state_checkpoints.manifests()
+    assert len(list((tmp_path / "quarantine").iterdir())) == 1
     stop(opened)
 
 

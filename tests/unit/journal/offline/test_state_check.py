@@ -151,6 +151,17 @@ def test_offline_removal_ignores_a_forgotten_sow_topic(tmp_path: Path, harmed: s
     assert retired.manifests == {}
 
 
+def test_offline_removal_keeps_what_another_sow_topic_needs(tmp_path: Path) -> None:
+    world = stored()
+    other = "0" * 32
+    prune = pruning(world, tmp_path, "orders")
+    (tmp_path / "sow" / other).mkdir()
+    plan = prune.plan(RetentionPolicy(), 0)
+    assert not plan.segments
+    assert plan.kept_by.startswith(f"a SOW topic without a checkpoint in sow/{other}, which needs the log ")
+    prune.close()
+
+
 def test_forgotten_sow_topic_without_files_is_refused_with_a_near_name(tmp_path: Path) -> None:
     prune = pruning(stored(), tmp_path, "order")
     with pytest.raises(BadOption) as caught:
