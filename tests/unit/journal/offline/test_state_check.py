@@ -151,7 +151,7 @@ def test_offline_removal_ignores_a_forgotten_sow_topic(tmp_path: Path, harmed: s
     assert retired.manifests == {}
 
 
-def test_offline_removal_keeps_what_another_sow_topic_needs(tmp_path: Path) -> None:
+def test_offline_removal_keeps_the_log_of_another_sow_topic(tmp_path: Path) -> None:
     world = stored()
     other = "0" * 32
     prune = pruning(world, tmp_path, "orders")
