@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,12 +30,13 @@ from tickertape.journal.format.identity import read_identity
 from tickertape.journal.format.queue_checkpoint import write_queues
 from tickertape.journal.format.segment import segment_path
 from tickertape.journal.offline.snapshot import take_snapshot
-from tickertape.testing.server import RunningServer, running_server
+from tickertape.testing.server import RunningServer, ServerNotReady, running_server
 
 pa = pytest.importorskip("pyarrow", reason="archives are written with pyarrow")
 pytest.importorskip("deltalake", reason="the archive is a Delta table")
 
 CONFIG = '[journal]\nsegment_size = "1MB"\n'
+SOW = CONFIG + '[[sow]]\nname = "positions"\nkey = ["/id"]\ncheckpoint_interval = "{}"\n'
 QUEUE = CONFIG + '[[queue]]\nname = "work"\nunderlying = "jobs"\n'
 
 
@@ -356,6 +358,66 @@ def test_prune_keeps_segments_of_a_queue_that_cannot_be_recovered(tmp_path: Path
         stream = client.subscribe("work", options="max_backlog=100")
         left = [message.data for _, message in zip(range(3), stream, strict=False)]
     assert left == [b"job 3", b"job 4", b"job 5"]
+
+
+# -- SOW topics ---------------------------------------------------------------------------------------
+
+
+def fill_records(data: Path) -> None:
+    """Write a checkpoint of a SOW topic, and then segments that its checkpoint does not include."""
+    with running_server(data, SOW.format("1s")) as server, Client("publisher", server.uri) as client:
+        client.publish("positions", {"id": 0})
+        client.publish_flush()
+        end = time.monotonic() + 30
+        while not list(data.glob("sow/*/manifest")):
+            assert time.monotonic() < end, "no checkpoint"
+            time.sleep(0.05)
+        server.stop()
+    with running_server(data, SOW.format("24h")) as server, Client("publisher", server.uri) as client:
+        for n in range(5):
+            client.publish_batch("positions", [{"id": n, "i": i, "x": "x" * 900} for i in range(1000)])
+            client.publish_flush()
+        server.stop()
+
+
+def test_prune_keeps_segments_of_a_sow_topic_unless_forgotten(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    fill_records(data)
+    archive(data, tmp_path / "archive")
+    before = segments(data)
+    code, output = prune(data, tmp_path / "archive")
+    assert code == 0, output
+    assert "by SOW topic 'positions', which needs the log from position " in output
+    assert len(segments(data)) >= len(before) - 1
+    code, output = prune(data, tmp_path / "archive", "--forget-sow", "position")
+    assert code == 2, output
+    assert "Did you mean 'positions'?" in output
+    assert len(segments(data)) >= len(before) - 1
+    code, output = prune(data, tmp_path / "archive", "--forget-sow", "positions")
+    assert code == 0, output
+    assert segments(data) == before[-1:]
+    with (
+        pytest.raises(ServerNotReady, match="start with --rebuild-sow NAME"),
+        running_server(data, SOW.format("1s")),
+    ):
+        pass
+    file = tmp_path / "tickertape.toml"
+    file.write_text(SOW.format("1s"))
+    server = RebuildingServer(data, file)
+    try:
+        server.start()
+        assert "SOW topic 'positions' is not complete (--rebuild-sow: " in server.errors()
+        assert server.stop() == 0
+    finally:
+        server.kill()
+        server.release()
+
+
+class RebuildingServer(RunningServer):
+    """A server that rebuilds the SOW topic."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--rebuild-sow", "positions"]
 
 
 # -- interrupted --------------------------------------------------------------------------------------
