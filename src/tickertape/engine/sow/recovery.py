@@ -184,6 +184,8 @@ class StateFiles(NamedTuple):
     """Files of each readable manifest, by directory."""
 
 
+_NAMES_MAX: Final = 10
+"""Names of further SOW topics in the error of a refused start."""
 NO_STATE_FILES: Final = StateFiles({}, {})
 Planning = Generator[ReadRequest, Buffer, StatePlan]
 
@@ -198,6 +200,7 @@ def plan_states(
     topics: dict[str, TopicPlan] = {}
     quarantine: list[str] = []
     report: list[str] = []
+    refused: dict[str, str] = {}
     left = dict(files.found)
     for definition in definitions:
         if definition.transient:
@@ -207,16 +210,29 @@ def plan_states(
         facts = yield from _facts(view, definition, found, files.stored.get(directory))
         decision = decide(facts._replace(rebuild=definition.name in rebuild))
         if decision.action is StateAction.REFUSE:
-            cause = decision.because.rstrip(".")
-            raise SowIncomplete(f"Cannot recover SOW topic {shown(definition.name)}: {cause}. {RESTORE}")
+            refused[definition.name] = decision.because
+            continue
         if decision.quarantine:
             quarantine.append(directory)
         report += _lines(definition.name, decision)
         topics[definition.name] = _plan(decision, found, files.stored.get(directory))
+    if refused:
+        raise SowIncomplete(_refusal(refused))
     for found in left.values():
         name = found.directory if found.manifest is None else found.manifest.topic
         report.append(f"Kept the checkpoint of {shown(name)} in sow/: no [[sow]] has this name.")
     return StatePlan(topics, tuple(quarantine), tuple(report))
+
+
+def _refusal(refused: Mapping[str, str]) -> str:
+    """Return the error for SOW topics and the reasons of their refusals. It has the reason of the first."""
+    (first, because), *others = refused.items()
+    text = f"Cannot recover SOW topic {shown(first)}: {because.rstrip('.')}."
+    if others:
+        names = ", ".join([shown(name) for name, _ in others[:_NAMES_MAX]])
+        more = f" and {len(others) - _NAMES_MAX:,} more" if len(others) > _NAMES_MAX else ""
+        text += f" Others that cannot be recovered: {names}{more}."
+    return f"{text} {RESTORE}"
 
 
 def _lines(name: str, decision: StateDecision) -> Iterator[str]:

@@ -127,10 +127,10 @@ def body(key: int, value: int) -> bytes:
     return msgspec.json.encode({"id": key, "v": value, "text": "x" * 300})
 
 
-def stored(*, pruned: bool, deltas: int = 1, latest: int = 77) -> SowEngine:
+def stored(*more: SowDefinition, pruned: bool, deltas: int = 1, latest: int = 77) -> SowEngine:
     """Return an engine with a checkpoint: a base, and deltas of one record each."""
     retention = RetentionPolicy(size_bytes=20_000 if pruned else 1 << 30)
-    world = SowEngine(ORDERS, segment_bytes=8_192, retention=retention)
+    world = SowEngine(ORDERS, *more, segment_bytes=8_192, retention=retention)
     peer = world.connect("p")
     publish(peer, [("orders", body(30, 0))])
     for value in range(4):
@@ -229,6 +229,18 @@ def test_start_of_a_pruned_log_without_a_checkpoint_is_refused() -> None:
     world.reopen()
     assert len(world.records("orders")) == 20
     assert world.state("orders").incomplete_because.startswith("--rebuild-sow: ")
+
+
+@pytest.mark.parametrize(("count", "names"), [(2, "'t1', 't2'"), (12, "'t9', 't10' and 2 more")])
+def test_refused_start_names_all_sow_topics_without_a_checkpoint(count: int, names: str) -> None:
+    others = [SowDefinition(f"t{n}", key=("/id",), checkpoint_interval=1.0) for n in range(1, count + 1)]
+    world = stored(*others, pruned=True)
+    for path in [path for path in world.disk.contents() if path.startswith("sow/")]:
+        world.disk.remove(path)
+    with pytest.raises(SowIncomplete) as caught:
+        world.reopen()
+    assert str(caught.value).startswith("Cannot recover SOW topic 'orders': its checkpoint is missing. ")
+    assert str(caught.value).endswith(f"{names}. {CURE}")
 
 
 def test_start_with_an_older_copy_of_the_checkpoint_is_refused() -> None:
