@@ -31,7 +31,7 @@ def test_configuration_page_examples_are_valid(tmp_path: Path) -> None:
     (tmp_path / "tickertape.toml").write_text(first)
     (tmp_path / "topics.toml").write_text(second)
     (tmp_path / "sow.toml").write_text(sow)
-    assert [one.name for one in load_config(tmp_path / "sow.toml").sow] == ["positions", "settings"]
+    assert [one.name for one in load_config(tmp_path / "sow.toml").sow] == ["positions", "settings", "desks"]
     config, problems = examine(
         tmp_path / "tickertape.toml", environment={"SEGMENT_SIZE": "2MB", "CREATE": "false"}
     )
