@@ -22,7 +22,13 @@ from tickertape.engine.sow.recovery import StateFiles, plan_states
 from tickertape.engine.sow.state.delete import DeleteRecord, encode
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.journal.journal import Journal
-from tickertape.journal.recovery.state_files import find_states, make_durable, read_states, set_aside_state
+from tickertape.journal.recovery.state_files import (
+    find_states,
+    make_durable,
+    prepare_directories,
+    read_states,
+    set_aside_state,
+)
 from tickertape.wire.commands import Deleted, Publish, Rejected
 from tickertape.wire.sow_command import SOW_TOPIC, SowDelete, encode_delete
 
@@ -59,7 +65,9 @@ class SowEngine(EngineWorld):
         self.plan = plan = drive(self.disk, plan_states(journal.view, self.sow, files, self.rebuild))
         for directory in plan.quarantine:
             set_aside_state(self.disk, directory)
-        make_durable(self.disk, [one for name, one in found.items() if name not in plan.quarantine])
+        kept = [one for name, one in found.items() if name not in plan.quarantine]
+        make_durable(self.disk, kept)
+        prepare_directories(self.disk, kept, plan.topics)
         recovered = drive(self.disk, broker.states.recover(plan))
         self.report = recovered.report
         broker.begin_states(plan, recovered, self.now())

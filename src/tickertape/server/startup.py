@@ -37,6 +37,7 @@ from tickertape.journal.recovery.recovery import recover_journal
 from tickertape.journal.recovery.state_files import (
     find_states,
     make_durable,
+    prepare_directories,
     read_states,
     set_aside_state,
 )
@@ -198,7 +199,9 @@ def plan_records(
     plan = read_all(disk, plan_states(journal.view, definitions, StateFiles(found, files), rebuild))
     for directory in plan.quarantine:
         set_aside_state(disk, directory)
-    make_durable(disk, [state for name, state in found.items() if name not in plan.quarantine])
+    kept = [state for name, state in found.items() if name not in plan.quarantine]
+    make_durable(disk, kept)
+    prepare_directories(disk, kept, plan.topics)
     return plan
 
 

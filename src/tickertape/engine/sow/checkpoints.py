@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tickertape.base.interfaces import Buffer
 from tickertape.engine.limits import sow_advance_messages_min, sow_sync_bytes
@@ -28,6 +28,7 @@ from tickertape.journal.format.retired_state import RetiredManifest
 from tickertape.journal.format.segment import CommitHeader
 from tickertape.journal.format.sow_checkpoint import (
     MANIFEST_NAME,
+    UNFINISHED_NAME,
     StateFile,
     StateFileEntry,
     StateManifest,
@@ -39,9 +40,6 @@ from tickertape.journal.format.sow_checkpoint import (
 )
 from tickertape.journal.journal import Journal
 from tickertape.journal.limits import sow_files_max
-
-_NEW: Final = "file.new"
-"""Name of a file while it is written."""
 
 
 class CommitEnd(NamedTuple):
@@ -427,11 +425,13 @@ class StateCheckpoints:
             return
         name, kept = state.topic.name, {entry.name for entry in manifest.files}
         before = () if state.manifest is None else state.manifest.files
-        drop = (state.leftovers | {entry.name for entry in before}) - kept - {_NEW}
+        drop = (state.leftovers | {entry.name for entry in before}) - kept - {UNFINISHED_NAME}
+        if not attempt.written:
+            drop.add(UNFINISHED_NAME)  # of a scan that was ended
         self._with_disk = True
         job = PublishState(
             topic=name,
-            written=state_path(name, _NEW) if attempt.written else "",
+            written=state_path(name, UNFINISHED_NAME) if attempt.written else "",
             named=state_path(name, manifest.files[-1].name) if attempt.written else "",
             path=state_path(name, MANIFEST_NAME),
             manifest=attempt.data,
@@ -466,7 +466,7 @@ class StateCheckpoints:
         self._with_disk = True
         job = WriteState(
             topic=state.topic.name,
-            path=state_path(state.topic.name, _NEW),
+            path=state_path(state.topic.name, UNFINISHED_NAME),
             offset=self._offset,
             buffers=buffers,
             bytes=size,

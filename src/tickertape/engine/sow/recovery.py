@@ -203,9 +203,14 @@ def plan_states(
     refused: dict[str, str] = {}
     left = dict(files.found)
     for definition in definitions:
-        if definition.transient:
-            continue
         directory = state_directory(definition.name)
+        if definition.transient:
+            if directory in left:
+                del left[directory]
+                report.append(
+                    f"Kept the checkpoint of {shown(definition.name)} in sow/: it is transient now."
+                )
+            continue
         found = left.pop(directory, FoundState(directory, ()))
         facts = yield from _facts(view, definition, found, files.stored.get(directory))
         decision = decide(facts._replace(rebuild=definition.name in rebuild))
@@ -219,6 +224,8 @@ def plan_states(
     if refused:
         raise SowIncomplete(_refusal(refused))
     for found in left.values():
+        if found.manifest is None and not found.damage and not found.names:
+            continue  # the directory of a topic that never had a checkpoint
         name = found.directory if found.manifest is None else found.manifest.topic
         report.append(f"Kept the checkpoint of {shown(name)} in sow/: no [[sow]] has this name.")
     return StatePlan(topics, tuple(quarantine), tuple(report))

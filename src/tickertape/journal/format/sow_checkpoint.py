@@ -43,6 +43,8 @@ from tickertape.journal.limits import (
 )
 
 MANIFEST_NAME: Final = "manifest"
+UNFINISHED_NAME: Final = "file.new"
+"""Name of a base or delta file while it is written."""
 _NAME: Final = re.compile(r"base-([0-9]{20})\.sow|delta-([0-9]{20})-([0-9]{20})\.sow")
 _POSITION_END: Final = 1 << 63
 

@@ -15,7 +15,7 @@ from tickertape.journal.format.retired_state import RetiredState
 from tickertape.journal.format.segment import SOW_DIRECTORY
 from tickertape.journal.format.sow_checkpoint import MANIFEST_NAME, state_path
 from tickertape.journal.offline.report import VerifyFinding
-from tickertape.journal.recovery.state_files import FoundState, find_states, read_states
+from tickertape.journal.recovery.state_files import FoundState, find_state, find_states, read_states
 
 _LOOKS_MAX: Final = 5
 """Attempts to read a checkpoint that a server replaces."""
@@ -36,8 +36,8 @@ def check_states(
     notes: list[VerifyFinding] = []
     try:
         found = find_states(disk, journal_id)
-        for directory in found:
-            reason, state = _checked(disk, journal_id, directory, through=through)
+        for directory, first in found.items():
+            reason, state = _checked(disk, journal_id, first, through=through)
             path = f"{SOW_DIRECTORY}/{directory}"
             if reason:
                 damage.append(VerifyFinding(path, 0, reason))
@@ -51,28 +51,27 @@ def check_states(
 
 
 def _checked(
-    disk: Disk, journal_id: bytes, directory: str, *, through: bool
+    disk: Disk, journal_id: bytes, state: FoundState, *, through: bool
 ) -> tuple[str, FoundState | None]:
     """Return the damage of a checkpoint, or empty, and the checkpoint."""
-    before: FoundState | None = None
     reason = ""
     for _ in range(_LOOKS_MAX):
-        state = find_states(disk, journal_id).get(directory)
-        if state is None or (before is not None and state.checksum == before.checksum):
-            return reason, state
         reason = state.damage
         if not reason and through and state.manifest is not None:
             reason = read_states(disk, state.manifest).damage
         if not reason:
             return "", state
-        before = state
-    return reason, before
+        later = find_state(disk, journal_id, state.directory)
+        if later is None or later.checksum == state.checksum:
+            return reason, later
+        state = later
+    return reason, state
 
 
 def _summary(state: FoundState) -> str:
     manifest = state.manifest
     if manifest is None:
-        return "no manifest, because the first checkpoint of this SOW topic was interrupted"
+        return "no checkpoint yet: the SOW topic needs the log from its start"
     size = sum(entry.size for entry in manifest.files)
     files = "1 file" if len(manifest.files) == 1 else f"{len(manifest.files)} files"
     text = (

@@ -16,11 +16,13 @@ from tickertape.journal.format.segment import SOW_DIRECTORY
 from tickertape.journal.format.sow_blocks import DeadKeys, RecordBlock
 from tickertape.journal.format.sow_checkpoint import (
     MANIFEST_NAME,
+    UNFINISHED_NAME,
     StateFileEntry,
     StateManifest,
     decode_manifest,
     manifest_checksum,
     read_file,
+    state_directory,
     state_path,
 )
 from tickertape.journal.limits import sow_file_block_bytes_max, sow_manifest_bytes_max
@@ -54,14 +56,17 @@ def find_states(disk: Disk, journal_id: bytes) -> dict[str, FoundState]:
     """Return all directories in `sow/` by their names. Raises `JournalVersion` or `OSError`."""
     if SOW_DIRECTORY not in disk.names("."):
         return {}
-    found = {}
-    for directory in disk.names(SOW_DIRECTORY):
-        try:
-            names = tuple(disk.names(f"{SOW_DIRECTORY}/{directory}"))
-        except NotADirectoryError:
-            continue
-        found[directory] = _found(disk, directory, names, journal_id)
-    return found
+    states = [find_state(disk, journal_id, directory) for directory in disk.names(SOW_DIRECTORY)]
+    return {state.directory: state for state in states if state is not None}
+
+
+def find_state(disk: Disk, journal_id: bytes, directory: str) -> FoundState | None:
+    """Return one directory in `sow/`, or None without it. Raises `JournalVersion` or `OSError`."""
+    try:
+        names = tuple(disk.names(f"{SOW_DIRECTORY}/{directory}"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return _found(disk, directory, names, journal_id)
 
 
 def read_states(disk: Disk, manifest: StateManifest) -> ReadableFiles:
@@ -73,6 +78,22 @@ def read_states(disk: Disk, manifest: StateManifest) -> ReadableFiles:
         except (JournalCorrupt, OSError) as error:
             return ReadableFiles(files, str(error))
     return ReadableFiles(files)
+
+
+def prepare_directories(disk: Disk, found: Iterable[FoundState], topics: Iterable[str]) -> None:
+    """Create the directories of `topics` durably, and remove unfinished files. Raises `OSError`.
+
+    A directory without a manifest keeps an offline removal from segments that its topic still needs."""
+    for state in found:
+        if UNFINISHED_NAME in state.names:
+            disk.remove(f"{SOW_DIRECTORY}/{state.directory}/{UNFINISHED_NAME}")
+    directories = sorted(map(state_directory, topics))
+    if directories:
+        disk.make_directory(SOW_DIRECTORY)
+        for directory in directories:
+            disk.make_directory(f"{SOW_DIRECTORY}/{directory}")
+        disk.sync_directory(SOW_DIRECTORY)
+        disk.sync_directory(".")
 
 
 def make_durable(disk: Disk, found: Iterable[FoundState]) -> None:

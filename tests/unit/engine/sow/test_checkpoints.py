@@ -15,7 +15,7 @@ from tickertape.engine.sow import checkpoint_writer, checkpoints
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteKind
 from tickertape.journal.commit.group_commit import SyncPolicy
 from tickertape.journal.commit.jobs import PublishState, SyncSegment, WriteState
-from tickertape.journal.format.sow_checkpoint import MANIFEST_NAME, state_path
+from tickertape.journal.format.sow_checkpoint import MANIFEST_NAME, UNFINISHED_NAME, state_path
 from tickertape.journal.retention import RetentionPolicy
 
 ORDERS = SowDefinition("orders", key=("/id",), checkpoint_interval=10.0)
@@ -255,3 +255,13 @@ def test_quiet_topic_with_a_file_to_replace_gets_a_base() -> None:
     assert state.manifest is not None
     assert state.manifest.files[0].end > before.files[0].end
     assert not state.forced
+
+
+def test_next_manifest_without_a_new_file_removes_the_file_of_an_ended_scan() -> None:
+    world, peer = filled()
+    world.disk.close(world.disk.open(state_path("orders", UNFINISHED_NAME), create=True))
+    publish(peer, [("quiet", body(1))])
+    world.settle()
+    world.broker.state_checkpoints.hasten(1 << 40)
+    interval(world)
+    assert names(world) == ["base", "manifest"]

@@ -95,6 +95,8 @@ def test_verify_reports_a_checkpoint_that_removed_segments_require() -> None:
 
 def pruning(world: SowEngine, directory: Path, *forget: str) -> OfflinePrune:
     """Write the data directory, and open it with an archive that has the whole log."""
+    for name in world.disk.names("sow"):
+        (directory / "sow" / name).mkdir(parents=True)
     for path, data in world.disk.contents().items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(data)
@@ -181,6 +183,44 @@ def test_offline_removal_keeps_everything_for_an_interrupted_first_checkpoint(tm
     assert not plan.segments
     assert plan.kept_by.startswith("a SOW topic without a checkpoint in sow/")
     prune.close()
+
+
+def test_offline_removal_keeps_everything_for_a_topic_that_never_had_a_checkpoint(tmp_path: Path) -> None:
+    world = SowEngine(ORDERS, segment_bytes=8_192)
+    peer = world.connect("p")
+    for value in range(8):
+        publish(peer, [("orders", msgspec.json.encode({"id": value, "x": "x" * 4_000}))])
+        world.settle()
+    assert [note.what for note in verify(world.disk).notes] == [
+        "no checkpoint yet: the SOW topic needs the log from its start"
+    ]
+    prune = pruning(world, tmp_path)
+    plan = prune.plan(RetentionPolicy(), 0)
+    assert plan.archived
+    assert not plan.segments
+    prune.close()
+
+
+def test_verify_lists_each_checkpoint_once() -> None:
+    names = [f"t{number}" for number in range(20)]
+    world = SowEngine(*[SowDefinition(name, key=("/id",), checkpoint_interval=1.0) for name in names])
+    publish(world.connect("p"), [(name, b'{"id":1}') for name in names])
+    world.settle()
+    world.wake(1.1)
+    world.settle()
+    listed: list[str] = []
+
+    class Counted:
+        def names(self, directory: str) -> list[str]:
+            listed.append(directory)
+            return world.disk.names(directory)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world.disk, name)
+
+    disk: Any = Counted()
+    assert verify(disk).whole
+    assert len([one for one in listed if one.startswith("sow/")]) == 20
 
 
 def test_offline_removal_is_refused_with_a_checkpoint_of_another_log(tmp_path: Path) -> None:

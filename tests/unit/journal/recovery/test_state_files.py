@@ -12,10 +12,16 @@ from tests.helpers.sow_engine import SowEngine, publish
 from tests.simulation.journal_world import FailingDisk, PowerLost
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.journal.commit.jobs import DiskJobExecutor, PublishState
-from tickertape.journal.format.sow_checkpoint import MANIFEST_NAME, state_directory, state_path
+from tickertape.journal.format.sow_checkpoint import (
+    MANIFEST_NAME,
+    UNFINISHED_NAME,
+    state_directory,
+    state_path,
+)
 from tickertape.journal.recovery.state_files import (
     find_states,
     make_durable,
+    prepare_directories,
     read_states,
     retired_manifest,
     set_aside_state,
@@ -97,3 +103,20 @@ def test_manifest_that_a_killed_process_renamed_is_durable_after_the_start(seed:
     manifest = find_states(left, journal_id)[DIRECTORY].manifest
     assert manifest is not None
     assert not read_states(left, manifest).damage
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_directory_of_a_topic_without_a_checkpoint_survives_a_power_loss(seed: int) -> None:
+    world = stored()
+    prepare_directories(world.disk, (), ["other"])
+    left = world.disk.crash_clone(Random(seed))
+    assert state_directory("other") in left.names("sow")
+
+
+def test_start_removes_a_file_that_no_process_finished() -> None:
+    world = stored()
+    unfinished = state_path("orders", UNFINISHED_NAME)
+    world.disk.close(world.disk.open(unfinished, create=True))
+    kept = {*world.disk.contents()} - {unfinished}
+    world.reopen()
+    assert {path for path in world.disk.contents() if path.startswith("sow/")} <= kept
