@@ -208,7 +208,7 @@ def plan_states(
             if directory in left:
                 del left[directory]
                 report.append(
-                    f"Kept the checkpoint of {shown(definition.name)} in sow/: it is transient now."
+                    f"Kept the checkpoint of {shown(definition.name)} in sow/: the topic is transient now."
                 )
             continue
         found = left.pop(directory, FoundState(directory, ()))
