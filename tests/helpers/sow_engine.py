@@ -40,6 +40,7 @@ class SowEngine(EngineWorld):
         """`more` is as for `EngineWorld`."""
         self.sow = sow
         self.rebuild = frozenset[str]()
+        self.sow_bytes_max = 1 << 40
         super().__init__(seed, segment_bytes=segment_bytes, **more)
 
     def make_broker(
@@ -49,7 +50,8 @@ class SowEngine(EngineWorld):
         queues: Sequence[QueueDefinition] = (),
         **more: Any,
     ) -> Broker:
-        return super().make_broker(journal, registry, queues, hash_secret=bytes(range(16)), **more)
+        more = {"hash_secret": bytes(range(16)), "sow_bytes_max": self.sow_bytes_max, **more}
+        return super().make_broker(journal, registry, queues, **more)
 
     def open(self) -> None:
         """Start the engine on the contents of the disk, as a server does."""

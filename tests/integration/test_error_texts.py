@@ -58,6 +58,7 @@ UNREACHED: dict[str, str] = {
     "query_too_slow": "needs a filter slower than its limit (tests/unit/engine/sow/query/test_query.py)",
     "bad_sow_key": "provoked in its own tests (tests/unit/engine/sow/test_registry.py)",
     "sow_incomplete": "provoked in its own tests (tests/unit/engine/sow/test_recovery.py)",
+    "sow_full": "provoked in its own tests (tests/unit/engine/sow/test_memory.py)",
     "not_built": "provoked in its own tests (tests/unit/engine/sow/test_feed.py)",
     "error": "a code of a newer peer, whose text comes from that peer",
     "refused": "base class: this version raises its subclasses only",

@@ -325,6 +325,11 @@ class SowIncomplete(JournalError):
     """A SOW topic without a usable checkpoint, whose older messages retention has removed from the log."""
 
 
+class SowFull(JournalError):
+    """The records of the SOW topics need more memory than `sow_bytes_max`. Deletes and updates that need no
+    more memory are accepted."""
+
+
 class JournalFailed(JournalError):
     """A write or sync failed. The server acknowledges nothing more until a restart."""
 

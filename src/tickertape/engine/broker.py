@@ -116,6 +116,7 @@ class Broker:
         rights: LogonPolicy | None = None,
         limits: ClientLimits = DEFAULT,
         hash_secret: bytes = bytes(16),
+        sow_bytes_max: int = 1 << 62,
     ) -> None:
         self.journal = journal
         self._commits = journal.commits
@@ -144,7 +145,7 @@ class Broker:
         self._transient = TransientDelivery(self._outbox, self._clock, slow, throttle, close)
         access = QueueAccess(journal, self._outbox, self._clock, self.reads, QueueLog(journal, self._writer))
         self.queues = QueueRegistry(catalog, access, self.compiler)
-        self.states = self._make_states(hash_secret, limits.message_bytes_max)
+        self.states = self._make_states(hash_secret, limits.message_bytes_max, sow_bytes_max)
         self.services = FeedServices(self._delivery, self._transient, self.queues, self.states)
         self.subscriptions = self._make_subscribe_handler()
         self.state_checkpoints = self._make_state_checkpoints()
@@ -157,19 +158,18 @@ class Broker:
         self._has_queues, self._has_states = bool(catalog.queues), bool(catalog.sow)
         self.pending_effects: Sized = self._outbox.effects
         self.next_deadline = self._clock.next_deadline  # monotonic seconds at which to call `wake`, or None
-        self._acknowledged: list[PersistedCommit] = []
-        """Commits of the last input whose messages are not delivered yet."""
-        self._step_waits = False  # whether the last `work` delivered commits instead of a step
+        self._acknowledged: list[PersistedCommit] = []  # whose messages are not delivered yet
         self._failed = self.draining = False
+        self._step_waits = False  # whether the last `work` delivered commits instead of a step
         self.statistics.name_topics(catalog.recorded_names)
 
     def _make_publish_handler(self, checks: PublishChecks) -> PublishHandler:
         lookups = RequestLookups(self.reads, self._throttle)
         return PublishHandler(self._writer, self._acks, checks, self.services, self._outbox, lookups)
 
-    def _make_states(self, secret: bytes, bytes_max: int) -> StateRegistry:
+    def _make_states(self, secret: bytes, message_max: int, sow_max: int) -> StateRegistry:
         journal, outbox, context = self.journal, self._outbox, self.compiler.filter_context
-        access = StateAccess(journal, outbox, self.reads, self._writer, self._clock, bytes_max)
+        access = StateAccess(journal, outbox, self.reads, self._writer, self._clock, message_max, sow_max)
         return StateRegistry(self.catalog, access, self._throttle, context, secret)
 
     def _make_state_checkpoints(self) -> StateCheckpoints:

@@ -310,6 +310,8 @@ sow_bytes_min: Final = 64 * MIB
 """Smallest `sow_bytes_max`."""
 sow_memory_share: Final = 0.7
 """Part of the memory that all records may use, unless configured."""
+sow_record_memory_bytes: Final = 128
+"""Memory of a record beside its key and body, at most: its columns and its part of the key index."""
 # deletes and expiry of records
 sow_delete_keys_max: Final = 250_000
 """Keys that one delete names. The rest stays, and the answer says so."""

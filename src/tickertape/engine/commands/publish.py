@@ -20,6 +20,7 @@ from tickertape.base.errors import (
     BadTopic,
     CorruptBatch,
     JournalFull,
+    SowFull,
     TickertapeError,
 )
 from tickertape.base.text_format import shown
@@ -163,7 +164,8 @@ class PublishHandler:
             keys is not None and bool(self._states.accepted_rows.held)
         )
         if not outcomes and not good.columns & MESSAGE_FLAGS:
-            self._accept(session, command, good, recorded=recorded, keys=keys)
+            if keys is None or self._has_memory(session, command, good, keys):
+                self._accept(session, command, good, recorded=recorded, keys=keys)
             return
         if not recorded:
             self._publish_deltas(session, command, good, numbers)
@@ -174,6 +176,23 @@ class PublishHandler:
             self._resolve_requests(session, PublishFrame(command, good), requests)
         else:
             self._execute(session, PublishFrame(command, good), requests)
+
+    def _has_memory(self, session: Session, command: Publish, batch: MessageBatch, keys: FrameKeys) -> bool:
+        """Return whether the records of a frame fit the memory. Otherwise the frame is rejected. Raises
+        `SowFull`, as `_checked` raises `JournalFull`."""
+        try:
+            self._states.memory.check(batch, keys.topics)
+        except SowFull as error:
+            if command.sequenced:
+                raise
+            self._reject_frame(session, command, error)
+            return False
+        return True
+
+    def _reject_frame(self, session: Session, command: Publish, error: TickertapeError) -> None:
+        """Reject a frame without sequences."""
+        rejected = Rejected(frame=command.frame, code=error.code, text=str(error))
+        self._outbox.reject_with(session.conn, rejected, error)
 
     def _known(self, session: Session, command: Publish, batch: MessageBatch) -> int:
         """Return how many messages at the start of a frame the log already has."""
@@ -255,12 +274,13 @@ class PublishHandler:
             if executed.batch is not None:
                 self._writer.check_room(executed.batch)
                 keys, answers = executed.keys, executed.answers
+                if keys is not None:
+                    self._states.memory.check(executed.batch, keys.topics)
                 self._accept(session, command, executed.batch, recorded=True, keys=keys, answers=answers)
-        except JournalFull as error:
+        except (JournalFull, SowFull) as error:
             if command.sequenced:
                 raise  # as in `_checked`
-            rejected = Rejected(frame=command.frame, code=error.code, text=str(error))
-            self._outbox.reject_with(session.conn, rejected, error)
+            self._reject_frame(session, command, error)
         finally:
             self._writer.end_run()
             requests.close()  # searches that a full log left open

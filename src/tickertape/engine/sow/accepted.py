@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
-from tickertape.engine.limits import overlay_seconds
+from tickertape.engine.limits import overlay_seconds, sow_record_memory_bytes
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.sow.accepted_row import NO_CANDIDATE, AcceptedRow
 from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
@@ -56,6 +56,8 @@ class KeptKeys(NamedTuple):
     order_stamp: int
     first_sequence: int
     """Sequence of the first message, unless the batch has sequences."""
+    growth: int
+    """Memory that its records need, at most."""
 
     def sequence(self, index: int) -> int:
         """Return the sequence of a message."""
@@ -174,6 +176,8 @@ class AcceptedRows:
         self._kept: deque[KeptKeys] = deque()
         self._overlays: dict[StateTopic, Overlay] = {}
         self._stopped = False
+        self.growth = 0
+        """Memory that the records of all batches need, at most."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -197,7 +201,9 @@ class AcceptedRows:
             stamp.publisher,
             stamp.timestamp,
             stamp.first_sequence - skipped,
+            sum(growth_of(batch, own) for own in topics),
         )
+        self.growth += kept.growth
         self._kept.append(kept)
         if self._overlays:
             self._add_to_overlays(kept)
@@ -214,6 +220,7 @@ class AcceptedRows:
         kept = self._kept
         while kept and kept[0].end <= folded:
             old = kept.popleft()
+            self.growth -= old.growth
             for overlay in self._overlays.values():
                 overlay.forget(old)
 
@@ -221,6 +228,7 @@ class AcceptedRows:
         """Keep nothing more, because nothing is folded any more."""
         self._stopped = True
         self._kept.clear()
+        self.growth = 0
         self._overlays.clear()
 
     # -- overlays ---------------------------------------------------------------------------------------
@@ -261,6 +269,16 @@ class AcceptedRows:
                 del self._overlays[topic]
             else:
                 overlay.add(kept)
+
+
+def growth_of(batch: MessageBatch, own: TopicKeys) -> int:
+    """Return the memory that the records of the messages of a topic need, if all of their keys are new."""
+    rows = own.rows
+    if len(rows) == batch.count:
+        bodies = int(batch.offsets[-1] - batch.offsets[0])
+    else:
+        bodies = int((batch.offsets[rows + 1] - batch.offsets[rows]).sum())
+    return bodies + sum(map(len, own.keys)) + sow_record_memory_bytes * len(rows)
 
 
 def _rows_of(kept: KeptKeys, topic: StateTopic) -> tuple[list[int], list[bytes]]:

@@ -16,6 +16,7 @@ from tickertape.engine.limits import fold_step_parts_max
 from tickertape.engine.log_reads.log_reads import LogReads
 from tickertape.engine.log_reads.log_scan import LogScan
 from tickertape.engine.sow.accepted import AcceptedRows
+from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.part_fold import PartFold, States
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.journal.journal import Journal
@@ -25,11 +26,19 @@ from tickertape.journal.reading.log_view import LogPart
 class LogFold:
     """The fold of the log."""
 
-    def __init__(self, journal: Journal, reads: LogReads, accepted: AcceptedRows, states: States) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        reads: LogReads,
+        accepted: AcceptedRows,
+        states: States,
+        memory: StateMemory,
+    ) -> None:
         self._journal = journal
         self._reads = reads
         self._accepted = accepted
         self._states = states
+        self._memory = memory
         self.folded = 0
         """Position up to which the log is folded."""
         self.last: Bookmark | None = None
@@ -107,6 +116,7 @@ class LogFold:
                 self._ended()
         self._current.step()
         self._untidy.update(dict.fromkeys(self._current.topics))
+        self._memory.measure(self._current.topics)
         if self._current.over:
             self._current = None
             self._ended()
@@ -118,6 +128,7 @@ class LogFold:
             topic = next(iter(self._untidy))
             if topic.fold.has_care:
                 topic.fold.care()
+                self._memory.measure((topic,))
                 return True
             del self._untidy[topic]
         return False

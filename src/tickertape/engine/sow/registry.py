@@ -21,6 +21,7 @@ from tickertape.engine.sessions.session import Session
 from tickertape.engine.sow.accepted import AcceptedRows, TopicDelete, TopicKeys
 from tickertape.engine.sow.expiry import RecordExpiry
 from tickertape.engine.sow.log_fold import LogFold
+from tickertape.engine.sow.memory import StateMemory
 from tickertape.engine.sow.part_fold import States, own_rows
 from tickertape.engine.sow.recovery import StatePlan, load_files
 from tickertape.engine.sow.topic import StateTopic
@@ -50,6 +51,8 @@ class StateAccess(NamedTuple):
     writer: LogWriter
     clock: EngineClock
     message_bytes_max: int
+    sow_bytes_max: int
+    """Memory of all records."""
 
 
 class RecoveredStates(NamedTuple):
@@ -72,7 +75,7 @@ class StateRegistry:
         filter_context: FilterContext,
         secret: bytes,
     ) -> None:
-        journal, self._outbox, reads, writer, clock, self.message_bytes_max = access
+        journal, self._outbox, reads, writer, clock, self.message_bytes_max, bytes_max = access
         self.view = journal.view
         self.clock = clock
         self._catalog = catalog
@@ -83,7 +86,8 @@ class StateRegistry:
         }
         self.accepted_rows = AcceptedRows(journal, clock)
         states = States(self.of, self._topics.get)
-        self.fold = LogFold(journal, reads, self.accepted_rows, states)
+        self.memory = StateMemory(self.accepted_rows, bytes_max)
+        self.fold = LogFold(journal, reads, self.accepted_rows, states, self.memory)
         self.expiry = RecordExpiry(self._topics.values(), writer, clock, self.accepted_rows)
         self._awake: list[LogFold] = []
         self._stopped = False
@@ -133,6 +137,12 @@ class StateRegistry:
             self.expiry.stop()
             self._stopped = True
             report.append(f"SOW topics are not served: {str(error).rstrip('.')}.")
+        self.memory.measure(self._topics.values())
+        if self.memory.used > self.memory.bytes_max:
+            report.append(
+                f"The records of all SOW topics need {self.memory.used:,} bytes, and `sow_bytes_max` is "
+                f"{self.memory.bytes_max:,}. Messages that need more memory are refused with `sow_full`."
+            )
         try:
             last = yield from find_commit(view, view.end_position)
         except JournalCorrupt:

@@ -24,7 +24,7 @@ from tickertape.engine.sow.state.change import DELETED, EXPIRED, ChangeEffects, 
 from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
 from tickertape.engine.sow.state.deleted_keys import DeletedKeys
 from tickertape.engine.sow.state.expiry import LifeQueue, due_times
-from tickertape.engine.sow.state.key_index import KeyTable
+from tickertape.engine.sow.state.key_index import KEY_ROW_BYTES, KeyTable
 from tickertape.engine.sow.state.records import RecordRow, RecordRows, RecordTable
 
 
@@ -88,6 +88,14 @@ class StateFold:
         """Records that expired since then."""
         self.ended_scans: list[int] = []
         """Scans that were ended, because kept changes exceeded their memory."""
+
+    @property
+    def record_bytes(self) -> int:
+        """Memory of the records with their keys and lives, without free slots, and without anything that
+        only queries need."""
+        lives = 0 if self.lives is None else self.lives.bytes
+        free = (self.keys.slots - self.records.record_count) * (self.records.row_bytes + KEY_ROW_BYTES)
+        return self.keys.nbytes + self.records.nbytes + self.records.blocks.nbytes + lives - free
 
     @property
     def nbytes(self) -> int:

@@ -42,6 +42,8 @@ _HALF_BITS: Final = np.uint64(32)
 _TAG_MASK: Final = np.uint64(_WORD - _HALF)
 _ONE: Final = np.uint32(1)
 
+KEY_ROW_BYTES: Final = 16 + 1
+"""Memory of the key columns of a slot."""
 _INLINE_BYTES: Final = 12
 """Longest key inside its view (Arrow's `binary_view`)."""
 _U4: Final = np.dtype("<u4")

@@ -168,7 +168,12 @@ class RecordTable:
     def nbytes(self) -> int:
         """Return the memory of the columns up to the highest used slot, and of the publisher table."""
         publishers = len(self._publisher_numbers) * _PUBLISHER_BYTES
-        return self.slot_end * (self._columns.row_bytes + 1) + publishers
+        return self.slot_end * self.row_bytes + publishers
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the memory of the columns of one slot."""
+        return self._columns.row_bytes + 1
 
     # -- change -----------------------------------------------------------------------------------------
 

@@ -1,0 +1,80 @@
+"""State memory: the memory of all records, and the growth by accepted messages that are not folded.
+
+Invariants:
+- A message that needs more memory than `bytes_max` leaves is refused before it is accepted.
+- Deletes, expiry, and updates that are not larger than their records are never refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tickertape.base.errors import SowFull
+from tickertape.base.text_format import shown
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import I8
+from tickertape.engine.limits import fold_step_rows_max, sow_record_memory_bytes
+from tickertape.engine.sow.accepted import AcceptedRows, TopicKeys, growth_of
+from tickertape.engine.sow.state.blocks import lengths_in
+from tickertape.engine.sow.topic import StateTopic
+
+
+class StateMemory:
+    """The memory of the records of all SOW topics, with keys and indexes. `bytes_max`: its limit."""
+
+    def __init__(self, accepted: AcceptedRows, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+        """Memory of the folded records."""
+        self.refusals = 0
+        """Frames that were refused."""
+        self._accepted = accepted
+        self._sizes: dict[StateTopic, int] = {}
+
+    @property
+    def expected(self) -> int:
+        """Memory once all accepted messages are folded, at most."""
+        return self.used + self._accepted.growth
+
+    def measure(self, topics: Iterable[StateTopic]) -> None:
+        """Measure SOW topics that changed."""
+        for topic in topics:
+            size = topic.fold.record_bytes
+            self.used += size - self._sizes.get(topic, 0)
+            self._sizes[topic] = size
+
+    def check(self, batch: MessageBatch, topics: Sequence[TopicKeys]) -> None:
+        """Raise `SowFull` for a batch whose messages need more memory than is left."""
+        free = self.bytes_max - self.expected
+        if sum(growth_of(batch, own) for own in topics) <= free:
+            return
+        growth = 0
+        for own in topics:
+            growth += _real_growth(batch, own)
+            if growth > max(free, 0):
+                self.refusals += 1
+                raise SowFull(
+                    f"Cannot store messages of SOW topic {shown(own.topic.name)}: the records of all SOW "
+                    f"topics need {self.expected:,} bytes, the messages at least {growth:,} more, and "
+                    f"`sow_bytes_max` is {self.bytes_max:,}. "
+                    "Delete records, or raise `sow_bytes_max`."
+                )
+
+
+def _real_growth(batch: MessageBatch, own: TopicKeys) -> int:
+    """Return the growth by the messages of a topic, compared with its folded records.
+
+    Messages of keys that are not folded yet count as new, so the result is never too small."""
+    fold = own.topic.fold
+    growth = 0
+    for low in range(0, len(own.keys), fold_step_rows_max):
+        keys, rows = own.keys[low : low + fold_step_rows_max], own.rows[low : low + fold_step_rows_max]
+        slots = fold.keys.find(keys)
+        known = slots >= 0
+        before = lengths_in(fold.records.rows(np.maximum(slots, 0)).views)
+        new = sow_record_memory_bytes + np.fromiter(map(len, keys), I8, len(keys))
+        sizes = (batch.offsets[rows + 1] - batch.offsets[rows]).astype(I8)
+        growth += int((sizes - np.where(known, before, -new)).sum())
+    return growth

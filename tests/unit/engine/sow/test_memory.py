@@ -1,0 +1,133 @@
+"""Memory of the records: accepted growth, refusals, and everything that passes above the limit."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.helpers.sow_engine import SowEngine, deleted, expiry_in_flight, publish, rejected, send
+from tests.simulation.engine_peer import Peer
+from tickertape.engine.runtime.sow_definition import SowDefinition
+from tickertape.wire.sow_command import SowDelete
+
+ORDERS = SowDefinition("orders", key=("/id",))
+
+
+def body(key: object, size: int = 100) -> bytes:
+    return msgspec.json.encode({"id": key, "x": "x" * size})
+
+
+def filled(count: int = 100) -> tuple[SowEngine, Peer]:
+    """Return an engine whose memory is used up by records."""
+    world = SowEngine(ORDERS, segment_bytes=1 << 22)
+    peer = world.connect("p")
+    publish(peer, [("orders", body(key)) for key in range(count)])
+    world.settle()
+    world.broker.states.memory.bytes_max = world.broker.states.memory.used
+    return world, peer
+
+
+def test_growth_of_accepted_messages_counts_before_the_fold() -> None:
+    world = SowEngine(ORDERS)
+    memory = world.broker.states.memory
+    peer = world.connect("p")
+    publish(peer, [("orders", body(key)) for key in range(50)])
+    empty = memory.used
+    assert memory.expected > empty + 50 * 100
+    world.settle()
+    assert world.broker.states.accepted_rows.growth == 0
+    assert empty + 50 * 100 < memory.used == memory.expected == world.state("orders").fold.record_bytes
+
+
+def test_message_that_needs_more_memory_ends_a_connection_with_sequences() -> None:
+    world, peer = filled()
+    publish(peer, [("orders", body("new"))])
+    assert peer.goodbye is not None
+    assert peer.goodbye.code == "sow_full"
+    assert "Delete records, or raise `sow_bytes_max`" in peer.goodbye.text
+    world.settle()
+    assert len(world.records("orders")) == 100
+    assert world.broker.states.memory.refusals == 1
+
+
+def test_frame_without_sequences_that_needs_more_memory_is_rejected_whole() -> None:
+    world, peer = filled()
+    send(peer, [("orders", body(1)), ("orders", body("new")), ("plain", b"x")], sequenced=False)
+    world.settle()
+    assert [refusal.code for refusal in rejected(peer)] == ["sow_full"]
+    assert peer.goodbye is None
+    assert not world.log("plain")
+
+
+@pytest.mark.parametrize("size", [10, 100])
+def test_updates_that_need_no_more_memory_pass(size: int) -> None:
+    world, peer = filled()
+    publish(peer, [("orders", body(key, size)) for key in range(100)])
+    publish(peer, [("plain", b"x" * 1_000)])
+    world.settle()
+    assert peer.goodbye is None
+    assert world.records("orders")[msgspec.msgpack.encode(7)] == body(7, size)
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_larger_update_is_refused_also_after_a_merge(delta: bool) -> None:
+    world, peer = filled()
+    update = msgspec.json.encode({"id": 1, "y": "y" * 90}) if delta else body(1, 101)
+    send(peer, [("orders", update)], deltas=[0] if delta else [])
+    assert peer.goodbye is not None
+    assert peer.goodbye.code == "sow_full"
+    world.settle()
+    assert world.records("orders")[msgspec.msgpack.encode(1)] == body(1)
+
+
+def test_deletes_pass_and_make_space() -> None:
+    world, peer = filled(20_000)
+    memory = world.broker.states.memory
+    memory.bytes_max -= 1_000_000
+    send(peer, [SowDelete(topic="orders", filter="/id >= 10")])
+    world.settle()
+    assert [answer.deleted for answer in deleted(peer)] == [19_990]
+    publish(peer, [("orders", body(key)) for key in range(10, 1_000)])
+    world.settle()
+    assert peer.goodbye is None
+    assert memory.used <= memory.bytes_max
+
+
+def test_slots_of_deleted_records_are_used_for_new_ones_at_the_limit() -> None:
+    world = SowEngine(ORDERS, segment_bytes=1 << 22)
+    peer = world.connect("p")
+    publish(peer, [("orders", b'{"id":%d}' % key) for key in range(20_000)])
+    world.settle()
+    memory = world.broker.states.memory
+    memory.bytes_max = memory.used
+    send(peer, [SowDelete(topic="orders", filter="/id >= 10000")])
+    world.settle()
+    publish(peer, [("orders", b'{"id":%d}' % key) for key in range(20_000, 23_000)])
+    world.settle()
+    assert peer.goodbye is None
+    assert len(world.records("orders")) == 13_000
+    assert memory.used <= memory.bytes_max
+
+
+def test_expiry_passes() -> None:
+    world = SowEngine(SowDefinition("orders", key=("/id",), expiration=30_000))
+    peer = world.connect("p")
+    publish(peer, [("orders", body(key)) for key in range(10)])
+    world.settle()
+    world.broker.states.memory.bytes_max = 1
+    expiry_in_flight(world)
+    world.settle()
+    assert not world.records("orders")
+    assert world.log("$sow")
+
+
+def test_start_above_the_limit_is_reported() -> None:
+    world, _ = filled()
+    used = world.broker.states.memory.used
+    assert world.report == []
+    world.sow_bytes_max = used - 1
+    world.reopen()
+    (line,) = world.report
+    assert line.endswith("Messages that need more memory are refused with `sow_full`.")
+    assert f"need {world.broker.states.memory.used:,} bytes, and `sow_bytes_max` is {used - 1:,}" in line
+    assert len(world.records("orders")) == 100
