@@ -240,4 +240,13 @@ SOW_CHECKPOINT_MUTATIONS: Final = (
         promise="invariant 15",
         tier="unit",
     ),
+    Mutation(
+        "nothing keeps segments for a topic that never had a checkpoint",
+        "journal/recovery/state_files.py",
+        '            disk.make_directory(f"{SOW_DIRECTORY}/{directory}")\n',
+        "            pass\n",
+        ("unit/journal/offline/test_state_check.py",),
+        promise="invariant 1",
+        tier="unit",
+    ),
 )

@@ -11,6 +11,7 @@ from tests.mutations.mutation import Mutation
 
 _DELETES = "unit/engine/sow/test_deletes.py"
 _DELTAS = "unit/engine/sow/test_deltas.py"
+_MEMORY = "unit/engine/sow/test_memory.py"
 _EXPIRY = "unit/engine/sow/test_expiry.py"
 _TRANSACTIONS = "unit/engine/sow/test_transactions.py"
 
@@ -90,7 +91,7 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "a delete by filter is resolved at its arrival",
         "engine/sow/record_search.py",
-        "        self._test_again(overlay, [*self._changed])\n        self.test_rows(keys, bodies)\n",
+        "        self._look_again(overlay, [*self._changed])\n        self._enter(keys, rows, bodies)\n",
         "",
         (_DELETES,),
         promise="invariant 1",
@@ -201,7 +202,7 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "a search ends with its connection, and its overlay stays",
         "engine/sow/record_search.py",
-        "                overlay.end_watch(self._changed)\n",
+        "            self._overlay.end_watch(self._changed)\n",
         "",
         (_DELETES,),
         promise="R14",
@@ -210,9 +211,63 @@ SOW_INTAKE_MUTATIONS: Final = (
     Mutation(
         "publishes never wait for a search",
         "engine/sow/record_search.py",
-        "                overlay.hold()\n                self._held = overlay\n",
-        "                self._held = None\n",
+        "            self._overlay.hold()\n            self._holds = True\n",
+        "            self._holds = False\n",
         (_DELETES,),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "deletes never wait for a search of another connection",
+        "engine/commands/frame_requests.py",
+        "        topics = set() if state is None else state.topics\n",
+        "        topics = set() if state is None or state.topics else state.topics\n",
+        (_DELETES,),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "expiry never waits for a search",
+        "engine/sow/expiry.py",
+        "        if topic in self._accepted.held:\n",
+        "        if topic in ():\n",
+        (_EXPIRY,),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "a key that no longer matches stays in a delete by filter",
+        "engine/sow/state/delete.py",
+        "        if rows.removed.any():\n",
+        "        if rows.removed.all():\n",
+        (_DELETES,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "rows behind a large delete do not see it",
+        "engine/sow/accepted.py",
+        "                if row is None or row.position < large.position:\n",
+        "                if row is not None and row.position < large.position:\n",
+        (_DELETES,),
+        promise="invariant 1",
+        tier="unit",
+    ),
+    Mutation(
+        "messages above the memory of records are accepted",
+        "engine/sow/memory.py",
+        "            if growth > max(free, 0):\n",
+        "            if growth > max(free, self.bytes_max):\n",
+        (_MEMORY,),
+        promise="R12",
+        tier="unit",
+    ),
+    Mutation(
+        "accepted messages use no memory until the fold",
+        "engine/sow/memory.py",
+        "        return self.used + self._accepted.growth\n",
+        "        return self.used\n",
+        (_MEMORY,),
         promise="R12",
         tier="unit",
     ),

@@ -96,8 +96,13 @@ class FrameRequests:
 
     @property
     def _waits(self) -> bool:
-        keys, held = self._frame.keys, self._accepted.held
-        return keys is not None and any(own.topic in held for own in keys.topics)
+        held = self._accepted.held
+        if not held:
+            return False
+        keys, state = self._frame.keys, self._state
+        topics = set() if state is None else state.topics
+        topics.update(() if keys is None else [own.topic for own in keys.topics])
+        return not topics.isdisjoint(held)
 
     def close(self) -> None:
         """End searches of records."""

@@ -17,7 +17,12 @@ from typing import NamedTuple
 
 from tickertape.batch import MessageBatch
 from tickertape.batch.format import Int64s
-from tickertape.engine.limits import overlay_seconds, sow_record_memory_bytes
+from tickertape.engine.limits import (
+    overlay_seconds,
+    sow_delete_keys_max,
+    sow_delete_round_rows,
+    sow_record_memory_bytes,
+)
 from tickertape.engine.runtime.clock import EngineClock
 from tickertape.engine.sow.accepted_row import NO_CANDIDATE, AcceptedRow
 from tickertape.engine.sow.state.delete import DeleteKind, DeleteRecord
@@ -66,11 +71,30 @@ class KeptKeys(NamedTuple):
         return self.first_sequence + index
 
 
+class _LargeDelete:
+    """A delete of many keys, which are listed by key when one is looked up."""
+
+    def __init__(self, record: DeleteRecord, position: int) -> None:
+        self.record = record
+        self.position = position
+        self._named: dict[bytes, tuple[int, int, int]] | None = None
+        """Publisher, sequence and order stamp of the named message, by key."""
+
+    def row(self, key: bytes) -> AcceptedRow | None:
+        """Return the row of a key, or None if the delete does not name the key."""
+        if self._named is None:
+            self._named = dict(zip(self.record.keys(), named_by(self.record), strict=True))
+        named = self._named.get(key)
+        return None if named is None else AcceptedRow(False, *named, None, 0, self.position)
+
+
 class Overlay:
     """Latest accepted rows of one SOW topic that are not folded, by key."""
 
     def __init__(self, topic: StateTopic, used: float) -> None:
         self.rows: dict[bytes, AcceptedRow] = {}
+        """Without the keys of large deletes, which are above earlier rows."""
+        self._large: deque[_LargeDelete] = deque()
         self.used = used
         """Monotonic time (seconds) of the last use."""
         self._topic = topic
@@ -98,6 +122,8 @@ class Overlay:
     def watch(self) -> set[bytes]:
         """Return a set of the keys in the overlay, which gets each key that is accepted later."""
         watched = set(self.rows)
+        for large in self._large:
+            watched.update(large.record.keys())
         self._watched.append(watched)
         return watched
 
@@ -136,22 +162,24 @@ class Overlay:
 
     def _end(self, record: DeleteRecord, position: int) -> None:
         """Apply a delete or an expiry. An expiry ends only the message that it names."""
-        keys = record.keys()
-        named = zip(
-            record.publishers_between(0, record.count).tolist(),
-            record.sequences.tolist(),
-            record.order_stamps.tolist(),
-            strict=True,
-        )
         expiry = record.kind is DeleteKind.EXPIRED
+        if not expiry and record.count > sow_delete_round_rows:
+            self._large.append(_LargeDelete(record, position))
+            return
+        keys = record.keys()
         before = self.latest(keys) if expiry else []
-        for at, (key, (publisher, sequence, stamp)) in enumerate(zip(keys, named, strict=True)):
+        for at, (key, (publisher, sequence, stamp)) in enumerate(zip(keys, named_by(record), strict=True)):
             if not expiry or (before[at].publisher, before[at].sequence) == (publisher, sequence):
                 self.rows[key] = AcceptedRow(False, publisher, sequence, stamp, None, 0, position)
 
     def latest(self, keys: Sequence[bytes]) -> list[AcceptedRow]:
         """Return the latest accepted candidate of each key."""
         found = [self.rows.get(key) for key in keys]
+        for large in self._large:
+            for at, key in enumerate(keys):
+                row = found[at]
+                if row is None or row.position < large.position:
+                    found[at] = large.row(key) or row
         absent = [at for at, row in enumerate(found) if row is None]
         if absent:
             for at, row in zip(absent, self._topic.recorded([keys[at] for at in absent]), strict=True):
@@ -161,7 +189,9 @@ class Overlay:
     def forget(self, kept: KeptKeys) -> None:
         """Remove the rows of a batch that is folded."""
         rows, end = self.rows, kept.end
-        for key in _keys_of(kept, self._topic):
+        while self._large and self._large[0].position < end:
+            self._large.popleft()
+        for key in _keys_of(kept, self._topic, sow_delete_round_rows):
             row = rows.get(key)
             if row is not None and row.position < end:
                 del rows[key]
@@ -271,6 +301,12 @@ class AcceptedRows:
                 overlay.add(kept)
 
 
+def named_by(record: DeleteRecord) -> Iterator[tuple[int, int, int]]:
+    """Yield publisher, sequence and order stamp of the message that each key of a delete names."""
+    publishers = record.publishers_between(0, record.count).tolist()
+    return zip(publishers, record.sequences.tolist(), record.order_stamps.tolist(), strict=True)
+
+
 def growth_of(batch: MessageBatch, own: TopicKeys) -> int:
     """Return the memory that the records of the messages of a topic need, if all of their keys are new."""
     rows = own.rows
@@ -288,8 +324,9 @@ def _rows_of(kept: KeptKeys, topic: StateTopic) -> tuple[list[int], list[bytes]]
     return [], []
 
 
-def _keys_of(kept: KeptKeys, topic: StateTopic) -> Iterator[bytes]:
+def _keys_of(kept: KeptKeys, topic: StateTopic, most: int = sow_delete_keys_max) -> Iterator[bytes]:
+    """Yield the keys of messages, and of deletes with at most `most` keys."""
     yield from _rows_of(kept, topic)[1]
     for delete in kept.deletes:
-        if delete.topic is topic:
+        if delete.topic is topic and delete.record.count <= most:
             yield from delete.record.keys()

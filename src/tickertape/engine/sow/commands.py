@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -28,12 +29,17 @@ from tickertape.base.errors import (
 from tickertape.base.text_format import shown
 from tickertape.batch import MessageBatch, Stamp
 from tickertape.batch.format import FLAG_DELTA, I8, U8, Bytes8
-from tickertape.engine.limits import sow_deletes_per_frame_max, sow_searches_per_frame_max
+from tickertape.engine.limits import (
+    sow_delete_round_rows,
+    sow_delete_rounds_max,
+    sow_deletes_per_frame_max,
+    sow_searches_per_frame_max,
+)
 from tickertape.engine.log_reads.log_reads import Steps
 from tickertape.engine.sessions.session import Session
-from tickertape.engine.sow.accepted import Overlay, TopicDelete, TopicKeys
+from tickertape.engine.sow.accepted import Overlay, TopicDelete, TopicKeys, named_by
 from tickertape.engine.sow.accepted_row import AcceptedRow
-from tickertape.engine.sow.record_search import RecordSearch
+from tickertape.engine.sow.record_search import DeleteSearch, KeySearch, RecordSearch
 from tickertape.engine.sow.registry import StateRegistry
 from tickertape.engine.sow.state.delete import DeleteBuilder, DeleteRecord, decode, encode
 from tickertape.engine.sow.topic import StateTopic
@@ -54,8 +60,9 @@ class FrameDelete(NamedTuple):
 class _Request(NamedTuple):
     row: int
     topic: StateTopic
-    delete: SowDelete
-    search: RecordSearch | None
+    keys: list[bytes]
+    """Keys to delete, without a search."""
+    search: DeleteSearch | None
 
 
 class StateCommands:
@@ -83,10 +90,17 @@ class StateCommands:
         self.merged = False
         """Whether a delta was merged."""
         self._searches = 0
+        self._direct = 0
+        """Keys of deletes without a search."""
         self._repeated, self._requests = self._asked()
         self._frames: dict[StateTopic, _FrameRows] = {}
         self._bad_rows: list[int] = []
         """Rows in `bad` during the execution, ascending."""
+
+    @property
+    def topics(self) -> set[StateTopic]:
+        """SOW topics with deletes."""
+        return {request.topic for request in self._requests}
 
     @property
     def deltas(self) -> set[int]:
@@ -119,8 +133,8 @@ class StateCommands:
                     self._searches += request.search is not None
                     if self._searches > sow_searches_per_frame_max:
                         raise LimitReached(
-                            "Cannot delete records: the frame has too many deletes by filter or by generated "
-                            f"keys. Send at most {sow_searches_per_frame_max} in one frame."
+                            "Cannot delete records: the frame has too many deletes by filter, by generated "
+                            f"keys or by many keys. Send at most {sow_searches_per_frame_max} in one frame."
                         )
                     requests.append(request)
                 except TickertapeError as error:
@@ -139,13 +153,17 @@ class StateCommands:
                 f"Cannot delete records of {shown(delete.topic)}: the topic is not persistent. "
                 "Let its records expire, or make it persistent."
             )
-        search = None
         if delete.filter is not None:
-            test = topic.filter_test(delete.topic, delete.filter, self._session.subscriber)
-            search = RecordSearch(topic, test)
-        elif delete.keys and topic.definition.key:
-            search = RecordSearch(topic, topic.name_test(delete.keys))
-        return _Request(row, topic, delete, search)
+            test = topic.record_filter(delete.topic, delete.filter, self._session.subscriber)
+            return _Request(row, topic, [], RecordSearch(topic, test))
+        if delete.keys and topic.definition.key:
+            return _Request(row, topic, [], RecordSearch(topic, topic.key_filter(delete.keys)))
+        keys = list(dict.fromkeys(_keys_of(topic, delete)))
+        topic.check_keys(keys)
+        if len(keys) > 1 and self._direct + len(keys) > sow_delete_round_rows:
+            return _Request(row, topic, [], KeySearch(topic, keys))
+        self._direct += len(keys)
+        return _Request(row, topic, keys, None)
 
     # -- steps before the frame is accepted ---------------------------------------------------------------
 
@@ -156,9 +174,18 @@ class StateCommands:
             with suppress(TickertapeError):  # a part of the log that cannot be read: the counts are lost
                 record = yield from self._stored(row)
             self.deletes.append(FrameDelete(row, record))
-        for request in self._requests:
-            if request.search is not None:
-                for _ in request.search.scan(self._overlay(request.topic)):
+        searches = [request.search for request in self._requests if request.search is not None]
+        for search in searches:
+            for _ in search.scan(self._overlay(search.topic)):
+                yield None
+        rounds = 0
+        while sum(search.left for search in searches) > sow_delete_round_rows:
+            if rounds == sow_delete_rounds_max:
+                for search in searches:
+                    search.hold()
+            rounds += 1
+            for search in searches:
+                for _ in search.scan_changed():
                     yield None
 
     def close(self) -> None:
@@ -256,13 +283,9 @@ class StateCommands:
 
     def _resolve(self, request: _Request) -> DeleteRecord:
         """Return the record of a delete."""
-        topic, frame = request.topic, self._frames[request.topic]
-        if request.search is None:
-            keys = list(dict.fromkeys(self._keys_of(request)))
-            topic.check_keys(keys)
-        else:
-            request.search.finish(*frame.bodies())
-            keys = request.search.matching
+        topic, frame, keys = request.topic, self._frames[request.topic], request.keys
+        if request.search is not None:
+            return request.search.finish(*frame.rows())
         latest = frame.latest(keys)
         builder = DeleteBuilder(topic.name)
         builder.add(
@@ -276,19 +299,19 @@ class StateCommands:
         matches = sum(row.live for row in latest)
         return builder.build(matches, max(matches, topic.fold.records.record_count))
 
-    def _keys_of(self, request: _Request) -> list[bytes]:
-        """Return the canonical keys of a delete by keys or by data. Raises `BadSowKey`."""
-        delete, topic = request.delete, request.topic
-        if delete.canonical:
-            return list(delete.canonical)
-        if delete.data is None:
-            return topic.explicit_keys(delete.topic, delete.keys)
-        read = topic.key_of(delete.topic, delete.data)
-        if isinstance(read, bytes):
-            return [read]
-        raise BadSowKey(
-            f"Cannot delete the record of {shown(delete.topic)}: {read.rstrip('.')}. Correct the data."
-        )
+
+def _keys_of(topic: StateTopic, delete: SowDelete) -> Sequence[bytes]:
+    """Return the canonical keys of a delete by keys or by data. Raises `BadSowKey`."""
+    if delete.canonical:
+        return delete.canonical
+    if delete.data is None:
+        return topic.explicit_keys(delete.topic, delete.keys)
+    read = topic.key_of(delete.topic, delete.data)
+    if isinstance(read, bytes):
+        return [read]
+    raise BadSowKey(
+        f"Cannot delete the record of {shown(delete.topic)}: {read.rstrip('.')}. Correct the data."
+    )
 
 
 class _FrameRows:
@@ -299,28 +322,31 @@ class _FrameRows:
         self._bodies = bodies
         self._rows: dict[bytes, AcceptedRow] = {}
         self._before: dict[bytes, AcceptedRow] = {}
+        self._ended: list[DeleteRecord] = []
+        """Deletes whose keys are not in `_rows` yet."""
 
     def expect(self, keys: list[bytes]) -> None:
         """Look up keys at once for later calls of `latest`."""
         self._before.update(zip(keys, self.overlay.latest(keys), strict=True))
 
     def publish(self, key: bytes, row: int, stamp: Stamp) -> None:
+        self._enter_ended()
         self._rows[key] = AcceptedRow(
             True, stamp.publisher, stamp.first_sequence, stamp.timestamp, None, row, _IN_FRAME
         )
 
     def end(self, record: DeleteRecord) -> None:
-        for key, publisher, sequence, stamp in zip(
-            record.keys(),
-            record.publishers_between(0, record.count).tolist(),
-            record.sequences.tolist(),
-            record.order_stamps.tolist(),
-            strict=True,
-        ):
-            self._rows[key] = AcceptedRow(False, publisher, sequence, stamp, None, 0, _IN_FRAME)
+        self._ended.append(record)  # its keys are needed only for later rows of the frame
+
+    def _enter_ended(self) -> None:
+        for record in self._ended:
+            for key, named in zip(record.keys(), named_by(record), strict=True):
+                self._rows[key] = AcceptedRow(False, *named, None, 0, _IN_FRAME)
+        self._ended.clear()
 
     def latest(self, keys: list[bytes]) -> list[AcceptedRow]:
         """Return the latest candidate of each key."""
+        self._enter_ended()
         found = [self._rows.get(key) or self._before.get(key) for key in keys]
         absent = [at for at, row in enumerate(found) if row is None]
         if absent:
@@ -332,9 +358,11 @@ class _FrameRows:
         """Return the body of a live row."""
         return self._bodies[row.place] if row.position == _IN_FRAME else self.overlay.body(row)
 
-    def bodies(self) -> tuple[list[bytes], list[bytes | None]]:
-        """Return the keys of the frame and their bodies, None for ended ones."""
-        return [*self._rows], [self.body(row) if row.live else None for row in self._rows.values()]
+    def rows(self) -> tuple[list[bytes], list[AcceptedRow], list[bytes | None]]:
+        """Return the keys of the frame, their rows and their bodies, None for ended ones."""
+        self._enter_ended()
+        rows = [*self._rows.values()]
+        return [*self._rows], rows, [self.body(row) if row.live else None for row in rows]
 
 
 _IN_FRAME = -1

@@ -96,6 +96,9 @@ class RecordExpiry:
         topic = next(iter(self.active))
         del self.active[topic]
         lives = self._lives[topic]
+        if topic in self._accepted.held:
+            self._retry_at = self._clock.mono + _RETRY_SECONDS  # a delete searches for its records
+            return
         if not self._expire(topic, lives, self._time):
             self._retry_at = self._clock.mono + _RETRY_SECONDS
             self.active.clear()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
-from tickertape.batch.format import I8, Int64s
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.interest import Interest
 from tickertape.engine.sow.query.order import RecordSorter, SortOrder
 from tickertape.engine.sow.query.query import Passing, QueryTerms, StateQuery
-from tickertape.engine.sow.query.record_filter import RecordFilter
+from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFilter
 from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.query.result import ResultFrames
 from tickertape.engine.sow.state.keys import ExplicitKeys
-from tickertape.engine.sow.state.records import RecordRows
 from tickertape.engine.sow.topic import StateTopic
 from tickertape.wire.commands import GroupBegin
 
@@ -66,7 +61,7 @@ class QueryGroup:
             found = ExplicitKeys().read([key.encode("utf-8", "replace") for key in keys.record_keys])
             canonical = [key for key in found.keys if key]
         elif keys.record_keys:
-            passing = _RecordKeyFilter(self.topics, frozenset(keys.record_keys), self.filter)
+            passing = RecordKeyFilter(self.topics, frozenset(keys.record_keys), self.filter)
             with_keys = True
         if self.filter is not None:
             with_keys = with_keys or self.filter.needs_keys
@@ -112,24 +107,3 @@ class QuerySelection(NamedTuple):
         """Start the query of one SOW topic at the folded position."""
         terms = group.terms(self.keys, self.order, self.top_n, self.skip_n)
         return StateQuery(group.topic.fold, position, terms)
-
-
-class _RecordKeyFilter:
-    """Filter by the keys of records as clients see them."""
-
-    def __init__(self, topics: RecordTopics, wanted: frozenset[str], further: RecordFilter | None) -> None:
-        self._topics = topics
-        self._wanted = wanted
-        self._further = further
-
-    def passing(self, rows: RecordRows, bodies: Sequence[bytes], keys: Sequence[bytes], /) -> Int64s:
-        """Return the indices of the records that pass, ascending."""
-        wanted = self._wanted
-        names = self._topics.record_keys(keys)
-        mine = [at for at, name in enumerate(names) if name in wanted]
-        at = np.array(mine, I8)
-        if self._further is None or not mine:
-            return at
-        return at[
-            self._further.passing(rows.select(at), [bodies[one] for one in mine], [keys[one] for one in mine])
-        ]

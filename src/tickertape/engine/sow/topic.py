@@ -8,27 +8,27 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from tickertape.base.errors import BadFilter, BadSowKey
+from tickertape.base.errors import BadSowKey
 from tickertape.base.text_format import shown
-from tickertape.batch import BatchBuilder, MessageBatch
-from tickertape.batch.format import I8, Bools, Int64s
+from tickertape.batch import MessageBatch
+from tickertape.batch.format import I8, Int64s
 from tickertape.engine.limits import sow_key_bytes_max
 from tickertape.engine.matching.content_filter import ContentFilter
 from tickertape.engine.matching.filter_context import FilterContext
 from tickertape.engine.runtime.sow_definition import SowDefinition
 from tickertape.engine.sessions.session import Subscriber
 from tickertape.engine.sow.accepted_row import AcceptedRow
+from tickertape.engine.sow.query.record_filter import RecordFilter, RecordKeyFilter
+from tickertape.engine.sow.query.record_topics import RecordTopics
 from tickertape.engine.sow.state.expiry import due_times
 from tickertape.engine.sow.state.fold import StateFold
 from tickertape.engine.sow.state.keys import ExplicitKeys, KeyColumn, KeyReader
 from tickertape.engine.sow.state.merge import Merger
 from tickertape.filter.batch_filter import bodies_of, rows_by_type
-from tickertape.payload.canonical import encode_canonical, generated_key
+from tickertape.payload.canonical import encode_canonical
 
 _TOPIC_OF: Final[Callable[[bytes], list[Any]]] = msgspec.msgpack.Decoder(list[Any]).decode
 """Function that returns the topic and the values of a key of a SOW over a pattern."""
-_NOT_IN_RECORDS: Final = frozenset({"bookmarks", "sow_keys", "correlation_ids"})
-"""Inputs of filter functions that deletes cannot read yet."""
 
 
 class RowKeys(NamedTuple):
@@ -59,6 +59,7 @@ class StateTopic:
         self._mergers: dict[str, Merger] = {}
         self._readers: dict[str, KeyReader] = {}
         self._explicit = ExplicitKeys(topic_in_key=self._patterned)
+        self._record_topics = RecordTopics(definition, filter_context)
 
     def set_incomplete(self, reason: str) -> None:
         """Note that the state does not include all messages."""
@@ -131,46 +132,16 @@ class StateTopic:
         """Return the keys of messages on `topic` with explicit keys."""
         return [encode_canonical([topic, name] if self._patterned else name) for name in names]
 
-    def name_test(self, names: Sequence[str]) -> Callable[[list[bytes], list[bytes]], Bools]:
-        """Return a test for records whose generated keys have these names."""
-        wanted, domain = frozenset(names), self.definition.key_domain
+    def key_filter(self, names: Sequence[str]) -> RecordKeyFilter:
+        """Return a filter for records whose keys, as clients see them, have these names."""
+        return RecordKeyFilter(self._record_topics, frozenset(names))
 
-        def test(keys: list[bytes], _bodies: list[bytes]) -> Bools:
-            return np.array([generated_key(domain, key) in wanted for key in keys], np.bool_)
-
-        return test
-
-    def filter_test(
-        self, topic: str, filter: str, subscriber: Subscriber
-    ) -> Callable[[list[bytes], list[bytes]], Bools]:
-        """Return a test for records that pass a filter. For a SOW over a pattern, `topic` may be one of its
-        topics. Raises `BadFilter`."""
+    def record_filter(self, topic: str, filter: str, subscriber: Subscriber) -> RecordFilter:
+        """Return a filter for records. For a SOW over a pattern, `topic` may be one of its topics. Raises
+        `BadFilter`."""
         content = ContentFilter(filter, None, [self._type_of(topic)], self._filter_context, subscriber)
-        unknown = content.needs & _NOT_IN_RECORDS
-        if unknown:
-            raise BadFilter(
-                "Cannot delete by this filter: it uses bookmarks, message keys or correlation ids. "
-                "Use fields of the body."
-            )
-        one = topic != self.name
-
-        def test(keys: list[bytes], bodies: list[bytes]) -> Bools:
-            topics = self.topics_of(keys) or [topic] * len(keys)
-            builder = BatchBuilder()
-            for name, body in zip(topics, bodies, strict=True):
-                builder.add(name, body)
-            batch = builder.build()
-            passed = np.zeros(len(keys), np.bool_)
-            low = 0
-            while low < batch.count:
-                high = content.piece_end(batch, low)
-                passed[content.matching_rows(batch, np.arange(low, high))] = True
-                low = high
-            if one and self._patterned:
-                passed &= np.array([name == topic for name in topics])
-            return passed
-
-        return test
+        only = {topic} if self._patterned and topic != self.name else None
+        return RecordFilter(content, self._record_topics, self.fold.records, only)
 
     # -- columns ------------------------------------------------------------------------------------------
 

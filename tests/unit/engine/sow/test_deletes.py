@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +18,11 @@ from tickertape.engine.limits import (
     sow_searches_per_frame_max,
 )
 from tickertape.engine.runtime.sow_definition import SowDefinition
-from tickertape.engine.sow import record_search
+from tickertape.engine.sow import commands
+from tickertape.engine.sow.accepted import Overlay
+from tickertape.engine.sow.accepted_row import AcceptedRow
 from tickertape.engine.sow.state import delete as delete_module
-from tickertape.engine.sow.state.delete import decode
+from tickertape.engine.sow.state.delete import DeleteBuilder, decode
 from tickertape.payload.canonical import generated_key
 from tickertape.wire.commands import Deleted, Persisted
 from tickertape.wire.sow_command import SOW_TOPIC, SowDelete
@@ -146,6 +150,8 @@ def test_delete_by_filter_is_exact_at_the_position_of_the_record() -> None:
     world.settle()
     assert left(world) == {1, "other", 2}
     assert [(answer.deleted, answer.more) for answer in deleted(peer)] == [(count, False)]
+    (stored,) = world.log(SOW_TOPIC)
+    assert decode(stored.body).count == count, "a key that no longer matches is not named"
 
 
 def test_delete_by_filter_tests_many_changed_records_in_rounds() -> None:
@@ -287,7 +293,7 @@ def test_delete_of_a_connection_that_closes_during_the_search_has_no_effect(sequ
 
 
 def test_publishes_wait_after_too_many_rounds_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_search, "sow_delete_rounds_max", 1)
+    monkeypatch.setattr(commands, "sow_delete_rounds_max", 1)
     world = SowEngine(ORDERS, segment_bytes=64 << 20)
     count = 2 * sow_delete_round_rows
     peer, other = filled(world, count), world.connect("other")
@@ -362,14 +368,106 @@ def test_delete_by_a_key_above_the_bound_is_refused_without_a_pattern() -> None:
     assert not world.log(SOW_TOPIC)
 
 
-@pytest.mark.parametrize("text", ["SOW_KEY() IS NULL", "BOOKMARK() = '1|1|'", "CORRELATION_ID() IS NULL"])
-def test_delete_by_a_filter_over_parts_that_records_lack_is_refused(text: str) -> None:
+@pytest.mark.parametrize("folded", [True, False])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SOW_KEY() IS NOT NULL", {"kept"}),
+        (f"SOW_KEY() = '{generated_key('orders', _ENCODE(1))}'", {"kept", 0, 2}),
+        ("BOOKMARK() = '{publisher}|2|'", {"kept", 0, 2}),
+        ("CORRELATION_ID() IS NOT NULL", {"kept", 0, 1, 2}),
+    ],
+)
+def test_delete_by_a_filter_over_parts_of_a_message_selects_like_a_query(
+    text: str, expected: set[object], folded: bool
+) -> None:
     world = SowEngine(ORDERS)
-    peer = filled(world, 2)
-    send(peer, [SowDelete(topic="orders", filter=text)])
+    peer = world.connect("p")
+    publish(peer, [("orders", body(key, key)) for key in range(3)])
+    if folded:
+        world.settle()
+    assert peer.logged_on is not None
+    text = text.format(publisher=peer.logged_on.publisher)
+    send(peer, [SowDelete(topic="orders", filter=text), ("orders", body("kept"))])
     world.settle()
-    assert [refusal.code for refusal in rejected(peer)] == ["bad_filter"]
-    assert left(world) == {0, 1}
+    assert not rejected(peer)
+    assert left(world) == expected
+
+
+def test_steps_of_a_delete_by_filter_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step looks up and sorts a bounded number of keys, also of a delete that selects all records."""
+    world = SowEngine(ORDERS, segment_bytes=64 << 20)
+    count = 12 * sow_delete_round_rows
+    peer, other = filled(world, count), world.connect("other")
+    looked: list[int] = []
+    added: list[int] = []
+    latest, add = Overlay.latest, DeleteBuilder.add
+
+    def look(self: Overlay, keys: Sequence[bytes]) -> list[AcceptedRow]:
+        looked.append(len(keys))
+        return latest(self, keys)
+
+    def adding(self: DeleteBuilder, keys: Sequence[bytes], *columns: Any, **more: Any) -> None:
+        added.append(len(keys))
+        add(self, keys, *columns, **more)
+
+    monkeypatch.setattr(Overlay, "latest", look)
+    monkeypatch.setattr(DeleteBuilder, "add", adding)
+    send(peer, [SowDelete(topic="orders", filter="/v < 0"), SowDelete(topic="orders", filter="/v >= 0")])
+    for number in range(8):
+        world.work()
+        publish(other, [("orders", body(key, number)) for key in range(3 * sow_delete_round_rows)])
+    world.settle()
+    assert [answer.deleted for answer in deleted(peer)] == [0, count]
+    assert max(looked) <= sow_delete_round_rows
+    assert max(added) <= sow_delete_round_rows
+
+
+def test_delete_by_many_keys_takes_steps_and_sees_messages_meanwhile() -> None:
+    world = SowEngine(ORDERS, segment_bytes=64 << 20)
+    count = 5 * sow_delete_round_rows
+    peer, other = filled(world, count), world.connect("other")
+    send(peer, [by_keys(*range(count), "late", "none")])
+    world.work()
+    assert not world.log(SOW_TOPIC), "the keys take several steps"
+    publish(other, [("orders", body("late")), ("orders", body("other")), ("orders", body(1, "new"))])
+    world.settle()
+    assert left(world) == {"other"}
+    assert [(one.matches, one.deleted, one.more) for one in deleted(peer)] == [(count + 1, count + 1, False)]
+    (stored,) = world.log(SOW_TOPIC)
+    assert decode(stored.body).count == count + 2
+
+
+def test_rows_behind_a_large_delete_in_flight_see_the_deleted_keys() -> None:
+    world = SowEngine(ORDERS, segment_bytes=64 << 20)
+    count = 3 * sow_delete_round_rows
+    peer, other = filled(world, count), world.connect("other")
+    send(peer, [SowDelete(topic="orders", filter="/v >= 0")])
+    while not world.broker.states.accepted_rows.overlay(world.state("orders"))._large:
+        world.work()
+    send(other, [("orders", b'{"id":5,"x":1}'), by_keys(6), ("orders", body(7))], deltas=[0])
+    world.settle()
+    assert world.records("orders") == {_ENCODE(5): b'{"id":5,"x":1}', _ENCODE(7): body(7)}
+    assert [answer.deleted for answer in deleted(other)] == [0]
+
+
+@pytest.mark.parametrize("delete", [by_keys(1), SowDelete(topic="orders", filter="/v = 1")])
+def test_deletes_of_other_connections_wait_for_a_search_that_holds_the_topic(delete: SowDelete) -> None:
+    world = SowEngine(ORDERS)
+    filled(world, 3)
+    other = world.connect("other")
+    overlay = world.broker.states.accepted_rows.overlay(world.state("orders"))
+    overlay.hold()
+    end = world.broker.journal.commits.accepted_end
+    send(other, [delete])
+    publish(other, [("plain", b"behind")])
+    for _ in range(20):
+        world.work()
+    assert world.broker.journal.commits.accepted_end == end, "the delete waits, and the frame behind it"
+    overlay.release()
+    world.settle()
+    assert left(world) == {0, 2}
+    assert [message.topic for message in world.log("plain")] == ["plain"]
 
 
 def test_search_ends_when_the_log_becomes_full_before_the_delete(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,3 +263,19 @@ def test_expiry_waits_a_second_for_space_of_a_full_log() -> None:
     for _ in range(60):
         pass_time(world, 1)
     assert keys_of(world) == set()
+
+
+def test_expiry_waits_for_a_search_that_holds_the_topic() -> None:
+    world = SowEngine(SowDefinition("orders", key=("/id",), expiration=30_000))
+    publish(world.connect("p"), [("orders", b'{"id":1}')])
+    world.settle()
+    overlay = world.broker.states.accepted_rows.overlay(world.state("orders"))
+    overlay.hold()
+    world.wake(40)
+    world.settle()
+    assert not world.log("$sow")
+    overlay.release()
+    world.wake(1)
+    world.settle()
+    assert len(world.log("$sow")) == 1
+    assert not world.records("orders")

@@ -85,3 +85,26 @@ class RecordFilter:
         if "sow_keys" in needs:
             inputs.sow_keys = topics.record_keys(keys)
         return inputs
+
+
+class RecordKeyFilter:
+    """Filter by the keys of records as clients see them."""
+
+    def __init__(
+        self, topics: RecordTopics, wanted: frozenset[str], further: RecordFilter | None = None
+    ) -> None:
+        self._topics = topics
+        self._wanted = wanted
+        self._further = further
+
+    def passing(self, rows: RecordRows, bodies: Sequence[bytes], keys: Sequence[bytes], /) -> Int64s:
+        """Return the indices of the records that pass, ascending."""
+        wanted = self._wanted
+        names = self._topics.record_keys(keys)
+        mine = [at for at, name in enumerate(names) if name in wanted]
+        at = np.array(mine, I8)
+        if self._further is None or not mine:
+            return at
+        return at[
+            self._further.passing(rows.select(at), [bodies[one] for one in mine], [keys[one] for one in mine])
+        ]

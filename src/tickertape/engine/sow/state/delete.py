@@ -332,6 +332,8 @@ class _Rows(NamedTuple):
     topics: Int64s
     """Numbers in the table of the builder."""
     live: Bools
+    removed: Bools
+    """Which rows only remove an earlier row of their key."""
 
     def select(self, rows: Int64s) -> _Rows:
         """Return copies of some rows, in this order."""
@@ -344,6 +346,7 @@ class _Rows(NamedTuple):
             self.order_stamps[rows],
             self.topics[rows],
             self.live[rows],
+            self.removed[rows],
         )
 
     def _keys_of(self, rows: Int64s, lengths: Int64s) -> bytes:
@@ -432,8 +435,17 @@ class DeleteBuilder:
             if topics is None
             else np.array([numbers.setdefault(topic, len(numbers)) for topic in topics], I8),
             named if live is None else named & live,
+            np.zeros(len(keys), np.bool_),
         )
         self._parts.append(rows.sort())
+
+    def remove(self, keys: Sequence[bytes], *, topics: Sequence[str] | None = None) -> None:
+        """Remove the earlier rows of keys. `topics` is as for `add`."""
+        if not len(keys):
+            return
+        nothing = np.zeros(len(keys), I8)
+        self.add(keys, nothing.astype(U8), nothing.astype(U8), nothing, topics=topics)
+        self._parts[-1].removed[:] = True
 
     def build(self, matches: int = 0, topic_matches: int = 0, *, more: bool = False) -> DeleteRecord:
         """Return a record of the lowest keys within the bounds, and keep the others.
@@ -450,7 +462,9 @@ class DeleteBuilder:
         rows = _joined(self._parts)
         if len(self._parts) > 1:
             rows = rows.sort()
-            self._parts = [rows]
+        if rows.removed.any():
+            rows = rows.select(np.flatnonzero(~rows.removed))
+        self._parts = [rows]
         total = len(rows.lengths)
         counts = NO_COUNTS if self._kind is DeleteKind.EXPIRED else DeleteCounts(matches, topic_matches, 0)
         prefixes = _Prefixes(self._topic, counts, rows, list(self._topics))
@@ -467,8 +481,8 @@ def _joined(parts: Sequence[_Rows]) -> _Rows:
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        none = np.empty(0, I8)
-        return _Rows(b"", none, none, np.empty(0, U8), none, none, np.empty(0, np.bool_))
+        none, no = np.empty(0, I8), np.empty(0, np.bool_)
+        return _Rows(b"", none, none, np.empty(0, U8), none, none, no, no)
     keys, *columns = zip(*parts, strict=True)
     return _Rows(b"".join(keys), *map(np.concatenate, columns))
 
