@@ -95,8 +95,8 @@ SOW_CHECKPOINT_MUTATIONS: Final = (
     Mutation(
         "keys of an earlier delta are deleted once more",
         "engine/sow/state/deleted_keys.py",
-        "for key, position in self._positions.items() if position >= since]",
-        "for key, position in self._positions.items() if position >= 0 * since]",
+        "yield [key for key, position in piece if position >= since]",
+        "yield [key for key, position in piece if position >= 0 * since]",
         (_WORLD, "unit/engine/sow/state/test_deleted_keys.py"),
         promise="invariant 1",
         tier="unit",

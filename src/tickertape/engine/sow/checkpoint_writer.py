@@ -28,8 +28,9 @@ class StateCopy:
         self._writer = StateFileWriter(file)
         self.is_delta = file.delta
         self._since = since if file.delta else 0
-        self._dead = fold.deleted_keys.keys_from(since) if file.delta else []
-        self._dead_at = 0
+        self._dead_pieces = fold.deleted_keys.scan(since) if file.delta else iter(())
+        self._dead: list[bytes] | None = []
+        """Dead keys that are not copied. None: all are."""
         self._low = 0
         self._begun = False
         self.over = False
@@ -54,22 +55,23 @@ class StateCopy:
         if not self._begun:
             self._begun = True
             return [self._writer.begin()]
-        if self._dead_at < len(self._dead):
-            return self._dead_keys()
-        return self._records()
+        if self._dead is not None and not self._dead:
+            self._dead = next(self._dead_pieces, None)
+        return self._records() if self._dead is None else self._dead_keys(self._dead)
 
     def end(self) -> bytes:
         """Return the last bytes of the file."""
         return self._writer.end()
 
-    def _dead_keys(self) -> list[Buffer]:
-        """Return a block of dead keys."""
-        high, size = self._dead_at, 0
-        while high < len(self._dead) and size < sow_piece_bytes:
-            size += len(self._dead[high]) + sow_record_bytes
+    def _dead_keys(self, dead: list[bytes]) -> list[Buffer]:
+        """Return a block of dead keys, or nothing without any."""
+        high = size = 0
+        while high < len(dead) and size < sow_piece_bytes:
+            size += len(dead[high]) + sow_record_bytes
             high += 1
-        keys = self._dead[self._dead_at : high]
-        self._dead_at = high
+        keys, self._dead = dead[:high], dead[high:]
+        if not keys:
+            return []
         self.rows += len(keys)
         return self._writer.dead_keys(DeadKeys(topics=(), topic_numbers=None, keys=key_column(keys)))
 

@@ -266,8 +266,9 @@ class StateCheckpoints:
         """Copy the next records of the current topic, if the disk has written the previous ones."""
         if self._untidy:
             keys = self._untidy[0].topic.fold.deleted_keys
-            keys.forget_step()
-            if not keys.has_forgettable:
+            if keys.has_forgettable:
+                keys.forget_step()
+            else:
                 self._untidy.pop(0)
         if not self._ready or self._copy is None:
             return

@@ -287,12 +287,15 @@ class StateFold:
     @property
     def has_care(self) -> bool:
         """Whether `care` has work."""
-        return self.changes.has_forgettable or self.records.blocks.emptiest() is not None
+        forgettable = self.changes.has_forgettable or self.deleted_keys.has_forgettable
+        return forgettable or self.records.blocks.emptiest() is not None
 
     def care(self) -> None:
-        """Execute one bounded step: forget changes that no scan needs, or compact a block."""
+        """Execute one bounded step: forget changes that no scan needs or deleted keys, or compact a block."""
         if self.changes.has_forgettable:
             self.keys.release(self.changes.forget())
+        elif self.deleted_keys.has_forgettable:
+            self.deleted_keys.forget_step()
         else:
             self.records.compact_step()
 
