@@ -44,7 +44,6 @@ from tickertape.journal.recovery.state_files import (
 from tickertape.journal.retention import RetentionPolicy, first_message
 from tickertape.server.clock import clock
 from tickertape.server.config.config import Config
-from tickertape.server.config.memory import sow_bytes_default
 from tickertape.server.storage.archive_reads import ArchiveReads
 from tickertape.server.storage.segment_reads import CachingDisk
 from tickertape.server.storage.spill_files import SpillFiles
@@ -140,7 +139,7 @@ def open_on(
         limits=config.limits,
         rights=rights,
         hash_secret=os.urandom(16),
-        sow_bytes_max=sow_bytes_default() if config.sow_bytes_max is None else config.sow_bytes_max,
+        sow_bytes_max=config.sow_bytes,
     )
     reads = None if archive is None or tier is None else ArchiveReads(archive, journal.identity, tier)
     report = list(recovered.report)

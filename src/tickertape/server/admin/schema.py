@@ -256,7 +256,7 @@ class SowState(msgspec.Struct, kw_only=True):
     failure: str | None
     """Why no SOW topic is served any more. None while they are."""
     memory_bytes: int
-    """Memory of all SOW topics."""
+    """Memory of all records that counts against `sow_bytes_max`: without free slots and kept changes."""
     memory_limit_bytes: int
     """`sow_bytes_max` of `[limits]`."""
     queries: int

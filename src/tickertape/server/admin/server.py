@@ -127,7 +127,7 @@ class AdminServer:
         self._loop = asyncio.get_running_loop()
         self._done = asyncio.Event()
         self._started.set()
-        snapshot = InstanceSnapshot(self._driver, self._config.instance.name, self._config.sow_bytes)
+        snapshot = InstanceSnapshot(self._driver, self._config.instance.name)
         routes = Routes(snapshot, self._server, _STATUS_INTERVAL_SECONDS, snapshot_interval_seconds)
         connections: set[HttpConnection] = set()
         serving = await self._loop.create_server(

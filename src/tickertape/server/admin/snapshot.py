@@ -113,10 +113,9 @@ def status(driver: EngineDriver) -> Status:
 class InstanceSnapshot:
     """Snapshots of one instance."""
 
-    def __init__(self, driver: EngineDriver, name: str, sow_bytes_max: int = 0) -> None:
+    def __init__(self, driver: EngineDriver, name: str) -> None:
         self._driver = driver
         self._name = name
-        self._sow_bytes_max = sow_bytes_max
         self._started = time.time_ns() // 1000
         self._since = time.monotonic()
 
@@ -289,8 +288,8 @@ class InstanceSnapshot:
             folded_position=fold.folded,
             lag_bytes=fold.lag_bytes,
             failure=None if fold.failure is None else str(fold.failure),
-            memory_bytes=sum([topic.memory_bytes for topic in topics]),
-            memory_limit_bytes=self._sow_bytes_max,
+            memory_bytes=broker.states.memory.used,
+            memory_limit_bytes=broker.states.memory.bytes_max,
             queries=len(queries),
             oldest_query_seconds=seconds,
             results_bytes=queries.results_bytes,

@@ -30,8 +30,8 @@ ORDERS = SowDefinition("orders", key=("/id",), checkpoint_interval=60.0, expirat
 SETTINGS = SowDefinition("settings", pattern="^set/", checkpoint_interval=5.0)
 
 
-def stats_of(world: EngineWorld, limit: int = 1_000_000) -> Stats:
-    return with_topics(result_of(InstanceSnapshot(instance_of(world), "test", limit).stats()))
+def stats_of(world: EngineWorld) -> Stats:
+    return with_topics(result_of(InstanceSnapshot(instance_of(world), "test").stats()))
 
 
 def sow_of(world: EngineWorld) -> SowState:
@@ -176,14 +176,15 @@ def test_query_is_counted_with_age_and_memory_until_the_end() -> None:
     assert (sow_of(world).queries, sow_of(world).results_bytes) == (0, 0)
 
 
-def test_stats_have_the_limit_and_the_sum_of_memory() -> None:
+def test_stats_have_the_memory_that_the_limit_counts() -> None:
     world = SowEngine(ORDERS, SETTINGS)
     publish(world.connect("p"), [("orders", body(key)) for key in range(3)])
     world.settle()
-    sow = stats_of(world, limit=12_345).sow
+    sow = stats_of(world).sow
     assert sow is not None
-    assert sow.memory_limit_bytes == 12_345
-    assert sow.memory_bytes == sum(topic.memory_bytes for topic in sow.topics)
+    assert sow.memory_limit_bytes == world.sow_bytes_max
+    assert sow.memory_bytes == world.broker.states.memory.used
+    assert 0 < sow.memory_bytes <= sum(topic.memory_bytes for topic in sow.topics)
     end = world.broker.journal.commits.persisted_end
     assert (sow.folded_position, sow.lag_bytes, sow.failure) == (end, 0, None)
 

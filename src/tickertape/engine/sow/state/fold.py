@@ -99,10 +99,12 @@ class StateFold:
 
     @property
     def nbytes(self) -> int:
-        """Memory of records, keys, bodies, kept changes and deleted keys."""
+        """Memory of records, keys, bodies, lives, kept changes and deleted keys."""
         blocks = self.records.blocks
+        lives = 0 if self.lives is None else self.lives.bytes
         return (
-            self.keys.nbytes
+            lives
+            + self.keys.nbytes
             + self.records.nbytes
             + blocks.nbytes
             + blocks.held_bytes
